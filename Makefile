@@ -1,0 +1,47 @@
+# Everything here sets itself up: Python >= 3.11, Java >= 17 and make are all that a machine needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lock demo check test soak clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
+
+setup: $(READY) ## the environment in .venv, from the lock file, and the jars that Spark needs
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed: install it or set PYTHON=…"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@$(BIN)/python -m tautochrone.spark.prepare
+	@touch $@
+
+lock: ## renew requirements.lock from pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra dev --extra demo \
+	  --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+
+demo: setup ## replay real flights through a pipeline, query it while it runs, verify it
+	@$(BIN)/python -m examples.flights.demo
+
+check: setup ## ruff, mypy, import contracts, file sizes
+	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: setup ## everything that CI runs
+	$(BIN)/pytest -m "not slow"
+
+soak: setup ## the long forms of the suites
+	$(BIN)/pytest
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .work

@@ -1,0 +1,1 @@
+"""Plan nodes and delta rules: pure Python, never an engine."""

@@ -1,0 +1,200 @@
+"""The one exception tree. Catch `TautochroneError` to catch everything that the package raises on purpose.
+
+    TautochroneError
+    ├── SpecError                    the pipeline spec file
+    ├── DefinitionError              the definition files: SQL, Python, the graph they make
+    ├── SettingsError                flags, variables, tautochrone.toml
+    ├── IngestError                  a flow that reads from outside
+    │   ├── StateLostError           a stateful flow whose state is gone
+    │   └── OffsetsOutOfRangeError   the source no longer has what we must read next
+    ├── LakeError                    a lake table
+    │   ├── TableMissingError        it is not there (any more)
+    │   ├── ConflictError            main moved: somebody else owns or wrote the table
+    │   │   └── FencedError          a newer owner exists; this one must stop
+    │   ├── CommitOutcomeUnknownError  the catalog did not answer; read the table before retrying
+    │   └── HistoryLostError         the versions between two cuts cannot be enumerated any more
+    ├── MetaError                    the MetaService's store
+    ├── RefreshError                 a view could not be brought to a checkpoint
+    ├── QueryError                   a read
+    │   └── CheckpointUnavailableError  no such checkpoint, or it is expired or revoked
+    └── EnvironmentProblemError      Java, Spark, jars, ports
+
+Every error carries a stable `error_class` (Spark's spelling: UPPER_SNAKE, sub-class after a dot), a
+SQLSTATE, an optional place in the user's files and an optional hint. `str(error)` is what a person
+reads: `[CLASS] sentence. SQLSTATE: xxxxx; file:line`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = [
+    "CheckpointUnavailableError",
+    "CommitOutcomeUnknownError",
+    "ConflictError",
+    "DefinitionError",
+    "EnvironmentProblemError",
+    "FencedError",
+    "HistoryLostError",
+    "IngestError",
+    "LakeError",
+    "MetaError",
+    "OffsetsOutOfRangeError",
+    "QueryError",
+    "RefreshError",
+    "SettingsError",
+    "SpecError",
+    "StateLostError",
+    "TableMissingError",
+    "TautochroneError",
+]
+
+
+class TautochroneError(Exception):
+    """Root of the tree.
+
+    Args:
+        error_class: stable name, `UPPER_SNAKE` with sub-classes after a dot.
+        message: one sentence (or more) without the class and without a final SQLSTATE.
+        hint: what the reader can do about it.
+        location: `file:line` (or only `file`) in the user's own files.
+        sqlstate: five characters; the class default when absent.
+        retryable: true when the same call may succeed later without a change.
+        parameters: the values in the sentence, for machines.
+    """
+
+    default_sqlstate = "XX000"
+    default_retryable = False
+
+    def __init__(
+        self,
+        error_class: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        location: str | None = None,
+        sqlstate: str | None = None,
+        retryable: bool | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(error_class, message)
+        self.error_class = error_class
+        self.message = message
+        self.hint = hint
+        self.location = location
+        self.sqlstate = sqlstate or self.default_sqlstate
+        self.retryable = self.default_retryable if retryable is None else retryable
+        self.parameters: Mapping[str, str] = MappingProxyType(dict(parameters or {}))
+
+    def __str__(self) -> str:
+        sentence = self.message if self.message.endswith((".", "!", "?")) else f"{self.message}."
+        place = f"; {self.location}" if self.location else ""
+        return f"[{self.error_class}] {sentence} SQLSTATE: {self.sqlstate}{place}"
+
+    def render(self) -> str:
+        """The message with its hint on a line of its own: what the command line prints."""
+        return f"{self}\n  hint: {self.hint}" if self.hint else str(self)
+
+
+class SpecError(TautochroneError):
+    """The pipeline spec file is missing, malformed or says something that SDP does not allow."""
+
+    default_sqlstate = "42000"
+
+
+class DefinitionError(TautochroneError):
+    """A definition file cannot be read, or what it defines does not fit together."""
+
+    default_sqlstate = "42000"
+
+
+class SettingsError(TautochroneError):
+    """A flag, an environment variable or `tautochrone.toml` holds something unusable."""
+
+    default_sqlstate = "42000"
+
+
+class IngestError(TautochroneError):
+    """A flow that reads from outside failed; what it committed stays, nothing is lost."""
+
+    default_sqlstate = "58000"
+
+
+class StateLostError(IngestError):
+    """A stateful flow's state does not belong to the table's positions; going on would be wrong."""
+
+    default_sqlstate = "55000"
+
+
+class OffsetsOutOfRangeError(IngestError):
+    """The source no longer holds rows that follow the table's positions: data would be lost."""
+
+    default_sqlstate = "22003"
+
+
+class LakeError(TautochroneError):
+    """A lake table refused or failed an operation."""
+
+    default_sqlstate = "58030"
+
+
+class TableMissingError(LakeError):
+    """The table does not exist (any more)."""
+
+    default_sqlstate = "42P01"
+
+
+class ConflictError(LakeError):
+    """The table's main moved away from the version that this commit was forked from."""
+
+    default_sqlstate = "40001"
+
+
+class FencedError(ConflictError):
+    """A newer owner took the job over. The process that sees this must stop, not retry."""
+
+    default_sqlstate = "25S03"
+
+
+class CommitOutcomeUnknownError(LakeError):
+    """The catalog did not say whether a commit happened. Only reading the table answers that."""
+
+    default_sqlstate = "08007"
+    default_retryable = True
+
+
+class HistoryLostError(LakeError):
+    """Between two versions there is no provable chain of snapshots: expired, rolled back, replaced."""
+
+    default_sqlstate = "55000"
+
+
+class MetaError(TautochroneError):
+    """The store of the MetaService refused or failed an operation."""
+
+    default_sqlstate = "58000"
+
+
+class RefreshError(TautochroneError):
+    """A view could not be brought to a checkpoint; its old version stays readable."""
+
+    default_sqlstate = "58000"
+
+
+class QueryError(TautochroneError):
+    """A read could not be answered."""
+
+    default_sqlstate = "42000"
+
+
+class CheckpointUnavailableError(QueryError):
+    """No such checkpoint for these tables, or it was expired or revoked."""
+
+    default_sqlstate = "02000"
+
+
+class EnvironmentProblemError(TautochroneError):
+    """Something outside the project is missing or too old: Java, jars, a port."""
+
+    default_sqlstate = "58000"

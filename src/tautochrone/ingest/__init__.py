@@ -1,0 +1,1 @@
+"""Rows that enter: streaming flows and the positions that make them exactly-once."""

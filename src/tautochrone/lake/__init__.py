@@ -1,0 +1,1 @@
+"""Lake tables behind one port: one folder per format."""

@@ -1,0 +1,1 @@
+"""The durable truth about pipelines: jobs, checkpoints, versions, pins."""

@@ -1,0 +1,66 @@
+"""Checkpoints as values: what the MetaService records and hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.refresh import Refresh
+
+__all__ = ["Checkpoint", "CheckpointState", "Consistency", "RefreshRecord", "Resolution"]
+
+
+class Consistency(StrEnum):
+    """`STRONG`: several tables at one checkpoint. `WEAK`: the newest version of each."""
+
+    STRONG = "strong"
+    WEAK = "weak"
+
+
+class CheckpointState(StrEnum):
+    """Where a checkpoint stands. `OPEN` is a target; it ends as `PUBLISHED` or `ABORTED`."""
+
+    OPEN = "open"
+    PUBLISHED = "published"
+    ABORTED = "aborted"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One recorded cut. Times are epoch milliseconds; `roots` are the versions of the cut itself."""
+
+    number: CheckpointNumber
+    state: CheckpointState
+    cut_at_ms: int
+    published_at_ms: int | None
+    roots: Mapping[TableName, Version]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshRecord:
+    """One refresh as history keeps it; `error` is set instead of a version when it failed."""
+
+    checkpoint: CheckpointNumber
+    dataset: TableName
+    version: Version | None
+    refresh: Refresh | None
+    error: str | None
+    finished_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """A read's answer: the checkpoint (None for weak reads) and the version of each table.
+
+    `pin` identifies the lease that keeps these versions; `behind` explains tables that are older than
+    the newest checkpoint and why.
+    """
+
+    checkpoint: CheckpointNumber | None
+    versions: Mapping[TableName, Version]
+    pin: str
+    behind: Mapping[TableName, str] = field(default_factory=dict)

@@ -1,0 +1,262 @@
+"""The port of a lake table: what every format must offer, and the states of a commit.
+
+The commit protocol in types: `fork → stage → prepare → commit`, each step repeatable.
+
+1. `fork()` reads the table's metadata once: main, fence, positions. Everything after it is built
+   on exactly that version, never on "current".
+2. `stage(fork, rows)` writes data files. They belong to no version yet; a crash leaves orphans only.
+3. `prepare(fork, staged, note)` makes the batch durable beside main, with its note: from now on it
+   can be committed without its source (*recommit*).
+4. `commit(prepared)` moves main from the forked version to the prepared one, in one catalog commit.
+   `commit_staged` is 3 and 4 in one for work that can be computed again.
+
+A commit fails with `ConflictError` only when main moved, with `FencedError` when a newer owner is
+seen, with `CommitOutcomeUnknownError` when the catalog gave no answer; `outcome(prepared)` resolves
+the last one by reading the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+
+__all__ = [
+    "ChangeKind",
+    "CommitNote",
+    "Committed",
+    "Fork",
+    "FlowPosition",
+    "LakeCatalog",
+    "LakeTable",
+    "Outcome",
+    "Prepared",
+    "Rows",
+    "Staged",
+    "TableChange",
+    "TableDefinition",
+]
+
+Rows = Any
+"""A pyspark DataFrame. The model must not import Spark, so the port cannot name the type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPosition:
+    """Where one flow stands, as the table itself remembers it.
+
+    `offsets` and `commit` are the texts of Spark's `offsets/<batch>` and `commits/<batch>` files;
+    `source_files` are the side files that hold what the sources keep under `sources/`, oldest first.
+    `query_id` is the streaming query's id, `stateful` tells whether it keeps state.
+    """
+
+    query_id: str
+    batch_id: int
+    offsets: str
+    commit: str
+    source_files: tuple[str, ...] = ()
+    stateful: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitNote:
+    """What a commit says about itself. Carried in the commit, positions carried forward for ever.
+
+    `inputs` maps each input table to its version (derived datasets only), `companions` maps
+    companion tables to the snapshot ids that belong to this commit.
+    """
+
+    pipeline: str
+    job: str
+    fence: Fence
+    store: str
+    checkpoint: CheckpointNumber | None = None
+    mode: str | None = None
+    definition: str | None = None
+    positions: Mapping[str, FlowPosition] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    companions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """The table as one read of its metadata showed it. `handle` belongs to the adapter.
+
+    `note` is the newest note of ours on main (None for a table that we never wrote); its positions
+    hold every flow, not only those of the last commit.
+    """
+
+    table: TableName
+    version: Version
+    fence: Fence
+    note: CommitNote | None
+    handle: Any = field(repr=False, compare=False, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """Data files that belong to no version yet, with their total row count."""
+
+    table: TableName
+    files: Sequence[Any] = field(repr=False)
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A batch that is durable beside main: `version` sits on a branch whose parent is `parent`."""
+
+    table: TableName
+    parent: Version
+    version: Version
+    branch: str
+    note: CommitNote
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """Main stands at `version`."""
+
+    table: TableName
+    version: Version
+    parent: Version | None
+    rows_inserted: int = 0
+    rows_deleted: int = 0
+
+
+class Outcome(StrEnum):
+    """What became of a commit whose answer was lost."""
+
+    COMMITTED = "committed"
+    PENDING = "pending"
+    LOST = "lost"
+
+
+class ChangeKind(StrEnum):
+    """How a table got from one version to another."""
+
+    NONE = "none"
+    APPEND = "append"
+    CHANGED = "changed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChange:
+    """The kind of change between two versions, and the reason in words.
+
+    `NONE` covers commits that move no rows (fences, compactions). `UNKNOWN` means that the chain
+    between the versions cannot be proven: expired, rolled back or replaced.
+    """
+
+    kind: ChangeKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefinition:
+    """What a table is created as. `schema` is a pyspark StructType; properties are the user's own."""
+
+    name: TableName
+    schema: Any
+    comment: str | None = None
+    partition_columns: tuple[str, ...] = ()
+    cluster_columns: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class LakeTable(Protocol):
+    """One table of one format. See the module docstring for the order of calls."""
+
+    @property
+    def name(self) -> TableName: ...
+
+    def fork(self) -> Fork:
+        """Read the table's metadata once, fresh from the catalog."""
+
+    def stage(self, fork: Fork, rows: Rows) -> Staged:
+        """Write `rows` as data files of the table, without any catalog commit."""
+
+    def discard(self, staged: Staged) -> None:
+        """Delete staged files at once."""
+
+    def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
+        """Append `staged` on a branch of their own that forks from `fork`. One catalog commit."""
+
+    def prepared(self) -> Sequence[Prepared]:
+        """Batches that were prepared and neither committed nor aborted."""
+
+    def commit(self, prepared: Prepared, fence: Fence) -> Committed:
+        """Move main from the parent to the prepared version, drop the branch. One catalog commit.
+
+        Repeating it after it succeeded is a no-op that returns the same value. `fence` is that of the
+        caller: it differs from the note's when a new owner recommits what an older one prepared.
+        """
+
+    def abort(self, prepared: Prepared) -> None:
+        """Drop the branch and delete the batch's files at once. Repeatable."""
+
+    def commit_staged(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
+        """Append staged files to main in one catalog commit."""
+
+    def replace_rows(
+        self, fork: Fork, staged: Sequence[Staged], note: CommitNote
+    ) -> Committed:
+        """Replace all rows by the staged files in one catalog commit."""
+
+    def apply_diff(
+        self, fork: Fork, staged: Sequence[Staged], deletes: Rows, note: CommitNote
+    ) -> Committed:
+        """Append staged files and delete the rows at `deletes` (`_file`, `_pos`), in one commit."""
+
+    def note_only(self, fork: Fork, note: CommitNote) -> Committed:
+        """Record a note (positions, inputs) without rows and without a new version."""
+
+    def raise_fence(self, fork: Fork, note: CommitNote) -> Committed:
+        """Commit an empty snapshot that carries a higher fence: what older owners prepared is dead."""
+
+    def outcome(self, expected: Version) -> Outcome:
+        """After an unknown outcome: is `expected` in main's history, on a branch, or nowhere?"""
+
+    def current_version(self) -> Version:
+        """Main's newest version, fresh from the catalog."""
+
+    def change_between(self, old: Version, new: Version) -> TableChange:
+        """Classify what happened between two versions of main."""
+
+    def read(self, session: Any, version: Version) -> Rows:
+        """All rows at a version, as a DataFrame of `session`."""
+
+    def read_appended(self, session: Any, old: Version, new: Version) -> Rows:
+        """Rows appended between two versions; only valid when the change is `APPEND`."""
+
+    def tag(self, version: Version, name: str) -> None:
+        """Keep a version from expiring under a name. Repeatable."""
+
+    def untag(self, name: str) -> None:
+        """Drop a tag. Repeatable."""
+
+    def roll_back(self, version: Version, note: CommitNote) -> Committed:
+        """Move main back to an older version of its own history."""
+
+
+class LakeCatalog(Protocol):
+    """A catalog of lake tables of one format."""
+
+    def exists(self, name: TableName) -> bool: ...
+
+    def create(self, definition: TableDefinition, note: CommitNote) -> LakeTable:
+        """Create the table (and its namespace) with a first fence snapshot. Existing: returned."""
+
+    def load(self, name: TableName) -> LakeTable:
+        """Raises TableMissingError when it is not there."""
+
+    def tables(self) -> Sequence[TableName]:
+        """All tables, ours and outsiders'."""
+
+    def schema(self, name: TableName) -> Any:
+        """The newest schema as a pyspark StructType."""

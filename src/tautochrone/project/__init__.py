@@ -1,0 +1,1 @@
+"""From the files of a pipeline project to a dataflow graph."""

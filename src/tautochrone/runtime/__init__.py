@@ -1,0 +1,1 @@
+"""The checkpoint loop: plan, refresh, commit, recover."""

@@ -1,0 +1,1 @@
+"""Reading at an instant, over HTTP and in process."""

@@ -1,0 +1,37 @@
+"""Finding a usable Java before PySpark fails in its own words."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from tautochrone.errors import EnvironmentProblemError
+
+__all__ = ["MINIMUM_JAVA", "find_java"]
+
+MINIMUM_JAVA = 17
+_INSTALL = "install a JDK 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+
+
+def find_java() -> str:
+    """The java command that PySpark will use.
+
+    Raises:
+        EnvironmentProblemError: `JAVA_MISSING` or `JAVA_TOO_OLD`, each with what to install.
+    """
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not command or not Path(command).exists():
+        raise EnvironmentProblemError("JAVA_MISSING", "No Java was found", hint=_INSTALL)
+    answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    # Java 8 calls itself 1.8.
+    major = 0 if found is None else int(found[2] if found[1] == "1" and found[2] else found[1])
+    if major < MINIMUM_JAVA:
+        raise EnvironmentProblemError(
+            "JAVA_TOO_OLD", f"{command} is Java {major}; Spark 4 needs {MINIMUM_JAVA}", hint=_INSTALL
+        )
+    return command

@@ -1,0 +1,1 @@
+"""The test kit that adapter writers use too: conformance suites, crash points, oracles."""
