@@ -66,7 +66,8 @@ class CommitNote:
     """What a commit says about itself. Carried in the commit, positions carried forward for ever.
 
     `inputs` maps each input table to its version (derived datasets only), `companions` maps
-    companion tables to the snapshot ids that belong to this commit.
+    companion tables to the snapshot ids that belong to this commit. `reset` forgets the positions of
+    earlier commits (a full refresh) instead of carrying them forward.
     """
 
     pipeline: str
@@ -79,6 +80,7 @@ class CommitNote:
     positions: Mapping[str, FlowPosition] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     companions: Mapping[str, str] = field(default_factory=dict)
+    reset: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,15 +205,19 @@ class LakeTable(Protocol):
     def commit_staged(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
         """Append staged files to main in one catalog commit."""
 
-    def replace_rows(
-        self, fork: Fork, staged: Sequence[Staged], note: CommitNote
-    ) -> Committed:
+    def replace_rows(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
         """Replace all rows by the staged files in one catalog commit."""
 
-    def apply_diff(
-        self, fork: Fork, staged: Sequence[Staged], deletes: Rows, note: CommitNote
+    def replace_files(
+        self, fork: Fork, paths: frozenset[str], staged: Sequence[Staged], note: CommitNote
     ) -> Committed:
-        """Append staged files and delete the rows at `deletes` (`_file`, `_pos`), in one commit."""
+        """Replace the data files at `paths` by the staged ones in one catalog commit."""
+
+    def redefine(
+        self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote
+    ) -> Committed:
+        """Give the table a new schema and these rows in one catalog commit; older versions stay
+        readable with their own schema."""
 
     def note_only(self, fork: Fork, note: CommitNote) -> Committed:
         """Record a note (positions, inputs) without rows and without a new version."""
@@ -225,14 +231,18 @@ class LakeTable(Protocol):
     def current_version(self) -> Version:
         """Main's newest version, fresh from the catalog."""
 
+    def versions(self) -> Sequence[tuple[Version, CommitNote | None]]:
+        """Main's history as far as it is kept, oldest first, each with the note of its commit."""
+
     def change_between(self, old: Version, new: Version) -> TableChange:
         """Classify what happened between two versions of main."""
 
     def read(self, session: Any, version: Version) -> Rows:
         """All rows at a version, as a DataFrame of `session`."""
 
-    def read_appended(self, session: Any, old: Version, new: Version) -> Rows:
-        """Rows appended between two versions; only valid when the change is `APPEND`."""
+    def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
+        """Spark read options that show only the rows appended between two versions; only valid when
+        the change between them is `APPEND`."""
 
     def tag(self, version: Version, name: str) -> None:
         """Keep a version from expiring under a name. Repeatable."""

@@ -79,9 +79,22 @@ def _download(artifact: Artifact, folder: Path, java: str) -> None:
     ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        command = [java, "-jar", str(ivy), "-dependency", artifact.group, artifact.name,
-                   artifact.version, "-retrieve", f"{scratch}/{_PATTERN}",
-                   "-types", "jar", "bundle", "-confs", "default"]
+        command = [
+            java,
+            "-jar",
+            str(ivy),
+            "-dependency",
+            artifact.group,
+            artifact.name,
+            artifact.version,
+            "-retrieve",
+            f"{scratch}/{_PATTERN}",
+            "-types",
+            "jar",
+            "bundle",
+            "-confs",
+            "default",
+        ]
         if artifact.alone:
             command.append("-notransitive")
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,7 +13,9 @@ from tautochrone.errors import EnvironmentProblemError
 __all__ = ["MINIMUM_JAVA", "find_java"]
 
 MINIMUM_JAVA = 17
-_INSTALL = "install a JDK 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+_INSTALL = (
+    "install a JDK 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+)
 
 
 def find_java() -> str:
@@ -32,6 +34,8 @@ def find_java() -> str:
     major = 0 if found is None else int(found[2] if found[1] == "1" and found[2] else found[1])
     if major < MINIMUM_JAVA:
         raise EnvironmentProblemError(
-            "JAVA_TOO_OLD", f"{command} is Java {major}; Spark 4 needs {MINIMUM_JAVA}", hint=_INSTALL
+            "JAVA_TOO_OLD",
+            f"{command} is Java {major}; Spark 4 needs {MINIMUM_JAVA}",
+            hint=_INSTALL,
         )
     return command

@@ -19,7 +19,14 @@ from pyspark.sql import SparkSession
 from tautochrone.spark.jars import CORE, KAFKA, Artifact, resolve
 from tautochrone.spark.java import find_java
 
-__all__ = ["CatalogSettings", "SparkSettings", "reader_session", "scratch_session", "start_session", "use_database"]
+__all__ = [
+    "CatalogSettings",
+    "SparkSettings",
+    "reader_session",
+    "scratch_session",
+    "start_session",
+    "use_database",
+]
 
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _ICEBERG_SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
@@ -74,16 +81,12 @@ _DEFAULTS = {
 }
 
 
-def _catalog_conf(name: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Settings for the catalog under its own name and, so that `spark_catalog.x.y` means the same
-    tables, behind Spark's session catalog."""
-    conf: dict[str, str] = {}
-    for catalog, implementation in ((name, _ICEBERG_CATALOG), ("spark_catalog", _ICEBERG_SESSION_CATALOG)):
-        prefix = f"spark.sql.catalog.{catalog}"
-        conf[prefix] = implementation
-        # With the cache, outsiders' commits and new branches stay invisible.
-        conf[f"{prefix}.cache-enabled"] = "false"
-        conf.update({f"{prefix}.{key}": value for key, value in options.items()})
+def _catalog_conf(name: str, implementation: str, options: Mapping[str, str]) -> dict[str, str]:
+    prefix = f"spark.sql.catalog.{name}"
+    conf = {prefix: implementation}
+    # With the cache, outsiders' commits and new branches stay invisible.
+    conf[f"{prefix}.cache-enabled"] = "false"
+    conf.update({f"{prefix}.{key}": value for key, value in options.items()})
     return conf
 
 
@@ -96,12 +99,14 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     java = find_java()
     jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
     conf = dict(_DEFAULTS)
-    conf.update(_catalog_conf(catalog.name, catalog.options))
+    conf.update(_catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options))
     conf["spark.sql.defaultCatalog"] = catalog.name
     conf.update(spark.conf)
     users_jars = conf.get("spark.jars")
     conf["spark.jars"] = f"{jars},{users_jars}" if users_jars else jars
-    builder = SparkSession.builder.appName(spark.app_name).master(spark.conf.get("spark.master", spark.master))
+    builder = SparkSession.builder.appName(spark.app_name).master(
+        spark.conf.get("spark.master", spark.master)
+    )
     for key, value in conf.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
@@ -121,14 +126,17 @@ def use_database(session: SparkSession, catalog: str, database: str, *, create: 
 
 
 def _with_catalog(base: SparkSession, name: str, options: Mapping[str, str]) -> SparkSession:
+    """A new session in which `name` and, so that `spark_catalog.x.y` means the same tables, Spark's
+    session catalog are given by `options`. (Not so in the base session: Iceberg's JDBC catalog keys
+    its rows by the catalog's name in Spark, so the same file shows no table under a second name.)"""
     session = base.newSession()
-    for catalog in (name, "spark_catalog"):
-        prefix = f"spark.sql.catalog.{catalog}."
-        for key in [key for key in base.conf.getAll if key.startswith(prefix)]:  # type: ignore[attr-defined]
-            session.conf.unset(key)
-    for key, value in _catalog_conf(name, options).items():
+    prefix = f"spark.sql.catalog.{name}."
+    for key in [key for key in session.conf.getAll if key.startswith(prefix)]:
+        session.conf.unset(key)
+    conf = _catalog_conf(name, _ICEBERG_CATALOG, options)
+    conf.update(_catalog_conf("spark_catalog", _ICEBERG_SESSION_CATALOG, options))
+    for key, value in conf.items():
         session.conf.set(key, value)
-    session.conf.set("spark.sql.defaultCatalog", name)
     return session
 
 

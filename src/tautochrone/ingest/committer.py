@@ -1,0 +1,88 @@
+"""One committer per streaming table: several flows stage, one snapshot takes what waits.
+
+Whoever finds the door free becomes the leader and commits everything that is staged by then; the
+others find their batch committed when they get the door. One flow alone pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from tautochrone.errors import CommitOutcomeUnknownError, TautochroneError
+from tautochrone.model.lake import CommitNote, Committed, FlowPosition, LakeTable, Staged
+from tautochrone.model.names import TableName, Version
+
+__all__ = ["TableCommitter"]
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    flow: str
+    staged: Staged
+    position: FlowPosition
+    done: Committed | None = None
+    error: TautochroneError | None = None
+
+
+@dataclass(slots=True)
+class TableCommitter:
+    """Commits batches of the flows into one table.
+
+    Args:
+        table: the target.
+        note: pipeline, job, fence and store of this run; positions are added per commit.
+        report: called after each commit with the table's new version (the *reported unit*).
+    """
+
+    table: LakeTable
+    note: CommitNote
+    report: Callable[[TableName, Version], None]
+    _waiting: list[_Part] = field(default_factory=list)
+    _queue: threading.Lock = field(default_factory=threading.Lock)
+    _door: threading.Lock = field(default_factory=threading.Lock)
+
+    def submit(self, flow: str, staged: Staged, position: FlowPosition) -> Committed:
+        """Commit one staged batch, together with whatever else waits. Blocks until it is committed.
+
+        Raises:
+            ConflictError: main moved; the batch's files are deleted, the source is unharmed.
+            CommitOutcomeUnknownError: the next start reads the table to find out.
+        """
+        part = _Part(flow, staged, position)
+        with self._queue:
+            self._waiting.append(part)
+        with self._door:
+            if part.done is None and part.error is None:
+                with self._queue:
+                    group, self._waiting = self._waiting, []
+                self._commit(group)
+        if part.error is not None:
+            raise part.error
+        assert part.done is not None
+        return part.done
+
+    def _commit(self, group: list[_Part]) -> None:
+        note = replace(self.note, positions={part.flow: part.position for part in group})
+        try:
+            done = self._write([part.staged for part in group if part.staged.rows], note)
+        except TautochroneError as error:
+            if not isinstance(error, CommitOutcomeUnknownError):
+                for part in group:
+                    self.table.discard(part.staged)
+            for part in group:
+                part.error = error
+            return
+        for part in group:
+            part.done = done
+
+    def _write(self, staged: list[Staged], note: CommitNote) -> Committed:
+        fork = self.table.fork()
+        if not staged:
+            # Offsets moved past rows that the flow's query dropped: no version, only positions.
+            return self.table.note_only(fork, note)
+        prepared = self.table.prepare(fork, staged, note)
+        done = self.table.commit(prepared, note.fence)
+        self.report(done.table, done.version)
+        return done

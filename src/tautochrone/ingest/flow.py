@@ -1,0 +1,227 @@
+"""One streaming flow: a Structured Streaming query whose batches are committed to the lake.
+
+start:   1. compare the table's position with Spark's folder; write the folder anew if they differ
+         2. start the query
+batch b: 3. the table already has b with the same offsets: skip it
+         4. stage its rows   5. read its positions from the folder   6. commit both together
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import DefinitionError, IngestError, StateLostError, TautochroneError
+from tautochrone.ingest.committer import TableCommitter
+from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.ingest.positions import Plan, compare, same_offsets
+from tautochrone.ingest.problems import explain
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.events import Emit
+from tautochrone.model.lake import FlowPosition
+
+__all__ = ["FlowQuery", "StreamingFlow", "align"]
+
+
+class StreamingFlow(Protocol):
+    """What a flow must offer to be run as a stream."""
+
+    @property
+    def name(self) -> str: ...
+
+    def evaluate(self, session: SparkSession) -> DataFrame: ...
+
+
+def align(rows: DataFrame, schema: StructType, flow: str) -> DataFrame:
+    """`rows` with the columns of the target in its order; missing nullable ones become NULL.
+
+    Raises:
+        DefinitionError: `FLOW_SCHEMA_MISMATCH` for a column that the target does not have.
+    """
+    wanted = {column.name.lower(): column for column in schema.fields}
+    extra = [name for name in rows.columns if name.lower() not in wanted]
+    if extra:
+        raise DefinitionError(
+            "FLOW_SCHEMA_MISMATCH",
+            f"Flow {flow} yields columns that its table does not have: {', '.join(extra)}",
+            hint="add them to the table's schema, or drop them in the flow's query",
+        )
+    present = {name.lower() for name in rows.columns}
+    return rows.select(
+        *(
+            rows[column.name]
+            if column.name.lower() in present
+            else sf.lit(None).cast(column.dataType).alias(column.name)
+            for column in schema.fields
+        )
+    )
+
+
+@dataclass(slots=True)
+class FlowQuery:
+    """A flow bound to its table's committer and its folder.
+
+    `position` is what the table knows of this flow; it is kept up to date while the query runs.
+    """
+
+    flow: StreamingFlow
+    stateful: bool
+    schema: StructType
+    committer: TableCommitter
+    folder: CheckpointFolder
+    effects: Effects
+    emit: Emit
+    position: FlowPosition | None
+    rows: int = 0
+    _error: TautochroneError | None = None
+    _query: StreamingQuery | None = field(default=None)
+
+    def start(self, session: SparkSession, **trigger: Any) -> None:
+        """Make the folder agree with the table, then start.
+
+        Args:
+            session: where the flow's query is evaluated.
+            trigger: as of `DataStreamWriter.trigger`: `availableNow=True` or `processingTime="5 seconds"`.
+
+        Raises:
+            StateLostError: the flow keeps state, and what is left of it does not fit the table.
+            IngestError: the source cannot be read.
+        """
+        self._reconcile()
+        self._error = None
+        try:
+            rows = self.flow.evaluate(session)
+            self._query = (
+                rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
+                .option("checkpointLocation", self.folder.path)
+                .trigger(**trigger)
+                .foreachBatch(self._on_batch)
+                .start()
+            )
+        except PySparkException as error:
+            raise explain(error, self.flow.name) from error
+
+    @property
+    def active(self) -> bool:
+        return self._query is not None and self._query.isActive
+
+    def wait(self) -> None:
+        """Until the query ends.
+
+        Raises:
+            TautochroneError: why it failed.
+        """
+        if self._query is None:
+            return
+        try:
+            self._query.awaitTermination()
+        except PySparkException as error:
+            raise self.failure() or explain(error, self.flow.name) from error
+        self.check()
+
+    def failure(self) -> TautochroneError | None:
+        """Why the query is dead, if it died."""
+        if self._error is not None:
+            return self._error
+        problem = None if self._query is None or self._query.isActive else self._query.exception()
+        return None if problem is None else explain(problem, self.flow.name)
+
+    def check(self) -> None:
+        """Raise what killed the query, if something did."""
+        problem = self.failure()
+        if problem is not None:
+            raise problem
+
+    def stop(self) -> None:
+        """End the query after the batch that runs."""
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+
+    @property
+    def _target(self) -> str:
+        return str(self.committer.table.name)
+
+    def _reconcile(self) -> None:
+        planned = None if self.position is None else self.folder.offsets(self.position.batch_id)
+        decision = compare(self.position, self.folder.state(), planned)
+        if decision.reason:
+            self.emit(
+                "flow_folder",
+                flow=self.flow.name,
+                dataset=self._target,
+                action=str(decision.plan),
+                reason=decision.reason,
+            )
+        if decision.plan is Plan.WIPE:
+            self._folder_step(self.folder.wipe)
+        elif decision.plan is Plan.REWRITE and self.position is not None:
+            position = self.position
+            if self.stateful and not self.folder.has_state(position.batch_id + 1):
+                raise StateLostError(
+                    "FLOW_STATE_LOST",
+                    f"Flow {self.flow.name} keeps state, and the state after batch {position.batch_id} is "
+                    f"gone from {self.folder.path} ({decision.reason})",
+                    hint=f"restore the folder, or rebuild with --full-refresh {self.committer.table.name}",
+                )
+            self._folder_step(lambda: self.folder.rewrite(position))
+
+    def _folder_step(self, action: Callable[[], None]) -> None:
+        try:
+            self.effects.perform(Step.INGEST_FOLDER, self._target, action)
+        except FileNotFoundError as error:
+            raise IngestError(
+                "FLOW_POSITIONS_LOST",
+                f"Flow {self.flow.name}: its folder must be written anew, but {error} is missing",
+                hint=f"rebuild with --full-refresh {self.committer.table.name}",
+            ) from error
+
+    def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
+        try:
+            self._batch(rows, batch_id)
+        except TautochroneError as error:
+            # Spark would only keep the text of it.
+            self._error = error
+            raise
+        except PySparkException as error:
+            self._error = explain(error, self.flow.name)
+            raise self._error from error
+
+    def _batch(self, rows: DataFrame, batch_id: int) -> None:
+        known = self.position
+        if known is not None and batch_id <= known.batch_id:
+            if batch_id != known.batch_id or not same_offsets(self.folder.offsets(batch_id), known.offsets):
+                raise IngestError(
+                    "FLOW_POSITIONS_DIVERGED",
+                    f"Flow {self.flow.name} was handed batch {batch_id}, which differs from batch "
+                    f"{known.batch_id} that {self._target} holds",
+                    hint="another process writes into the same checkpoint folder",
+                )
+            self.emit(
+                "batch_skipped",
+                flow=self.flow.name,
+                dataset=self._target,
+                batch=batch_id,
+                reason="its positions prove that the table has it",
+            )
+            if self.stateful:
+                # The state of this batch must be there for the next one.
+                rows.write.format("noop").mode("append").save()
+            return
+        table = self.committer.table
+        staged = table.stage(table.fork(), align(rows, self.schema, self.flow.name))
+        position = self.effects.perform(
+            Step.INGEST_SOURCE_FILES,
+            self._target,
+            lambda: self.folder.position(batch_id, known, stateful=self.stateful),
+        )
+        self.committer.submit(self.flow.name, staged, position)
+        self.position = position
+        self.rows += staged.rows
+        self.emit("batch", flow=self.flow.name, dataset=self._target, batch=batch_id, rows=staged.rows)

@@ -1,0 +1,126 @@
+"""The checkpoint folder of one Structured Streaming query: read it, or write it anew.
+
+The layout is Spark's: `metadata` (the query id), `offsets/<batch>` (written before a batch runs),
+`commits/<batch>` (written after it), `sources/<n>/…` (what each source remembers for itself: the file
+source's list of files, Kafka's first offsets), `state/`. The lake table is the truth; this folder is
+what Spark needs to go on from there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from tautochrone.ingest.files import Files
+from tautochrone.model.lake import FlowPosition
+
+__all__ = ["CheckpointFolder", "FolderState"]
+
+# A commit file as Spark writes it for a query without watermark; the watermark that belongs to the
+# batch itself stands in its offsets file.
+_PLAIN_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderState:
+    """What the folder says. Batch ids count from 0; None means that there is none."""
+
+    query_id: str | None
+    planned: int | None
+    finished: int | None
+
+
+class CheckpointFolder:
+    """One query's folder at `path`; `archive` is where copies of its source files are kept."""
+
+    def __init__(self, files: Files, path: str, archive: str) -> None:
+        self._files = files
+        self.path = path
+        self._archive = archive
+        self._archived: dict[str, tuple[int, int]] = {}
+
+    def state(self) -> FolderState:
+        metadata = self._files.read(f"{self.path}/metadata")
+        return FolderState(
+            query_id=None if metadata is None else str(json.loads(metadata)["id"]),
+            planned=self._newest("offsets"),
+            finished=self._newest("commits"),
+        )
+
+    def offsets(self, batch_id: int) -> str | None:
+        return self._files.read(f"{self.path}/offsets/{batch_id}")
+
+    def position(self, batch_id: int, known: FlowPosition | None, *, stateful: bool) -> FlowPosition:
+        """The position after `batch_id`, archiving what the sources remember since `known`."""
+        metadata = self._files.read(f"{self.path}/metadata")
+        offsets = self.offsets(batch_id)
+        if metadata is None or offsets is None:
+            raise FileNotFoundError(f"{self.path}: no metadata or no offsets of batch {batch_id}")
+        finished = self._newest("commits")
+        commit = None if finished is None else self._files.read(f"{self.path}/commits/{finished}")
+        return FlowPosition(
+            query_id=str(json.loads(metadata)["id"]),
+            batch_id=batch_id,
+            offsets=offsets,
+            commit=commit or _PLAIN_COMMIT,
+            source_files=self._archive_sources(batch_id, known),
+            stateful=stateful,
+        )
+
+    def has_state(self, version: int) -> bool:
+        """Whether the state store holds `version` for every partition of operator 0."""
+        root = f"{self.path}/state/0"
+        partitions = [name for name in self._files.names(root) if name.isdigit()]
+        if not partitions:
+            return False
+        for partition in partitions:
+            folders = [f"{root}/{partition}"]
+            # Stream-stream joins keep several stores per partition, each in a folder of its own.
+            inner = self._files.names(folders[0])
+            folders = [f"{folders[0]}/{name}" for name in inner if "." not in name] or folders
+            for folder in folders:
+                if not any(
+                    name.split(".")[0].split("_")[0] == str(version) for name in self._files.names(folder)
+                ):
+                    return False
+        return True
+
+    def rewrite(self, position: FlowPosition) -> None:
+        """Make the folder say exactly what `position` says. `offsets` goes last: until it is there a
+        crash leaves a folder that compares as gone and is written again."""
+        self._files.delete(f"{self.path}/offsets")
+        self._files.delete(f"{self.path}/commits")
+        self._files.delete(f"{self.path}/sources")
+        if not position.stateful:
+            self._files.delete(f"{self.path}/state")
+        for name in position.source_files:
+            text = self._files.read(f"{self._archive}/{name}")
+            if text is None:
+                raise FileNotFoundError(f"{self._archive}/{name}")
+            for path, content in json.loads(text).items():
+                self._files.write(f"{self.path}/sources/{path}", content)
+        self._files.write(f"{self.path}/metadata", json.dumps({"id": position.query_id}))
+        self._files.write(f"{self.path}/commits/{position.batch_id}", position.commit)
+        self._files.write(f"{self.path}/offsets/{position.batch_id}", position.offsets)
+
+    def wipe(self) -> None:
+        self._files.delete(self.path)
+
+    def _newest(self, log: str) -> int | None:
+        batches = [int(name) for name in self._files.names(f"{self.path}/{log}") if name.isdigit()]
+        return max(batches, default=None)
+
+    def _archive_sources(self, batch_id: int, known: FlowPosition | None) -> tuple[str, ...]:
+        before = () if known is None else known.source_files
+        fresh: dict[str, str] = {}
+        for source in self._files.names(f"{self.path}/sources"):
+            for name, stamp in self._files.stamps(f"{self.path}/sources/{source}").items():
+                path = f"{source}/{name}"
+                if self._archived.get(path) != stamp:
+                    fresh[path] = self._files.read(f"{self.path}/sources/{path}") or ""
+                    self._archived[path] = stamp
+        if not fresh:
+            return before
+        name = f"{batch_id:012d}.json"
+        self._files.write(f"{self._archive}/{name}", json.dumps(fresh))
+        return (*(old for old in before if old != name), name)

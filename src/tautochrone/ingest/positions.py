@@ -1,0 +1,85 @@
+"""Table against folder: which of them is ahead, and what to do about it. Pure, no I/O.
+
+The table always wins. A batch is run again only when the folder planned it and the table does not
+have it; it is skipped only when the table's positions prove that it is the same batch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tautochrone.ingest.folder import FolderState
+from tautochrone.model.lake import FlowPosition
+
+__all__ = ["Decision", "Plan", "compare", "same_offsets"]
+
+
+class Plan(StrEnum):
+    """What to do with the folder before the query starts."""
+
+    KEEP = "keep"
+    REWRITE = "rewrite"
+    WIPE = "wipe"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A plan and its reason in words; the reason of `KEEP` is empty when there is nothing to tell."""
+
+    plan: Plan
+    reason: str = ""
+
+
+def same_offsets(left: str | None, right: str | None) -> bool:
+    """Whether two offsets files name the same positions.
+
+    The second line (watermark, wall clock, settings) may differ between two plans of one batch; the
+    positions of the sources, line three and on, may not.
+    """
+    if left is None or right is None:
+        return False
+    return _sources(left) == _sources(right)
+
+
+def _sources(text: str) -> list[object]:
+    lines = text.strip().splitlines()[2:]
+    found: list[object] = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            found.append(line.strip())
+    return found
+
+
+def compare(position: FlowPosition | None, folder: FolderState, planned_offsets: str | None) -> Decision:
+    """Decide. `planned_offsets` is the folder's offsets file for the table's batch.
+
+    >>> compare(None, FolderState(query_id=None, planned=None, finished=None), None).plan
+    <Plan.KEEP: 'keep'>
+    """
+    if position is None:
+        if folder.finished is None and folder.planned in (None, 0):
+            return Decision(Plan.KEEP)
+        return Decision(
+            Plan.WIPE, f"the table has no positions of this flow, the folder holds batch {folder.planned}"
+        )
+    batch = position.batch_id
+    if folder.planned is None:
+        return Decision(Plan.REWRITE, "the folder is gone or empty")
+    if folder.query_id != position.query_id:
+        return Decision(Plan.REWRITE, "the folder belongs to another query")
+    if folder.planned < batch:
+        return Decision(Plan.REWRITE, f"the folder is behind: batch {folder.planned}, the table has {batch}")
+    if not same_offsets(planned_offsets, position.offsets):
+        return Decision(Plan.REWRITE, f"the folder holds other offsets for batch {batch}")
+    finished = -1 if folder.finished is None else folder.finished
+    if finished > batch or folder.planned > batch + 1:
+        return Decision(Plan.REWRITE, f"the folder is ahead: batch {folder.planned}, the table has {batch}")
+    if finished == batch - 1 and folder.planned == batch:
+        return Decision(Plan.KEEP, f"batch {batch} is in the table and will be recognised")
+    if finished == batch:
+        return Decision(Plan.KEEP)
+    return Decision(Plan.REWRITE, f"the folder misses the commit of batch {batch}")

@@ -1,0 +1,46 @@
+"""What Spark throws while a stream runs, as our errors."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import PySparkException
+
+from tautochrone.errors import DefinitionError, IngestError, OffsetsOutOfRangeError, TautochroneError
+
+__all__ = ["explain"]
+
+_OUT_OF_RANGE = re.compile(
+    r"OffsetOutOfRange|KafkaIllegalState|data may have been lost|Cannot fetch offset|"
+    r"KAFKA_DATA_LOSS|are gone|have been missed|fetched offset \d+ .* is out of range",
+    re.IGNORECASE,
+)
+_CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error)): (.+)$", re.MULTILINE)
+
+
+def explain(error: PySparkException, flow: str) -> TautochroneError:
+    """The error for a flow that died. Spark's own class and sentence are kept."""
+    text = str(error)
+    if _OUT_OF_RANGE.search(text):
+        missing = next((line for line in text.splitlines() if _OUT_OF_RANGE.search(line)), text[:300])
+        return OffsetsOutOfRangeError(
+            "OFFSETS_OUT_OF_RANGE",
+            f"Flow {flow} must read on from positions that its source no longer holds: {missing.strip()[:500]}",
+            hint="rows between the two positions are lost to this flow; to accept that, start over with "
+            "--full-refresh, or set the source's own option (Kafka: failOnDataLoss=false)",
+        )
+    condition = error.getCondition() or ""
+    sentence = _sentence(text)
+    if condition.startswith(("STREAM_FAILED", "FOREACH_BATCH")) or not condition:
+        inner = re.search(r"\[([A-Z][A-Z0-9_.]+)\] ", sentence)
+        condition = inner[1] if inner else "FLOW_FAILED"
+        sentence = sentence[inner.end() :] if inner else sentence
+    kind = DefinitionError if type(error).__name__ in ("AnalysisException", "ParseException") else IngestError
+    return kind(condition, f"Flow {flow} failed: {sentence}", sqlstate=error.getSqlState() or None)
+
+
+def _sentence(text: str) -> str:
+    """The innermost message that says something, without stack frames."""
+    causes = [match[1] for match in _CAUSE.finditer(text)]
+    best = next((c for c in reversed(causes) if len(c) > 15), None) or text.strip().splitlines()[0]
+    return re.sub(r"\s*SQLSTATE: \w{5}.*$", "", best)[:600]

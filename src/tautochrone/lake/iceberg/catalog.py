@@ -1,0 +1,88 @@
+"""An Iceberg catalog behind the port `model.lake.LakeCatalog`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import LakeError
+from tautochrone.lake.iceberg.commits import NO_VERSION, load
+from tautochrone.lake.iceberg.jvm import Iceberg, java_error_class, translate
+from tautochrone.lake.iceberg.schema import shape_of
+from tautochrone.lake.iceberg.table import IcebergTable
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.lake import CommitNote, TableDefinition
+from tautochrone.model.names import TableName
+
+__all__ = ["IcebergLake"]
+
+
+class IcebergLake:
+    """See `model.lake.LakeCatalog`. `session` must be the base session: its catalog is the real one."""
+
+    def __init__(self, session: SparkSession, catalog: str, effects: Effects) -> None:
+        self._iceberg = Iceberg(session, catalog)
+        self._effects = effects
+
+    def exists(self, name: TableName) -> bool:
+        if name.catalog != self._iceberg.catalog_name:
+            return False
+        return bool(self._iceberg.catalog().tableExists(self._iceberg.identifier(name)))
+
+    def create(self, definition: TableDefinition, note: CommitNote) -> IcebergTable:
+        name = definition.name
+        table = IcebergTable(self._iceberg, name, self._effects)
+        if not self.exists(name):
+            shape = shape_of(self._iceberg, definition)
+
+            def make() -> None:
+                catalog = self._iceberg.catalog()
+                identifier = self._iceberg.identifier(name)
+                try:
+                    if not catalog.namespaceExists(identifier.namespace()):
+                        catalog.createNamespace(identifier.namespace())
+                    builder = catalog.buildTable(identifier, shape.schema)
+                    builder.withPartitionSpec(shape.spec).withSortOrder(shape.order).withProperties(
+                        self._iceberg.map(shape.properties)
+                    ).create()
+                except Py4JJavaError as error:
+                    # Another process was faster: its table is as good.
+                    if not java_error_class(error).endswith("AlreadyExistsException"):
+                        raise translate(error, name) from error
+
+            self._effects.perform(Step.LAKE_CREATE, str(name), make)
+        fork = table.fork()
+        if fork.version == NO_VERSION:
+            # A table without a first snapshot has no parent that a fork could be checked against.
+            table.raise_fence(fork, replace(note, mode=None, checkpoint=None))
+        return table
+
+    def load(self, name: TableName) -> IcebergTable:
+        load(self._iceberg, name)
+        return IcebergTable(self._iceberg, name, self._effects)
+
+    def tables(self) -> Sequence[TableName]:
+        catalog = self._iceberg.catalog()
+        found: list[TableName] = []
+        try:
+            for namespace in catalog.listNamespaces():
+                for identifier in catalog.listTables(namespace):
+                    levels = tuple(str(level) for level in identifier.namespace().levels())
+                    found.append(
+                        TableName(self._iceberg.catalog_name, levels, str(identifier.name()))
+                    )
+        except Py4JError as error:
+            raise LakeError(
+                "CATALOG_UNREADABLE", f"The catalog cannot be listed: {error}"
+            ) from error
+        return sorted(found)
+
+    def schema(self, name: TableName) -> StructType:
+        table = self._iceberg.load(name)
+        java_schema = self._iceberg.api.spark.SparkSchemaUtil.convert(table.schema())
+        return StructType.fromJson(json.loads(java_schema.json()))

@@ -1,0 +1,84 @@
+"""What happened to an Iceberg table between two of its snapshots.
+
+The chain of parents is the only proof. A snapshot that is missing, or that is no ancestor, means that
+the change cannot be told from metadata; the reader then compares contents instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tautochrone.lake.iceberg.commits import NO_VERSION
+from tautochrone.model.lake import ChangeKind, TableChange
+from tautochrone.model.names import TableName, Version
+
+__all__ = ["ancestors", "change_between", "in_history"]
+
+
+def ancestors(metadata: Any, version: Version) -> list[Any]:
+    """Snapshots from `version` back to the oldest that is still known, newest first."""
+    found = []
+    snapshot = None if version == NO_VERSION else metadata.snapshot(int(version))
+    while snapshot is not None:
+        found.append(snapshot)
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else metadata.snapshot(parent)
+    return found
+
+
+def in_history(metadata: Any, main: Version, version: Version, since: Version) -> bool:
+    """Whether `version` is main or one of its ancestors; `since` is its parent, where walking ends."""
+    current = main
+    while current not in (NO_VERSION, since):
+        if current == version:
+            return True
+        snapshot = metadata.snapshot(int(current))
+        parent = None if snapshot is None else snapshot.parentId()
+        current = NO_VERSION if parent is None else Version(str(parent))
+    return False
+
+
+def change_between(name: TableName, metadata: Any, old: Version, new: Version) -> TableChange:
+    """Classify the commits after `old` up to `new`."""
+    if old == new:
+        return TableChange(kind=ChangeKind.NONE, reason=f"{name} did not change")
+    chain = ancestors(metadata, new)
+    between = []
+    for snapshot in chain:
+        if str(snapshot.snapshotId()) == old:
+            break
+        between.append(snapshot)
+    else:
+        complete = bool(chain) and chain[-1].parentId() is None
+        if not (old == NO_VERSION and complete):
+            return TableChange(kind=ChangeKind.UNKNOWN, reason=_why_unknown(name, metadata, old))
+    operations = {str(snapshot.operation()) for snapshot in between if _moves_rows(snapshot)}
+    if not operations:
+        return TableChange(kind=ChangeKind.NONE, reason=f"no commit to {name} moved rows")
+    if operations == {"append"}:
+        return TableChange(kind=ChangeKind.APPEND, reason=f"{name} was only appended to")
+    worst = "overwritten" if "overwrite" in operations else "deleted from"
+    return TableChange(kind=ChangeKind.CHANGED, reason=f"{name} was {worst}")
+
+
+def _moves_rows(snapshot: Any) -> bool:
+    operation = str(snapshot.operation())
+    if operation == "replace":
+        # A compaction: other files, same rows.
+        return False
+    summary = snapshot.summary()
+    counts = (
+        "added-data-files",
+        "deleted-data-files",
+        "added-delete-files",
+        "removed-delete-files",
+        "added-records",
+        "deleted-records",
+    )
+    return any(str(summary.get(key) or "0") != "0" for key in counts)
+
+
+def _why_unknown(name: TableName, metadata: Any, old: Version) -> str:
+    if old != NO_VERSION and metadata.snapshot(int(old)) is not None:
+        return f"{name} was rolled back or replaced: version {old} is not in its history"
+    return f"version {old} of {name} is gone: expired, or the table was replaced"

@@ -1,0 +1,82 @@
+"""A `CommitNote` as text in Iceberg metadata: one JSON value under one key.
+
+The same key is used twice. In a snapshot's summary it says what that commit did. In the table's
+properties it is the newest note, with the positions of *all* flows carried forward, so that expiring
+snapshots never erases the evidence of what was consumed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from tautochrone.model.lake import CommitNote, FlowPosition
+from tautochrone.model.names import CheckpointNumber, Fence
+
+__all__ = ["NOTE_KEY", "carry_forward", "decode", "encode"]
+
+NOTE_KEY = "tautochrone.note"
+
+
+def encode(note: CommitNote) -> str:
+    """JSON with sorted keys and without the fields that are empty."""
+    return json.dumps(
+        {key: value for key, value in asdict(note).items() if value not in (None, {}, (), False)},
+        sort_keys=True,
+        separators=(",", ":"),
+    )
+
+
+def decode(text: str | None) -> CommitNote | None:
+    """The inverse of `encode`; None for tables and commits that are not ours."""
+    if text is None:
+        return None
+    data: dict[str, Any] = json.loads(text)
+    positions = {
+        flow: FlowPosition(**{**position, "source_files": tuple(position["source_files"])})
+        for flow, position in data.get("positions", {}).items()
+    }
+    checkpoint = data.get("checkpoint")
+    return CommitNote(
+        pipeline=data["pipeline"],
+        job=data["job"],
+        fence=Fence(data["fence"]),
+        store=data["store"],
+        checkpoint=None if checkpoint is None else CheckpointNumber(checkpoint),
+        mode=data.get("mode"),
+        definition=data.get("definition"),
+        positions=positions,
+        inputs=_strings(data.get("inputs")),
+        companions=_strings(data.get("companions")),
+        reset=data.get("reset", False),
+    )
+
+
+def carry_forward(old: CommitNote | None, new: CommitNote) -> CommitNote:
+    """The note for the table's properties after a commit: what `new` says, what `old` knew beside it.
+
+    A commit that is not a refresh (a fence, positions only) says nothing about checkpoint, inputs or
+    definition; then the older ones still describe the table's rows.
+    """
+    if old is None or new.reset:
+        return replace(new, reset=False)
+    merged = replace(
+        new,
+        positions={**old.positions, **new.positions},
+        definition=new.definition or old.definition,
+    )
+    if new.mode is None:
+        merged = replace(
+            merged,
+            checkpoint=new.checkpoint if new.checkpoint is not None else old.checkpoint,
+            inputs=new.inputs or old.inputs,
+            companions=new.companions or old.companions,
+            mode=old.mode,
+        )
+    return merged
+
+
+def _strings(value: Mapping[str, str] | None) -> dict[str, str]:
+    return dict(value or {})

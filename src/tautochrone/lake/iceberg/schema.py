@@ -1,0 +1,83 @@
+"""From a `TableDefinition` to Iceberg's schema, partition spec and sort order."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from tautochrone.errors import DefinitionError
+from tautochrone.lake.iceberg.jvm import Iceberg, translate
+from tautochrone.model.lake import TableDefinition
+
+__all__ = ["TableShape", "shape_of"]
+
+_TRANSFORM = re.compile(r"^(\w+)\((?:(\d+)\s*,\s*)?`?([^`,()]+)`?\s*(?:,\s*(\d+))?\)$")
+_TIME = {
+    "years": "year",
+    "year": "year",
+    "months": "month",
+    "month": "month",
+    "days": "day",
+    "day": "day",
+    "hours": "hour",
+    "hour": "hour",
+}
+
+
+class TableShape:
+    """Java values: `schema`, `spec`, `order`, and the properties that we set."""
+
+    def __init__(self, schema: Any, spec: Any, order: Any, properties: dict[str, str]) -> None:
+        self.schema = schema
+        self.spec = spec
+        self.order = order
+        self.properties = properties
+
+
+def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
+    """Translate; partition columns may be names or Spark's transforms (`days(ts)`, `bucket(8, id)`).
+
+    Raises:
+        DefinitionError: a column type or a transform that Iceberg cannot hold.
+    """
+    try:
+        schema = iceberg.api.spark.SparkSchemaUtil.convert(iceberg.java_schema(definition.schema))
+        spec = iceberg.api.PartitionSpec.builderFor(schema)
+        for column in definition.partition_columns:
+            _add_partition(spec, column, definition)
+        order = iceberg.api.SortOrder.builderFor(schema)
+        for column in definition.cluster_columns:
+            order.asc(column.strip("`"))
+        properties = {"format-version": "3", **definition.properties}
+        if definition.comment:
+            properties["comment"] = definition.comment
+        return TableShape(schema, spec.build(), order.build(), properties)
+    except Py4JError as error:
+        raise DefinitionError(
+            "UNSUPPORTED_TABLE_SHAPE",
+            f"{definition.name} cannot be an Iceberg table: {translate(error, definition.name).message}",
+            hint="cast the column to a type that Iceberg has, or change the partition columns",
+        ) from error
+
+
+def _add_partition(spec: Any, text: str, definition: TableDefinition) -> None:
+    found = _TRANSFORM.match(text.strip())
+    if found is None:
+        spec.identity(text.strip().strip("`"))
+        return
+    transform, first, column, last = found.groups()
+    width = first or last
+    if transform.lower() in _TIME:
+        getattr(spec, _TIME[transform.lower()])(column)
+    elif transform.lower() in ("bucket", "truncate") and width:
+        getattr(spec, transform.lower())(column, int(width))
+    elif transform.lower() == "identity":
+        spec.identity(column)
+    else:
+        raise DefinitionError(
+            "UNSUPPORTED_PARTITION_TRANSFORM",
+            f"{definition.name} is partitioned by {text}, which is no Iceberg transform",
+            hint="use a column, years/months/days/hours(column), bucket(n, column), truncate(n, column)",
+        )

@@ -1,0 +1,452 @@
+"""One Iceberg table behind the port `model.lake.LakeTable`.
+
+Data files are written by Spark through Iceberg's rewrite door (`SparkTableCache` plus
+`FileRewriteCoordinator`): tasks write the files, the driver gets them as `DataFile` values, and no
+catalog commit happens. Snapshots are then produced with `apply()` and committed by compare-and-set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from tautochrone.errors import LakeError
+from tautochrone.lake.iceberg.commits import (
+    MAIN,
+    NO_VERSION,
+    Loaded,
+    check_main,
+    compare_and_set,
+    load,
+)
+from tautochrone.lake.iceberg.history import ancestors, change_between, in_history
+from tautochrone.lake.iceberg.jvm import Iceberg, java_error_class, translate
+from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, decode, encode
+from tautochrone.lake.iceberg.schema import TableShape, shape_of
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.lake import (
+    CommitNote,
+    Committed,
+    Fork,
+    Outcome,
+    Prepared,
+    Rows,
+    Staged,
+    TableChange,
+    TableDefinition,
+)
+from tautochrone.model.names import Fence, TableName, Version
+
+__all__ = ["IcebergTable"]
+
+_BRANCH_PREFIX = "tautochrone-prepared-"
+
+
+class IcebergTable:
+    """See `model.lake.LakeTable` for what each method promises."""
+
+    def __init__(self, iceberg: Iceberg, name: TableName, effects: Effects) -> None:
+        self._iceberg = iceberg
+        self._name = name
+        self._effects = effects
+
+    @property
+    def name(self) -> TableName:
+        return self._name
+
+    def fork(self) -> Fork:
+        loaded = load(self._iceberg, self._name)
+        note = loaded.note
+        return Fork(
+            table=self._name,
+            version=loaded.main,
+            fence=Fence(0) if note is None else note.fence,
+            note=note,
+            handle=loaded,
+        )
+
+    # -- staging: files without a version ---------------------------------------------------------
+
+    def stage(self, fork: Fork, rows: Rows) -> Staged:
+        return self._effects.perform(
+            Step.LAKE_STAGE, str(self._name), lambda: self._write(fork.handle.table, rows)
+        )
+
+    def _write(self, table: Any, rows: Rows) -> Staged:
+        group = str(uuid.uuid4())
+        self._iceberg.jvm.org.apache.spark.sql.SparkSession.setActiveSession(
+            rows.sparkSession._jsparkSession  # noqa: SLF001
+        )
+        cache = self._iceberg.table_cache()
+        coordinator = self._iceberg.api.spark.FileRewriteCoordinator.get()
+        cache.add(group, table)
+        try:
+            # Fan-out: rows arrive in any order, a clustered writer would refuse the second partition.
+            rows.write.format("iceberg").mode("append").option("fanout-enabled", "true").save(group)
+            try:
+                files = list(coordinator.fetchNewFiles(table, group))
+            except Py4JJavaError as error:
+                # Spark skipped the write of a relation that it knew to be empty.
+                if not java_error_class(error).endswith("ValidationException"):
+                    raise
+                files = []
+        finally:
+            cache.remove(group)
+            coordinator.clearRewrite(table, group)
+        return Staged(table=self._name, files=files, rows=sum(f.recordCount() for f in files))
+
+    def discard(self, staged: Staged) -> None:
+        loaded = load(self._iceberg, self._name)
+        self._delete(loaded, [str(file.location()) for file in staged.files])
+
+    # -- two steps: prepare on a branch, move main ------------------------------------------------
+
+    def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
+        branch = f"{_BRANCH_PREFIX}{note.fence}-{uuid.uuid4().hex[:12]}"
+        made: list[Any] = []
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, fork.version, note.fence)
+            snapshot = self._append(loaded, staged, note, branch)
+            made.append(snapshot)
+            return self._builder(loaded).setBranchSnapshot(snapshot, branch).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.metadata.ref(branch) is not None
+
+        self._set(Step.LAKE_PREPARE, build, done)
+        return Prepared(
+            table=self._name,
+            parent=fork.version,
+            version=Version(str(made[-1].snapshotId())),
+            branch=branch,
+            note=note,
+            rows=sum(part.rows for part in staged),
+        )
+
+    def prepared(self) -> Sequence[Prepared]:
+        metadata = load(self._iceberg, self._name).metadata
+        found = []
+        for branch in metadata.refs().keySet():
+            if not branch.startswith(_BRANCH_PREFIX):
+                continue
+            snapshot = metadata.snapshot(metadata.ref(branch).snapshotId())
+            note = decode(snapshot.summary().get(NOTE_KEY))
+            if note is None:
+                continue
+            parent = snapshot.parentId()
+            found.append(
+                Prepared(
+                    table=self._name,
+                    parent=NO_VERSION if parent is None else Version(str(parent)),
+                    version=Version(str(snapshot.snapshotId())),
+                    branch=str(branch),
+                    note=note,
+                    rows=int(snapshot.summary().get("added-records") or 0),
+                )
+            )
+        return found
+
+    def commit(self, prepared: Prepared, fence: Fence) -> Committed:
+        def on_main(loaded: Loaded) -> bool:
+            return in_history(loaded.metadata, loaded.main, prepared.version, prepared.parent)
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, prepared.parent, fence)
+            if loaded.metadata.ref(prepared.branch) is None:
+                raise LakeError(
+                    "PREPARED_BATCH_GONE",
+                    f"The batch {prepared.branch} of {self._name} was aborted; it cannot be committed",
+                )
+            ref = self._iceberg.api.SnapshotRef.branchBuilder(int(prepared.version)).build()
+            builder = self._builder(loaded).setRef(MAIN, ref).removeRef(prepared.branch)
+            note = replace(carry_forward(loaded.note, prepared.note), fence=fence)
+            return self._with_note(builder, note).build()
+
+        self._set(Step.LAKE_COMMIT, build, on_main, ask_first=True)
+        return self._committed(prepared.version, prepared.parent, prepared.rows)
+
+    def abort(self, prepared: Prepared) -> None:
+        doomed: list[str] = []
+
+        def build(loaded: Loaded) -> Any:
+            if in_history(loaded.metadata, loaded.main, prepared.version, prepared.parent):
+                raise LakeError(
+                    "PREPARED_BATCH_COMMITTED",
+                    f"The batch {prepared.version} of {self._name} is committed; it cannot be aborted",
+                )
+            snapshot = loaded.metadata.snapshot(int(prepared.version))
+            doomed[:] = self._own_files(loaded, snapshot)
+            gone = self._iceberg.jvm.java.util.ArrayList()
+            gone.add(snapshot)
+            return self._builder(loaded).removeRef(prepared.branch).removeSnapshots(gone).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.metadata.ref(prepared.branch) is None
+
+        loaded = self._set(Step.LAKE_ABORT, build, done, ask_first=True)
+        self._delete(loaded, doomed)
+
+    # -- one step: what can be computed again -----------------------------------------------------
+
+    def commit_staged(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
+        def snapshot(loaded: Loaded) -> Any:
+            return self._append(loaded, staged, note, MAIN)
+
+        return self._on_main(
+            Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged)
+        )
+
+    def replace_rows(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
+        def snapshot(loaded: Loaded) -> Any:
+            overwrite = loaded.table.newOverwrite()
+            overwrite.overwriteByRowFilter(self._iceberg.api.expressions.Expressions.alwaysTrue())
+            return self._produce(overwrite, overwrite.addFile, staged, note, MAIN)
+
+        return self._on_main(
+            Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged)
+        )
+
+    def replace_files(
+        self, fork: Fork, paths: frozenset[str], staged: Sequence[Staged], note: CommitNote
+    ) -> Committed:
+        def snapshot(loaded: Loaded) -> Any:
+            overwrite = loaded.table.newOverwrite()
+            with contextlib.closing(
+                loaded.table.newScan().useSnapshot(int(fork.version)).planFiles()
+            ) as tasks:
+                each = tasks.iterator()
+                while each.hasNext():
+                    file = each.next().file()
+                    if str(file.location()) in paths:
+                        overwrite.deleteFile(file)
+            return self._produce(overwrite, overwrite.addFile, staged, note, MAIN)
+
+        return self._on_main(
+            Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged)
+        )
+
+    def redefine(
+        self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote
+    ) -> Committed:
+        shape = shape_of(self._iceberg, definition)
+        replaced = self._replacement(fork.handle, shape).table()
+        staged = self._effects.perform(
+            Step.LAKE_STAGE, str(self._name), lambda: self._write(replaced, rows)
+        )
+        made: list[Version] = []
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, fork.version, note.fence)
+            # A table transaction is used only to produce metadata: its own commit would retry blindly.
+            transaction = self._replacement(loaded, shape)
+            append = transaction.newFastAppend()
+            for file in staged.files:
+                append.appendFile(file)
+            append.set(NOTE_KEY, encode(note)).commit()
+            metadata = transaction.currentMetadata()
+            made.append(Version(str(metadata.currentSnapshot().snapshotId())))
+            builder = self._iceberg.api.TableMetadata.buildFrom(metadata)
+            return self._with_note(builder, carry_forward(loaded.note, note)).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.main in made
+
+        self._set(Step.LAKE_REDEFINE, build, done)
+        return self._committed(made[-1], fork.version, staged.rows)
+
+    def _replacement(self, loaded: Loaded, shape: TableShape) -> Any:
+        metadata = loaded.metadata.buildReplacement(
+            shape.schema,
+            shape.spec,
+            shape.order,
+            loaded.metadata.location(),
+            self._iceberg.map(shape.properties),
+        )
+        transactions = self._iceberg.api.Transactions
+        return transactions.replaceTableTransaction(str(self._name), loaded.operations, metadata)
+
+    def note_only(self, fork: Fork, note: CommitNote) -> Committed:
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, fork.version, note.fence)
+            newest = carry_forward(loaded.note, note)
+            return self._with_note(self._builder(loaded), newest).build()
+
+        def done(loaded: Loaded) -> bool:
+            return carry_forward(loaded.note, note) == loaded.note
+
+        self._set(Step.LAKE_NOTE, build, done)
+        return self._committed(fork.version, None, 0)
+
+    def raise_fence(self, fork: Fork, note: CommitNote) -> Committed:
+        def snapshot(loaded: Loaded) -> Any:
+            return self._append(loaded, [], note, MAIN)
+
+        return self._on_main(Step.LAKE_FENCE, fork, note, snapshot, 0)
+
+    def roll_back(self, version: Version, note: CommitNote) -> Committed:
+        def build(loaded: Loaded) -> Any:
+            if version not in {
+                str(s.snapshotId()) for s in ancestors(loaded.metadata, loaded.main)
+            }:
+                raise LakeError("VERSION_NOT_IN_HISTORY", f"{self._name} never stood at {version}")
+            check_main(self._name, loaded, loaded.main, note.fence)
+            ref = self._iceberg.api.SnapshotRef.branchBuilder(int(version)).build()
+            # The positions of that version count again, so nothing is carried forward.
+            return self._with_note(self._builder(loaded).setRef(MAIN, ref), note).build()
+
+        self._set(Step.LAKE_ROLL_BACK, build, lambda loaded: loaded.main == version)
+        return self._committed(version, None, 0)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def outcome(self, expected: Version) -> Outcome:
+        loaded = load(self._iceberg, self._name)
+        if in_history(loaded.metadata, loaded.main, expected, NO_VERSION):
+            return Outcome.COMMITTED
+        known = loaded.metadata.snapshot(int(expected)) is not None
+        return Outcome.PENDING if known else Outcome.LOST
+
+    def current_version(self) -> Version:
+        return load(self._iceberg, self._name).main
+
+    def versions(self) -> Sequence[tuple[Version, CommitNote | None]]:
+        loaded = load(self._iceberg, self._name)
+        chain = ancestors(loaded.metadata, loaded.main)
+        return [
+            (Version(str(s.snapshotId())), decode(s.summary().get(NOTE_KEY)))
+            for s in reversed(chain)
+        ]
+
+    def change_between(self, old: Version, new: Version) -> TableChange:
+        return change_between(self._name, load(self._iceberg, self._name).metadata, old, new)
+
+    def read(self, session: Any, version: Version) -> Rows:
+        if version == NO_VERSION:
+            return session.read.table(self._name.sql).limit(0)
+        return session.read.option("versionAsOf", version).table(self._name.sql)
+
+    def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
+        options = {"end-snapshot-id": new}
+        return options if old == NO_VERSION else {"start-snapshot-id": old, **options}
+
+    def tag(self, version: Version, name: str) -> None:
+        def build(loaded: Loaded) -> Any:
+            ref = self._iceberg.api.SnapshotRef.tagBuilder(int(version)).build()
+            return self._builder(loaded).setRef(name, ref).build()
+
+        def done(loaded: Loaded) -> bool:
+            ref = loaded.metadata.ref(name)
+            return ref is not None and str(ref.snapshotId()) == version
+
+        if not done(load(self._iceberg, self._name)):
+            self._set(Step.LAKE_TAG, build, done)
+
+    def untag(self, name: str) -> None:
+        def build(loaded: Loaded) -> Any:
+            return self._builder(loaded).removeRef(name).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.metadata.ref(name) is None
+
+        if not done(load(self._iceberg, self._name)):
+            self._set(Step.LAKE_TAG, build, done)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _on_main(
+        self,
+        step: Step,
+        fork: Fork,
+        note: CommitNote,
+        produce: Callable[[Loaded], Any],
+        rows: int,
+    ) -> Committed:
+        made: list[Version] = []
+
+        def ours(loaded: Loaded) -> Version | None:
+            found = (v for v in made if in_history(loaded.metadata, loaded.main, v, fork.version))
+            return next(found, None)
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, fork.version, note.fence)
+            snapshot = produce(loaded)
+            made.append(Version(str(snapshot.snapshotId())))
+            builder = self._builder(loaded).setBranchSnapshot(snapshot, MAIN)
+            return self._with_note(builder, carry_forward(loaded.note, note)).build()
+
+        loaded = self._set(step, build, lambda loaded: ours(loaded) is not None)
+        return self._committed(ours(loaded) or made[-1], fork.version, rows)
+
+    def _set(
+        self,
+        step: Step,
+        build: Callable[[Loaded], Any],
+        done: Callable[[Loaded], bool],
+        *,
+        ask_first: bool = False,
+    ) -> Loaded:
+        return compare_and_set(
+            self._iceberg,
+            self._name,
+            self._effects,
+            step,
+            build=build,
+            done=done,
+            ask_first=ask_first,
+        )
+
+    def _append(
+        self, loaded: Loaded, staged: Sequence[Staged], note: CommitNote, branch: str
+    ) -> Any:
+        append = loaded.table.newFastAppend()
+        return self._produce(append, append.appendFile, staged, note, branch)
+
+    def _produce(
+        self,
+        update: Any,
+        add: Callable[[Any], Any],
+        staged: Sequence[Staged],
+        note: CommitNote,
+        branch: str,
+    ) -> Any:
+        """The snapshot of an update, written (manifests) but not committed."""
+        for part in staged:
+            for file in part.files:
+                add(file)
+        update.set(NOTE_KEY, encode(note))
+        try:
+            return update.toBranch(branch).apply()
+        except Py4JError as error:
+            raise translate(error, self._name) from error
+
+    def _builder(self, loaded: Loaded) -> Any:
+        return self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
+
+    def _with_note(self, builder: Any, newest: CommitNote) -> Any:
+        return builder.setProperties(self._iceberg.map({NOTE_KEY: encode(newest)}))
+
+    def _own_files(self, loaded: Loaded, snapshot: Any) -> list[str]:
+        """Data files, manifests and manifest list that only this snapshot has."""
+        io = loaded.table.io()
+        manifests = [
+            m for m in snapshot.allManifests(io) if m.snapshotId() == snapshot.snapshotId()
+        ]
+        paths = [str(file.location()) for file in snapshot.addedDataFiles(io)]
+        return [*paths, *(str(m.path()) for m in manifests), str(snapshot.manifestListLocation())]
+
+    def _delete(self, loaded: Loaded, paths: Sequence[str]) -> None:
+        def delete() -> None:
+            for path in paths:
+                loaded.table.io().deleteFile(path)
+
+        if paths:
+            self._effects.perform(Step.LAKE_DISCARD, str(self._name), delete)
+
+    def _committed(self, version: Version, parent: Version | None, rows: int) -> Committed:
+        return Committed(table=self._name, version=version, parent=parent, rows_inserted=rows)

@@ -1,0 +1,51 @@
+"""The durable steps of the system, by name, and the door that every one of them goes through.
+
+A step is whatever survives the process: a catalog commit, a file, a row of the store. Code that
+takes one calls `perform(step, subject, action)`; what stands behind the door (`runtime.effects`) counts
+the steps and lets the crash suite kill the process before or after any of them, or lose an answer.
+A step that is not listed here cannot be taken, so the suite cannot miss it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol, TypeVar
+
+__all__ = ["Effects", "Step"]
+
+T = TypeVar("T")
+
+
+class Step(StrEnum):
+    """Every durable step. The value is `<where>.<what>`."""
+
+    LAKE_CREATE = "lake.create"
+    LAKE_STAGE = "lake.stage"
+    LAKE_PREPARE = "lake.prepare"
+    LAKE_COMMIT = "lake.commit"
+    LAKE_COMMIT_STAGED = "lake.commit_staged"
+    LAKE_NOTE = "lake.note"
+    LAKE_FENCE = "lake.fence"
+    LAKE_ABORT = "lake.abort"
+    LAKE_DISCARD = "lake.discard"
+    LAKE_ROLL_BACK = "lake.roll_back"
+    LAKE_TAG = "lake.tag"
+    LAKE_REDEFINE = "lake.redefine"
+    INGEST_SOURCE_FILES = "ingest.source_files"
+    INGEST_FOLDER = "ingest.folder"
+    META_START = "meta.start"
+    META_TAKE_OVER = "meta.take_over"
+    META_REPORT = "meta.report"
+    META_OPEN = "meta.open"
+    META_VERSION = "meta.version"
+    META_FAILURE = "meta.failure"
+    META_PUBLISH = "meta.publish"
+    META_ABORT = "meta.abort"
+    META_REBUILD = "meta.rebuild"
+
+
+class Effects(Protocol):
+    """The door. `subject` names what the step is done to, usually a table."""
+
+    def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T: ...

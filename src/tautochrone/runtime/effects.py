@@ -1,0 +1,132 @@
+"""The only door to durable writes, and what may stand behind it.
+
+`DirectEffects` just acts. `CountingEffects` also remembers which steps were taken, which is how tests
+assert budgets. Faults for the crash suite are described by `TAUTOCHRONE_FAULT`:
+
+    <step>[@<subject>]:<when>:<what>[:<nth>]
+
+with `when` = `before | after`, `what` = `kill | lose | pause`, `nth` counting from 1. `kill` is SIGKILL to
+this very process, `lose` raises "commit outcome unknown" after the action took place (a lost answer),
+`pause` stops the process with SIGSTOP until somebody continues it (a zombie).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tautochrone.errors import CommitOutcomeUnknownError, SettingsError
+from tautochrone.model.effects import Step
+
+__all__ = [
+    "FAULT_VARIABLE",
+    "CountingEffects",
+    "DirectEffects",
+    "Fault",
+    "effects_from_environment",
+]
+
+T = TypeVar("T")
+FAULT_VARIABLE = "TAUTOCHRONE_FAULT"
+
+
+class DirectEffects:
+    """Performs each action and nothing else."""
+
+    def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:  # noqa: ARG002
+        return action()
+
+
+class CountingEffects:
+    """Counts the steps taken, by step and by (step, subject)."""
+
+    def __init__(self) -> None:
+        self.steps: Counter[Step] = Counter()
+        self.by_subject: Counter[tuple[Step, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:
+        result = action()
+        with self._lock:
+            self.steps[step] += 1
+            self.by_subject[step, subject] += 1
+        return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Where to strike and how. See the module docstring for the text form."""
+
+    step: Step
+    subject: str | None
+    before: bool
+    what: str
+    nth: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """Parse the text form.
+
+        Raises:
+            SettingsError: `INVALID_FAULT`.
+        """
+        try:
+            target, when, what, *rest = text.split(":")
+            step, _, subject = target.partition("@")
+            if when not in ("before", "after") or what not in ("kill", "lose", "pause"):
+                raise ValueError(text)
+            nth = int(rest[0]) if rest else 1
+            return cls(
+                step=Step(step),
+                subject=subject or None,
+                before=when == "before",
+                what=what,
+                nth=nth,
+            )
+        except ValueError as error:
+            raise SettingsError(
+                "INVALID_FAULT",
+                f"{FAULT_VARIABLE} is {text!r}, expected <step>[@<subject>]:before|after:kill|lose|pause[:<nth>]",
+            ) from error
+
+
+class FaultyEffects(CountingEffects):
+    """Performs actions until the fault's moment comes."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self._fault = fault
+        self._seen = 0
+
+    def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:
+        with self._lock:
+            hit = step is self._fault.step and self._fault.subject in (None, subject)
+            self._seen += hit
+            now = hit and self._seen == self._fault.nth
+        if now and self._fault.before:
+            self._strike(subject)
+        result = super().perform(step, subject, action)
+        if now and not self._fault.before:
+            self._strike(subject)
+        return result
+
+    def _strike(self, subject: str) -> None:
+        if self._fault.what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self._fault.what == "pause":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        else:
+            raise CommitOutcomeUnknownError(
+                "COMMIT_OUTCOME_UNKNOWN", f"The answer of {self._fault.step} on {subject} was lost"
+            )
+
+
+def effects_from_environment() -> DirectEffects | CountingEffects:
+    """Direct effects, or faulty ones when the crash suite asked for them."""
+    text = os.environ.get(FAULT_VARIABLE)
+    return FaultyEffects(Fault.parse(text)) if text else DirectEffects()

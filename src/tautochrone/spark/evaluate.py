@@ -1,0 +1,88 @@
+"""Evaluating somebody's query in a chosen session: current database, settings, active session.
+
+A session's current database and settings are its own state; the active session is a thread's, and
+PySpark keeps one "instantiated" session per process. All of them are put back afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["dataframe_of_plan", "in_session", "parser", "sequence"]
+
+
+def parser(session: SparkSession) -> JavaObject:
+    """Spark's own SQL parser, without the extensions that catalogs put before it.
+
+    Iceberg's extension already resolves `CREATE VIEW` while parsing, which needs the database to
+    exist and hides the query; definitions must be read before any of that is there.
+    """
+    assert session._jvm is not None  # noqa: SLF001
+    return session._jvm.org.apache.spark.sql.execution.SparkSqlParser()  # noqa: SLF001
+
+
+def sequence(session: SparkSession, items: list[JavaObject]) -> JavaObject:
+    """A Scala sequence of JVM objects."""
+    assert session._jvm is not None  # noqa: SLF001
+    return session._jvm.org.apache.spark.api.python.PythonUtils.toSeq(items)  # noqa: SLF001
+
+
+def dataframe_of_plan(session: SparkSession, plan: JavaObject) -> DataFrame:
+    """A DataFrame of `session` over a Catalyst plan, analysed at once."""
+    assert session._jvm is not None  # noqa: SLF001
+    dataset = session._jvm.org.apache.spark.sql.classic.Dataset  # noqa: SLF001
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
+
+
+@contextmanager
+def in_session(
+    session: SparkSession, catalog: str, namespace: tuple[str, ...], conf: Mapping[str, str]
+) -> Iterator[None]:
+    """Make `session` the active one, `catalog.namespace` its current database, `conf` its settings.
+
+    Raises:
+        pyspark.errors.AnalysisException: a setting is static (CANNOT_MODIFY_STATIC_CONFIG).
+    """
+    jvm = session._jvm  # noqa: SLF001
+    assert jvm is not None
+    catalogs = session._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
+    current = catalogs.currentCatalog().name(), list(catalogs.currentNamespace())
+    active = jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession()
+    instantiated = SparkSession._instantiatedSession  # noqa: SLF001
+    before: dict[str, str | None] = {}
+    try:
+        for key, value in conf.items():
+            old = session.conf.get(key, None)
+            session.conf.set(key, value)
+            before[key] = old
+        catalogs.setCurrentCatalog(catalog)
+        catalogs.setCurrentNamespace(_array(session, namespace))
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
+        SparkSession._instantiatedSession = session  # noqa: SLF001
+        yield
+    finally:
+        SparkSession._instantiatedSession = instantiated  # noqa: SLF001
+        if active.isDefined():
+            jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(active.get())
+        else:
+            jvm.org.apache.spark.sql.classic.SparkSession.clearActiveSession()
+        catalogs.setCurrentCatalog(current[0])
+        catalogs.setCurrentNamespace(_array(session, tuple(current[1])))
+        for key, old in before.items():
+            if old is None:
+                session.conf.unset(key)
+            else:
+                session.conf.set(key, old)
+
+
+def _array(session: SparkSession, parts: tuple[str, ...]) -> JavaObject:
+    gateway = session.sparkContext._gateway  # noqa: SLF001
+    assert gateway is not None
+    array = gateway.new_array(gateway.jvm.java.lang.String, len(parts))
+    for index, part in enumerate(parts):
+        array[index] = part
+    return array

@@ -1,0 +1,278 @@
+"""Looking at analysed Catalyst plans over Py4J: what they read, and what kind of query they are.
+
+Every call into the JVM costs about 0.2 ms, so questions that Catalyst can answer itself
+(`deterministic`, pattern bits, `subqueriesAll`) are asked of it; only then is the tree walked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.model.definitions import FlowInputs
+from tautochrone.model.names import TableName
+from tautochrone.spark.evaluate import dataframe_of_plan, sequence
+
+__all__ = [
+    "Replacement",
+    "analysed",
+    "determinism",
+    "inputs_of",
+    "linearity",
+    "nodes",
+    "stateful_node",
+    "substitute_leaves",
+    "views_of",
+]
+
+Replacement = Callable[[TableName, int], Mapping[str, str] | None]
+"""Gets a lake table and the running number of its leaf; answers read options, or None: no rows."""
+
+_LINEAR = frozenset(
+    {
+        "Project", "Filter", "Union", "Generate", "SubqueryAlias", "View", "DataSourceV2Relation",
+        # Order and placement mean nothing in a bag.
+        "Sort", "Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint",
+    }
+)  # fmt: skip
+_STATEFUL = frozenset(
+    {
+        "Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsWithState",
+        "FlatMapGroupsInPandasWithState", "TransformWithState", "TransformWithStateInPandas",
+        "TransformWithStateInPySpark", "GlobalLimit", "Limit",
+    }
+)  # fmt: skip
+_TIME = {
+    "CurrentTimestamp": "current_timestamp()", "Now": "now()", "CurrentDate": "current_date()",
+    "LocalTimestamp": "localtimestamp()", "CurrentTime": "current_time()", "CurrentUser": "current_user()",
+}  # fmt: skip
+_RANDOM = {
+    "Rand": "rand()", "Randn": "randn()", "Uuid": "uuid()", "Shuffle": "shuffle()",
+    "MonotonicallyIncreasingID": "monotonically_increasing_id()", "SparkPartitionID": "spark_partition_id()",
+}  # fmt: skip
+
+
+def analysed(frame: DataFrame) -> JavaObject:
+    """The analysed logical plan."""
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+
+
+def _items(seq: JavaObject) -> Iterator[JavaObject]:
+    for index in range(seq.size()):
+        yield seq.apply(index)
+
+
+def _kind(node: JavaObject) -> str:
+    return str(node.getClass().getSimpleName()).removesuffix("$")
+
+
+def _roots(plan: JavaObject) -> Iterator[JavaObject]:
+    """The plan and the plan of every subquery in its expressions, at any depth."""
+    yield plan
+    yield from _items(plan.subqueriesAll())
+
+
+def _walk(node: JavaObject) -> Iterator[JavaObject]:
+    yield node
+    for child in _items(node.children()):
+        yield from _walk(child)
+
+
+def nodes(plan: JavaObject) -> Iterator[JavaObject]:
+    """Every node, subqueries in expressions included."""
+    for root in _roots(plan):
+        yield from _walk(root)
+
+
+def _table(relation: JavaObject) -> TableName | None:
+    """The relation's name in its catalog; None when it was loaded without one."""
+    catalog, identifier = relation.catalog(), relation.identifier()
+    if not (catalog.isDefined() and identifier.isDefined()):
+        return None
+    name = identifier.get()
+    return TableName(str(catalog.get().name()), tuple(str(p) for p in name.namespace()), str(name.name()))
+
+
+def _lake_table(relation: JavaObject, catalog: str) -> TableName | None:
+    name = _table(relation)
+    return name if name is not None and name.catalog == catalog else None
+
+
+def inputs_of(plan: JavaObject, catalog: str) -> FlowInputs:
+    """What an analysed plan reads; tables of `catalog` are lake tables."""
+    batch: set[TableName] = set()
+    stream: set[TableName] = set()
+    unversioned: dict[str, None] = {}
+    external = False
+    for root in _roots(plan):
+        for leaf in _items(root.collectLeaves()):
+            kind = _kind(leaf)
+            if kind in ("StreamingRelationV2", "StreamingRelation", "StreamingDataSourceV2Relation"):
+                name = None if kind == "StreamingRelation" else _lake_table(leaf, catalog)
+                if name is None:
+                    external = True
+                else:
+                    stream.add(name)
+            elif kind == "DataSourceV2Relation" and (name := _lake_table(leaf, catalog)) is not None:
+                batch.add(name)
+            elif kind not in ("CTERelationRef", "OuterReference"):
+                unversioned[_describe(leaf, kind)] = None
+    return FlowInputs(frozenset(batch), frozenset(stream), external, tuple(unversioned))
+
+
+def _describe(leaf: JavaObject, kind: str) -> str:
+    if kind == "DataSourceV2Relation":
+        return str(_table(leaf) or leaf.table().name())
+    if kind == "LogicalRelation":
+        relation = leaf.relation()
+        if _kind(relation) == "HadoopFsRelation":
+            form = str(relation.fileFormat().toString()).lower()
+            paths = ",".join(str(path) for path in _items(relation.location().rootPaths()))
+            return f"{form}:{paths.replace('file:', '', 1)}"
+        return str(relation.toString())
+    return "local data"
+
+
+def views_of(plan: JavaObject) -> frozenset[str]:
+    """Names of the temporary views that an analysed plan went through."""
+    found = (node.desc().identifier().table() for node in nodes(plan) if _kind(node) == "View")
+    return frozenset(str(name) for name in found)
+
+
+def stateful_node(plan: JavaObject) -> str | None:
+    """The kind of the first node for which a streaming query keeps state, or None."""
+    for node in nodes(plan):
+        if not node.isStreaming():
+            continue
+        kind = _kind(node)
+        if kind in _STATEFUL:
+            return kind
+        if kind == "Join" and node.left().isStreaming() and node.right().isStreaming():
+            return "stream-stream Join"
+    return None
+
+
+def linearity(plan: JavaObject, catalog: str) -> tuple[bool, str]:
+    """Does f(A ∪ Δ) = f(A) ∪ f(Δ) hold, node by node? With the reason when it does not."""
+    if plan.isStreaming():
+        return False, "the query is a stream"
+    if plan.subqueriesAll().size() > 0:
+        return False, "subquery in an expression"
+    for node in _walk(plan):
+        kind = _kind(node)
+        if kind not in _LINEAR:
+            local = node.children().size() == 0
+            return False, f"{_describe(node, kind)} is no lake table" if local else kind
+        if kind == "DataSourceV2Relation" and _lake_table(node, catalog) is None:
+            return False, f"{_describe(node, kind)} is no lake table"
+    certain, reason = determinism(plan)
+    return certain, reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    name: str
+
+
+def determinism(plan: JavaObject) -> tuple[bool, str]:
+    """Would the query give the same rows again? With the function's name when it would not.
+
+    Only the *analysed* plan can tell: the optimiser freezes time functions into literals.
+    """
+    roots = list(_roots(plan))
+    if all(root.deterministic() for root in roots) and not any(_reads_clock(root) for root in roots):
+        return True, ""
+    for root in roots:
+        for node in _walk(root):
+            for expression in _items(node.expressions()):
+                found = _uncertain(expression)
+                if found:
+                    return False, found
+    return True, ""
+
+
+def _reads_clock(plan: JavaObject) -> bool:
+    bits = plan.treePatternBits()
+    # CURRENT_LIKE also covers current_database() and its kin, which a definition fixes: see _TIME.
+    return bool(bits.get(_current_like(plan)))
+
+
+_pattern_id: dict[str, int] = {}
+
+
+def _current_like(plan: JavaObject) -> int:
+    if not _pattern_id:
+        client = plan._gateway_client  # noqa: SLF001
+        from pyspark import SparkContext
+
+        context = SparkContext._active_spark_context  # noqa: SLF001
+        assert context is not None, client
+        patterns = context._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr] # noqa: SLF001
+        _pattern_id["CURRENT_LIKE"] = int(patterns.CURRENT_LIKE().id())
+    return _pattern_id["CURRENT_LIKE"]
+
+
+def _uncertain(expression: JavaObject) -> str:
+    kind = _kind(expression)
+    if kind in _TIME:
+        return _TIME[kind]
+    for child in _items(expression.children()):
+        found = _uncertain(child)
+        if found:
+            return found
+    if expression.deterministic():
+        return ""
+    if kind in _RANDOM:
+        return _RANDOM[kind]
+    if kind in ("PythonUDF", "ScalaUDF", "PythonUDAF"):
+        return f"{expression.name()} (a user function)"
+    return f"{expression.prettyName()}()" if kind != "Alias" else ""
+
+
+def substitute_leaves(
+    session: SparkSession, frame: DataFrame, replacement: Replacement, catalog: str
+) -> DataFrame:
+    """Copy the analysed plan with new read options on each leaf that is a table of `catalog`.
+
+    Each occurrence is asked for on its own, numbered from 0 in reading order, so that a caller can
+    make the i-th leaf the delta and the others the old state.
+
+    Args:
+        session: where the copy lives.
+        frame: a DataFrame whose lake leaves are children, not hidden in subquery expressions;
+            those stay as they are (a linear plan has none).
+        replacement: see `Replacement`.
+        catalog: the lake catalog's name.
+    """
+    jvm = session._jvm  # noqa: SLF001
+    assert jvm is not None
+    count = 0
+
+    def leaf(node: JavaObject) -> JavaObject:
+        nonlocal count
+        if _kind(node) != "DataSourceV2Relation" or (name := _lake_table(node, catalog)) is None:
+            return node
+        options = replacement(name, count)
+        count += 1
+        if options is None:
+            return jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
+                node.output(), sequence(session, []), False, jvm.scala.Option.empty()
+            )
+        merged = jvm.java.util.HashMap(node.options().asCaseSensitiveMap())
+        for key, value in options.items():
+            merged.put(key, value)
+        text_map = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(merged)
+        return node.copy(
+            node.table(), node.output(), node.catalog(), node.identifier(), text_map, node.timeTravelSpec()
+        )
+
+    def copy(node: JavaObject) -> JavaObject:
+        children = node.children()
+        if children.size() == 0:
+            return leaf(node)
+        return node.withNewChildren(sequence(session, [copy(child) for child in _items(children)]))
+
+    return dataframe_of_plan(session, copy(analysed(frame)))
