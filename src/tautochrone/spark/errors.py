@@ -55,9 +55,15 @@ def problem_of(error: BaseException) -> SparkProblem:
 
 
 def _java_problem(error: Py4JJavaError) -> SparkProblem:
+    """Java exceptions that PySpark does not know; Spark's own among them carry class and state."""
     cause = error.java_exception
-    message = _sentence(str(cause.getMessage() or cause.getClass().getSimpleName()))
-    return SparkProblem(_spell(cause.getClass().getSimpleName()), message)
+    kind = str(cause.getClass().getSimpleName())
+    text = str(cause.getMessage() or kind)
+    found, state = _CLASS.match(text), _STATE.search(text)
+    message = _sentence(text[found.end() if found else 0 : state.start() if state else len(text)])
+    return SparkProblem(
+        found.group(1) if found else _spell(kind), message, state.group(1) if state else None, _line(text)
+    )
 
 
 def _line(text: str) -> int | None:

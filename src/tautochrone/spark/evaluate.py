@@ -40,43 +40,53 @@ def dataframe_of_plan(session: SparkSession, plan: JavaObject) -> DataFrame:
 
 @contextmanager
 def in_session(
-    session: SparkSession, catalog: str, namespace: tuple[str, ...], conf: Mapping[str, str]
+    session: SparkSession, catalog: str | None, namespace: tuple[str, ...] | None, conf: Mapping[str, str]
 ) -> Iterator[None]:
-    """Make `session` the active one, `catalog.namespace` its current database, `conf` its settings.
+    """Make `session` the active one, `catalog.namespace` its current database (None: leave it),
+    `conf` its settings.
 
     Raises:
         pyspark.errors.AnalysisException: a setting is static (CANNOT_MODIFY_STATIC_CONFIG).
     """
     jvm = session._jvm  # noqa: SLF001
     assert jvm is not None
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    active = sessions.getActiveSession()
+    python_sessions = SparkSession._instantiatedSession, SparkSession._activeSession  # noqa: SLF001
+    # First of all: Spark configures a catalog, for good, from the session that is active when the
+    # catalog is first touched. Another session's `lake` would be the wrong lake.
+    sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = session  # noqa: SLF001
     catalogs = session._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
-    current = catalogs.currentCatalog().name(), list(catalogs.currentNamespace())
-    active = jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession()
-    instantiated = SparkSession._instantiatedSession  # noqa: SLF001
+    current: tuple[str, list[str]] | None = None
     before: dict[str, str | None] = {}
     try:
         for key, value in conf.items():
             old = session.conf.get(key, None)
             session.conf.set(key, value)
             before[key] = old
-        catalogs.setCurrentCatalog(catalog)
-        catalogs.setCurrentNamespace(_array(session, namespace))
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
-        SparkSession._instantiatedSession = session  # noqa: SLF001
+        if catalog is not None and namespace is not None:
+            current = catalogs.currentCatalog().name(), list(catalogs.currentNamespace())
+            catalogs.setCurrentCatalog(catalog)
+            catalogs.setCurrentNamespace(_array(session, namespace))
         yield
     finally:
-        SparkSession._instantiatedSession = instantiated  # noqa: SLF001
-        if active.isDefined():
-            jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(active.get())
-        else:
-            jvm.org.apache.spark.sql.classic.SparkSession.clearActiveSession()
-        catalogs.setCurrentCatalog(current[0])
-        catalogs.setCurrentNamespace(_array(session, tuple(current[1])))
+        if current is not None:
+            # Spark has no call for "no database"; changing the catalog gives that.
+            catalogs.setCurrentCatalog("spark_catalog")
+            catalogs.setCurrentCatalog(current[0])
+            if current[1]:
+                catalogs.setCurrentNamespace(_array(session, tuple(current[1])))
         for key, old in before.items():
             if old is None:
                 session.conf.unset(key)
             else:
                 session.conf.set(key, old)
+        SparkSession._instantiatedSession, SparkSession._activeSession = python_sessions  # noqa: SLF001
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _array(session: SparkSession, parts: tuple[str, ...]) -> JavaObject:

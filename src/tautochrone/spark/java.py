@@ -13,9 +13,7 @@ from tautochrone.errors import EnvironmentProblemError
 __all__ = ["MINIMUM_JAVA", "find_java"]
 
 MINIMUM_JAVA = 17
-_INSTALL = (
-    "install a JDK 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
-)
+_INSTALL = "install a JDK 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
 
 
 def find_java() -> str:

@@ -7,9 +7,10 @@ Every call into the JVM costs about 0.2 ms, so questions that Catalyst can answe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import cache
 
 from py4j.java_gateway import JavaObject
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.definitions import FlowInputs
@@ -17,6 +18,7 @@ from tautochrone.model.names import TableName
 from tautochrone.spark.evaluate import dataframe_of_plan, sequence
 
 __all__ = [
+    "VERSION_OPTION",
     "Replacement",
     "analysed",
     "determinism",
@@ -30,6 +32,9 @@ __all__ = [
 
 Replacement = Callable[[TableName, int], Mapping[str, str] | None]
 """Gets a lake table and the running number of its leaf; answers read options, or None: no rows."""
+
+VERSION_OPTION = "snapshot-id"
+"""The option for the whole table at one version; everything else goes to the reader as it is."""
 
 _LINEAR = frozenset(
     {
@@ -49,10 +54,13 @@ _TIME = {
     "CurrentTimestamp": "current_timestamp()", "Now": "now()", "CurrentDate": "current_date()",
     "LocalTimestamp": "localtimestamp()", "CurrentTime": "current_time()", "CurrentUser": "current_user()",
 }  # fmt: skip
+_SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery"})
 _RANDOM = {
     "Rand": "rand()", "Randn": "randn()", "Uuid": "uuid()", "Shuffle": "shuffle()",
     "MonotonicallyIncreasingID": "monotonically_increasing_id()", "SparkPartitionID": "spark_partition_id()",
 }  # fmt: skip
+
+_NOT_STREAMING = False
 
 
 def analysed(frame: DataFrame) -> JavaObject:
@@ -172,11 +180,6 @@ def linearity(plan: JavaObject, catalog: str) -> tuple[bool, str]:
     return certain, reason
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    name: str
-
-
 def determinism(plan: JavaObject) -> tuple[bool, str]:
     """Would the query give the same rows again? With the function's name when it would not.
 
@@ -195,30 +198,26 @@ def determinism(plan: JavaObject) -> tuple[bool, str]:
 
 
 def _reads_clock(plan: JavaObject) -> bool:
-    bits = plan.treePatternBits()
-    # CURRENT_LIKE also covers current_database() and its kin, which a definition fixes: see _TIME.
-    return bool(bits.get(_current_like(plan)))
+    # The bit also covers current_database() and its kin, which a definition fixes: see _TIME.
+    return bool(plan.treePatternBits().get(_current_like()))
 
 
-_pattern_id: dict[str, int] = {}
-
-
-def _current_like(plan: JavaObject) -> int:
-    if not _pattern_id:
-        client = plan._gateway_client  # noqa: SLF001
-        from pyspark import SparkContext
-
-        context = SparkContext._active_spark_context  # noqa: SLF001
-        assert context is not None, client
-        patterns = context._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr] # noqa: SLF001
-        _pattern_id["CURRENT_LIKE"] = int(patterns.CURRENT_LIKE().id())
-    return _pattern_id["CURRENT_LIKE"]
+@cache
+def _current_like() -> int:
+    """The number of Catalyst's CURRENT_LIKE pattern in this Spark."""
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    assert context is not None
+    assert context._jvm is not None  # noqa: SLF001
+    patterns = context._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # noqa: SLF001
+    return int(patterns.CURRENT_LIKE().id())
 
 
 def _uncertain(expression: JavaObject) -> str:
     kind = _kind(expression)
     if kind in _TIME:
         return _TIME[kind]
+    if kind in _SUBQUERIES:  # their plans are walked on their own
+        return ""
     for child in _items(expression.children()):
         found = _uncertain(child)
         if found:
@@ -259,15 +258,19 @@ def substitute_leaves(
         count += 1
         if options is None:
             return jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
-                node.output(), sequence(session, []), False, jvm.scala.Option.empty()
+                node.output(), sequence(session, []), _NOT_STREAMING, jvm.scala.Option.empty()
             )
         merged = jvm.java.util.HashMap(node.options().asCaseSensitiveMap())
+        table, travel = node.table(), node.timeTravelSpec()
         for key, value in options.items():
-            merged.put(key, value)
+            if key == VERSION_OPTION:
+                # Iceberg refuses it as a read option: the relation's table itself must be of that version.
+                table = node.catalog().get().loadTable(node.identifier().get(), value)
+                travel = jvm.scala.Option.apply(jvm.org.apache.spark.sql.catalyst.analysis.AsOfVersion(value))
+            else:
+                merged.put(key, value)
         text_map = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(merged)
-        return node.copy(
-            node.table(), node.output(), node.catalog(), node.identifier(), text_map, node.timeTravelSpec()
-        )
+        return node.copy(table, node.output(), node.catalog(), node.identifier(), text_map, travel)
 
     def copy(node: JavaObject) -> JavaObject:
         children = node.children()

@@ -11,6 +11,7 @@ A session never changes its kind: Spark keeps a catalog once it was used.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -53,6 +54,12 @@ class CatalogSettings:
                 "jdbc.busy_timeout": "30000",
             },
         )
+
+    @property
+    def sqlite_file(self) -> str | None:
+        """The catalog's database file, when it is Iceberg's JDBC catalog on SQLite."""
+        found = re.match(r"jdbc:sqlite:([^?]+)", self.options.get("uri", ""))
+        return None if found is None else found[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +124,10 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
 
 def use_database(session: SparkSession, catalog: str, database: str, *, create: bool) -> None:
     """Make `catalog.database` what unqualified names mean in this session."""
-    jvm_catalogs = session._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
     name = f"`{catalog}`.`{database}`"
     if create:
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
-    jvm_catalogs.setCurrentCatalog(catalog)
+    # Only by SQL: the catalog manager itself would configure a catalog from the active session.
     session.sql(f"USE {name}")
 
 

@@ -1,0 +1,187 @@
+"""Resolving a graph before anything is built: every flow is evaluated over empty tables in memory.
+
+Each flow is evaluated; when Spark misses a table, the dataset of that name is resolved first (or an
+outsider's table is mirrored) and the flow is evaluated again. So Spark alone decides what a name
+means, and definitions may come in any order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import Dataset, DatasetKind
+from tautochrone.model.names import TableName
+from tautochrone.project.definitions import Definitions, Flow, circular, is_view, missing_relation
+from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.project.schemas import check_query_type, table_schema
+from tautochrone.project.sqltext import quote
+from tautochrone.project.validate import did_you_mean
+from tautochrone.spark.plans import (
+    analysed,
+    determinism,
+    inputs_of,
+    linearity,
+    stateful_node,
+    views_of,
+)
+from tautochrone.spark.scratch import Scratch
+
+__all__ = ["ExternalSchema", "analyse"]
+
+ExternalSchema = Callable[[TableName], StructType | None]
+"""Answers the schema of a lake table that somebody else writes, or None when there is none."""
+
+
+def analyse(
+    definitions: Definitions,
+    base_session: SparkSession,
+    catalog_name: str,
+    external_schema: ExternalSchema,
+) -> Graph:
+    """Resolve all flows. Writes nothing, runs no query.
+
+    Args:
+        definitions: from `load_definitions`, with the same catalog name.
+        base_session: any session; only its Spark context is used.
+        catalog_name: the lake catalog's name in Spark.
+        external_schema: see `ExternalSchema`.
+
+    Raises:
+        DefinitionError: a flow does not resolve, datasets form a circle, or a query is of the wrong
+            kind for what it writes; with Spark's class where Spark has one, and `file:line`.
+    """
+    return _Analysis(definitions, Scratch(base_session, catalog_name), external_schema).run()
+
+
+class _Analysis:
+    """One run. `path` holds the datasets under way, outermost first."""
+
+    def __init__(self, definitions: Definitions, scratch: Scratch, external_schema: ExternalSchema) -> None:
+        self._definitions = definitions
+        self._scratch = scratch
+        self._external_schema = external_schema
+        self._resolved: dict[str, ResolvedFlow] = {}
+        self._schemas: dict[TableName, StructType] = {}
+        self._order: list[TableName] = []
+        self._external: set[TableName] = set()
+
+    def run(self) -> Graph:
+        # Evaluating sets the current database, which must exist for that.
+        for flow in self._definitions.flows:
+            self._scratch.ensure_namespace(flow.scope.namespace)
+        for name in self._definitions.datasets:
+            self._dataset(name, ())
+        for flow in self._definitions.flows:
+            if flow.name not in self._resolved:  # flows into sinks
+                self._flow(flow, (flow.target,))
+        return Graph(
+            definitions=self._definitions,
+            flows={flow.name: self._resolved[flow.name] for flow in self._definitions.flows},
+            order=tuple(self._order),
+            schemas=self._schemas,
+            external=frozenset(self._external),
+        )
+
+    def _dataset(self, name: TableName, path: tuple[TableName, ...]) -> None:
+        if name in self._schemas:
+            return
+        if name in path:
+            raise circular(path[-1], name, str(self._definitions.datasets[path[-1]].location))
+        dataset = self._definitions.datasets[name]
+        flows = self._definitions.flows_of(name)
+        frames = [self._flow(flow, (*path, name)) for flow in flows]
+        if is_view(dataset):
+            frames[0].createOrReplaceTempView(quote(self._definitions.view_name(name)))
+            self._schemas[name] = frames[0].schema
+        else:
+            self._table(dataset, flows, frames)
+
+    def _table(self, dataset: Dataset, flows: tuple[Flow, ...], frames: list[DataFrame]) -> None:
+        schema = table_schema(
+            dataset,
+            [(flow, frame.schema) for flow, frame in zip(flows, frames, strict=True)],
+            self._scratch.session,
+        )
+        self._schemas[dataset.name] = self._scratch.create_table(dataset.name, schema, str(dataset.location))
+        self._order.append(dataset.name)
+
+    def _flow(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
+        before: tuple[str, ...] = ()
+        while True:
+            try:
+                frame = flow.evaluate(self._scratch.session)
+                break
+            except DefinitionError as error:
+                missing = missing_relation(error)
+                if not missing or missing == before or not self._provide(missing, flow, path):
+                    raise self._not_found(error, missing, flow) from error
+                before = missing
+        self._resolved[flow.name] = self._resolve(flow, frame)
+        return frame
+
+    def _provide(self, parts: tuple[str, ...], flow: Flow, path: tuple[TableName, ...]) -> bool:
+        """Make the missing table, if anybody knows it."""
+        name = self._definitions.dataset_named(parts, flow.scope)
+        if name is not None:
+            self._dataset(name, path)
+            return True
+        name = flow.scope.find(parts)
+        schema = self._external_schema(name) if name is not None else None
+        if name is None or schema is None:
+            return False
+        self._schemas[name] = self._scratch.create_table(name, schema, str(flow.location))
+        self._external.add(name)
+        return True
+
+    def _not_found(self, error: DefinitionError, parts: tuple[str, ...], flow: Flow) -> DefinitionError:
+        name = flow.scope.find(parts) if parts else None
+        if name is not None:
+            error.hint = did_you_mean(name, self._definitions.datasets) or error.hint
+        return error
+
+    def _resolve(self, flow: Flow, frame: DataFrame) -> ResolvedFlow:
+        plan = analysed(frame)
+        streaming = bool(frame.isStreaming)
+        check_query_type(self._kind(flow), flow, streaming=streaming)
+        state = stateful_node(plan) if streaming else None
+        linear, linear_reason = linearity(plan, self._scratch.catalog)
+        deterministic, deterministic_reason = determinism(plan)
+        views = {self._definitions.view_named(view) for view in views_of(plan)} - {None}
+        known_views = frozenset(view for view in views if view is not None)
+        return ResolvedFlow(
+            flow=flow,
+            schema=frame.schema,
+            inputs=inputs_of(plan, self._scratch.catalog),
+            views=known_views,
+            streaming=streaming,
+            stateful=state is not None,
+            stateful_reason=state or "",
+            linear=linear,
+            linear_reason=linear_reason,
+            deterministic=deterministic,
+            deterministic_reason=deterministic_reason,
+            fingerprint=self._fingerprint(flow, frame.schema, known_views),
+        )
+
+    def _kind(self, flow: Flow) -> DatasetKind:
+        dataset = self._definitions.datasets.get(flow.target)
+        return dataset.kind if dataset is not None else DatasetKind.SINK
+
+    def _fingerprint(self, flow: Flow, schema: StructType, views: frozenset[TableName]) -> str:
+        below = [self._resolved[view_flow.name].fingerprint for view in sorted(views)
+                 for view_flow in self._definitions.flows_of(view)]  # fmt: skip
+        parts = [
+            flow.text,
+            str(flow.target),
+            flow.scope.namespace,
+            schema.jsonValue(),
+            dict(flow.conf),
+            below,
+        ]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

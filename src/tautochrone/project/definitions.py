@@ -1,0 +1,179 @@
+"""A project's definitions as values: datasets, flows, sinks. A flow can be evaluated in any session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
+from tautochrone.model.names import TableName
+from tautochrone.project.explain import explain
+from tautochrone.project.names import NameScope
+from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.sqltext import quote, split_name
+from tautochrone.project.usercode import evaluation_lock
+from tautochrone.spark.evaluate import in_session
+
+__all__ = ["Definitions", "Flow", "Query", "Sink", "missing_relation"]
+
+
+class Query(Protocol):
+    """What a flow computes: SQL or a Python function."""
+
+    @property
+    def text(self) -> str:
+        """The definition without layout and comments, stable across processes."""
+
+    def dataframe(self, session: SparkSession) -> DataFrame:
+        """Evaluate; the session is active and its current database and settings are right."""
+
+    def place_of(self, error: BaseException, line: int | None, /) -> str | None:
+        """`file:line` of the user's code that `error` is about; `line` is Spark's own count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """An external sink: where append flows may write besides streaming tables."""
+
+    name: TableName
+    format: str
+    options: Mapping[str, str]
+    location: SourceLocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """A query that writes a dataset or a sink.
+
+    `name` is unique in the pipeline: a dataset's own flow is called like the dataset (with its
+    database when that is not the pipeline's). `conf` is what must be set while it is analysed and
+    while it runs.
+    """
+
+    name: str
+    target: TableName
+    location: SourceLocation
+    conf: Mapping[str, str] = field(default_factory=dict)
+    scope: NameScope = field(repr=False, compare=False)
+    query: Query = field(repr=False, compare=False)
+
+    @property
+    def text(self) -> str:
+        return self.query.text
+
+    def evaluate(self, session: SparkSession) -> DataFrame:
+        """The flow's query as a DataFrame of `session`, analysed.
+
+        Temporary views that it reads must be there: `Definitions.prepare`. Safe to call for many
+        sessions, one after the other or from several threads.
+
+        Raises:
+            DefinitionError: Spark's class when Spark refuses, USER_CODE_FAILED when the user's
+                Python raises; with `file:line`.
+        """
+        with evaluation_lock:
+            try:
+                with in_session(session, self.scope.catalog, self.scope.namespace, self.conf):
+                    return self.query.dataframe(session)
+            except Exception as error:
+                raise explain(error, self.query.place_of, self.location) from error
+
+
+def missing_relation(error: DefinitionError) -> tuple[str, ...]:
+    """The parts of the table's name that Spark did not find; empty for other errors."""
+    if not error.error_class.startswith("TABLE_OR_VIEW_NOT_FOUND"):
+        return ()
+    return split_name(error.parameters.get("relationName", ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definitions:
+    """All that a project defines. `scope` says what its names mean outside any `USE`."""
+
+    spec: PipelineSpec
+    scope: NameScope
+    datasets: Mapping[TableName, Dataset]
+    flows: tuple[Flow, ...]
+    sinks: Mapping[TableName, Sink] = field(default_factory=dict)
+
+    def flows_of(self, target: TableName) -> tuple[Flow, ...]:
+        """The flows that write `target`, in the order of definition."""
+        return tuple(flow for flow in self.flows if flow.target == target)
+
+    def view_name(self, name: TableName) -> str:
+        """The temporary view that stands for a view in a session."""
+        return self.scope.views.get(name, name.table)
+
+    def view_named(self, part: str) -> TableName | None:
+        """The view behind a temporary view's name."""
+        for name, dataset in self.datasets.items():
+            if is_view(dataset) and self.view_name(name).lower() == part.lower():
+                return name
+        return None
+
+    def dataset_named(self, parts: tuple[str, ...], scope: NameScope) -> TableName | None:
+        """The dataset that a name in a query means; names are compared as Spark does, without case."""
+        view = self.view_named(parts[0]) if len(parts) == 1 else None
+        if view is not None:
+            return view
+        wanted = scope.find(parts)
+        if wanted is None:
+            return None
+        lowered = str(wanted).lower()
+        return next((name for name in self.datasets if str(name).lower() == lowered), None)
+
+    def prepare(self, session: SparkSession, views: Collection[TableName] | None = None) -> None:
+        """Register views as temporary views of `session`, in dependency order.
+
+        Args:
+            session: the tables that the views read must exist in it.
+            views: only these and the views below them; all when absent.
+
+        Raises:
+            DefinitionError: a view cannot be evaluated, or views need one another in a circle.
+        """
+        wanted = [name for name, dataset in self.datasets.items() if is_view(dataset)]
+        done: set[TableName] = set()
+        for name in wanted if views is None else [name for name in wanted if name in views]:
+            self._register(name, session, done, ())
+
+    def _register(
+        self, name: TableName, session: SparkSession, done: set[TableName], path: tuple[TableName, ...]
+    ) -> None:
+        if name in done:
+            return
+        if name in path:
+            raise circular(path[-1], name, str(self.datasets[path[-1]].location))
+        flow = self.flows_of(name)[0]
+        while True:
+            try:
+                frame = flow.evaluate(session)
+                break
+            except DefinitionError as error:
+                missing = missing_relation(error)
+                other = self.view_named(missing[0]) if len(missing) == 1 else None
+                if other is None or other in done:
+                    raise
+                self._register(other, session, done, (*path, name))
+        frame.createOrReplaceTempView(quote(self.view_name(name)))
+        done.add(name)
+
+
+def is_view(dataset: Dataset) -> bool:
+    """Views are read through, never stored."""
+    return dataset.kind in (DatasetKind.VIEW, DatasetKind.TEMPORARY_VIEW)
+
+
+def circular(downstream: TableName, upstream: TableName, location: str) -> DefinitionError:
+    """Spark's sentence for a circle of datasets."""
+    return DefinitionError(
+        "CIRCULAR_DEPENDENCY",
+        f"The downstream table '{downstream}' is referenced when creating the upstream table or view "
+        f"'{upstream}'. Circular dependencies are not supported in a pipeline. Please remove the "
+        f"dependency between '{upstream}' and '{downstream}'",
+        location=location,
+    )

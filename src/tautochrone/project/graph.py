@@ -1,0 +1,92 @@
+"""The resolved graph of a project: what each flow reads, how it behaves, in which order to go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql.types import StructType
+
+from tautochrone.model.definitions import FlowInputs
+from tautochrone.model.names import TableName
+from tautochrone.project.definitions import Definitions, Flow
+
+__all__ = ["Graph", "ResolvedFlow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedFlow:
+    """A flow and what its analysed plan tells.
+
+    Attributes:
+        schema: of the query's rows, before the lake widens types.
+        inputs: lake tables and other sources, seen through views and subqueries.
+        views: the pipeline's views that the query goes through.
+        streaming: the query is a stream.
+        stateful: a streaming query that keeps state; `stateful_reason` names the node.
+        linear: f(A ∪ Δ) = f(A) ∪ f(Δ) and all leaves are lake tables; else `linear_reason` says
+            what prevents it.
+        deterministic: the same inputs give the same rows; else `deterministic_reason` names the
+            function.
+        fingerprint: sha256 of the definition, the views below it, the schema and the settings;
+            the same in every process, free of layout and comments.
+    """
+
+    flow: Flow
+    schema: StructType
+    inputs: FlowInputs
+    views: frozenset[TableName] = frozenset()
+    streaming: bool
+    stateful: bool
+    stateful_reason: str = ""
+    linear: bool
+    linear_reason: str = ""
+    deterministic: bool
+    deterministic_reason: str = ""
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """All flows resolved.
+
+    `flows` is keyed by flow name; `order` lists the tables (streaming tables and materialized
+    views) so that each comes after those it reads; `schemas` are as the lake stores them and also
+    hold the views' and the outsiders' tables that were met.
+    """
+
+    definitions: Definitions
+    flows: Mapping[str, ResolvedFlow]
+    order: tuple[TableName, ...]
+    schemas: Mapping[TableName, StructType]
+    external: frozenset[TableName] = field(default=frozenset())
+
+    def flows_of(self, target: TableName) -> tuple[ResolvedFlow, ...]:
+        """The resolved flows that write `target`, in the order of definition."""
+        return tuple(self.flows[flow.name] for flow in self.definitions.flows_of(target))
+
+    def inputs(self, target: TableName) -> FlowInputs:
+        """What all flows of `target` read together."""
+        parts = [flow.inputs for flow in self.flows_of(target)]
+        return FlowInputs(
+            batch=frozenset().union(*(part.batch for part in parts)),
+            stream=frozenset().union(*(part.stream for part in parts)),
+            external_streams=any(part.external_streams for part in parts),
+            unversioned=tuple(dict.fromkeys(text for part in parts for text in part.unversioned)),
+        )
+
+    def readers(self, table: TableName) -> tuple[TableName, ...]:
+        """The tables and sinks whose flows read `table`, in order of the graph."""
+        targets = [*self.order, *self.definitions.sinks]
+        return tuple(name for name in targets if table in self.inputs(name).tables)
+
+    def downstream(self, table: TableName) -> tuple[TableName, ...]:
+        """All tables and sinks that depend on `table`, nearest first."""
+        found: dict[TableName, None] = {}
+        queue = [table]
+        while queue:
+            for reader in self.readers(queue.pop(0)):
+                if reader not in found:
+                    found[reader] = None
+                    queue.append(reader)
+        return tuple(found)

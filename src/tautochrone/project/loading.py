@@ -1,0 +1,137 @@
+"""Reading all definition files of a project, in the way of `spark-pipelines` itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from pyspark.errors import PySparkException
+from pyspark.pipelines.graph_element_registry import graph_element_registration_context
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import SourceLocation
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.explain import explain
+from tautochrone.project.names import NameScope
+from tautochrone.project.queries import Project
+from tautochrone.project.registry import Registry
+from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.sqltext import split_name
+from tautochrone.project.usercode import evaluation_lock, user_code
+from tautochrone.project.validate import validate
+from tautochrone.spark.evaluate import in_session
+
+__all__ = ["load_definitions"]
+
+
+def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "lake") -> Definitions:
+    """Import the project's Python files and read its SQL files; evaluate no query yet.
+
+    Args:
+        spec: the pipeline.
+        session: what `spark` and `SparkSession.active()` mean while files are imported.
+        catalog: the name of the lake catalog in Spark. `spark_catalog` means the same.
+
+    Raises:
+        DefinitionError: a file cannot be read, or two definitions contradict each other.
+    """
+    scope = NameScope(catalog, split_name(spec.database or "default"))
+    if spec.catalog is not None and not scope.is_ours(spec.catalog):
+        raise DefinitionError(
+            "CATALOG_NOT_FOUND",
+            f"The spec's catalog `{spec.catalog}` is not the lake catalog `{catalog}`",
+            sqlstate="42P08",
+            location=str(spec.path),
+            hint="Configure a catalog of that name, or leave `catalog` out of the spec.",
+        )
+    # Symbolic links resolved, as Spark does: imported files carry the real path in tracebacks.
+    root = spec.root.resolve()
+    files = _files(root, spec.libraries)
+    folders = [root, *(file.parent for file in files if file.suffix == ".py")]
+    project = Project(root, tuple(dict.fromkeys(folders)))
+    registry = Registry(session, project, scope, spec.configuration)
+    known = set(sys.modules)
+    try:
+        with (
+            evaluation_lock,
+            # Files ask for their parameters by spark.conf.get while they are imported.
+            in_session(session, None, None, spec.configuration),
+            graph_element_registration_context(registry),
+        ):
+            for file in files:
+                if file.suffix == ".py":
+                    _import(file, registry, project, scope, session)
+                else:
+                    registry.register_sql(file.read_text(encoding="utf-8"), Path(project.shown(file)))
+    except PySparkException as error:
+        raise explain(error, lambda _, __: None, SourceLocation(project.shown(spec.path))) from error
+    finally:
+        registry.modules.extend(_forget(set(sys.modules) - known, project))
+    definitions = Definitions(
+        spec=spec,
+        scope=scope,
+        datasets=registry.datasets,
+        flows=tuple(registry.flows),
+        sinks=registry.sinks,
+    )
+    validate(definitions)
+    return definitions
+
+
+def _files(root: Path, libraries: tuple[str, ...]) -> list[Path]:
+    found: dict[Path, None] = {}
+    for pattern in libraries:
+        path = Path(pattern)
+        base, relative = (root, pattern) if not path.is_absolute() else (Path(path.anchor), pattern[1:])
+        for match in sorted(base.glob(relative)):
+            if match.is_file() and "__pycache__" not in match.parts:
+                found[match.resolve()] = None
+    for file in found:
+        if file.suffix not in (".py", ".sql"):
+            raise DefinitionError(
+                "PIPELINE_UNSUPPORTED_DEFINITIONS_FILE_EXTENSION",
+                f"Pipeline definitions file `{file.name}` has an unsupported extension. "
+                "Supported extensions are `.py` and `.sql`.",
+                location=str(file.relative_to(root) if file.is_relative_to(root) else file),
+                hint="Move the file out of the folder that `libraries` names.",
+            )
+    return list(found)
+
+
+def _import(
+    file: Path, registry: Registry, project: Project, scope: NameScope, session: SparkSession
+) -> None:
+    """Run one definition file as a module that nobody can import, as Spark does."""
+    place = SourceLocation(project.shown(file))
+    try:
+        module_spec = importlib.util.spec_from_file_location(file.stem, str(file))
+        assert module_spec is not None
+        assert module_spec.loader is not None
+        module = importlib.util.module_from_spec(module_spec)
+        vars(module)["spark"] = session
+        registry.module = vars(module)
+        with user_code(project.root, project.imports, scope.rewrite, in_query=False):
+            module_spec.loader.exec_module(module)
+    except Exception as error:
+        raise explain(error, lambda raised, _: project.place_of(raised), place) from error
+
+
+def _forget(names: set[str], project: Project) -> list[ModuleType]:
+    """Take the project's own modules out of the interpreter's list, and return them.
+
+    Two pipelines may both have a `helpers`. And functions of a module that cannot be imported are
+    pickled by value, so that Python workers, which know nothing of the project's folder, can run them.
+    """
+    forgotten: list[ModuleType] = []
+    for name in sorted(names):
+        module = sys.modules[name]
+        file = getattr(module, "__file__", None)
+        path = Path(file) if file else None
+        if path is None or "site-packages" in path.parts:
+            continue
+        if any(path.is_relative_to(folder) for folder in project.imports):
+            forgotten.append(sys.modules.pop(name))
+    return forgotten

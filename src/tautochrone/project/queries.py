@@ -1,0 +1,96 @@
+"""The two kinds of queries: a SQL statement's and a Python function's."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import SourceLocation
+from tautochrone.project.names import NameScope
+from tautochrone.project.statements import query_of
+from tautochrone.project.usercode import Bindings, user_code
+from tautochrone.spark.evaluate import dataframe_of_plan, parser
+
+__all__ = ["Project", "PythonQuery", "SqlQuery"]
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Where definition files lie: the spec's folder, and the folders that hold imported modules."""
+
+    root: Path
+    imports: tuple[Path, ...] = ()
+
+    def shown(self, file: str | Path) -> str:
+        """A file as people should see it: relative to the spec when it lies below it."""
+        path = Path(file)
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+    def place_of(self, error: BaseException) -> str | None:
+        """The innermost frame of a traceback that belongs to the project, as `file:line`."""
+        folders = (self.root, *self.imports)
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            path = Path(frame.filename)
+            below = any(path.is_relative_to(folder) for folder in folders)
+            if below and "site-packages" not in path.parts:
+                return f"{self.shown(path)}:{frame.lineno}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SqlQuery:
+    """The query in a CREATE statement, parsed anew for each session."""
+
+    statement: str
+    text: str
+    location: SourceLocation
+    scope: NameScope
+    columns: tuple[str, ...] = ()
+
+    def dataframe(self, session: SparkSession) -> DataFrame:
+        plan: JavaObject = parser(session).parsePlan(self.scope.rewrite(self.statement))
+        frame = dataframe_of_plan(session, query_of(plan))
+        return frame.toDF(*self.columns) if self.columns else frame
+
+    def place_of(self, _error: BaseException, line: int | None) -> str | None:
+        start = self.location.line or 1
+        return f"{self.location.file}:{start + (line or 1) - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonQuery:
+    """A decorated function with the names it saw when it was registered."""
+
+    function: Callable[[], Any]
+    text: str
+    project: Project
+    scope: NameScope
+    bindings: Bindings
+
+    def dataframe(self, session: SparkSession) -> DataFrame:
+        with (
+            user_code(self.project.root, self.project.imports, self.scope.rewrite, in_query=True),
+            self.bindings.bound(session),
+        ):
+            frame = self.function()
+        if not isinstance(frame, DataFrame):
+            raise DefinitionError(
+                "FLOW_WITHOUT_DATAFRAME",
+                f"The query function returned {type(frame).__name__} instead of a DataFrame",
+                hint="End the function with `return <DataFrame>`.",
+            )
+        if frame._jdf.sparkSession().equals(session._jsparkSession):  # noqa: SLF001
+            return frame
+        # Built on a DataFrame that the file made while it was imported, in the session of that time.
+        return dataframe_of_plan(session, frame._jdf.queryExecution().logical())  # noqa: SLF001
+
+    def place_of(self, error: BaseException, _line: int | None) -> str | None:
+        # Spark counts lines within the text of spark.sql, which no one can find in the file.
+        return self.project.place_of(error)

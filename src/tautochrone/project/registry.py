@@ -1,0 +1,259 @@
+"""Our end of SDP's decorators: collects what definition files register, checks it one by one.
+
+What only the whole graph can tell (unknown targets, circles, kinds of queries) is checked later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from pyspark.pipelines import flow as sdp_flow
+from pyspark.pipelines import output as sdp_output
+from pyspark.pipelines.graph_element_registry import GraphElementRegistry
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
+from tautochrone.model.names import TableName
+from tautochrone.project.definitions import Flow, Query, Sink
+from tautochrone.project.names import NameScope
+from tautochrone.project.queries import Project, PythonQuery, SqlQuery
+from tautochrone.project.source import source_text
+from tautochrone.project.sqltext import normalise
+from tautochrone.project.statements import Statement, StatementKind, parse_statements
+from tautochrone.project.usercode import Bindings
+from tautochrone.spark.evaluate import parser
+
+__all__ = ["Registry"]
+
+_KINDS = {
+    StatementKind.STREAMING_TABLE: DatasetKind.STREAMING_TABLE,
+    StatementKind.STREAMING_TABLE_AS: DatasetKind.STREAMING_TABLE,
+    StatementKind.MATERIALIZED_VIEW: DatasetKind.MATERIALIZED_VIEW,
+    StatementKind.VIEW: DatasetKind.VIEW,
+    StatementKind.TEMPORARY_VIEW: DatasetKind.TEMPORARY_VIEW,
+}
+
+
+class Registry(GraphElementRegistry):
+    """Collects datasets, flows and sinks. `module` is the namespace of the file being imported."""
+
+    def __init__(
+        self, session: SparkSession, project: Project, scope: NameScope, conf: Mapping[str, str]
+    ) -> None:
+        self._session = session
+        self._project = project
+        self._scope = scope
+        self._conf = dict(conf)
+        self.module: dict[str, Any] = {}
+        self.modules: list[ModuleType] = []
+        self.datasets: dict[TableName, Dataset] = {}
+        self.sinks: dict[TableName, Sink] = {}
+        self.flows: list[Flow] = []
+
+    # Python -----------------------------------------------------------------------------------
+
+    def register_output(self, output: sdp_output.Output) -> None:
+        location = self._location(output.source_code_location)
+        parts = self._parts(output.name, location)
+        if isinstance(output, sdp_output.Sink):
+            _single(parts, "MULTIPART_SINK_NAME_NOT_SUPPORTED", "Sink", location)
+            name = self._scope.resolve(parts)
+            self._add_sink(
+                Sink(name=name, format=output.format.lower(), options=dict(output.options), location=location)
+            )
+        elif isinstance(output, sdp_output.TemporaryView):
+            _single(parts, "MULTIPART_TEMPORARY_VIEW_NAME_NOT_SUPPORTED", "Temporary view", location)
+            self._add(
+                Dataset(self._scope.resolve(parts), DatasetKind.TEMPORARY_VIEW, location, output.comment)
+            )
+        elif isinstance(output, sdp_output.Table):
+            materialized = isinstance(output, sdp_output.MaterializedView)
+            self._add(
+                Dataset(
+                    name=self._scope.resolve(parts, str(location)),
+                    kind=DatasetKind.MATERIALIZED_VIEW if materialized else DatasetKind.STREAMING_TABLE,
+                    location=location,
+                    comment=output.comment,
+                    schema_ddl=self._ddl(output.schema),
+                    format=output.format.lower() if output.format else None,
+                    partition_columns=tuple(output.partition_cols or ()),
+                    cluster_columns=tuple(output.cluster_by or ()),
+                    properties={key: str(value) for key, value in output.table_properties.items()},
+                )
+            )
+
+    def register_flow(self, flow: sdp_flow.Flow) -> None:
+        location = self._location(flow.source_code_location)
+        name, target = self._parts(flow.name, location), self._parts(flow.target, location)
+        function = flow.func
+        query = PythonQuery(
+            function,
+            source_text(function, (self._project.root, *self._project.imports)),
+            self._project,
+            self._scope,
+            Bindings.of(function, self.module, self.modules),
+        )
+        self._add_flow(name, target, location, query, self._scope, flow.spark_conf)
+
+    def _ddl(self, schema: StructType | str | None) -> str | None:
+        if isinstance(schema, StructType):
+            jvm = self._session._jvm  # noqa: SLF001
+            assert jvm is not None
+            return str(jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).toDDL())
+        return schema
+
+    def _parts(self, name: str, location: SourceLocation) -> tuple[str, ...]:
+        try:
+            seq = parser(self._session).parseMultipartIdentifier(name)
+        except Exception as error:
+            raise DefinitionError(
+                "INVALID_IDENTIFIER",
+                f"The name {name!r} is invalid",
+                sqlstate="42602",
+                location=str(location),
+                hint="Put names with hyphens and other signs between backticks.",
+            ) from error
+        return tuple(str(seq.apply(index)) for index in range(seq.size()))
+
+    def _location(self, location: Any) -> SourceLocation:
+        return SourceLocation(self._project.shown(location.filename), location.line_number)
+
+    # SQL --------------------------------------------------------------------------------------
+
+    def register_sql(self, sql_text: str, file_path: Path) -> None:
+        scope, conf = self._scope, dict[str, str]()
+        for statement in parse_statements(sql_text, str(file_path), self._session):
+            place = str(statement.location)
+            match statement.kind:
+                case StatementKind.SET:
+                    conf[statement.name[0]] = cast(str, statement.value)
+                case StatementKind.USE:
+                    # `USE lake.db` names the catalog too; a lone name is a database.
+                    whole = scope.resolve((*statement.name, "x"), place) if len(statement.name) > 1 else None
+                    scope = scope.within(whole.namespace if whole else statement.name)
+                case StatementKind.USE_CATALOG:
+                    scope.resolve((statement.name[0], "x", "x"), place)
+                case StatementKind.FLOW:
+                    query = self._sql_query(statement, scope)
+                    self._add_flow(
+                        statement.name, statement.flow_target, statement.location, query, scope, conf
+                    )
+                case _:
+                    self._dataset(statement, scope, conf)
+
+    def _sql_query(self, statement: Statement, scope: NameScope) -> SqlQuery:
+        text = normalise(statement.text)
+        return SqlQuery(statement.text, text, statement.location, scope, statement.view_columns)
+
+    def _dataset(self, statement: Statement, scope: NameScope, conf: Mapping[str, str]) -> None:
+        kind = _KINDS[statement.kind]
+        # Temporary views belong to no database; they are filed under the pipeline's.
+        home = self._scope if kind is DatasetKind.TEMPORARY_VIEW else scope
+        name = home.resolve(statement.name, str(statement.location))
+        self._add(
+            Dataset(
+                name=name,
+                kind=kind,
+                location=statement.location,
+                comment=statement.comment,
+                schema_ddl=statement.schema_ddl,
+                format=statement.format,
+                partition_columns=statement.partition_columns,
+                cluster_columns=statement.cluster_columns,
+                properties=statement.properties,
+            )
+        )
+        if statement.kind is not StatementKind.STREAMING_TABLE:
+            own = (name.catalog, *name.namespace, name.table)
+            query = self._sql_query(statement, scope)
+            self._add_flow(own, own, statement.location, query, scope, conf)
+
+    # Both -------------------------------------------------------------------------------------
+
+    def _add(self, dataset: Dataset) -> None:
+        if dataset.format not in (None, "iceberg"):
+            raise DefinitionError(
+                "UNSUPPORTED_TABLE_FORMAT",
+                f"Dataset {dataset.name} asks for the format {dataset.format}",
+                sqlstate="0A000",
+                location=str(dataset.location),
+                hint="Datasets are Iceberg tables: leave the format out, or write USING iceberg.",
+            )
+        self._unique(dataset.name, dataset.kind, dataset.location)
+        self.datasets[dataset.name] = dataset
+        if dataset.kind is DatasetKind.VIEW:
+            taken = {part.lower() for part in self._scope.views.values()}
+            short = dataset.name.table
+            self._scope.views[dataset.name] = (
+                short if short.lower() not in taken else dataset.name.without_catalog
+            )
+
+    def _add_sink(self, sink: Sink) -> None:
+        self._unique(sink.name, DatasetKind.SINK, sink.location)
+        self.sinks[sink.name] = sink
+
+    def _unique(self, name: TableName, kind: DatasetKind, location: SourceLocation) -> None:
+        everything: dict[TableName, Dataset | Sink] = {**self.datasets, **self.sinks}
+        for other, known in everything.items():
+            if str(other).lower() == str(name).lower():
+                before = known.kind if isinstance(known, Dataset) else DatasetKind.SINK
+                raise DefinitionError(
+                    "PIPELINE_DUPLICATE_IDENTIFIERS.OUTPUT",
+                    f"Attempted to register a {kind} with identifier {name}, but a {before} has already "
+                    f"been registered with that identifier (at {known.location}). Please ensure all "
+                    "outputs created within this pipeline have unique identifiers.",
+                    sqlstate="42710",
+                    location=str(location),
+                )
+
+    def _add_flow(
+        self,
+        name: tuple[str, ...],
+        target: tuple[str, ...],
+        location: SourceLocation,
+        query: Query,
+        scope: NameScope,
+        conf: Mapping[str, Any],
+    ) -> None:
+        place = str(location)
+        resolved = scope.resolve(target, place)
+        if name == target:
+            text = resolved.table if resolved.namespace == self._scope.namespace else resolved.without_catalog
+        elif len(name) > 1:
+            raise DefinitionError(
+                "MULTIPART_FLOW_NAME_NOT_SUPPORTED",
+                f"Flow with multipart name '{'.'.join(name)}' is not supported.",
+                sqlstate="0A000",
+                location=place,
+            )
+        else:
+            text = name[0]
+        for other in self.flows:
+            if other.name.lower() == text.lower():
+                both = f"{other.target} (at {other.location}), {resolved}"
+                raise DefinitionError(
+                    "PIPELINE_DUPLICATE_IDENTIFIERS.FLOW",
+                    f"Flow {text} was found in multiple datasets: {both}",
+                    sqlstate="42710",
+                    location=place,
+                    hint="Give one of the flows a name of its own.",
+                )
+        settings = {**self._conf, **{key: str(value) for key, value in conf.items()}}
+        self.flows.append(
+            Flow(name=text, target=resolved, location=location, conf=settings, scope=scope, query=query)
+        )
+
+
+def _single(parts: tuple[str, ...], error_class: str, what: str, location: SourceLocation) -> None:
+    if len(parts) > 1:
+        raise DefinitionError(
+            error_class,
+            f"{what} with multipart name '{'.'.join(parts)}' is not supported.",
+            sqlstate="0A000",
+            location=str(location),
+        )

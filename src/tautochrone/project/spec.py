@@ -1,0 +1,227 @@
+"""The pipeline spec file: finding it, reading it, refusing what SDP refuses, with SDP's classes.
+
+Unknown fields are refused because Spark refuses them; our own settings live in other files.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+from tautochrone.errors import SpecError
+
+__all__ = ["PipelineSpec", "find_spec", "load_spec"]
+
+_FILE_NAMES = ("spark-pipeline.yaml", "spark-pipeline.yml")
+_FIELDS = frozenset({"name", "storage", "catalog", "database", "schema", "configuration", "libraries"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """A pipeline spec as written.
+
+    `storage` is the text in the file; `storage_path` the same as an absolute local path.
+    `libraries` are globs, ready for `Path.glob` below `root`.
+    """
+
+    path: Path
+    name: str
+    storage: str
+    storage_path: str
+    catalog: str | None = None
+    database: str | None = None
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> Path:
+        """The folder of the spec file: globs and relative paths start here."""
+        return self.path.parent
+
+
+@cache
+def _messages() -> dict[str, Any]:
+    text = files("pyspark.errors").joinpath("error-conditions.json").read_text(encoding="utf-8")
+    conditions: dict[str, Any] = json.loads(text)
+    return conditions
+
+
+def _refuse(error_class: str, location: str | None, *, hint: str | None = None, **values: str) -> NoReturn:
+    """Raise Spark's own class with Spark's own sentence."""
+    message = " ".join(_messages()[error_class]["message"])
+    for key, value in values.items():
+        message = message.replace(f"<{key}>", value)
+    raise SpecError(error_class, message, location=location, hint=hint, parameters=values)
+
+
+def find_spec(start: Path) -> Path:
+    """Search `start` and its parents for `spark-pipeline.yml` or `spark-pipeline.yaml`.
+
+    Raises:
+        SpecError: none found (PIPELINE_SPEC_FILE_NOT_FOUND), or both in one folder
+            (MULTIPLE_PIPELINE_SPEC_FILES_FOUND).
+    """
+    start = start.absolute()
+    for folder in (start, *start.parents):
+        try:
+            found = [folder / name for name in _FILE_NAMES if (folder / name).is_file()]
+        except PermissionError:
+            break
+        if len(found) > 1:
+            _refuse("MULTIPLE_PIPELINE_SPEC_FILES_FOUND", str(folder), dir_path=str(folder))
+        if found:
+            return found[0]
+    _refuse(
+        "PIPELINE_SPEC_FILE_NOT_FOUND",
+        None,
+        hint="Run inside a project, name its file with --spec, or make a project with `taut init`.",
+        dir_path=str(start),
+    )
+
+
+def load_spec(path: Path) -> PipelineSpec:
+    """Read a spec file under any name.
+
+    Raises:
+        SpecError: the file is missing, is no YAML (PIPELINE_SPEC_INVALID_YAML), or says something
+            that SDP does not allow. `location` is `file:line`.
+    """
+    if not path.is_file():
+        _refuse("PIPELINE_SPEC_FILE_DOES_NOT_EXIST", None, spec_path=str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = yaml.safe_load(text)
+        lines = _lines(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
+        place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        raise SpecError("PIPELINE_SPEC_INVALID_YAML", f"Not valid YAML: {problem}", location=place) from error
+    return _Reader(path, lines).read({} if data is None else data)
+
+
+def _lines(text: str) -> dict[str, int]:
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+
+
+class _Reader:
+    """Checks one parsed spec; knows the line of every top-level field."""
+
+    def __init__(self, path: Path, lines: Mapping[str, int]) -> None:
+        self._path = path.absolute()
+        self._lines = lines
+        self._shown = str(path)
+
+    def _place(self, key: str) -> str:
+        return f"{self._shown}:{self._lines[key]}" if key in self._lines else self._shown
+
+    def _wrong(self, key: str, message: str) -> NoReturn:
+        raise SpecError("PIPELINE_SPEC_INVALID_FIELD", message, location=self._place(key))
+
+    def read(self, data: Any) -> PipelineSpec:
+        if not isinstance(data, dict):
+            raise SpecError(
+                "PIPELINE_SPEC_INVALID_YAML", "The spec must be a mapping of fields", location=self._shown
+            )
+        for key in data:
+            if key not in _FIELDS:
+                _refuse(
+                    "PIPELINE_SPEC_UNEXPECTED_FIELD",
+                    self._place(str(key)),
+                    field_name=str(key),
+                    hint="Settings of Tautochrone belong into tautochrone.toml beside the spec.",
+                )
+        for key in ("name", "storage"):
+            if data.get(key) is None:
+                _refuse("PIPELINE_SPEC_MISSING_REQUIRED_FIELD", self._shown, field_name=key)
+        storage = self._text(data, "storage")
+        return PipelineSpec(
+            path=self._path,
+            name=str(data["name"]),
+            storage=storage,
+            storage_path=self._local(storage),
+            catalog=self._optional(data, "catalog"),
+            database=self._optional(data, "database" if data.get("database") is not None else "schema"),
+            configuration=MappingProxyType(self._configuration(data.get("configuration"))),
+            libraries=self._libraries(data.get("libraries")),
+        )
+
+    def _text(self, data: Mapping[str, Any], key: str) -> str:
+        if not isinstance(data[key], str):
+            self._wrong(
+                key, f"Pipeline spec field `{key}` should be a string, got {type(data[key]).__name__}"
+            )
+        return str(data[key])
+
+    def _optional(self, data: Mapping[str, Any], key: str) -> str | None:
+        return None if data.get(key) is None else self._text(data, key)
+
+    def _local(self, storage: str) -> str:
+        # Spark itself demands a scheme; public projects nevertheless write relative paths.
+        parts = urlsplit(storage)
+        if parts.scheme == "file":
+            return unquote(parts.path)
+        if parts.scheme:
+            raise SpecError(
+                "PIPELINE_STORAGE_ROOT_NOT_LOCAL",
+                f"Pipeline storage root must be a local path or a file: URI. Got: `{storage}`.",
+                location=self._place("storage"),
+                hint="Storage holds streaming checkpoints; the lake's tables may lie elsewhere.",
+                sqlstate="42K03",
+            )
+        return str((self._path.parent / storage).resolve())
+
+    def _configuration(self, value: Any) -> dict[str, str]:
+        name, place = "configuration", self._place("configuration")
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            _refuse("PIPELINE_SPEC_FIELD_NOT_DICT", place, field_name=name, field_type=type(value).__name__)
+        for key, item in value.items():
+            if not isinstance(key, str):
+                _refuse(
+                    "PIPELINE_SPEC_DICT_KEY_NOT_STRING", place, field_name=name, key_type=type(key).__name__
+                )
+            if not isinstance(item, str):
+                _refuse(
+                    "PIPELINE_SPEC_DICT_VALUE_NOT_STRING",
+                    place,
+                    field_name=name,
+                    key_name=key,
+                    value_type=type(item).__name__,
+                    hint=f'Put the value between quotes: {key}: "{item}".',
+                )
+        return dict(value)
+
+    def _libraries(self, value: Any) -> tuple[str, ...]:
+        if value is None:
+            return ()
+        try:
+            patterns = [entry["glob"]["include"] for entry in value]
+        except (TypeError, KeyError):
+            patterns = [None]
+        if not all(isinstance(pattern, str) for pattern in patterns):
+            self._wrong(
+                "libraries", "Pipeline spec field `libraries` should be a list of `glob: {include: path}`"
+            )
+        return tuple(self._pattern(pattern) for pattern in patterns)
+
+    def _pattern(self, pattern: str) -> str:
+        if not glob.has_magic(pattern):
+            return pattern
+        if pattern.endswith("/**") and not glob.has_magic(pattern[:-3]):
+            return pattern + "/*"
+        _refuse("PIPELINE_SPEC_INVALID_GLOB_PATTERN", self._place("libraries"), glob_pattern=pattern)

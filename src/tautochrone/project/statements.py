@@ -1,0 +1,254 @@
+"""SQL definition files as statements, classified by Spark's own parser.
+
+Nothing here analyses a query: tables need not exist when definitions are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from py4j.java_gateway import JavaObject
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import SourceLocation
+from tautochrone.project.sqltext import Chunk, quote, split
+from tautochrone.spark.errors import problem_of
+from tautochrone.spark.evaluate import parser
+
+__all__ = ["Statement", "StatementKind", "parse_statements", "query_of"]
+
+
+class StatementKind(StrEnum):
+    """The statements that a definition file may hold, by the names of Spark's plan nodes."""
+
+    STREAMING_TABLE = "CreateStreamingTable"
+    STREAMING_TABLE_AS = "CreateStreamingTableAsSelect"
+    MATERIALIZED_VIEW = "CreateMaterializedViewAsSelect"
+    VIEW = "CreateView"
+    TEMPORARY_VIEW = "CreateViewCommand"
+    FLOW = "CreateFlowCommand"
+    SET = "SetCommand"
+    USE = "SetNamespaceCommand"
+    USE_CATALOG = "SetCatalogCommand"
+    USE_BOTH = "SetCatalogAndNamespace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One statement. `name` is what it makes, sets or uses; `flow_target` only for CREATE FLOW."""
+
+    kind: StatementKind
+    text: str
+    location: SourceLocation
+    name: tuple[str, ...]
+    flow_target: tuple[str, ...] = ()
+    value: str | None = None
+    comment: str | None = None
+    schema_ddl: str | None = None
+    view_columns: tuple[str, ...] = ()
+    format: str | None = None
+    partition_columns: tuple[str, ...] = ()
+    cluster_columns: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_statements(text: str, file: str, session: SparkSession) -> list[Statement]:
+    """Read a definition file's text.
+
+    Raises:
+        DefinitionError: a syntax error (Spark's class), or a statement that SDP does not allow
+            (PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR), with `file:line`.
+    """
+    spark_parser = parser(session)
+    return [_statement(chunk, file, spark_parser) for chunk in split(text)]
+
+
+def query_of(plan: JavaObject) -> JavaObject:
+    """The unresolved query inside a parsed statement."""
+    kind = plan.getClass().getSimpleName()
+    if kind == StatementKind.FLOW:
+        return plan.flowOperation().query()
+    return plan.plan() if kind == StatementKind.TEMPORARY_VIEW else plan.query()
+
+
+def _statement(chunk: Chunk, file: str, spark_parser: JavaObject) -> Statement:
+    location = SourceLocation(file, chunk.line)
+    try:
+        plan = spark_parser.parsePlan(chunk.text)
+    except PySparkException as error:
+        problem = problem_of(error)
+        raise DefinitionError(
+            problem.error_class,
+            problem.message,
+            sqlstate=problem.sqlstate,
+            location=f"{file}:{chunk.line + (problem.line or 1) - 1}",
+            hint="Spark's parser stops here; look for a missing comma, keyword or bracket before it.",
+        ) from error
+    return _Reader(plan, chunk.text, location).read()
+
+
+def _items(seq: JavaObject) -> Iterator[JavaObject]:
+    for index in range(seq.size()):
+        yield seq.apply(index)
+
+
+def _option(option: JavaObject) -> str | None:
+    return str(option.get()) if option.isDefined() else None
+
+
+def _pair(pair: JavaObject) -> tuple[JavaObject, JavaObject]:
+    return pair._1(), pair._2()  # noqa: SLF001
+
+
+def _strings(mapping: JavaObject) -> dict[str, str]:
+    pairs = (_pair(item) for item in _items(mapping.toSeq()))
+    return {str(key): str(value) for key, value in pairs}
+
+
+class _Reader:
+    """Takes one parsed statement apart."""
+
+    def __init__(self, plan: JavaObject, text: str, location: SourceLocation) -> None:
+        self._plan = plan
+        self._text = text
+        self._location = location
+        self._kind = str(plan.getClass().getSimpleName())
+
+    def refusal(self, message: str, hint: str | None = None) -> DefinitionError:
+        return DefinitionError(
+            "PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR", message, location=str(self._location), hint=hint
+        )
+
+    def read(self) -> Statement:
+        plan = self._plan
+        match self._kind:
+            case (
+                StatementKind.STREAMING_TABLE
+                | StatementKind.STREAMING_TABLE_AS
+                | StatementKind.MATERIALIZED_VIEW
+            ):
+                return self._table(StatementKind(self._kind))
+            case StatementKind.VIEW:
+                return self._view(StatementKind.VIEW, self._parts(plan.child()))
+            case StatementKind.TEMPORARY_VIEW:
+                return self._view(StatementKind.TEMPORARY_VIEW, (str(plan.name().table()),))
+            case StatementKind.FLOW:
+                return self._flow()
+            case StatementKind.SET:
+                return self._set()
+            case StatementKind.USE:
+                return self._make(StatementKind.USE, tuple(str(p) for p in _items(plan.namespace())))
+            case StatementKind.USE_BOTH:
+                return self._make(StatementKind.USE, self._parts(plan.child()))
+            case StatementKind.USE_CATALOG:
+                return self._make(StatementKind.USE_CATALOG, (str(plan.catalogName()),))
+            case _:
+                raise self.refusal(
+                    f"Unsupported plan {plan.nodeName()} parsed from SQL query",
+                    "A definition file holds CREATE STREAMING TABLE, CREATE MATERIALIZED VIEW, "
+                    "CREATE [TEMPORARY] VIEW, CREATE FLOW, SET and USE only.",
+                )
+
+    def _make(self, kind: StatementKind, name: tuple[str, ...], value: str | None = None) -> Statement:
+        return Statement(kind=kind, text=self._text, location=self._location, name=name, value=value)
+
+    def _parts(self, node: JavaObject) -> tuple[str, ...]:
+        identifier = node.nodeName() == "UnresolvedIdentifier"
+        parts = node.nameParts() if identifier else node.multipartIdentifier()
+        return tuple(str(part) for part in _items(parts))
+
+    def _table(self, kind: StatementKind) -> Statement:
+        plan, spec = self._plan, self._plan.tableSpec()
+        partitions, clusters = self._transforms(plan.partitioning())
+        return Statement(
+            kind=kind,
+            text=self._text,
+            location=self._location,
+            name=self._parts(plan.name()),
+            comment=_option(spec.comment()),
+            schema_ddl=self._columns(plan.columns()),
+            format=(_option(spec.provider()) or "").lower() or None,
+            partition_columns=partitions,
+            cluster_columns=clusters,
+            properties=_strings(spec.properties()),
+        )
+
+    def _columns(self, columns: JavaObject) -> str | None:
+        texts = []
+        for column in _items(columns):
+            text = f"{quote(str(column.name()))} {column.dataType().sql()}"
+            text += "" if column.nullable() else " NOT NULL"
+            comment = _option(column.comment())
+            if comment is not None:
+                escaped = comment.replace("\\", "\\\\").replace("'", "\\'")
+                text += f" COMMENT '{escaped}'"
+            texts.append(text)
+        return ", ".join(texts) or None
+
+    def _transforms(self, transforms: JavaObject) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        partitions: list[str] = []
+        clusters: list[str] = []
+        for transform in _items(transforms):
+            columns = [".".join(reference.fieldNames()) for reference in transform.references()]
+            if transform.name() == "identity":
+                partitions += columns
+            elif transform.name() == "cluster_by":
+                clusters += columns
+            else:
+                raise self.refusal(
+                    f"Invalid partitioning transform ({transform.toString()})",
+                    "SDP partitions by columns only; compute the value as a column of the query.",
+                )
+        return tuple(partitions), tuple(clusters)
+
+    def _view(self, kind: StatementKind, name: tuple[str, ...]) -> Statement:
+        plan = self._plan
+        return Statement(
+            kind=kind,
+            text=self._text,
+            location=self._location,
+            name=name,
+            comment=_option(plan.comment()),
+            view_columns=tuple(str(_pair(item)[0]) for item in _items(plan.userSpecifiedColumns())),
+            properties=_strings(plan.properties()),
+        )
+
+    def _flow(self) -> Statement:
+        plan, operation = self._plan, self._plan.flowOperation()
+        if operation.nodeName() != "InsertIntoStatement":
+            raise self.refusal("Unable flow type. Only INSERT INTO flows are supported.")
+        # In the order of Spark's own checks and with its sentences.
+        if operation.partitionSpec().size() > 0:
+            raise self.refusal("Partition spec may not be specified for flow target.")
+        if operation.userSpecifiedCols().size() > 0:
+            raise self.refusal("Column schema may not be specified for flow target.")
+        if operation.overwrite():
+            raise self.refusal("INSERT OVERWRITE flows not supported.")
+        if operation.ifPartitionNotExists():
+            raise self.refusal("IF NOT EXISTS not supported for flows.")
+        if not operation.byName():
+            raise self.refusal(
+                "Only INSERT INTO by name flows supported.", "Write INSERT INTO target BY NAME SELECT …"
+            )
+        return Statement(
+            kind=StatementKind.FLOW,
+            text=self._text,
+            location=self._location,
+            name=self._parts(plan.name()),
+            flow_target=self._parts(operation.table()),
+            comment=_option(plan.comment()),
+        )
+
+    def _set(self) -> Statement:
+        pair = self._plan.kv()
+        if not pair.isDefined():
+            raise self.refusal("Invalid SET command without key-value pair")
+        key, option = _pair(pair.get())
+        value = _option(option)
+        if value is None:
+            raise self.refusal("Invalid SET command without value")
+        return self._make(StatementKind.SET, (str(key),), value)

@@ -1,0 +1,71 @@
+"""What definitions must fulfil before any query is looked at. Classes and sentences are Spark's."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.names import TableName
+from tautochrone.project.definitions import Definitions, is_view
+
+__all__ = ["did_you_mean", "validate"]
+
+
+def validate(definitions: Definitions) -> None:
+    """Check targets and numbers of flows.
+
+    Raises:
+        DefinitionError: a flow without target, a dataset without flow or with too many of them.
+    """
+    datasets = definitions.datasets
+    if not any(not is_view(dataset) or dataset.kind is DatasetKind.VIEW for dataset in datasets.values()):
+        raise DefinitionError(
+            "RUN_EMPTY_PIPELINE",
+            "Pipelines are expected to have at least one non-temporary dataset defined (tables, persisted "
+            "views) but no non-temporary datasets were found in your pipeline.",
+            sqlstate="42617",
+            location=str(definitions.spec.path),
+            hint="Check the globs under `libraries` in the spec: do they match the definition files?",
+        )
+    for flow in definitions.flows:
+        if flow.target not in datasets and flow.target not in definitions.sinks:
+            raise DefinitionError(
+                "FLOW_TARGET_NOT_FOUND",
+                f"Flow {flow.name} writes to {flow.target}, which no definition creates",
+                sqlstate="42P01",
+                location=str(flow.location),
+                hint=did_you_mean(flow.target, [*datasets, *definitions.sinks])
+                or "Create it with CREATE STREAMING TABLE or create_streaming_table().",
+            )
+    for name, dataset in datasets.items():
+        flows = definitions.flows_of(name)
+        if not flows:
+            raise DefinitionError(
+                "PIPELINE_DATASET_WITHOUT_FLOW",
+                f"Pipeline dataset {name} does not have any defined flows. Please attach a query with the "
+                "dataset's definition, or explicitly define at least one flow that writes to the dataset.",
+                sqlstate="0A000",
+                location=str(dataset.location),
+            )
+        if len(flows) > 1 and dataset.kind is not DatasetKind.STREAMING_TABLE:
+            raise DefinitionError(
+                "MATERIALIZED_VIEW_WITH_MULTIPLE_QUERIES",
+                f"The {dataset.kind} {name} has {len(flows)} flows; it can have one only: "
+                + ", ".join(f"{flow.name} (at {flow.location})" for flow in flows),
+                location=str(flows[1].location),
+                hint="Only streaming tables take several flows.",
+            )
+
+
+def did_you_mean(name: TableName, known: Iterable[TableName]) -> str | None:
+    """A hint with the nearest known name, if one is near."""
+    by_table: dict[str, TableName] = {}
+    for other in known:
+        by_table.setdefault(other.table, other)
+        by_table.setdefault(other.without_catalog, other)
+    near = difflib.get_close_matches(name.table, by_table, n=1) or difflib.get_close_matches(
+        name.without_catalog, by_table, n=1
+    )
+    return f"Did you mean {by_table[near[0]].without_catalog}?" if near else None
