@@ -1,0 +1,86 @@
+"""What the repositories of the store share: transactions, the fence check, names as text.
+
+Every write in a job's name goes through `_fenced`: it locks the job's row, so that a takeover and a
+write of the older owner can only come one after the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from sqlalchemy import Connection, select
+
+from tautochrone.errors import FencedError, MetaError
+from tautochrone.meta import tables as t
+from tautochrone.meta.database import Database
+from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.names import Fence, TableName
+
+__all__ = ["VERSIONED_KINDS", "Repository", "check_fence", "now_ms", "parse", "unknown_job"]
+
+VERSIONED_KINDS = (DatasetKind.STREAMING_TABLE.value, DatasetKind.MATERIALIZED_VIEW.value)
+"""Kinds of datasets that are tables: a checkpoint isn't published without a word about each."""
+
+parse = TableName.parse
+
+
+def now_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Repository:
+    """A part of the store. `clock` gives epoch milliseconds; tests put their own in."""
+
+    def __init__(self, database: Database, clock: Callable[[], int] = now_ms) -> None:
+        self._database = database
+        self._clock = clock
+
+    def _read(self) -> AbstractContextManager[Connection]:
+        return self._database.read()
+
+    def _write(self, *, durable: bool = True) -> AbstractContextManager[Connection]:
+        return self._database.write(durable=durable)
+
+    @contextmanager
+    def _fenced(self, job: str, fence: Fence, *, durable: bool = True) -> Iterator[Connection]:
+        with self._database.write(durable=durable) as connection:
+            check_fence(connection, job, fence)
+            yield connection
+
+
+def check_fence(connection: Connection, job: str, fence: Fence) -> None:
+    """Lock the job's row and compare.
+
+    Raises:
+        FencedError: `JOB_FENCED`, a newer owner exists.
+        MetaError: the job is unknown, or the fence was not given by this store.
+    """
+    stored = connection.execute(select(t.jobs.c.fence).where(t.jobs.c.name == job).with_for_update()).scalar()
+    if stored is None:
+        raise unknown_job(job)
+    if stored > fence:
+        raise FencedError(
+            "JOB_FENCED",
+            f"Job {job} was taken over: this process holds fence {fence}, the newest is {stored}",
+            hint="Another process runs this job now; stop this one.",
+            parameters={"job": job, "fence": str(fence), "newest": str(stored)},
+        )
+    if stored < fence:
+        raise MetaError(
+            "FENCE_UNKNOWN",
+            f"Fence {fence} of job {job} is newer than the store's {stored}: "
+            "it was given by another store, or this store is an older copy",
+            hint="Start the job again: it rebuilds the store from the lake.",
+        )
+
+
+def unknown_job(job: str) -> MetaError:
+    """The error for a job that was never registered."""
+    return MetaError(
+        "JOB_NOT_FOUND",
+        f"Job {job} is not registered in this store",
+        hint="`taut run` registers a pipeline's jobs.",
+    )

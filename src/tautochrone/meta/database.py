@@ -1,0 +1,140 @@
+"""Engine, transactions and migration of the MetaService's store. It must never know what is in it.
+
+On SQLite every write transaction begins as `BEGIN IMMEDIATE`: a deferred one that reads first and
+writes later fails at once, without any wait, when another process wrote in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from tautochrone.errors import MetaError
+
+__all__ = ["HEAD", "Database"]
+
+HEAD = "0001"
+"""The newest migration. Compared first, so that a store in order never loads alembic."""
+
+_BUSY_TIMEOUT_MS = 30_000
+_MIGRATION_LOCK = 7_461_757_463
+
+
+class Database:
+    """One store's engine. Safe to share between threads; every process opens its own."""
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            if not parsed.database or parsed.database == ":memory:":
+                raise MetaError(
+                    "META_STORE_NOT_DURABLE",
+                    f"The store {url} lives in memory and would forget every checkpoint",
+                    hint="Give a file: sqlite:////path/to/meta.db",
+                )
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        self.engine: Engine = create_engine(parsed)
+        if self.is_sqlite:
+            _prepare_sqlite(self.engine)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that only reads, from one snapshot of the store."""
+        with self._guarded(), self.engine.connect() as connection:
+            if not self.is_sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def write(self, *, durable: bool = True) -> Iterator[Connection]:
+        """A transaction that writes; on SQLite writers queue up here.
+
+        A durable one survives a power cut, and so does everything committed before it. What is said
+        again after a restart (versions of an open target, pins) needs no wait for the disk.
+        """
+        with self._guarded(), self.engine.connect() as connection:
+            connection = connection.execution_options(tautochrone_write="FULL" if durable else "NORMAL")
+            with connection.begin():
+                yield connection
+
+    def migrate(self) -> None:
+        """Create the schema or bring it to `HEAD`. Several processes may call it at once."""
+        with self.read() as connection:
+            found = _revision(connection)
+        if found == HEAD:
+            return
+        with self.write() as connection:
+            if not self.is_sqlite:
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
+            if _revision(connection) != HEAD:
+                _upgrade(connection)
+
+    def close(self) -> None:
+        """Close all connections of this process."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            busy = isinstance(error, OperationalError) and "locked" in str(error.orig)
+            raise MetaError(
+                "META_STORE_BUSY" if busy else "META_STORE_FAILED",
+                f"The store {self.engine.url.render_as_string()} "
+                + ("stayed locked by another writer" if busy else f"failed: {error.orig}"),
+                retryable=busy or error.connection_invalidated,
+            ) from error
+
+
+def _prepare_sqlite(engine: Engine) -> None:
+    def on_connect(connection: Any, _record: Any) -> None:
+        # pysqlite's own transaction handling begins late and never IMMEDIATE; ours replaces it.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.close()
+
+    def on_begin(connection: Connection) -> None:
+        synchronous = connection.get_execution_options().get("tautochrone_write")
+        if synchronous:
+            connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if synchronous else "BEGIN")
+
+    event.listen(engine, "connect", on_connect)
+    event.listen(engine, "begin", on_begin)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
+
+
+def _upgrade(connection: Connection) -> None:
+    # Imported here: half a second that only a new or an old store has to pay.
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", "tautochrone.meta:migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise MetaError(
+            "META_STORE_TOO_NEW",
+            f"The store was written by another version of Tautochrone: {error}",
+            hint="Install the newer version again, or start with a new store (taut run rebuilds it).",
+        ) from error

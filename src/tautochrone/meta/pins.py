@@ -1,0 +1,194 @@
+"""Pins (leases of readers) and expiry, which must never take what a live pin holds.
+
+Both sides lock the checkpoint's row: a reader that pins and a maintenance that expires at the same
+moment come one after the other, and the second sees the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import uuid4
+
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
+
+from tautochrone.errors import CheckpointUnavailableError, MetaError
+from tautochrone.meta import tables as t
+from tautochrone.meta.base import Repository, parse
+from tautochrone.meta.rows import checkpoint_row, set_state
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+
+__all__ = ["Pins", "add_pin"]
+
+_C, _P, _V = t.checkpoints.c, t.pins.c, t.versions.c
+_PUBLISHED = CheckpointState.PUBLISHED.value
+
+
+def add_pin(
+    connection: Connection,
+    checkpoint: int | None,
+    versions: Mapping[str, str],
+    owner: str,
+    expires_at_ms: int,
+) -> str:
+    """Write a pin in the caller's transaction and return its id."""
+    pin = str(uuid4())
+    connection.execute(
+        insert(t.pins).values(
+            id=pin,
+            checkpoint=checkpoint,
+            owner=owner,
+            expires_at_ms=expires_at_ms,
+            versions=dict(versions),
+        )
+    )
+    return pin
+
+
+class Pins(Repository):
+    """Renewing, releasing and respecting pins."""
+
+    def renew_pin(self, pin: str, lease_ms: int, *, if_within_ms: int | None = None) -> None:
+        """Extend a lease to `lease_ms` from now.
+
+        With `if_within_ms` nothing is written while more than that is left of it.
+
+        Raises:
+            CheckpointUnavailableError: `PIN_EXPIRED`; what it held may be gone, resolve again.
+        """
+        now = self._clock()
+        if if_within_ms is not None:
+            with self._read() as connection:
+                query = select(_P.expires_at_ms).where(_P.id == pin)
+                left = connection.execute(query).scalar()
+            if left is not None and left - now > if_within_ms:
+                return
+        with self._write(durable=False) as connection:
+            renewed = connection.execute(
+                update(t.pins)
+                .where(_P.id == pin, _P.expires_at_ms > now)
+                .values(expires_at_ms=now + lease_ms)
+            ).rowcount
+            if not renewed:
+                raise CheckpointUnavailableError(
+                    "PIN_EXPIRED",
+                    "The lease on these versions ran out or was released",
+                    hint="Ask for the versions again.",
+                )
+
+    def release_pin(self, pin: str) -> None:
+        """Let go. Unknown and expired pins are fine."""
+        with self._write(durable=False) as connection:
+            connection.execute(delete(t.pins).where(_P.id == pin))
+
+    def pinned_checkpoints(self, now_ms: int | None = None) -> frozenset[CheckpointNumber]:
+        """Checkpoints that live pins hold."""
+        now = self._clock() if now_ms is None else now_ms
+        query = select(_P.checkpoint).where(_P.expires_at_ms > now, _P.checkpoint.is_not(None))
+        with self._read() as connection:
+            return frozenset(CheckpointNumber(n) for n in connection.execute(query).scalars() if n)
+
+    def expire(self, number: int) -> None:
+        """Mark a checkpoint expired; from here on nobody can resolve it. Repeatable.
+
+        Snapshots are deleted only afterwards, by what `retained_versions` leaves out.
+
+        Raises:
+            MetaError: `CHECKPOINT_PINNED` by a reader, or `CHECKPOINT_NEEDED`: it is the newest
+                one that shows some dataset.
+        """
+        with self._write() as connection:
+            row = checkpoint_row(connection, number, lock=True)
+            if row.state == CheckpointState.EXPIRED:
+                return
+            if row.state == CheckpointState.OPEN:
+                raise MetaError("CHECKPOINT_NEEDED", f"Checkpoint {number} is still being built")
+            if row.state == CheckpointState.ABORTED:
+                return
+            now = self._clock()
+            connection.execute(delete(t.pins).where(_P.expires_at_ms <= now))
+            holder = connection.execute(select(_P.owner).where(_P.checkpoint == number).limit(1)).scalar()
+            if holder is not None:
+                raise MetaError(
+                    "CHECKPOINT_PINNED",
+                    f"Checkpoint {number} is being read by {holder}",
+                    retryable=True,
+                )
+            if row.state == _PUBLISHED and _is_needed(connection, number, row.job):
+                raise MetaError(
+                    "CHECKPOINT_NEEDED",
+                    f"Checkpoint {number} is the newest that shows one of the job's datasets",
+                )
+            set_state(connection, number, CheckpointState.EXPIRED)
+            _prune(connection, number)
+
+    def retained_versions(self) -> dict[TableName, frozenset[Version]]:
+        """Versions that must stay readable: of live checkpoints, the newest of each, the pinned.
+
+        What isn't in it (and is older than the newest version) may be deleted from the lake.
+        """
+        with self._read() as connection:
+            found: dict[str, set[str]] = {}
+            for row in connection.execute(
+                select(_V.table_name, _V.version).where(or_(_live(), ~_has_newer()))
+            ):
+                found.setdefault(row.table_name, set()).add(row.version)
+            for row in connection.execute(select(t.reports.c.table_name, t.reports.c.version)):
+                found.setdefault(row.table_name, set()).add(row.version)
+            query = select(_P.versions).where(_P.expires_at_ms > self._clock())
+            for versions in connection.execute(query).scalars():
+                for name, version in versions.items():
+                    found.setdefault(name, set()).add(version)
+        return {
+            parse(name): frozenset(Version(version) for version in versions)
+            for name, versions in found.items()
+        }
+
+
+def _live() -> ColumnElement[bool]:
+    states = (_PUBLISHED, CheckpointState.OPEN.value, CheckpointState.REVOKED.value)
+    inside = (_C.number >= _V.from_checkpoint) & (_C.number <= _V.to_checkpoint)
+    held = select(_C.number).where(inside, _C.state.in_(states)).correlate(t.versions).exists()
+    return or_(_V.to_checkpoint.is_(None), held)
+
+
+def _has_newer() -> ColumnElement[bool]:
+    later = t.versions.alias()
+    return (
+        select(later.c.id)
+        .where(
+            later.c.job == _V.job,
+            later.c.table_name == _V.table_name,
+            later.c.from_checkpoint > _V.from_checkpoint,
+        )
+        .correlate(t.versions)
+        .exists()
+    )
+
+
+def _is_needed(connection: Connection, number: int, job: str) -> bool:
+    """Whether no later published checkpoint of the job shows what this one is the last to show."""
+    later = select(func.min(_C.number)).where(_C.job == job, _C.state == _PUBLISHED)
+    following = connection.execute(later.where(_C.number > number)).scalar()
+    if following is None:
+        return True
+    d = t.datasets.c
+    alive = select(d.name).where(d.job == job, d.retired.is_(False))
+    return (
+        connection.execute(
+            select(_V.id)
+            .where(_V.job == job, _V.table_name.in_(alive), _V.from_checkpoint <= number)
+            .where(_V.to_checkpoint >= number, _V.to_checkpoint < following, ~_has_newer())
+            .limit(1)
+        ).first()
+        is not None
+    )
+
+
+def _prune(connection: Connection, number: int) -> None:
+    """Drop intervals around the expired checkpoint that serve no other and aren't the newest."""
+    around = (_V.from_checkpoint <= number) & (_V.to_checkpoint >= number)
+    ids = select(_V.id).where(around, ~_live(), _has_newer())
+    doomed = connection.execute(ids).scalars().all()
+    if doomed:
+        connection.execute(delete(t.versions).where(_V.id.in_(doomed)))

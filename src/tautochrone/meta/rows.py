@@ -1,0 +1,83 @@
+"""Checkpoint rows and the errors of asking for one that can't be read. Knows no policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from tautochrone.errors import CheckpointUnavailableError
+from tautochrone.meta import tables as t
+from tautochrone.meta.intervals import Cut, cut_at
+from tautochrone.model.checkpoint import Checkpoint, CheckpointState
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+
+__all__ = ["as_checkpoint", "as_versions", "checkpoint_row", "require_published", "row_cut", "set_state"]
+
+_C = t.checkpoints.c
+
+
+def checkpoint_row(connection: Connection, number: int, *, lock: bool = False) -> Row[Any]:
+    """The row of a checkpoint.
+
+    Raises:
+        CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`.
+    """
+    query = select(t.checkpoints).where(_C.number == number)
+    row = connection.execute(query.with_for_update() if lock else query).first()
+    if row is None:
+        raise CheckpointUnavailableError(
+            "CHECKPOINT_NOT_FOUND",
+            f"There is no checkpoint {number}",
+            hint="`taut checkpoints` lists those that can be read.",
+        )
+    return row
+
+
+_WHY_NOT = {
+    CheckpointState.OPEN: ("CHECKPOINT_NOT_PUBLISHED", "is still being built"),
+    CheckpointState.ABORTED: ("CHECKPOINT_NOT_PUBLISHED", "was aborted and never published"),
+    CheckpointState.EXPIRED: ("CHECKPOINT_EXPIRED", "has expired"),
+    CheckpointState.REVOKED: ("CHECKPOINT_REVOKED", "was revoked"),
+}
+
+
+def require_published(row: Row[Any]) -> None:
+    """Raise the error class that fits a checkpoint's state unless it is published."""
+    if row.state == CheckpointState.PUBLISHED:
+        return
+    error_class, words = _WHY_NOT[CheckpointState(row.state)]
+    raise CheckpointUnavailableError(
+        error_class,
+        f"Checkpoint {row.number} {words}",
+        hint="`taut checkpoints` lists those that can be read.",
+    )
+
+
+def row_cut(connection: Connection, row: Row[Any], only: set[str] | None = None) -> Cut:
+    """The tables at this checkpoint; for an open one, what was recorded for it so far."""
+    is_open = row.state == CheckpointState.OPEN
+    return cut_at(connection, row.number, row.job, confirmed_only=is_open, only=only)
+
+
+def as_versions(versions: Any) -> dict[TableName, Version]:
+    """Names and versions as values of the model."""
+    return {TableName.parse(name): Version(version) for name, version in versions.items()}
+
+
+def as_checkpoint(connection: Connection, row: Row[Any]) -> Checkpoint:
+    """The row as a value, with the versions of its roots (empty once it was given up)."""
+    cut = row_cut(connection, row)
+    roots = {name: version for name, version in cut.versions.items() if name in cut.roots}
+    return Checkpoint(
+        number=CheckpointNumber(row.number),
+        state=CheckpointState(row.state),
+        cut_at_ms=row.cut_at_ms,
+        published_at_ms=row.published_at_ms,
+        roots=as_versions({} if row.state == CheckpointState.ABORTED else roots),
+    )
+
+
+def set_state(connection: Connection, number: int, state: CheckpointState) -> None:
+    """Change the state of one checkpoint."""
+    connection.execute(update(t.checkpoints).where(_C.number == number).values(state=state.value))

@@ -1,0 +1,80 @@
+"""`MetaStore`: the MetaService's store as one object, made of its repositories.
+
+One per process and store; safe to share between threads. It must never know Spark or the lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from uuid import uuid4
+
+from sqlalchemy import insert, select
+
+from tautochrone.meta import tables as t
+from tautochrone.meta.base import now_ms
+from tautochrone.meta.checkpoints import Checkpoints
+from tautochrone.meta.database import Database
+from tautochrone.meta.history import History
+from tautochrone.meta.jobs import Jobs
+from tautochrone.meta.pins import Pins
+from tautochrone.meta.reads import Reads
+from tautochrone.meta.rebuild import Rebuild
+
+__all__ = ["MetaStore"]
+
+
+class MetaStore(Jobs, Checkpoints, History, Reads, Pins, Rebuild):
+    """Everything that the MetaService remembers. Open with `MetaStore.open(url)`."""
+
+    @classmethod
+    def open(cls, url: str, *, clock: Callable[[], int] = now_ms) -> MetaStore:
+        """Open a store, creating or migrating it.
+
+        Args:
+            url: a SQLAlchemy URL, such as `sqlite:////path/meta.db`.
+            clock: epoch milliseconds.
+
+        Raises:
+            MetaError: `META_STORE_FAILED`, `META_STORE_BUSY`, `META_STORE_TOO_NEW`.
+        """
+        database = Database(url)
+        database.migrate()
+        return cls(database, clock)
+
+    def __init__(self, database: Database, clock: Callable[[], int] = now_ms) -> None:
+        super().__init__(database, clock)
+        self._incarnation = self._identify()
+
+    @property
+    def incarnation(self) -> str:
+        """The id that this store got when it was created: a rebuilt store has another."""
+        return self._incarnation
+
+    def close(self) -> None:
+        """Close this process's connections."""
+        self._database.close()
+
+    def __enter__(self) -> MetaStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _identify(self) -> str:
+        query = select(t.stores.c.incarnation)
+        with self._read() as connection:
+            found = connection.execute(query).scalar()
+        if found is None:
+            with self._write() as connection:
+                found = connection.execute(query).scalar()
+                if found is None:
+                    found = str(uuid4())
+                    row = {"id": 1, "incarnation": found, "last_number": 0}
+                    connection.execute(insert(t.stores).values(row))
+        return found
