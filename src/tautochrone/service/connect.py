@@ -1,0 +1,54 @@
+"""`tautochrone.connect`: a reader for a project, from its spec file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import MetaStore
+from tautochrone.project.settings import Settings
+from tautochrone.service.locate import Options, locate
+from tautochrone.service.reader import Reader
+
+__all__ = ["connect", "existing_store", "open_connection"]
+
+
+def existing_store(settings: Settings) -> MetaStore:
+    """The pipeline's store; reading must not create one.
+
+    Raises:
+        MetaError: `META_STORE_MISSING`, nothing has run yet.
+    """
+    prefix = "sqlite:///"
+    url = settings.meta_url
+    if url.startswith(prefix) and not Path(url.removeprefix(prefix)).exists():
+        raise MetaError("META_STORE_MISSING", "This pipeline has not run yet", hint="`taut run` first")
+    return MetaStore.open(url)
+
+
+def open_connection(options: Options) -> Reader:
+    """A reader for the project that `options` locate; starts Spark (about 6 s).
+
+    Raises:
+        SpecError, SettingsError, MetaError: what stands in the way.
+    """
+    spec, settings = locate(options)
+    store = existing_store(settings)
+    return Reader(store, settings.catalog, settings.spark, database=spec.database or "default")
+
+
+def connect(spec: str | Path | None = None, *, master: str | None = None) -> Reader:
+    """Read a pipeline's tables at one instant: `connect(spec).sql(query)` is a Spark DataFrame.
+
+    Args:
+        spec: the `spark-pipeline.yml`, or a folder at or below it; the current folder when absent.
+        master: the Spark master, `local[*]` when absent.
+
+    Returns:
+        A `Reader`; use it as a context manager. See `Reader.sql` for consistency and checkpoints.
+    """
+    if spec is not None and Path(spec).is_dir():
+        from tautochrone.project.spec import find_spec
+
+        spec = find_spec(Path(spec))
+    return open_connection(Options(spec=None if spec is None else str(spec), master=master))

@@ -1,0 +1,135 @@
+"""Opening a project: from a spec file to a session, a store, a server and a job.
+
+The order matters to people: what can be wrong without Spark (spec, settings) is said before the six
+seconds that Spark takes to start.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.lake.iceberg import IcebergLake
+from tautochrone.meta import MetaStore
+from tautochrone.model.effects import Effects
+from tautochrone.model.events import Emit
+from tautochrone.model.instants import Lookup
+from tautochrone.model.names import TableName
+from tautochrone.project.analyse import analyse
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.graph import Graph
+from tautochrone.project.loading import load_definitions
+from tautochrone.project.settings import Settings
+from tautochrone.runtime.effects import effects_from_environment
+from tautochrone.runtime.job import Job, Journal
+from tautochrone.service.instants import Instants
+from tautochrone.service.locate import Options, locate
+from tautochrone.service.metadata import metadata_source
+from tautochrone.service.server import EmbeddedServer
+from tautochrone.spark.session import scratch_session, start_session, use_database
+
+__all__ = ["LocalInstants", "Project"]
+
+
+class LocalInstants:
+    """This process's own REST catalog (see `model.instants.InstantServer`)."""
+
+    def __init__(self, store: MetaStore, settings: Settings) -> None:
+        self.instants = Instants(store)
+        self._server = EmbeddedServer(self.instants, metadata_source(settings.catalog))
+
+    @property
+    def uri(self) -> str:
+        return self._server.uri
+
+    def show(self, instant: str, lookup: Lookup) -> None:
+        self.instants.register(instant, lookup)  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+class Project:
+    """An opened project. Use as a context manager; Spark stops at the end."""
+
+    def __init__(self, options: Options, emit: Emit) -> None:
+        self.spec, self.settings = locate(options)
+        self._emit = emit
+        self._closing = ExitStack()
+        emit("starting", pipeline=self.spec.name, master=self.settings.spark.master)
+        self.base: SparkSession = start_session(self.settings.spark, self.settings.catalog)
+        self._closing.callback(self.base.stop)
+        self.effects: Effects = effects_from_environment()
+        self.lake = IcebergLake(self.base, self.settings.catalog.name, self.effects)
+
+    def analysed(self) -> tuple[Definitions, Graph]:
+        """Load the definitions and resolve the whole graph. Writes nothing.
+
+        Raises:
+            DefinitionError: what does not fit together.
+        """
+        catalog = self.settings.catalog.name
+        # Files are imported in a session that cannot write: the real catalog would create its file.
+        importing = scratch_session(self.base, catalog)
+        use_database(importing, catalog, self.spec.database or "default", create=True)
+        definitions = load_definitions(self.spec, importing, catalog)
+        graph = analyse(definitions, self.base, catalog, self._outsider)
+        return definitions, graph
+
+    def store(self) -> MetaStore:
+        """The MetaService's store, migrated."""
+        Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
+        store = MetaStore.open(self.settings.meta_url)
+        self._closing.callback(store.close)
+        return store
+
+    def instants(self, store: MetaStore) -> LocalInstants:
+        """A REST catalog of this process."""
+        server = LocalInstants(store, self.settings)
+        self._closing.callback(server.stop)
+        return server
+
+    def job(self) -> Job:
+        """Everything that a run needs. The definitions are checked before anything is written."""
+        definitions, graph = self.analysed()
+        Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
+        database = definitions.scope.namespace[0]
+        use_database(self.base, self.settings.catalog.name, database, create=True)
+        store = self.store()
+        return Job(
+            spec=self.spec,
+            settings=self.settings,
+            base=self.base,
+            lake=self.lake,
+            journal=Journal(store, self.settings.job, self.effects),
+            instants=self.instants(store),
+            effects=self.effects,
+            emit=self._emit,
+            definitions=definitions,
+            graph=graph,
+        )
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def __enter__(self) -> Project:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _outsider(self, name: TableName) -> StructType | None:
+        file = self.settings.catalog.sqlite_file
+        if file is not None and not Path(file).exists():
+            # Asking would create it, and a dry run writes nothing.
+            return None
+        return self.lake.schema(name) if self.lake.exists(name) else None

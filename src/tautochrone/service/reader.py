@@ -1,0 +1,270 @@
+"""Reading with plain SQL at one instant: what `tautochrone.connect` and `taut query` stand on.
+
+A query's tables are resolved and pinned in the store; Spark then reads them through a session whose
+catalog is the read-only REST catalog of exactly that instant. It must never write.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event, RLock, Thread
+from types import TracebackType
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.errors import QueryError, TautochroneError
+from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
+from tautochrone.model.checkpoint import Consistency, Resolution
+from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.service.instants import NEWEST, Instants, checkpoint_instant
+from tautochrone.service.metadata import metadata_source
+from tautochrone.service.queries import qualified, query_error, tables_in
+from tautochrone.service.server import EmbeddedServer
+from tautochrone.spark.session import (
+    CatalogSettings,
+    SparkSettings,
+    reader_session,
+    start_session,
+)
+
+__all__ = ["Reader"]
+
+_KEEP_SESSIONS = 4
+_OUTSIDERS = "outsiders"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    """A pin, and the registered instant that ends with it."""
+
+    pin: str
+    instant: str | None = None
+
+
+class Reader:
+    """Strong and weak reads over one store and its lake. Safe to share between threads.
+
+    A reader never goes backwards: after checkpoint 7 no strong read answers from an older one; it
+    raises `CHECKPOINT_BEHIND_SESSION` instead. Explicit checkpoints are exempt.
+
+    Other engines read the same instants while the reader is open:
+    `pyiceberg.catalog.load_catalog("x", type="rest", uri=reader.uri, warehouse="strong")`.
+
+    Args:
+        store: the MetaService's store.
+        catalog: the pipeline's catalog.
+        spark: how to start Spark when no session is given.
+        base: a session of ours whose context is shared; it stays open when the reader closes.
+        database: what unqualified names mean.
+        lease_ms: how long versions stay pinned without a sign of life.
+    """
+
+    def __init__(
+        self,
+        store: MetaStore,
+        catalog: CatalogSettings,
+        spark: SparkSettings | None = None,
+        base: SparkSession | None = None,
+        *,
+        database: str = "default",
+        lease_ms: int = DEFAULT_LEASE_MS,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog.name
+        self._database = database
+        self._lease_ms = lease_ms
+        self._owner = f"reader {uuid4().hex[:8]}"
+        self._own_spark = base is None
+        self._base = base or start_session(spark or SparkSettings(), catalog)
+        self._source = metadata_source(catalog)
+        self._instants = Instants(store, lease_ms=lease_ms)
+        self._instants.register(_OUTSIDERS, lambda _table: NEWEST)
+        self._server = EmbeddedServer(self._instants, self._source)
+        self._lock = RLock()
+        self._highest = CheckpointNumber(0)
+        self._sessions: OrderedDict[str, SparkSession] = OrderedDict()
+        self._leases: dict[str, _Lease] = {}
+        # A finalizer may run inside a transaction of its own thread: it must not open another.
+        self._ended: SimpleQueue[str] = SimpleQueue()
+        self._closed = Event()
+        self._heart = Thread(target=self._beat, name="tautochrone-leases", daemon=True)
+        self._heart.start()
+
+    @property
+    def uri(self) -> str:
+        """Where this reader serves its instants as an Iceberg REST catalog."""
+        return self._server.uri
+
+    def sql(
+        self,
+        query: str,
+        consistency: Consistency | str = Consistency.STRONG,
+        checkpoint: int | None = None,
+    ) -> DataFrame:
+        """Run a query over all its tables at one checkpoint (or the newest of each, if weak).
+
+        The versions stay pinned for as long as the DataFrame, or one made from it, is alive.
+
+        Raises:
+            QueryError: Spark's own class for a wrong query, `QUERY_NOT_READ_ONLY`.
+            CheckpointUnavailableError: no checkpoint shows all tables.
+        """
+        self._require_open()
+        names = qualified(tables_in(self._base, query), self._catalog, tuple(self._database.split(".")))
+        ours = [name for name in names if self._store.knows(name)]
+        if ours or checkpoint is not None:
+            session = self._pinned_session(Consistency(consistency), ours, checkpoint)
+        else:
+            session = self._session(_OUTSIDERS, None)
+        try:
+            return session.sql(query)
+        except Exception as error:
+            raise query_error(error) from None
+
+    def versions(
+        self,
+        tables: list[TableName] | None = None,
+        consistency: Consistency | str = Consistency.STRONG,
+        checkpoint: int | None = None,
+    ) -> Resolution:
+        """The checkpoint and version of each table, for readers of their own (PyIceberg).
+
+        The pin lasts one lease; extend or release it with the store's `renew_pin`, `release_pin`.
+        """
+        self._require_open()
+        return self._store.resolve(
+            Consistency(consistency),
+            tables,
+            checkpoint,
+            lease_ms=self._lease_ms,
+            owner=self._owner,
+        )
+
+    def close(self) -> None:
+        """Release all pins and stop serving. DataFrames of this reader can no longer be read."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            self._sessions.clear()
+            pins = list(self._leases)
+        for pin in pins:
+            self._release(pin)
+        self._ended.put("")
+        self._heart.join(timeout=5)
+        self._server.stop()
+        if self._own_spark:
+            self._base.stop()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _require_open(self) -> None:
+        if self._closed.is_set():
+            raise QueryError("READER_CLOSED", "This reader was closed")
+
+    def _pinned_session(
+        self, consistency: Consistency, tables: list[TableName], checkpoint: int | None
+    ) -> SparkSession:
+        with self._lock:
+            found = self._store.resolve(
+                consistency,
+                tables,
+                checkpoint,
+                lease_ms=self._lease_ms,
+                owner=self._owner,
+                at_least=self._highest,
+            )
+            if found.checkpoint is not None:
+                if checkpoint is None:
+                    self._highest = max(self._highest, found.checkpoint)
+                return self._session(checkpoint_instant(found.checkpoint), _Lease(found.pin))
+            # The very versions that were pinned, not those that are newest when Spark asks.
+            instant = f"weak-{found.pin}"
+            versions = dict(found.versions)
+            self._instants.register(instant, lambda table: versions.get(table, NEWEST))
+            return self._session(instant, _Lease(found.pin, instant), keep=False)
+
+    def _session(self, instant: str, lease: _Lease | None, *, keep: bool = True) -> SparkSession:
+        """A session fixed to an instant, which holds the lease for as long as it lives.
+
+        Not the DataFrame: one made from it by `filter` would outlive it, and lose its versions. All
+        of them share the session object.
+        """
+        with self._lock:
+            session = self._sessions.get(instant)
+            if session is not None:
+                self._sessions.move_to_end(instant)
+                if lease is not None:
+                    self._store.release_pin(lease.pin)
+                return session
+            session = reader_session(self._base, self._catalog, self.uri, instant)
+            self._use_database(session)
+            if lease is not None:
+                self._leases[lease.pin] = lease
+                weakref.finalize(session, self._ended.put, lease.pin).atexit = False
+            if keep:
+                self._sessions[instant] = session
+                while len(self._sessions) > _KEEP_SESSIONS:
+                    self._sessions.popitem(last=False)
+            return session
+
+    def _use_database(self, session: SparkSession) -> None:
+        # Only by SQL: Spark's catalog manager, called from outside a query, would load the catalog
+        # from the *active* session's settings, and this one would read the real lake.
+        session.sql(f"USE {_quoted(self._catalog)}")
+        levels = tuple(self._database.split("."))
+        if levels in self._source.namespaces():
+            session.sql(f"USE {_quoted(self._catalog, *levels)}")
+
+    def _release(self, pin: str) -> None:
+        lease = self._leases.pop(pin, None)
+        if lease is None:
+            return
+        if lease.instant is not None:
+            self._instants.unregister(lease.instant)
+        try:
+            self._store.release_pin(lease.pin)
+        except TautochroneError as error:  # the lease runs out by itself
+            _log.debug("pin not released: %s", error)
+
+    def _beat(self) -> None:
+        period_s = self._lease_ms / 3000
+        renew_at = time.monotonic() + period_s
+        while not self._closed.is_set():
+            try:
+                self._release(self._ended.get(timeout=max(0.01, renew_at - time.monotonic())))
+                continue
+            except Empty:
+                renew_at = time.monotonic() + period_s
+            for lease in list(self._leases.values()):
+                self._renew(lease)
+            with self._lock:
+                # Old instants must not stay pinned only because nobody asked anything since.
+                while len(self._sessions) > 1:
+                    self._sessions.popitem(last=False)
+
+    def _renew(self, lease: _Lease) -> None:
+        try:
+            self._store.renew_pin(lease.pin, self._lease_ms)
+        except TautochroneError as error:
+            _log.warning("a lease could not be renewed: %s", error)
+
+
+def _quoted(*parts: str) -> str:
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
