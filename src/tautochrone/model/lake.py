@@ -28,8 +28,8 @@ __all__ = [
     "ChangeKind",
     "CommitNote",
     "Committed",
-    "Fork",
     "FlowPosition",
+    "Fork",
     "LakeCatalog",
     "LakeTable",
     "Outcome",
@@ -213,9 +213,7 @@ class LakeTable(Protocol):
     ) -> Committed:
         """Replace the data files at `paths` by the staged ones in one catalog commit."""
 
-    def redefine(
-        self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote
-    ) -> Committed:
+    def redefine(self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote) -> Committed:
         """Give the table a new schema and these rows in one catalog commit; older versions stay
         readable with their own schema."""
 
@@ -231,8 +229,8 @@ class LakeTable(Protocol):
     def current_version(self) -> Version:
         """Main's newest version, fresh from the catalog."""
 
-    def versions(self) -> Sequence[tuple[Version, CommitNote | None]]:
-        """Main's history as far as it is kept, oldest first, each with the note of its commit."""
+    def versions(self) -> Sequence[tuple[Version, CommitNote | None, int]]:
+        """Main's history as far as it is kept, oldest first: version, note of its commit, epoch ms."""
 
     def change_between(self, old: Version, new: Version) -> TableChange:
         """Classify what happened between two versions of main."""
@@ -249,6 +247,9 @@ class LakeTable(Protocol):
 
     def untag(self, name: str) -> None:
         """Drop a tag. Repeatable."""
+
+    def tags(self) -> Sequence[str]:
+        """Names of all tags, those of older versions first."""
 
     def roll_back(self, version: Version, note: CommitNote) -> Committed:
         """Move main back to an older version of its own history."""

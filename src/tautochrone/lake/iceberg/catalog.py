@@ -73,13 +73,9 @@ class IcebergLake:
             for namespace in catalog.listNamespaces():
                 for identifier in catalog.listTables(namespace):
                     levels = tuple(str(level) for level in identifier.namespace().levels())
-                    found.append(
-                        TableName(self._iceberg.catalog_name, levels, str(identifier.name()))
-                    )
+                    found.append(TableName(self._iceberg.catalog_name, levels, str(identifier.name())))
         except Py4JError as error:
-            raise LakeError(
-                "CATALOG_UNREADABLE", f"The catalog cannot be listed: {error}"
-            ) from error
+            raise LakeError("CATALOG_UNREADABLE", f"The catalog cannot be listed: {error}") from error
         return sorted(found)
 
     def schema(self, name: TableName) -> StructType:

@@ -49,17 +49,13 @@ def java_error_class(error: Py4JJavaError) -> str:
 def translate(error: Py4JError, table: TableName) -> TautochroneError:
     """One of our errors for what the Java API threw."""
     if not isinstance(error, Py4JJavaError):
-        return CommitOutcomeUnknownError(
-            "LAKE_UNREACHABLE", f"The JVM did not answer for {table}: {error}"
-        )
+        return CommitOutcomeUnknownError("LAKE_UNREACHABLE", f"The JVM did not answer for {table}: {error}")
     name = java_error_class(error)
     text = str(error.java_exception.getMessage())
     if name == _PREFIX + "CommitFailedException":
         return MetadataMovedError("METADATA_MOVED", f"{table}: {text}", retryable=True)
     if name in _MISSING:
-        return TableMissingError(
-            "TABLE_OR_VIEW_NOT_FOUND", f"The table {table} cannot be found: {text}"
-        )
+        return TableMissingError("TABLE_OR_VIEW_NOT_FOUND", f"The table {table} cannot be found: {text}")
     if name in _UNKNOWN:
         return CommitOutcomeUnknownError(
             "COMMIT_OUTCOME_UNKNOWN", f"The catalog gave no clear answer for {table}: {text}"
@@ -86,9 +82,7 @@ class Iceberg:
 
     def identifier(self, name: TableName) -> Any:
         levels = self.strings([*name.namespace])
-        return self.api.catalog.TableIdentifier.of(
-            self.api.catalog.Namespace.of(levels), name.table
-        )
+        return self.api.catalog.TableIdentifier.of(self.api.catalog.Namespace.of(levels), name.table)
 
     def load(self, name: TableName) -> Any:
         """The table, fresh from the catalog.

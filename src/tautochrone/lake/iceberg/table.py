@@ -198,9 +198,7 @@ class IcebergTable:
         def snapshot(loaded: Loaded) -> Any:
             return self._append(loaded, staged, note, MAIN)
 
-        return self._on_main(
-            Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged)
-        )
+        return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
 
     def replace_rows(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
         def snapshot(loaded: Loaded) -> Any:
@@ -208,9 +206,7 @@ class IcebergTable:
             overwrite.overwriteByRowFilter(self._iceberg.api.expressions.Expressions.alwaysTrue())
             return self._produce(overwrite, overwrite.addFile, staged, note, MAIN)
 
-        return self._on_main(
-            Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged)
-        )
+        return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
 
     def replace_files(
         self, fork: Fork, paths: frozenset[str], staged: Sequence[Staged], note: CommitNote
@@ -227,18 +223,12 @@ class IcebergTable:
                         overwrite.deleteFile(file)
             return self._produce(overwrite, overwrite.addFile, staged, note, MAIN)
 
-        return self._on_main(
-            Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged)
-        )
+        return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
 
-    def redefine(
-        self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote
-    ) -> Committed:
+    def redefine(self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote) -> Committed:
         shape = shape_of(self._iceberg, definition)
         replaced = self._replacement(fork.handle, shape).table()
-        staged = self._effects.perform(
-            Step.LAKE_STAGE, str(self._name), lambda: self._write(replaced, rows)
-        )
+        staged = self._effects.perform(Step.LAKE_STAGE, str(self._name), lambda: self._write(replaced, rows))
         made: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
@@ -291,9 +281,7 @@ class IcebergTable:
 
     def roll_back(self, version: Version, note: CommitNote) -> Committed:
         def build(loaded: Loaded) -> Any:
-            if version not in {
-                str(s.snapshotId()) for s in ancestors(loaded.metadata, loaded.main)
-            }:
+            if version not in {str(s.snapshotId()) for s in ancestors(loaded.metadata, loaded.main)}:
                 raise LakeError("VERSION_NOT_IN_HISTORY", f"{self._name} never stood at {version}")
             check_main(self._name, loaded, loaded.main, note.fence)
             ref = self._iceberg.api.SnapshotRef.branchBuilder(int(version)).build()
@@ -315,11 +303,11 @@ class IcebergTable:
     def current_version(self) -> Version:
         return load(self._iceberg, self._name).main
 
-    def versions(self) -> Sequence[tuple[Version, CommitNote | None]]:
+    def versions(self) -> Sequence[tuple[Version, CommitNote | None, int]]:
         loaded = load(self._iceberg, self._name)
         chain = ancestors(loaded.metadata, loaded.main)
         return [
-            (Version(str(s.snapshotId())), decode(s.summary().get(NOTE_KEY)))
+            (Version(str(s.snapshotId())), decode(s.summary().get(NOTE_KEY)), int(s.timestampMillis()))
             for s in reversed(chain)
         ]
 
@@ -356,6 +344,16 @@ class IcebergTable:
 
         if not done(load(self._iceberg, self._name)):
             self._set(Step.LAKE_TAG, build, done)
+
+    def tags(self) -> Sequence[str]:
+        metadata = load(self._iceberg, self._name).metadata
+        refs = {str(name): metadata.ref(name) for name in metadata.refs().keySet()}
+        found = [
+            (metadata.snapshot(ref.snapshotId()).sequenceNumber(), name)
+            for name, ref in refs.items()
+            if ref.isTag()
+        ]
+        return [name for _, name in sorted(found)]
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -401,9 +399,7 @@ class IcebergTable:
             ask_first=ask_first,
         )
 
-    def _append(
-        self, loaded: Loaded, staged: Sequence[Staged], note: CommitNote, branch: str
-    ) -> Any:
+    def _append(self, loaded: Loaded, staged: Sequence[Staged], note: CommitNote, branch: str) -> Any:
         append = loaded.table.newFastAppend()
         return self._produce(append, append.appendFile, staged, note, branch)
 
@@ -434,9 +430,7 @@ class IcebergTable:
     def _own_files(self, loaded: Loaded, snapshot: Any) -> list[str]:
         """Data files, manifests and manifest list that only this snapshot has."""
         io = loaded.table.io()
-        manifests = [
-            m for m in snapshot.allManifests(io) if m.snapshotId() == snapshot.snapshotId()
-        ]
+        manifests = [m for m in snapshot.allManifests(io) if m.snapshotId() == snapshot.snapshotId()]
         paths = [str(file.location()) for file in snapshot.addedDataFiles(io)]
         return [*paths, *(str(m.path()) for m in manifests), str(snapshot.manifestListLocation())]
 

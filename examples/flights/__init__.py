@@ -1,0 +1,1 @@
+"""A year of real flights as an ordinary Spark Declarative Pipelines project."""

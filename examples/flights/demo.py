@@ -1,0 +1,223 @@
+"""The flights of 2013 through a running pipeline: `make demo`.
+
+A replay writes files, `taut run --continuous` turns them into tables, and meanwhile this process
+asks one question over five tables at one checkpoint. In the end the run is stopped, finished once
+more, and every view is compared with its recomputation. Exit code 0 means that all of it held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from examples.flights.checks import TIE_OUT, tie_out
+from examples.flights.child import Run, verify
+from examples.flights.replay import write_reference
+
+__all__ = ["Demo", "main"]
+
+PROJECT = Path(__file__).resolve().parent
+WORK = PROJECT.parents[1] / ".work" / "demo"
+VIEWS = 6
+SECONDS_PER_DAY = 86_400
+ASK_EVERY_SECONDS = 5
+FIRST_CHECKPOINT_SECONDS = 120
+WORST = "SELECT origin, dest, arrived, mean_arrival_delay FROM worst_routes WHERE place = 1"
+
+
+@dataclass
+class Demo:
+    """One demonstration in its work folder, and what went wrong in it."""
+
+    work: Path
+    days: int
+    seconds: int
+    kill: bool
+    problems: list[str] = field(default_factory=list)
+    modes: Counter[str] = field(default_factory=Counter)
+    checks: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def spec(self) -> Path:
+        return self.work / "project" / "spark-pipeline.yml"
+
+    @property
+    def log(self) -> Path:
+        return self.work / "taut.log"
+
+    @property
+    def input(self) -> Path:
+        return self.work / "input"
+
+    def say(self, line: str) -> None:
+        print(f"{time.monotonic() - self.started:6.1f} s  {line}", flush=True)
+
+    def problem(self, line: str) -> None:
+        self.problems.append(line)
+        self.say(f"PROBLEM     {line}")
+
+    def prepare(self) -> None:
+        """A fresh work folder with a copy of the project that stores beside it."""
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.copytree(
+            PROJECT / "transformations",
+            self.spec.parent / "transformations",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+        spec = yaml.safe_load((PROJECT / "spark-pipeline.yml").read_text())
+        spec["storage"] = (self.work / "storage").as_uri()
+        self.spec.write_text(yaml.safe_dump(spec, sort_keys=False))
+        # Streams want their folders before the first file.
+        write_reference(self.input)
+        os.environ["FLIGHTS_INPUT"] = str(self.input)
+
+    def start_replay(self) -> subprocess.Popen[bytes]:
+        speed = self.days * SECONDS_PER_DAY / self.seconds
+        command = [sys.executable, "-m", "examples.flights.replay", "--into", str(self.input)]
+        command += ["--days", str(self.days), "--speed", str(speed)]
+        self.say(f"replay      {self.days} days of 2013 in {self.seconds} s")
+        return subprocess.Popen(command, cwd=PROJECT.parents[1], stdout=subprocess.DEVNULL)
+
+    def start_run(self, *more: str) -> Run:
+        return Run(["--spec", str(self.spec), *more], self.log, self.say)
+
+    def ask(self, reader: Any, checkpoint: int | None) -> int:
+        """Whether five tables agree at one checkpoint; returns the number of reports there."""
+        from tautochrone.errors import CheckpointUnavailableError
+
+        try:
+            rows = reader.sql(TIE_OUT, consistency="strong", checkpoint=checkpoint).collect()
+        except CheckpointUnavailableError as error:
+            # Expired since we heard of it, or not published yet: the next one will do.
+            self.say(f"query       {error.error_class}")
+            return 0
+        answer = tie_out(row.asDict() for row in rows)
+        self.checks += 1
+        place = "newest checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
+        self.say(f"query       {place}: {answer}")
+        if not answer.holds:
+            self.problem(f"{place} does not tie out")
+        return answer.reports
+
+    def live(self, replay: subprocess.Popen[bytes]) -> None:
+        """Run, ask and (when told) kill, until the replay is over and the run was stopped."""
+        import tautochrone
+
+        run = self.start_run("--continuous", "--interval", "5s")
+        try:
+            if not self.first_checkpoint(run):
+                return
+            with tautochrone.connect(self.spec) as reader:
+                while run.alive:
+                    self.ask(reader, run.checkpoint)
+                    if replay.poll() is not None:
+                        break
+                    if self.kill and time.monotonic() - self.started > self.seconds / 2:
+                        run = self.restart(run)
+                    time.sleep(ASK_EVERY_SECONDS)
+            if not run.alive:
+                self.problem(f"the run ended by itself: {run.state or 'no state'}, see {self.log}")
+            code = run.stop()
+            if code != 0:
+                self.problem(f"the run ended with exit code {code}, see {self.log}")
+        finally:
+            run.kill()
+            self.modes += run.modes
+
+    def first_checkpoint(self, run: Run) -> bool:
+        deadline = time.monotonic() + FIRST_CHECKPOINT_SECONDS
+        while run.checkpoint is None and run.alive and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if run.checkpoint is None:
+            self.problem(f"no checkpoint from the run, see {self.log}")
+        return run.checkpoint is not None
+
+    def restart(self, run: Run) -> Run:
+        """Kill the run and start it again, once."""
+        self.say("kill -9     in the middle of whatever it does, then start again")
+        run.kill()
+        self.modes += run.modes
+        self.kill = False
+        again = self.start_run("--continuous", "--interval", "5s")
+        # Readers go on asking while nothing runs: their checkpoint needs no writer.
+        again.checkpoint = run.checkpoint
+        return again
+
+    def finish(self) -> None:
+        """What is left in the folder, the last question, and the recomputation of all views."""
+        import tautochrone
+
+        last = self.start_run()
+        if last.wait(180) != 0:
+            self.problem(f"the last run failed, see {self.log}")
+        self.modes += last.modes
+        sent = sum(_lines(file) for file in (self.input / "events").glob("*.json"))
+        with tautochrone.connect(self.spec) as reader:
+            read = self.ask(reader, None)
+            if read != sent:
+                self.problem(f"{sent:,} reports were sent, {read:,} are in the tables")
+            for row in reader.sql(WORST).collect():
+                self.say(
+                    f"worst route {row['origin']} to {row['dest']}: "
+                    f"{row['mean_arrival_delay']} minutes over {row['arrived']} flights"
+                )
+        code, findings = verify(self.spec, self.log)
+        for found in findings:
+            equal = "equal" if found["equal"] else "DIFFERENT"
+            name = str(found["dataset"]).rsplit(".", 1)[-1]
+            self.say(f"verify      {name:<22} checkpoint {found.get('checkpoint')}  {equal}")
+        different = [found for found in findings if not found["equal"]]
+        if code != 0 or different or len(findings) < VIEWS:
+            self.problem(f"verify: exit code {code}, {len(findings)} views, see {self.log}")
+
+    def summary(self) -> int:
+        modes = ", ".join(f"{count} {mode}" for mode, count in self.modes.most_common())
+        self.say(f"refreshes   {modes or 'none'}")
+        self.say(f"questions   {self.checks} asked, each at one checkpoint")
+        for line in self.problems:
+            self.say(f"PROBLEM     {line}")
+        if not self.checks:
+            self.say("PROBLEM     no question was answered")
+        held = not self.problems and self.checks > 0
+        self.say("everything ties out" if held else "NOT everything held")
+        return 0 if held else 1
+
+
+def _lines(file: Path) -> int:
+    return file.read_bytes().count(b"\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.flights.demo", description=__doc__)
+    parser.add_argument("--days", type=int, default=31, help="days of 2013 to replay (31)")
+    parser.add_argument("--seconds", type=int, default=60, help="how long the replay takes (60)")
+    parser.add_argument("--kill", action="store_true", help="kill -9 the run once and go on")
+    given = parser.parse_args(arguments)
+    demo = Demo(WORK, given.days, given.seconds, given.kill)
+    demo.prepare()
+    replay = demo.start_replay()
+    try:
+        demo.live(replay)
+        replay.wait()
+        if not demo.problems:
+            demo.finish()
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        replay.kill()
+        replay.wait()
+    return demo.summary()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

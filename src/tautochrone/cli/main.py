@@ -1,0 +1,119 @@
+"""`taut`: parse, dispatch, render errors. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from tautochrone.errors import TautochroneError
+
+__all__ = ["entry", "main"]
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="taut",
+        description="Run a Spark Declarative Pipelines project exactly-once, incrementally, "
+        "with every table at the same instant.",
+    )
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, text: str, *, reads: bool = False, spark: bool = True) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+        added.add_argument("--spec", metavar="PATH", help="the pipeline spec; searched upwards without it")
+        if spark:
+            added.add_argument("--conf", action="append", default=[], metavar="K=V", help="a Spark setting")
+            added.add_argument("--master", metavar="URL", help="the Spark master (default local[*])")
+        if reads:
+            added.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
+        return added
+
+    init = commands.add_parser("init", help="write a sample project that runs as it is")
+    init.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    init.add_argument("--name", required=True, help="the project's name and folder")
+
+    command("dry-run", "resolve the whole graph and write nothing", reads=True)
+
+    run = command("run", "take in what is there, refresh, publish", reads=True)
+    run.add_argument("--continuous", action="store_true", help="go on until Ctrl-C")
+    run.add_argument("--interval", metavar="5s", help="between checkpoints, with --continuous")
+    run.add_argument(
+        "--refresh", action="append", default=[], metavar="A,B", help="take in data for these only"
+    )
+    run.add_argument("--full-refresh", action="append", default=[], metavar="A,B", help="rebuild these")
+    run.add_argument("--full-refresh-all", action="store_true", help="rebuild everything")
+
+    query = command("query", "any Spark SQL over datasets, at one instant")
+    query.add_argument("sql", help="the query")
+    query.add_argument("--consistency", choices=("strong", "weak"), default="strong")
+    query.add_argument("--checkpoint", type=int, metavar="N", help="read at this checkpoint")
+    query.add_argument("--format", choices=("table", "csv", "json"), default="table")
+
+    status = command("status", "where every dataset stands", reads=True, spark=False)
+    status.add_argument("name", nargs="?", help="one dataset")
+    status.add_argument("--history", action="store_true", help="its refreshes, newest first")
+
+    checkpoints = command("checkpoints", "the newest checkpoints", reads=True, spark=False)
+    checkpoints.add_argument("--limit", type=int, default=20, metavar="N")
+
+    verify = command("verify", "recompute views with plain Spark and compare", reads=True)
+    verify.add_argument("names", nargs="*", help="views (default: all)")
+    verify.add_argument("--checkpoint", type=int, metavar="N", help="at this checkpoint")
+    return parser
+
+
+def _handler(name: str) -> Callable[[argparse.Namespace], int]:
+    if name in ("init", "dry-run"):
+        from tautochrone.cli import project
+
+        return project.init if name == "init" else project.dry_run
+    if name == "run":
+        from tautochrone.cli import run
+
+        return run.run
+    if name in ("status", "checkpoints"):
+        from tautochrone.cli import status
+
+        return status.status if name == "status" else status.checkpoints
+    from tautochrone.cli import reading
+
+    return reading.query if name == "query" else reading.verify_views
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0, 1 for a handled failure, 2 for wrong use."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _handler(options.command)(options)
+    except TautochroneError as error:
+        if options.debug:
+            raise
+        sys.stderr.write(error.render() + "\n")
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return EXIT_FAILED
+    except Exception as error:
+        if options.debug:
+            raise
+        first = (str(error).strip().splitlines() or [""])[0]
+        sys.stderr.write(
+            f"[INTERNAL_ERROR] {type(error).__name__}: {first} SQLSTATE: XX000\n"
+            "  hint: this is a defect of Tautochrone; run again with --debug and report it\n"
+        )
+        return EXIT_USAGE
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,73 @@
+"""`taut query` and `taut verify`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from tautochrone.cli.options import options_of
+from tautochrone.cli.output import csv_rows, json_line, table
+
+__all__ = ["query", "verify_views"]
+
+
+def query(arguments: argparse.Namespace) -> int:
+    """Answer one query at one instant."""
+    from tautochrone.service.connect import open_connection
+
+    with open_connection(options_of(arguments)) as connection:
+        frame = connection.sql(
+            arguments.sql, consistency=arguments.consistency, checkpoint=arguments.checkpoint
+        )
+        header = frame.columns
+        rows = frame.collect()
+    if arguments.format == "json":
+        for row in rows:
+            json_line(dict(zip(header, _plain(list(row)), strict=True)))
+    elif arguments.format == "csv":
+        csv_rows(header, [list(row) for row in rows])
+    else:
+        table(header, [list(row) for row in rows])
+    return 0
+
+
+def verify_views(arguments: argparse.Namespace) -> int:
+    """Recompute and compare; 1 when a view differs."""
+    from tautochrone.runtime.selection import find_all
+    from tautochrone.runtime.verify import verify
+    from tautochrone.service.open import Project
+
+    different = False
+    with Project(options_of(arguments), _quiet) as project:
+        definitions, graph = project.analysed()
+        store = project.store()
+        views = find_all(definitions, arguments.names) or list(graph.order)
+        instants = project.instants(store)
+        for verdict in verify(project.base, store, instants, definitions, graph, views, arguments.checkpoint):
+            different = different or verdict.equal is False
+            if arguments.json:
+                line = {**asdict(verdict), "dataset": str(verdict.dataset)}
+                json_line({key: value for key, value in line.items() if key != "reason" or value})
+            else:
+                mark = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
+                tail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
+                sys.stdout.write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {mark}  ({tail})\n")
+    return 1 if different else 0
+
+
+def _quiet(_event: str, /, **_fields: Any) -> None:
+    logging.getLogger(__name__).debug("%s %s", _event, _fields)
+
+
+def _plain(value: Any) -> Any:
+    """Rows inside rows as objects."""
+    if hasattr(value, "asDict"):
+        return {key: _plain(inner) for key, inner in value.asDict().items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    return value

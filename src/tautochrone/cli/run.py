@@ -1,0 +1,41 @@
+"""`taut run`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from types import FrameType
+
+from tautochrone.cli.options import names_of, options_of
+from tautochrone.cli.output import Events
+from tautochrone.errors import SettingsError
+
+__all__ = ["run"]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """One-shot, or continuous until Ctrl-C."""
+    selected = names_of(arguments.refresh), names_of(arguments.full_refresh)
+    if arguments.full_refresh_all and any(selected):
+        raise SettingsError("CONFLICTING_OPTIONS", "--full-refresh-all excludes --refresh and --full-refresh")
+    from tautochrone.runtime.run import Run, RunState
+    from tautochrone.runtime.selection import select
+    from tautochrone.service.open import Project
+
+    with Project(options_of(arguments), Events(as_json=arguments.json)) as project:
+        job = project.job()
+        selection = select(job, *selected, everything=arguments.full_refresh_all)
+        execution = Run(job, selection)
+
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            # The second Ctrl-C is meant: let Python end the process.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            execution.stop()
+
+        signal.signal(signal.SIGINT, on_signal)
+        signal.signal(signal.SIGTERM, on_signal)
+        if arguments.continuous:
+            state = execution.continuously(project.settings.interval_ms)
+        else:
+            state = execution.once()
+    return 1 if state is RunState.FAILED else 0

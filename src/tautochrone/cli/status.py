@@ -1,0 +1,110 @@
+"""`taut status` and `taut checkpoints`: from the store alone, without Spark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from tautochrone.cli.options import options_of
+from tautochrone.cli.output import json_line, table
+from tautochrone.errors import MetaError
+from tautochrone.meta import MetaStore
+from tautochrone.model.names import TableName
+from tautochrone.service.connect import existing_store
+from tautochrone.service.locate import locate
+
+__all__ = ["checkpoints", "status"]
+
+
+@contextmanager
+def _store(arguments: argparse.Namespace) -> Iterator[MetaStore]:
+    _, settings = locate(options_of(arguments))
+    with existing_store(settings) as store:
+        yield store
+
+
+def _when(at_ms: int | None) -> str | None:
+    if at_ms is None:
+        return None
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Every dataset, or the history of one."""
+    with _store(arguments) as store:
+        found = store.status()
+        if arguments.name:
+            found = tuple(s for s in found if _means(s.dataset, arguments.name))
+            if not found:
+                raise MetaError("DATASET_NOT_FOUND", f"No dataset is called {arguments.name}")
+        if arguments.history:
+            for entry in found:
+                _history(store, entry.dataset, as_json=arguments.json)
+            return 0
+    lines = [
+        {
+            "dataset": str(s.dataset),
+            "kind": s.kind,
+            "checkpoint": s.checkpoint,
+            "mode": None if s.mode is None else str(s.mode),
+            "reason": s.reason,
+            "lag_ms": s.lag_ms,
+            "error": s.error,
+        }
+        for s in found
+    ]
+    _show(lines, ("dataset", "kind", "checkpoint", "mode", "lag_ms", "error"), as_json=arguments.json)
+    return 0
+
+
+def _history(store: MetaStore, dataset: TableName, *, as_json: bool) -> None:
+    lines = [
+        {
+            "dataset": str(record.dataset),
+            "checkpoint": int(record.checkpoint),
+            "mode": None if record.refresh is None else str(record.refresh.mode),
+            "reason": None if record.refresh is None else record.refresh.reason,
+            "rows_inserted": None if record.refresh is None else record.refresh.rows_inserted,
+            "rows_deleted": None if record.refresh is None else record.refresh.rows_deleted,
+            "duration_ms": None if record.refresh is None else record.refresh.duration_ms,
+            "error": record.error,
+            "finished_at": _when(record.finished_at_ms),
+        }
+        for record in store.history(dataset)
+    ]
+    _show(
+        lines,
+        ("checkpoint", "mode", "rows_inserted", "rows_deleted", "duration_ms", "reason", "error"),
+        as_json=as_json,
+    )
+
+
+def checkpoints(arguments: argparse.Namespace) -> int:
+    """The newest checkpoints, newest first."""
+    with _store(arguments) as store:
+        lines = [
+            {
+                "checkpoint": int(c.number),
+                "state": str(c.state),
+                "cut_at": _when(c.cut_at_ms),
+                "published_at": _when(c.published_at_ms),
+                "roots": {str(name): version for name, version in c.roots.items()},
+            }
+            for c in store.checkpoints(arguments.limit)
+        ]
+    _show(lines, ("checkpoint", "state", "cut_at", "published_at"), as_json=arguments.json)
+    return 0
+
+
+def _means(dataset: TableName, text: str) -> bool:
+    return text.lower() in (str(dataset).lower(), dataset.without_catalog.lower(), dataset.table.lower())
+
+
+def _show(lines: list[dict[str, object]], columns: tuple[str, ...], *, as_json: bool) -> None:
+    if as_json:
+        for line in lines:
+            json_line(line)
+    else:
+        table(columns, [[line[column] for column in columns] for line in lines])

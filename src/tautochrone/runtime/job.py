@@ -1,0 +1,151 @@
+"""One job: a pipeline's project bound to its lake, its store and its fence.
+
+Everything else in `runtime` takes a `Job` and does one thing with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from tautochrone.meta.store import MetaStore
+from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.events import Emit
+from tautochrone.model.instants import InstantServer
+from tautochrone.model.lake import CommitNote, LakeCatalog, LakeTable
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.refresh import Refresh, RefreshMode
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.project.settings import Settings
+from tautochrone.project.spec import PipelineSpec
+
+__all__ = ["Job", "Journal"]
+
+
+@dataclass(slots=True)
+class Journal:
+    """The store, seen by the owner of a job: every write carries its fence and is a named step."""
+
+    store: MetaStore
+    name: str
+    effects: Effects
+    fence: Fence = Fence(0)
+
+    def report(self, table: TableName, version: Version) -> None:
+        self.effects.perform(
+            Step.META_REPORT, str(table), lambda: self.store.report(self.name, self.fence, {table: version})
+        )
+
+    def open(self, roots: Mapping[TableName, Version], cut_at_ms: int, at_least: int = 0) -> Checkpoint:
+        return self.effects.perform(
+            Step.META_OPEN,
+            self.name,
+            lambda: self.store.open_checkpoint(self.name, self.fence, roots, cut_at_ms, at_least=at_least),
+        )
+
+    def version(self, number: CheckpointNumber, table: TableName, version: Version, refresh: Refresh) -> None:
+        self.effects.perform(
+            Step.META_VERSION,
+            str(table),
+            lambda: self.store.record_version(self.name, self.fence, number, table, version, refresh),
+        )
+
+    def failure(
+        self, number: CheckpointNumber, table: TableName, error: str, mode: RefreshMode | None = None
+    ) -> None:
+        self.effects.perform(
+            Step.META_FAILURE,
+            str(table),
+            lambda: self.store.record_failure(self.name, self.fence, number, table, error, mode),
+        )
+
+    def publish(self, number: CheckpointNumber, at_ms: int) -> None:
+        self.effects.perform(
+            Step.META_PUBLISH, self.name, lambda: self.store.publish(self.name, self.fence, number, at_ms)
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """See the module docstring. `tables` is filled by the takeover."""
+
+    spec: PipelineSpec
+    settings: Settings
+    base: SparkSession
+    lake: LakeCatalog
+    journal: Journal
+    instants: InstantServer
+    effects: Effects
+    emit: Emit
+    definitions: Definitions
+    graph: Graph
+    tables: dict[TableName, LakeTable] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.settings.job
+
+    @property
+    def store(self) -> MetaStore:
+        return self.journal.store
+
+    def note(self, **fields: object) -> CommitNote:
+        """A note of this run; `fields` are those of `CommitNote`."""
+        return CommitNote(
+            pipeline=self.spec.name,
+            job=self.name,
+            fence=self.journal.fence,
+            store=self.store.incarnation,
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def flows(self, table: TableName) -> list[ResolvedFlow]:
+        return [resolved for resolved in self.graph.flows.values() if resolved.flow.target == table]
+
+    def is_view(self, table: TableName) -> bool:
+        return self.definitions.datasets[table].kind is DatasetKind.MATERIALIZED_VIEW
+
+    def outside_flows(self, table: TableName) -> list[ResolvedFlow]:
+        """Flows that read from outside the lake: ingestion."""
+        if self.is_view(table):
+            return []
+        return [flow for flow in self.flows(table) if not flow.inputs.stream]
+
+    def derived_flows(self, table: TableName) -> list[ResolvedFlow]:
+        """Flows that read a stream of lake tables: brought to each cut."""
+        return [flow for flow in self.flows(table) if not self.is_view(table) and flow.inputs.stream]
+
+    @property
+    def root_tables(self) -> list[TableName]:
+        """Datasets that only ingestion writes: their version at a cut is what was reported."""
+        return [t for t in self.graph.order if not self.is_view(t) and not self.derived_flows(t)]
+
+    @property
+    def derived_tables(self) -> list[TableName]:
+        """Datasets that are brought to each cut, in topological order."""
+        roots = set(self.root_tables)
+        return [table for table in self.graph.order if table not in roots]
+
+    def inputs(self, table: TableName) -> frozenset[TableName]:
+        """Lake tables that a dataset's flows read."""
+        found: set[TableName] = set()
+        for flow in self.flows(table):
+            found |= flow.inputs.tables
+        return frozenset(found - {table})
+
+    @property
+    def outsiders(self) -> frozenset[TableName]:
+        """Lake tables that the pipeline reads and does not write."""
+        read: set[TableName] = set()
+        for table in self.graph.order:
+            read |= self.inputs(table)
+        return frozenset(read - set(self.graph.order))
+
+    def fingerprint(self, table: TableName) -> str:
+        """Of all flows of a dataset together."""
+        return "+".join(sorted(flow.fingerprint for flow in self.flows(table)))

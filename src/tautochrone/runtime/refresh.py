@@ -1,0 +1,178 @@
+"""Bringing one materialized view to a checkpoint. Deterministic in (query, old cut, new cut), so a
+refresh that was interrupted is simply done again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.errors import RefreshError, TautochroneError
+from tautochrone.ingest.flow import align
+from tautochrone.model.lake import CommitNote, Committed, Fork, LakeTable, TableDefinition
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.project.graph import ResolvedFlow
+from tautochrone.runtime.choose import Choice
+from tautochrone.runtime.job import Job
+from tautochrone.spark.bags import difference, incomparable, survivors
+from tautochrone.spark.errors import problem_of
+from tautochrone.spark.plans import substitute_leaves
+
+__all__ = ["Refreshed", "refresh_view"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """The version that a view has for the checkpoint, and what it took."""
+
+    version: Version
+    refresh: Refresh
+
+
+def refresh_view(
+    job: Job,
+    table: TableName,
+    number: CheckpointNumber,
+    choice: Choice,
+    fork: Fork,
+    inputs: Mapping[TableName, Version],
+    session: SparkSession,
+) -> Refreshed:
+    """Compute and commit. `session` shows the lake at the target; `fork` is the view's table.
+
+    Raises:
+        RefreshError: the query failed; the view's old version stays.
+        ConflictError: somebody else moved the table.
+    """
+    flow = job.flows(table)[0]
+    note = job.note(
+        checkpoint=number,
+        mode=str(choice.mode),
+        definition=job.fingerprint(table),
+        inputs={str(name): version for name, version in inputs.items()},
+    )
+    worker = _Worker(job, job.tables[table], flow, fork, note, session)
+    try:
+        if choice.mode is RefreshMode.APPEND:
+            return worker.append(choice)
+        if choice.mode is RefreshMode.FULL:
+            return worker.full(choice)
+        return worker.diff(choice)
+    except PySparkException as error:
+        problem = problem_of(error)
+        raise RefreshError(
+            problem.error_class,
+            f"{table} could not be refreshed: {problem.message}",
+            sqlstate=problem.sqlstate,
+            location=str(job.definitions.datasets[table].location),
+            hint="its old version stays readable; the next checkpoint tries again",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    job: Job
+    table: LakeTable
+    flow: ResolvedFlow
+    fork: Fork
+    note: CommitNote
+    session: SparkSession
+
+    def append(self, choice: Choice) -> Refreshed:
+        def delta(name: TableName, _occurrence: int) -> Mapping[str, str] | None:
+            if name not in choice.ranges:
+                return None
+            source = self.job.tables.get(name) or self.job.lake.load(name)
+            return source.read_options(*choice.ranges[name])
+
+        rows = substitute_leaves(self.session, self._query(), delta, self.table.name.catalog)
+        staged = self.table.stage(self.fork, rows)
+        if staged.rows == 0:
+            return self._unchanged(choice)
+        done = self.table.commit_staged(self.fork, [staged], self.note)
+        return self._done(choice, done, inserted=staged.rows)
+
+    def full(self, choice: Choice) -> Refreshed:
+        before = self._stored_rows()
+        schema = self.job.graph.schemas[self.table.name]
+        if self.fork.note is not None and self.fork.note.mode is not None and self._stored_schema() != schema:
+            dataset = self.job.definitions.datasets[self.table.name]
+            definition = TableDefinition(
+                name=self.table.name,
+                schema=schema,
+                comment=dataset.comment,
+                partition_columns=dataset.partition_columns,
+                cluster_columns=dataset.cluster_columns,
+                properties=dataset.properties,
+            )
+            done = self.table.redefine(self.fork, definition, self._query(), self.note)
+            return self._done(choice, done, inserted=done.rows_inserted, deleted=before)
+        staged = self.table.stage(self.fork, self._query())
+        if before:
+            done = self.table.replace_rows(self.fork, [staged], self.note)
+        else:
+            done = self.table.commit_staged(self.fork, [staged], self.note)
+        return self._done(choice, done, inserted=staged.rows, deleted=before)
+
+    def diff(self, choice: Choice) -> Refreshed:
+        new = self._query()
+        column = incomparable(new.schema)
+        if column is not None:
+            reason = f"{choice.reason}; column {column} cannot be compared"
+            return self.full(Choice(RefreshMode.FULL, reason))
+        old = self.table.read(self.job.base, self.fork.version).select(*new.columns, "_file", "_pos")
+        found = difference(old, new)
+        if found.inserted == 0 and found.deleted == 0:
+            return self._unchanged(choice)
+        if found.deleted == 0:
+            staged = self.table.stage(self.fork, found.inserts)
+            done = self.table.commit_staged(self.fork, [staged], self.note)
+        else:
+            rows = survivors(old, found).unionByName(found.inserts)
+            staged = self.table.stage(self.fork, rows)
+            done = self.table.replace_files(self.fork, found.files, [staged], self.note)
+        return self._done(choice, done, inserted=found.inserted, deleted=found.deleted)
+
+    def _query(self) -> DataFrame:
+        """The view's definition at the target, with the columns of its table."""
+        self.job.definitions.prepare(self.session, self.flow.views)
+        return align(
+            self.flow.flow.evaluate(self.session),
+            self.job.graph.schemas[self.table.name],
+            self.flow.flow.name,
+        )
+
+    def _stored_rows(self) -> int:
+        if self.fork.note is None or self.fork.note.mode is None:
+            return 0
+        return self.table.read(self.job.base, self.fork.version).count()
+
+    def _stored_schema(self) -> object:
+        return self.job.lake.schema(self.table.name)
+
+    def _unchanged(self, choice: Choice) -> Refreshed:
+        return self._result(choice, self.fork.version, 0, 0)
+
+    def _done(self, choice: Choice, done: Committed, inserted: int = 0, deleted: int = 0) -> Refreshed:
+        return self._result(choice, done.version, inserted, deleted)
+
+    def _result(self, choice: Choice, version: Version, inserted: int, deleted: int) -> Refreshed:
+        node = NodeRefresh(node="query", mode=choice.mode, reason=choice.reason)
+        return Refreshed(
+            version,
+            Refresh(
+                mode=choice.mode,
+                reason=choice.reason,
+                rows_inserted=inserted,
+                rows_deleted=deleted,
+                nodes=(node,),
+            ),
+        )
+
+
+def as_text(error: Exception) -> str:
+    """An error as history keeps it."""
+    return str(error) if isinstance(error, TautochroneError) else f"{type(error).__name__}: {error}"

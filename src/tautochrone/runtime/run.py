@@ -1,0 +1,205 @@
+"""The checkpoint loop.
+
+ingest (never waits)  ‖  cut → open n → refresh derived datasets → publish n → cut → …
+
+No news: no number, no commit, no Spark job. One target at a time: an open target of an earlier
+run is finished before anything new is cut.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from enum import StrEnum
+
+from tautochrone.errors import FencedError, TautochroneError
+from tautochrone.ingest.flow import FlowQuery
+from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.instants import NEWEST
+from tautochrone.model.names import TableName, Version
+from tautochrone.runtime.cut import Cut, take_cut, what_changed
+from tautochrone.runtime.job import Job
+from tautochrone.runtime.outsiders import tag_cut
+from tautochrone.runtime.selection import Selection
+from tautochrone.runtime.streams import Streams
+from tautochrone.runtime.takeover import clear, take_over
+from tautochrone.runtime.target import Target
+
+__all__ = ["Run", "RunState"]
+
+
+class RunState(StrEnum):
+    """How a run ended, in SDP's words."""
+
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+class Run:
+    """One execution of a job. Make it, call `once` or `continuously`, ask `state`."""
+
+    def __init__(self, job: Job, selection: Selection = Selection()) -> None:
+        self._job = job
+        self._selection = selection
+        self._streams = Streams(job, selection.full)
+        self._stopping = threading.Event()
+        self._problems: dict[str, str] = {}
+        job.instants.show(f"published-{job.name}", self._published)
+
+    def stop(self) -> None:
+        """Ask for an orderly end: the running batch and the open checkpoint are finished first."""
+        self._stopping.set()
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is broken now: flow or dataset → error."""
+        return dict(self._problems)
+
+    def once(self) -> RunState:
+        """Take what is available now, publish it, end."""
+        queries = self._begin(availableNow=True)
+        for query in queries:
+            try:
+                query.wait()
+            except TautochroneError as error:
+                self._flow_failed(query, error)
+        self._checkpoint()
+        return self._finish()
+
+    def continuously(self, interval_ms: int) -> RunState:
+        """Until `stop`: ingest, and publish a checkpoint at most every `interval_ms`."""
+        queries = self._begin(processingTime=f"{interval_ms} milliseconds")
+        try:
+            while not self._stopping.is_set():
+                started = time.monotonic()
+                self._watch(queries)
+                self._checkpoint()
+                rest = interval_ms / 1000 - (time.monotonic() - started)
+                self._stopping.wait(max(0.0, rest))
+        finally:
+            for query in queries:
+                query.stop()
+        self._watch(queries)
+        self._checkpoint()
+        return self._finish()
+
+    def _begin(self, **trigger: object) -> list[FlowQuery]:
+        take_over(self._job)
+        for table in self._job.graph.order:
+            if table in self._selection.full:
+                clear(self._job, table)
+        self._target = Target(self._job, self._streams, self._selection.full)
+        return self._start_ingestion(**trigger)
+
+    # -- ingestion --------------------------------------------------------------------------------
+
+    def _start_ingestion(self, **trigger: object) -> list[FlowQuery]:
+        started = []
+        wanted = self._selection.ingest
+        for table in self._job.graph.order:
+            for flow in self._job.outside_flows(table) if wanted is None or table in wanted else []:
+                query = self._streams.query(table, flow)
+                try:
+                    query.start(self._streams.session(flow), **trigger)
+                    started.append(query)
+                except TautochroneError as error:
+                    self._flow_failed(query, error)
+        return started
+
+    def _watch(self, queries: list[FlowQuery]) -> None:
+        for query in queries:
+            problem = query.failure()
+            if problem is not None and query.flow.name not in self._problems:
+                self._flow_failed(query, problem)
+
+    def _flow_failed(self, query: FlowQuery, error: TautochroneError) -> None:
+        if isinstance(error, FencedError):
+            raise error
+        self._problems[query.flow.name] = str(error)
+        self._job.emit(
+            "flow_failed",
+            flow=query.flow.name,
+            dataset=str(query.committer.table.name),
+            error=str(error),
+            hint=error.hint,
+        )
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        """Finish an open target, then cut and publish a new one if there is news."""
+        job = self._job
+        open_target = job.store.open_target(job.name)
+        if open_target is not None:
+            self._bring(open_target, {})
+        latest = job.store.latest_published(job.name)
+        last = {} if latest is None else dict(job.store.versions_at(latest.number))
+        cut = take_cut(job)
+        if not self._news(cut, last, latest):
+            job.emit("no_news", checkpoint=None if latest is None else int(latest.number))
+            return
+        if job.settings.tag_outsiders:
+            tag_cut(job, cut)
+        checkpoint = job.journal.open(cut.roots, round(time.time() * 1000))
+        self._bring(checkpoint, cut.missing)
+
+    def _news(self, cut: Cut, last: dict[TableName, Version], latest: Checkpoint | None) -> bool:
+        """Roots moved, or a dataset is not where it should be: new, redefined, failed, unversioned."""
+        moved = what_changed(self._job, cut, last)
+        if moved or latest is None:
+            return True
+        return any(self._unsettled(table, last) for table in self._job.derived_tables)
+
+    def _unsettled(self, table: TableName, last: dict[TableName, Version]) -> bool:
+        if table not in last:
+            # Failed at the newest checkpoint, or never built. In a loop, trying again without news
+            # would fail the same way.
+            return str(table) not in self._problems
+        return self._target.wants_comparison(table) or self._redefined(table)
+
+    def _redefined(self, table: TableName) -> bool:
+        if not self._job.is_view(table) or table in self._target.settled:
+            return False
+        note = self._job.tables[table].fork().note
+        self._target.settled.add(table)
+        return note is not None and note.definition != self._job.fingerprint(table)
+
+    def _bring(self, checkpoint: Checkpoint, missing: dict[TableName, str]) -> None:
+        job = self._job
+        started = time.monotonic()
+        failures = self._target.bring(checkpoint, self._last_complete(), missing)
+        for table in job.graph.order:
+            self._problems.pop(str(table), None)
+        self._problems.update({str(table): text for table, text in failures.items()})
+        job.journal.publish(checkpoint.number, round(time.time() * 1000))
+        job.emit(
+            "checkpoint",
+            checkpoint=int(checkpoint.number),
+            state="published",
+            failed=sorted(str(table) for table in failures),
+            duration_ms=round((time.monotonic() - started) * 1000),
+        )
+
+    def _last_complete(self) -> dict[TableName, dict[TableName, Version]]:
+        """For each dataset the versions of all tables at its last complete checkpoint."""
+        store = self._job.store
+        at: dict[int, dict[TableName, Version]] = {}
+        found: dict[TableName, dict[TableName, Version]] = {}
+        for status in store.status():
+            if status.checkpoint is not None:
+                if status.checkpoint not in at:
+                    at[status.checkpoint] = store.versions_at(status.checkpoint)
+                found[status.dataset] = at[status.checkpoint]
+        return found
+
+    def _published(self, table: TableName) -> Version | str | None:
+        latest = self._job.store.latest_published(self._job.name)
+        if latest is None:
+            return None if table in self._job.tables else NEWEST
+        return self._job.store.versions_at(latest.number).get(table, NEWEST)
+
+    def _finish(self) -> RunState:
+        state = RunState.FAILED if self._problems else RunState.COMPLETED
+        self._job.emit("run", state=str(state), problems=sorted(self._problems))
+        return state

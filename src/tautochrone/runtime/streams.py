@@ -1,0 +1,78 @@
+"""The streaming flows of a job: from resolved flows to queries bound to tables and folders."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from tautochrone.ingest.committer import TableCommitter
+from tautochrone.ingest.files import Files
+from tautochrone.ingest.flow import FlowQuery
+from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.model.lake import CommitNote
+from tautochrone.model.names import TableName, Version
+from tautochrone.project.graph import ResolvedFlow
+from tautochrone.runtime.job import Job
+from tautochrone.spark.session import reader_session, use_database
+
+__all__ = ["Streams"]
+
+
+class Streams:
+    """Makes and remembers the job's stream queries, one per flow."""
+
+    def __init__(self, job: Job, full: frozenset[TableName] = frozenset()) -> None:
+        self._job = job
+        self._full = full
+        self._files = Files(job.base)
+        self._committers: dict[TableName, TableCommitter] = {}
+        self._queries: dict[str, FlowQuery] = {}
+
+    def query(self, table: TableName, flow: ResolvedFlow) -> FlowQuery:
+        """The flow's query. The first call reads the table's position."""
+        name = flow.flow.name
+        if name not in self._queries:
+            note = self._job.tables[table].fork().note
+            self._queries[name] = FlowQuery(
+                flow=flow.flow,
+                stateful=flow.stateful,
+                schema=self._job.graph.schemas[table],
+                committer=self._committer(table),
+                folder=self._folder(table, name),
+                effects=self._job.effects,
+                emit=self._job.emit,
+                position=None if note is None else note.positions.get(name),
+            )
+        return self._queries[name]
+
+    def committer_note(self, table: TableName, note: CommitNote) -> None:
+        """What the table's next commits say about themselves."""
+        self._committer(table).note = note
+
+    def session(self, flow: ResolvedFlow) -> SparkSession:
+        """Where an ingestion flow is evaluated: datasets that it joins with are read at the newest
+        published checkpoint."""
+        job = self._job
+        catalog = job.settings.catalog.name
+        session = reader_session(job.base, catalog, job.instants.uri, f"published-{job.name}")
+        use_database(session, catalog, flow.flow.scope.namespace[0], create=False)
+        job.definitions.prepare(session, flow.views)
+        return session
+
+    def _committer(self, table: TableName) -> TableCommitter:
+        if table not in self._committers:
+            self._committers[table] = TableCommitter(
+                table=self._job.tables[table], note=self._job.note(), report=self._report
+            )
+        return self._committers[table]
+
+    def _report(self, table: TableName, version: Version) -> None:
+        self._job.journal.report(table, version)
+
+    def _folder(self, table: TableName, flow: str) -> CheckpointFolder:
+        place = "/".join((table.catalog, *table.namespace, table.table, flow))
+        storage = self._job.settings.storage
+        root = f"{storage}/_checkpoints/{place}"
+        number = max((int(n) for n in self._files.names(root) if n.isdigit()), default=-1)
+        # A full refresh starts in a folder of its own, as Spark's does.
+        number = number + 1 if table in self._full else max(number, 0)
+        return CheckpointFolder(self._files, f"{root}/{number}", f"{storage}/_positions/{place}/{number}")

@@ -1,0 +1,156 @@
+"""Becoming the owner of a job.
+
+    1. register the topology        2. raise the fence, above the store's and above any in the lake
+    3. create missing tables        4. per table: commit what was prepared, then fence main
+    5. fill an empty store from the lake     6. report roots that moved unreported
+
+After 4 nothing that an older owner prepared can land: main is no longer its parent. What it prepared
+and could not commit is committed by us first, without reading its source again.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from tautochrone.errors import LakeError
+from tautochrone.meta.jobs import DatasetEntry
+from tautochrone.meta.rebuild import LakeVersion
+from tautochrone.model.effects import Step
+from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
+from tautochrone.model.names import Fence, TableName
+from tautochrone.runtime.job import Job
+
+__all__ = ["clear", "take_over"]
+
+
+def take_over(job: Job) -> None:
+    """See the module docstring; every step may be repeated.
+
+    Raises:
+        LakeError: a table of that name belongs to somebody else.
+    """
+    entries = [
+        DatasetEntry(
+            table, str(job.definitions.datasets[table].kind), job.fingerprint(table), job.inputs(table)
+        )
+        for table in job.graph.order
+    ]
+    existing = {table: job.lake.load(table) for table in job.graph.order if job.lake.exists(table)}
+    seen = _highest_fence(job, existing)
+    _rebuild(job, existing)
+    store, journal = job.store, job.journal
+    job.effects.perform(Step.META_START, job.name, lambda: store.start_run(job.spec.name, job.name, entries))
+    journal.fence = job.effects.perform(
+        Step.META_TAKE_OVER, job.name, lambda: store.take_over(job.name, at_least=seen)
+    )
+    with ThreadPoolExecutor(job.settings.parallelism) as pool:
+        for table in existing.values():
+            job.tables[table.name] = table
+        list(pool.map(lambda table: _settle(job, table), existing.values()))
+    for name in job.graph.order:
+        if name not in existing:
+            job.tables[name] = job.lake.create(_definition(job, name), job.note())
+    _report_roots(job)
+    job.emit("takeover", job=job.name, fence=int(journal.fence))
+
+
+def clear(job: Job, name: TableName) -> None:
+    """Empty a streaming table for a full refresh: rows and positions in one commit. Readers keep the
+    old rows until the next checkpoint is published. Views are replaced by their refresh instead."""
+    if job.is_view(name):
+        return
+    table = job.tables[name]
+    done = table.replace_rows(table.fork(), [], job.note(reset=True))
+    if name in job.root_tables:
+        job.journal.report(name, done.version)
+    job.emit(
+        "full_refresh",
+        dataset=str(name),
+        invalidates=[str(reader) for reader in job.graph.downstream(name)],
+        reason="its rows and positions were dropped; streaming tables that read it need one too",
+    )
+
+
+def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
+    highest = Fence(0)
+    for name, table in existing.items():
+        fork = table.fork()
+        if fork.note is None:
+            raise LakeError(
+                "TABLE_ALREADY_EXISTS",
+                f"{name} exists and was not written by a pipeline of ours",
+                hint="rename the dataset, or move the table away",
+                location=str(job.definitions.datasets[name].location),
+                sqlstate="42P07",
+            )
+        if fork.note.pipeline != job.spec.name:
+            raise LakeError(
+                "TABLE_OF_ANOTHER_PIPELINE",
+                f"{name} is written by pipeline {fork.note.pipeline}",
+                hint="one dataset has one producing pipeline: rename one of them",
+                location=str(job.definitions.datasets[name].location),
+                sqlstate="42P07",
+            )
+        highest = max(highest, fork.fence)
+    return highest
+
+
+def _settle(job: Job, table: LakeTable) -> None:
+    """Commit or abort what is prepared, then fence."""
+    for prepared in table.prepared():
+        if prepared.parent == table.current_version():
+            table.commit(prepared, job.journal.fence)
+            job.emit("recommit", dataset=str(table.name), rows=prepared.rows, fence=int(prepared.note.fence))
+        else:
+            table.abort(prepared)
+            job.emit(
+                "abort",
+                dataset=str(table.name),
+                rows=prepared.rows,
+                reason="main moved since the batch was prepared; its source is read again",
+            )
+    table.raise_fence(table.fork(), job.note())
+
+
+def _definition(job: Job, name: TableName) -> TableDefinition:
+    dataset = job.definitions.datasets[name]
+    return TableDefinition(
+        name=name,
+        schema=job.graph.schemas[name],
+        comment=dataset.comment,
+        partition_columns=dataset.partition_columns,
+        cluster_columns=dataset.cluster_columns,
+        properties=dataset.properties,
+    )
+
+
+def _rebuild(job: Job, existing: dict[TableName, LakeTable]) -> None:
+    if not job.store.is_empty():
+        return
+    lake = {
+        name: [
+            LakeVersion(version=version, note=note, committed_at_ms=at_ms)
+            for version, note, at_ms in table.versions()
+        ]
+        for name, table in existing.items()
+    }
+    if not any(version.checkpoint is not None for versions in lake.values() for version in versions):
+        return
+    numbers = job.effects.perform(Step.META_REBUILD, job.name, lambda: job.store.rebuild(lake))
+    job.emit(
+        "rebuilt",
+        job=job.name,
+        checkpoints=[str(number) for number in numbers],
+        reason="the store was empty beside tables that know checkpoints",
+    )
+
+
+def _report_roots(job: Job) -> None:
+    """A crash between commit and report leaves a version that no cut would take: report it now."""
+    reported = job.store.reported(job.name)
+    for name in job.root_tables:
+        table = job.tables[name]
+        main = table.current_version()
+        known = reported.get(name)
+        if known is None or table.change_between(known, main).kind is not ChangeKind.NONE:
+            job.journal.report(name, main)

@@ -1,0 +1,230 @@
+"""Bringing all derived datasets to one target checkpoint, independent ones in parallel."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import FencedError, RefreshError
+from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.instants import NEWEST
+from tautochrone.model.lake import ChangeKind
+from tautochrone.model.names import TableName, Version
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.runtime.choose import Choice, choose
+from tautochrone.runtime.job import Job
+from tautochrone.runtime.refresh import Refreshed, as_text, refresh_view
+from tautochrone.runtime.streams import Streams
+from tautochrone.spark.session import reader_session, use_database
+
+__all__ = ["Target"]
+
+
+class Target:
+    """The open checkpoint of a job and the versions recorded for it so far.
+
+    One instance serves all checkpoints of a run: sessions are kept, only the versions that they show
+    change from target to target.
+    """
+
+    def __init__(self, job: Job, streams: Streams, full: frozenset[TableName] = frozenset()) -> None:
+        self._job = job
+        self._streams = streams
+        self._lock = threading.Lock()
+        self._shown: dict[TableName, Version] = {}
+        self._sessions: dict[TableName, SparkSession] = {}
+        self._compared: set[TableName] = set()
+        self._full = set(full)
+        self.settled: set[TableName] = set()
+        self._instant = f"refresh-{job.name}"
+        job.instants.show(self._instant, self._lookup)
+
+    def bring(
+        self,
+        checkpoint: Checkpoint,
+        last: Mapping[TableName, Mapping[TableName, Version]],
+        missing: Mapping[TableName, str],
+    ) -> dict[TableName, str]:
+        """Refresh every derived dataset; returns the failures.
+
+        Args:
+            checkpoint: the open target.
+            last: for each dataset the versions of all tables at its last complete checkpoint.
+            missing: roots that could not be read, with the reason.
+        """
+        job = self._job
+        with self._lock:
+            self._shown = {**checkpoint.roots, **job.store.versions_at(checkpoint.number)}
+        failures = dict(missing)
+        todo = list(job.derived_tables)
+        running: dict[Future[str | None], TableName] = {}
+        with ThreadPoolExecutor(job.settings.parallelism, thread_name_prefix="refresh") as pool:
+            while todo or running:
+                waiting = {*todo, *running.values()}
+                for table in [t for t in todo if not job.inputs(t) & waiting]:
+                    todo.remove(table)
+                    blocked = sorted(job.inputs(table) & failures.keys())
+                    if blocked:
+                        failures[table] = self._fail(
+                            checkpoint, table, f"waits for {blocked[0]}", failures[blocked[0]]
+                        )
+                        continue
+                    running[pool.submit(self._one, checkpoint, table, last.get(table))] = table
+                if not running:
+                    continue
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    table = running.pop(future)
+                    problem = future.result()
+                    if problem is not None:
+                        failures[table] = problem
+        return {table: text for table, text in failures.items() if table not in missing}
+
+    def wants_comparison(self, table: TableName) -> bool:
+        """Whether a view must be compared although no lake table moved."""
+        return table in self._full or (self._job.is_view(table) and self._unversioned(table) is not None)
+
+    def _lookup(self, table: TableName) -> Version | str | None:
+        with self._lock:
+            version = self._shown.get(table)
+        known = version is not None or table in self._job.tables
+        return version if known else NEWEST
+
+    def _one(
+        self, checkpoint: Checkpoint, table: TableName, last: Mapping[TableName, Version] | None
+    ) -> str | None:
+        job = self._job
+        started = time.monotonic()
+        try:
+            if job.is_view(table):
+                found = self._view(checkpoint, table, last)
+            else:
+                found = self._stream(checkpoint, table, last)
+        except FencedError:
+            raise
+        except Exception as error:
+            return self._fail(checkpoint, table, as_text(error), None)
+        refresh = replace(found.refresh, duration_ms=round((time.monotonic() - started) * 1000))
+        job.journal.version(checkpoint.number, table, found.version, refresh)
+        with self._lock:
+            self._shown[table] = found.version
+        job.emit(
+            "refresh",
+            dataset=str(table),
+            checkpoint=int(checkpoint.number),
+            mode=str(refresh.mode),
+            nodes=[{"node": n.node, "mode": str(n.mode), "reason": n.reason} for n in refresh.nodes],
+            reason=refresh.reason,
+            rows_inserted=refresh.rows_inserted,
+            rows_deleted=refresh.rows_deleted,
+            duration_ms=refresh.duration_ms,
+        )
+        return None
+
+    def _fail(self, checkpoint: Checkpoint, table: TableName, text: str, because: str | None) -> str:
+        full = text if because is None else f"{text}: {because}"
+        self._job.journal.failure(checkpoint.number, table, full)
+        self._job.emit("refresh_failed", dataset=str(table), checkpoint=int(checkpoint.number), error=full)
+        return full
+
+    def _view(
+        self, checkpoint: Checkpoint, table: TableName, last: Mapping[TableName, Version] | None
+    ) -> Refreshed:
+        job = self._job
+        fork = job.tables[table].fork()
+        if fork.note is not None and fork.note.checkpoint == checkpoint.number:
+            # Committed before a crash, not yet recorded.
+            mode = RefreshMode(fork.note.mode or RefreshMode.NO_DATA)
+            return _without_rows(fork.version, mode, "committed by the run before")
+        inputs = self._inputs(table)
+        choice = choose(job, table, fork, last, inputs, forced=self._unversioned(table))
+        if table in self._full:
+            choice = Choice(RefreshMode.FULL, "a full refresh was asked for")
+        if choice.mode is RefreshMode.NO_DATA:
+            kept = (last or {}).get(table, fork.version)
+            return _without_rows(kept, choice.mode, choice.reason)
+        found = refresh_view(job, table, checkpoint.number, choice, fork, inputs, self._session(table))
+        self._compared.add(table)
+        self._full.discard(table)
+        return found
+
+    def _stream(
+        self, checkpoint: Checkpoint, table: TableName, last: Mapping[TableName, Version] | None
+    ) -> Refreshed:
+        """Let a derived streaming table consume its inputs up to the target, no more and no less."""
+        job = self._job
+        lake_table = job.tables[table]
+        inputs = self._inputs(table)
+        flows = job.derived_flows(table)
+        for flow in flows:
+            for name in sorted(flow.inputs.stream):
+                self._require_appends(table, name, (last or {}).get(name), inputs[name])
+        note = job.note(
+            checkpoint=checkpoint.number,
+            mode=str(RefreshMode.APPEND),
+            definition=job.fingerprint(table),
+            inputs={str(name): version for name, version in inputs.items()},
+        )
+        self._streams.committer_note(table, note)
+        session = self._session(table)
+        rows = 0
+        for flow in flows:
+            job.definitions.prepare(session, flow.views)
+            query = self._streams.query(table, flow)
+            before = query.rows
+            query.start(session, availableNow=True)
+            query.wait()
+            rows += query.rows - before
+        version = lake_table.current_version()
+        known = (last or {}).get(table)
+        if known is not None and lake_table.change_between(known, version).kind is ChangeKind.NONE:
+            return _without_rows(known, RefreshMode.NO_DATA, "its inputs brought no rows")
+        reason = "first build" if known is None else "its inputs were appended to"
+        node = NodeRefresh(node="stream", mode=RefreshMode.APPEND, reason=reason)
+        return Refreshed(
+            version, Refresh(mode=RefreshMode.APPEND, reason=reason, rows_inserted=rows, nodes=(node,))
+        )
+
+    def _require_appends(self, table: TableName, name: TableName, old: Version | None, new: Version) -> None:
+        if old is None:
+            return
+        source = self._job.tables.get(name) or self._job.lake.load(name)
+        change = source.change_between(old, new)
+        if change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN):
+            raise RefreshError(
+                "STREAM_INPUT_CHANGED",
+                f"The streaming table {table} reads {name} as a stream, and {change.reason}",
+                hint=f"a stream only takes appended rows; rebuild it with --full-refresh {table.table}",
+                sqlstate="55000",
+            )
+
+    def _inputs(self, table: TableName) -> dict[TableName, Version]:
+        with self._lock:
+            return {name: self._shown[name] for name in self._job.inputs(table) if name in self._shown}
+
+    def _unversioned(self, table: TableName) -> str | None:
+        """Why a view must be compared although no lake table tells: once per run."""
+        flow = self._job.flows(table)[0]
+        if not flow.inputs.unversioned or table in self._compared:
+            return None
+        return f"it reads {', '.join(flow.inputs.unversioned)}, which has no versions"
+
+    def _session(self, table: TableName) -> SparkSession:
+        """One session per dataset: settings and temporary views of one view never meet another's."""
+        if table not in self._sessions:
+            job = self._job
+            catalog = job.settings.catalog.name
+            session = reader_session(job.base, catalog, job.instants.uri, self._instant)
+            use_database(session, catalog, job.definitions.scope.namespace[0], create=False)
+            self._sessions[table] = session
+        return self._sessions[table]
+
+
+def _without_rows(version: Version, mode: RefreshMode, reason: str) -> Refreshed:
+    node = NodeRefresh(node="query", mode=mode, reason=reason)
+    return Refreshed(version, Refresh(mode=mode, reason=reason, nodes=(node,)))

@@ -1,0 +1,101 @@
+"""The oracle: a view recomputed by plain Spark at a checkpoint, compared both ways as multisets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import CheckpointUnavailableError
+from tautochrone.ingest.flow import align
+from tautochrone.meta.store import MetaStore
+from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.instants import InstantServer
+from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.graph import Graph
+from tautochrone.spark.bags import count_except_all
+from tautochrone.spark.session import reader_session, use_database
+
+__all__ = ["Verdict", "verify"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One view's answer. `equal` is None when the question has no answer, and `reason` says why.
+
+    `missing` rows are in the recomputation and not in the view, `unexpected` ones the other way round.
+    """
+
+    dataset: TableName
+    checkpoint: CheckpointNumber | None
+    equal: bool | None
+    missing: int
+    unexpected: int
+    reason: str | None = None
+
+
+def verify(
+    base: SparkSession,
+    store: MetaStore,
+    instants: InstantServer,
+    definitions: Definitions,
+    graph: Graph,
+    views: Sequence[TableName],
+    number: int | None,
+) -> Iterator[Verdict]:
+    """Check `views` at checkpoint `number`, or each at the newest one where it is complete.
+
+    Raises:
+        CheckpointUnavailableError: `number` is not a published checkpoint.
+    """
+    if number is not None:
+        store.checkpoint(number)
+    newest = {status.dataset: status.checkpoint for status in store.status()}
+    sessions: dict[int, SparkSession] = {}
+    for view in views:
+        if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW:
+            continue
+        at = newest.get(view) if number is None else CheckpointNumber(number)
+        if at is None:
+            yield Verdict(
+                dataset=view,
+                checkpoint=None,
+                equal=None,
+                missing=0,
+                unexpected=0,
+                reason="it was never built",
+            )
+            continue
+        (flow,) = graph.flows_of(view)
+        if not flow.deterministic:
+            yield Verdict(
+                dataset=view,
+                checkpoint=at,
+                equal=None,
+                missing=0,
+                unexpected=0,
+                reason=f"its query is not deterministic: {flow.deterministic_reason}",
+            )
+            continue
+        if view not in store.versions_at(at):
+            raise CheckpointUnavailableError(
+                "CHECKPOINT_INCOMPLETE", f"{view} has no version at checkpoint {at}"
+            )
+        if at not in sessions:
+            sessions[at] = reader_session(base, view.catalog, instants.uri, f"checkpoint-{at}")
+            use_database(sessions[at], view.catalog, definitions.scope.namespace[0], create=False)
+        session = sessions[at]
+        definitions.prepare(session, flow.views)
+        expected = align(flow.flow.evaluate(session), graph.schemas[view], flow.flow.name)
+        actual = session.table(view.sql)
+        missing = count_except_all(expected, actual)
+        unexpected = count_except_all(actual, expected)
+        yield Verdict(
+            dataset=view,
+            checkpoint=at,
+            equal=missing == unexpected == 0,
+            missing=missing,
+            unexpected=unexpected,
+        )

@@ -1,0 +1,132 @@
+"""The demo's own course, with a `taut` that only talks: does it notice what it is there to notice?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples.flights import child, demo
+from examples.flights.checks import TIE_OUT
+
+import tautochrone
+
+TALKER = """
+import json, signal, sys, time
+
+def tell(**event):
+    print(json.dumps(event), flush=True)
+
+behaviour, command = sys.argv[1:3]
+if command == "verify":
+    for number in range(6):
+        tell(dataset=f"lake.default.v{number}", checkpoint=9, equal=behaviour != "different")
+    sys.exit(behaviour == "different")
+if behaviour == "breaks":
+    tell(event="run", state="FAILED")
+    sys.exit(1)
+stopped = []
+signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
+checkpoint = 0
+while True:
+    checkpoint += 1
+    tell(event="refresh", dataset="lake.default.flights", checkpoint=checkpoint, mode="diff",
+         nodes=[], reason="first", rows_inserted=1, rows_deleted=0, duration_ms=5)
+    tell(event="checkpoint", checkpoint=checkpoint)
+    if stopped or "--continuous" not in sys.argv:
+        break
+    time.sleep(0.2)
+tell(event="run", state="COMPLETED")
+"""
+
+
+class Row(dict[str, Any]):
+    """As much of a Spark row as the demo uses."""
+
+    def asDict(self) -> dict[str, Any]:  # noqa: N802
+        return self
+
+
+class Reader:
+    """Answers from the input folder; `lost` reports are missing from one table or from all."""
+
+    def __init__(self, folder: Path, lost: int, everywhere: bool) -> None:
+        self._folder, self._lost, self._everywhere = folder, lost, everywhere
+        self._rows: list[Row] = []
+
+    def sql(self, query: str, consistency: str = "strong", checkpoint: int | None = None) -> Any:
+        self._rows = []
+        if query == TIE_OUT:
+            files = (self._folder / "events").glob("*.json")
+            sent = sum(file.read_bytes().count(b"\n") for file in files)
+            names = ("events", "flights", "daily_totals", "by_carrier_hour", "by_weather")
+            self._rows = [
+                Row(
+                    dataset=name,
+                    reports=sent - (self._lost if self._everywhere or name == "flights" else 0),
+                    departure_delay=0,
+                    arrival_delay=0,
+                )
+                for name in names
+            ]
+        return self
+
+    def collect(self) -> list[Row]:
+        return self._rows
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Runs the demo with a talker of some behaviour and a reader that lost some reports."""
+    script = tmp_path / "talker.py"
+    script.write_text(TALKER)
+    work = tmp_path / "work"
+
+    def perform(*arguments: str, behaviour: str = "good", lost: int = 0, everywhere: bool = False) -> int:
+        command = [sys.executable, str(script), behaviour]
+        monkeypatch.setattr(child, "taut", lambda *more: [*command, *more])
+
+        @contextmanager
+        def connect(spec: Path) -> Iterator[Reader]:
+            yield Reader(work / "input", lost, everywhere)
+
+        monkeypatch.setattr(tautochrone, "connect", connect, raising=False)
+        monkeypatch.setattr(demo, "WORK", work)
+        monkeypatch.setattr(demo, "ASK_EVERY_SECONDS", 0.2)
+        monkeypatch.setenv("FLIGHTS_INPUT", "restored afterwards")
+        return demo.main(["--days", "1", "--seconds", "2", *arguments])
+
+    return perform
+
+
+def test_a_good_run(stage: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage() == 0
+    told = capsys.readouterr().out
+    assert "5 tables agree" in told
+    assert told.count("verify ") == 6
+    assert "everything ties out" in told
+
+
+@pytest.mark.crash
+def test_a_kill_in_the_middle(stage: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stage("--kill") == 0
+    assert capsys.readouterr().out.count("kill -9") == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "complaint"),
+    [
+        ({"behaviour": "breaks"}, "no checkpoint from the run"),
+        ({"behaviour": "different"}, "verify: exit code 1"),
+        ({"lost": 3}, "does not tie out"),
+        ({"lost": 3, "everywhere": True}, "reports were sent"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    stage: Any, capsys: pytest.CaptureFixture[str], how: dict[str, Any], complaint: str
+) -> None:
+    assert stage(**how) == 1
+    assert complaint in capsys.readouterr().out
