@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["Events", "csv_rows", "json_line", "table"]
@@ -85,7 +85,7 @@ def _checkpoint(_event: str, f: Mapping[str, Any]) -> str:
     return f"checkpoint {f['checkpoint']} published in {f['duration_ms'] / 1000:.1f} s{failed}"
 
 
-_LINES = {
+_LINES: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
     "starting": lambda _e, f: f"pipeline {f['pipeline']}: starting Spark on {f['master']} (about 6 s)",
     "takeover": lambda _e, f: f"job {f['job']} taken over with fence {f['fence']}",
     "batch": lambda _e, f: (
@@ -97,6 +97,6 @@ _LINES = {
         f"  flow {f['flow']} FAILED: {f['error']}" + (f"\n    hint: {f['hint']}" if f.get("hint") else "")
     ),
     "checkpoint": _checkpoint,
-    "no_news": lambda _e, f: "",
+    "no_news": lambda _e, _f: "",
     "run": lambda _e, f: f"run {f['state']}",
 }

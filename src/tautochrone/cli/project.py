@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import Events, json_line, table
-from tautochrone.errors import SettingsError
 
 __all__ = ["dry_run", "init"]
 
@@ -17,14 +17,9 @@ def init(arguments: argparse.Namespace) -> int:
     """Write the sample project."""
     from tautochrone.project.templates import init_project
 
-    folder = Path(arguments.name)
-    if folder.exists() and any(folder.iterdir()):
-        raise SettingsError(
-            "FOLDER_NOT_EMPTY", f"{folder} exists and is not empty", hint="choose another name"
-        )
-    spec = init_project(folder.parent, folder.name)
+    folder = init_project(Path(arguments.name).parent, Path(arguments.name).name)
     sys.stderr.write(
-        f"Wrote {spec}.\nNext steps:\n  cd {folder}\n  taut dry-run\n  taut run\n"
+        f"Wrote {folder}.\nNext steps:\n  cd {folder}\n  taut dry-run\n  taut run\n"
         '  taut query "SELECT * FROM example_sql_materialized_view"\n'
     )
     return 0
@@ -36,7 +31,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
 
     with Project(options_of(arguments), Events(as_json=False)) as project:
         definitions, graph = project.analysed()
-    entries = []
+    entries: list[dict[str, Any]] = []
     for name in graph.order:
         inputs, flows = graph.inputs(name), graph.flows_of(name)
         outside = [*inputs.unversioned, *(["a stream from outside"] if inputs.external_streams else [])]

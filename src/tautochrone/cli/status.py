@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -102,7 +102,7 @@ def _means(dataset: TableName, text: str) -> bool:
     return text.lower() in (str(dataset).lower(), dataset.without_catalog.lower(), dataset.table.lower())
 
 
-def _show(lines: list[dict[str, object]], columns: tuple[str, ...], *, as_json: bool) -> None:
+def _show(lines: Sequence[Mapping[str, object]], columns: tuple[str, ...], *, as_json: bool) -> None:
     if as_json:
         for line in lines:
             json_line(line)

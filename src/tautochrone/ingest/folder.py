@@ -9,6 +9,7 @@ what Spark needs to go on from there.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tautochrone.ingest.files import Files
@@ -18,6 +19,7 @@ __all__ = ["CheckpointFolder", "FolderState"]
 
 # A commit file as Spark writes it for a query without watermark; the watermark that belongs to the
 # batch itself stands in its offsets file.
+_COMPACT = ".compact"
 _PLAIN_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 
 
@@ -112,15 +114,37 @@ class CheckpointFolder:
 
     def _archive_sources(self, batch_id: int, known: FlowPosition | None) -> tuple[str, ...]:
         before = () if known is None else known.source_files
-        fresh: dict[str, str] = {}
-        for source in self._files.names(f"{self.path}/sources"):
-            for name, stamp in self._files.stamps(f"{self.path}/sources/{source}").items():
-                path = f"{source}/{name}"
-                if self._archived.get(path) != stamp:
-                    fresh[path] = self._files.read(f"{self.path}/sources/{path}") or ""
-                    self._archived[path] = stamp
+        present = {
+            f"{source}/{name}": stamp
+            for source in self._files.names(f"{self.path}/sources")
+            for name, stamp in self._files.stamps(f"{self.path}/sources/{source}").items()
+        }
+        fresh = {path for path, stamp in present.items() if self._archived.get(path) != stamp}
         if not fresh:
             return before
+        if any(path.endswith(_COMPACT) for path in fresh):
+            # A compacted log holds all that came before it: start the archive over, or it grows for ever.
+            fresh, before = _needed(present), ()
         name = f"{batch_id:012d}.json"
-        self._files.write(f"{self._archive}/{name}", json.dumps(fresh))
+        content = {path: self._files.read(f"{self.path}/sources/{path}") or "" for path in sorted(fresh)}
+        self._files.write(f"{self._archive}/{name}", json.dumps(content))
+        self._archived = present
         return (*(old for old in before if old != name), name)
+
+
+def _needed(paths: Iterable[str]) -> set[str]:
+    """Source files that a restart reads: per source the newest compacted log and what follows it."""
+    paths = list(paths)
+    newest: dict[str, int] = {}
+    for path in paths:
+        source, name = path.split("/", 1)
+        if name.endswith(_COMPACT):
+            newest[source] = max(newest.get(source, -1), int(name.removesuffix(_COMPACT)))
+    needed = set()
+    for path in paths:
+        source, name = path.split("/", 1)
+        number = name.removesuffix(_COMPACT)
+        limit = newest.get(source, -1)
+        if not number.isdigit() or int(number) > limit or name == f"{limit}{_COMPACT}":
+            needed.add(path)
+    return needed

@@ -25,7 +25,8 @@ def explain(error: PySparkException, flow: str) -> TautochroneError:
         missing = next((line for line in text.splitlines() if _OUT_OF_RANGE.search(line)), text[:300])
         return OffsetsOutOfRangeError(
             "OFFSETS_OUT_OF_RANGE",
-            f"Flow {flow} must read on from positions that its source no longer holds: {missing.strip()[:500]}",
+            f"Flow {flow} must read on from positions that its source no longer holds: "
+            f"{missing.strip()[:500]}",
             hint="rows between the two positions are lost to this flow; to accept that, start over with "
             "--full-refresh, or set the source's own option (Kafka: failOnDataLoss=false)",
         )

@@ -24,6 +24,7 @@ from tautochrone.project.sqltext import quote
 from tautochrone.project.validate import did_you_mean
 from tautochrone.spark.plans import (
     analysed,
+    constants_of,
     determinism,
     inputs_of,
     linearity,
@@ -166,14 +167,16 @@ class _Analysis:
             linear_reason=linear_reason,
             deterministic=deterministic,
             deterministic_reason=deterministic_reason,
-            fingerprint=self._fingerprint(flow, frame.schema, known_views),
+            fingerprint=self._fingerprint(flow, frame.schema, known_views, constants_of(plan)),
         )
 
     def _kind(self, flow: Flow) -> DatasetKind:
         dataset = self._definitions.datasets.get(flow.target)
         return dataset.kind if dataset is not None else DatasetKind.SINK
 
-    def _fingerprint(self, flow: Flow, schema: StructType, views: frozenset[TableName]) -> str:
+    def _fingerprint(
+        self, flow: Flow, schema: StructType, views: frozenset[TableName], constants: list[str]
+    ) -> str:
         below = [self._resolved[view_flow.name].fingerprint for view in sorted(views)
                  for view_flow in self._definitions.flows_of(view)]  # fmt: skip
         parts = [
@@ -183,5 +186,6 @@ class _Analysis:
             schema.jsonValue(),
             dict(flow.conf),
             below,
+            constants,
         ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

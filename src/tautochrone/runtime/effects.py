@@ -91,7 +91,8 @@ class Fault:
         except ValueError as error:
             raise SettingsError(
                 "INVALID_FAULT",
-                f"{FAULT_VARIABLE} is {text!r}, expected <step>[@<subject>]:before|after:kill|lose|pause[:<nth>]",
+                f"{FAULT_VARIABLE} is {text!r}, expected "
+                "<step>[@<subject>]:before|after:kill|lose|pause[:<nth>]",
             ) from error
 
 

@@ -34,7 +34,7 @@ class Journal:
     store: MetaStore
     name: str
     effects: Effects
-    fence: Fence = Fence(0)
+    fence: Fence = field(default_factory=lambda: Fence(0))
 
     def report(self, table: TableName, version: Version) -> None:
         self.effects.perform(

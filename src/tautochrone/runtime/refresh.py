@@ -148,7 +148,7 @@ class _Worker:
     def _stored_rows(self) -> int:
         if self.fork.note is None or self.fork.note.mode is None:
             return 0
-        return self.table.read(self.job.base, self.fork.version).count()
+        return int(self.table.read(self.job.base, self.fork.version).count())
 
     def _stored_schema(self) -> object:
         return self.job.lake.schema(self.table.name)

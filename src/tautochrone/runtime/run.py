@@ -39,10 +39,10 @@ class RunState(StrEnum):
 class Run:
     """One execution of a job. Make it, call `once` or `continuously`, ask `state`."""
 
-    def __init__(self, job: Job, selection: Selection = Selection()) -> None:
+    def __init__(self, job: Job, selection: Selection | None = None) -> None:
         self._job = job
-        self._selection = selection
-        self._streams = Streams(job, selection.full)
+        self._selection = selection or Selection()
+        self._streams = Streams(job, self._selection.full)
         self._stopping = threading.Event()
         self._problems: dict[str, str] = {}
         job.instants.show(f"published-{job.name}", self._published)

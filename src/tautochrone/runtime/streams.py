@@ -56,6 +56,8 @@ class Streams:
         session = reader_session(job.base, catalog, job.instants.uri, f"published-{job.name}")
         use_database(session, catalog, flow.flow.scope.namespace[0], create=False)
         job.definitions.prepare(session, flow.views)
+        for key, value in flow.flow.conf.items():
+            session.conf.set(key, value)
         return session
 
     def _committer(self, table: TableName) -> TableCommitter:

@@ -221,6 +221,9 @@ class Target:
             catalog = job.settings.catalog.name
             session = reader_session(job.base, catalog, job.instants.uri, self._instant)
             use_database(session, catalog, job.definitions.scope.namespace[0], create=False)
+            for flow in job.flows(table):
+                for key, value in flow.flow.conf.items():
+                    session.conf.set(key, value)
             self._sessions[table] = session
         return self._sessions[table]
 

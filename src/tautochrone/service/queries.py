@@ -18,16 +18,14 @@ __all__ = ["qualified", "query_error", "tables_in"]
 
 # Commands have no common type in Spark: CALL, EXECUTE IMMEDIATE and INSERT … DIRECTORY are no
 # `Command`, an INSERT is one only after analysis. TRANSFORM runs a program of the shell.
-_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
-_COMMANDS = tuple(
-    _LOGICAL + name
-    for name in (
-        "Command",
-        "ParsedStatement",
-        "ExecutableDuringAnalysis",
-        "InsertIntoDir",
-        "ScriptTransformation",
-    )
+_CATALYST = "org.apache.spark.sql.catalyst."
+_COMMANDS = (
+    _CATALYST + "plans.logical.Command",
+    _CATALYST + "plans.logical.ParsedStatement",
+    _CATALYST + "plans.logical.ExecutableDuringAnalysis",
+    _CATALYST + "plans.logical.InsertIntoDir",
+    _CATALYST + "plans.logical.ScriptTransformation",
+    _CATALYST + "analysis.UnresolvedExecuteImmediate",
 )
 # Iceberg's own, read as `table.snapshots`.
 _METADATA_TABLES = frozenset(

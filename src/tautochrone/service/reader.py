@@ -17,6 +17,7 @@ from types import TracebackType
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.session import _monkey_patch_RDD
 
 from tautochrone.errors import QueryError, TautochroneError
 from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
@@ -214,6 +215,9 @@ class Reader:
                     self._store.release_pin(lease.pin)
                 return session
             session = reader_session(self._base, self._catalog, self.uri, instant)
+            # PySpark ties `RDD.toDF` to the session made last, which would keep it, and so its
+            # pin, alive. It belongs to the user's session anyway.
+            _monkey_patch_RDD(self._base)
             self._use_database(session)
             if lease is not None:
                 self._leases[lease.pin] = lease

@@ -43,6 +43,7 @@ _LINEAR = frozenset(
         "Sort", "Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint",
     }
 )  # fmt: skip
+_CONSTANT = ("Range", "OneRowRelation", "LocalRelation")
 _STATEFUL = frozenset(
     {
         "Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsWithState",
@@ -126,9 +127,23 @@ def inputs_of(plan: JavaObject, catalog: str) -> FlowInputs:
                     stream.add(name)
             elif kind == "DataSourceV2Relation" and (name := _lake_table(leaf, catalog)) is not None:
                 batch.add(name)
-            elif kind not in ("CTERelationRef", "OuterReference"):
+            elif kind not in ("CTERelationRef", "OuterReference", *_CONSTANT):
                 unversioned[_describe(leaf, kind)] = None
     return FlowInputs(frozenset(batch), frozenset(stream), external, tuple(unversioned))
+
+
+def constants_of(plan: JavaObject) -> list[str]:
+    """What the plan's literal relations hold: they are part of the definition, not inputs."""
+    leaves = [leaf for root in _roots(plan) for leaf in _items(root.collectLeaves())]
+    found = []
+    for leaf in leaves:
+        kind = _kind(leaf)
+        if kind == "Range":
+            found.append(f"range {leaf.start()} {leaf.end()} {leaf.step()}")
+        elif kind == "LocalRelation":
+            # Rows hash by content, so the same in every process.
+            found.append(f"rows {leaf.data().size()} {leaf.data().hashCode()}")
+    return found
 
 
 def _describe(leaf: JavaObject, kind: str) -> str:

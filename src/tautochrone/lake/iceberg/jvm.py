@@ -69,16 +69,21 @@ class Iceberg:
     def __init__(self, session: SparkSession, catalog: str) -> None:
         self.session = session
         self.catalog_name = catalog
-        self.jvm: Any = session._jvm  # noqa: SLF001
+        jvm: Any = session._jvm  # noqa: SLF001
+        self.jvm = jvm
         self.jsession: Any = session._jsparkSession  # noqa: SLF001
-        self.api: Any = self.jvm.org.apache.iceberg
+        self.api: Any = jvm.org.apache.iceberg
         self._gateway: Any = session.sparkContext._gateway  # noqa: SLF001
 
     def catalog(self) -> Any:
         """The Java catalog. Threads other than the one that made the session have no active session,
         and Iceberg's Spark code looks for it there."""
-        self.jvm.org.apache.spark.sql.SparkSession.setActiveSession(self.jsession)
+        self.activate(self.session)
         return self.api.spark.Spark3Util.loadIcebergCatalog(self.jsession, self.catalog_name)
+
+    def activate(self, session: SparkSession) -> None:
+        """Make `session` the active one of this thread's JVM thread."""
+        self.jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
 
     def identifier(self, name: TableName) -> Any:
         levels = self.strings([*name.namespace])

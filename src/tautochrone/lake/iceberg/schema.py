@@ -8,10 +8,12 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from tautochrone.errors import DefinitionError
+from tautochrone.lake.iceberg.commits import Loaded
 from tautochrone.lake.iceberg.jvm import Iceberg, translate
 from tautochrone.model.lake import TableDefinition
+from tautochrone.model.names import TableName
 
-__all__ = ["TableShape", "shape_of"]
+__all__ = ["TableShape", "replacement", "shape_of"]
 
 _TRANSFORM = re.compile(r"^(\w+)\((?:(\d+)\s*,\s*)?`?([^`,()]+)`?\s*(?:,\s*(\d+))?\)$")
 _TIME = {
@@ -60,6 +62,20 @@ def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
             f"{definition.name} cannot be an Iceberg table: {translate(error, definition.name).message}",
             hint="cast the column to a type that Iceberg has, or change the partition columns",
         ) from error
+
+
+def replacement(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableShape) -> Any:
+    """A Java transaction that replaces the table's schema and rows. Never commit it: it retries blindly;
+    take its metadata and compare-and-set."""
+    metadata = loaded.metadata.buildReplacement(
+        shape.schema,
+        shape.spec,
+        shape.order,
+        loaded.metadata.location(),
+        iceberg.map(shape.properties),
+    )
+    transactions = iceberg.api.Transactions
+    return transactions.replaceTableTransaction(str(name), loaded.operations, metadata)
 
 
 def _add_partition(spec: Any, text: str, definition: TableDefinition) -> None:

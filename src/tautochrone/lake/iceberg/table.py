@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 
 from tautochrone.errors import LakeError
 from tautochrone.lake.iceberg.commits import (
@@ -25,9 +25,11 @@ from tautochrone.lake.iceberg.commits import (
     load,
 )
 from tautochrone.lake.iceberg.history import ancestors, change_between, in_history
-from tautochrone.lake.iceberg.jvm import Iceberg, java_error_class, translate
+from tautochrone.lake.iceberg.jvm import Iceberg, translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, decode, encode
-from tautochrone.lake.iceberg.schema import TableShape, shape_of
+from tautochrone.lake.iceberg.refs import BRANCH_PREFIX, own_files, prepared_batches, tags
+from tautochrone.lake.iceberg.schema import replacement, shape_of
+from tautochrone.lake.iceberg.staging import write_files
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import (
     CommitNote,
@@ -43,8 +45,6 @@ from tautochrone.model.lake import (
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["IcebergTable"]
-
-_BRANCH_PREFIX = "tautochrone-prepared-"
 
 
 class IcebergTable:
@@ -74,31 +74,10 @@ class IcebergTable:
 
     def stage(self, fork: Fork, rows: Rows) -> Staged:
         return self._effects.perform(
-            Step.LAKE_STAGE, str(self._name), lambda: self._write(fork.handle.table, rows)
+            Step.LAKE_STAGE,
+            str(self._name),
+            lambda: write_files(self._iceberg, self._name, fork.handle.table, rows),
         )
-
-    def _write(self, table: Any, rows: Rows) -> Staged:
-        group = str(uuid.uuid4())
-        self._iceberg.jvm.org.apache.spark.sql.SparkSession.setActiveSession(
-            rows.sparkSession._jsparkSession  # noqa: SLF001
-        )
-        cache = self._iceberg.table_cache()
-        coordinator = self._iceberg.api.spark.FileRewriteCoordinator.get()
-        cache.add(group, table)
-        try:
-            # Fan-out: rows arrive in any order, a clustered writer would refuse the second partition.
-            rows.write.format("iceberg").mode("append").option("fanout-enabled", "true").save(group)
-            try:
-                files = list(coordinator.fetchNewFiles(table, group))
-            except Py4JJavaError as error:
-                # Spark skipped the write of a relation that it knew to be empty.
-                if not java_error_class(error).endswith("ValidationException"):
-                    raise
-                files = []
-        finally:
-            cache.remove(group)
-            coordinator.clearRewrite(table, group)
-        return Staged(table=self._name, files=files, rows=sum(f.recordCount() for f in files))
 
     def discard(self, staged: Staged) -> None:
         loaded = load(self._iceberg, self._name)
@@ -107,7 +86,7 @@ class IcebergTable:
     # -- two steps: prepare on a branch, move main ------------------------------------------------
 
     def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
-        branch = f"{_BRANCH_PREFIX}{note.fence}-{uuid.uuid4().hex[:12]}"
+        branch = f"{BRANCH_PREFIX}{note.fence}-{uuid.uuid4().hex[:12]}"
         made: list[Any] = []
 
         def build(loaded: Loaded) -> Any:
@@ -130,27 +109,7 @@ class IcebergTable:
         )
 
     def prepared(self) -> Sequence[Prepared]:
-        metadata = load(self._iceberg, self._name).metadata
-        found = []
-        for branch in metadata.refs().keySet():
-            if not branch.startswith(_BRANCH_PREFIX):
-                continue
-            snapshot = metadata.snapshot(metadata.ref(branch).snapshotId())
-            note = decode(snapshot.summary().get(NOTE_KEY))
-            if note is None:
-                continue
-            parent = snapshot.parentId()
-            found.append(
-                Prepared(
-                    table=self._name,
-                    parent=NO_VERSION if parent is None else Version(str(parent)),
-                    version=Version(str(snapshot.snapshotId())),
-                    branch=str(branch),
-                    note=note,
-                    rows=int(snapshot.summary().get("added-records") or 0),
-                )
-            )
-        return found
+        return prepared_batches(self._name, load(self._iceberg, self._name).metadata)
 
     def commit(self, prepared: Prepared, fence: Fence) -> Committed:
         def on_main(loaded: Loaded) -> bool:
@@ -181,7 +140,7 @@ class IcebergTable:
                     f"The batch {prepared.version} of {self._name} is committed; it cannot be aborted",
                 )
             snapshot = loaded.metadata.snapshot(int(prepared.version))
-            doomed[:] = self._own_files(loaded, snapshot)
+            doomed[:] = own_files(loaded, snapshot)
             gone = self._iceberg.jvm.java.util.ArrayList()
             gone.add(snapshot)
             return self._builder(loaded).removeRef(prepared.branch).removeSnapshots(gone).build()
@@ -227,14 +186,16 @@ class IcebergTable:
 
     def redefine(self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote) -> Committed:
         shape = shape_of(self._iceberg, definition)
-        replaced = self._replacement(fork.handle, shape).table()
-        staged = self._effects.perform(Step.LAKE_STAGE, str(self._name), lambda: self._write(replaced, rows))
+        replaced = replacement(self._iceberg, self._name, fork.handle, shape).table()
+        staged = self._effects.perform(
+            Step.LAKE_STAGE, str(self._name), lambda: write_files(self._iceberg, self._name, replaced, rows)
+        )
         made: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
             check_main(self._name, loaded, fork.version, note.fence)
             # A table transaction is used only to produce metadata: its own commit would retry blindly.
-            transaction = self._replacement(loaded, shape)
+            transaction = replacement(self._iceberg, self._name, loaded, shape)
             append = transaction.newFastAppend()
             for file in staged.files:
                 append.appendFile(file)
@@ -249,17 +210,6 @@ class IcebergTable:
 
         self._set(Step.LAKE_REDEFINE, build, done)
         return self._committed(made[-1], fork.version, staged.rows)
-
-    def _replacement(self, loaded: Loaded, shape: TableShape) -> Any:
-        metadata = loaded.metadata.buildReplacement(
-            shape.schema,
-            shape.spec,
-            shape.order,
-            loaded.metadata.location(),
-            self._iceberg.map(shape.properties),
-        )
-        transactions = self._iceberg.api.Transactions
-        return transactions.replaceTableTransaction(str(self._name), loaded.operations, metadata)
 
     def note_only(self, fork: Fork, note: CommitNote) -> Committed:
         def build(loaded: Loaded) -> Any:
@@ -346,14 +296,7 @@ class IcebergTable:
             self._set(Step.LAKE_TAG, build, done)
 
     def tags(self) -> Sequence[str]:
-        metadata = load(self._iceberg, self._name).metadata
-        refs = {str(name): metadata.ref(name) for name in metadata.refs().keySet()}
-        found = [
-            (metadata.snapshot(ref.snapshotId()).sequenceNumber(), name)
-            for name, ref in refs.items()
-            if ref.isTag()
-        ]
-        return [name for _, name in sorted(found)]
+        return tags(load(self._iceberg, self._name).metadata)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -426,13 +369,6 @@ class IcebergTable:
 
     def _with_note(self, builder: Any, newest: CommitNote) -> Any:
         return builder.setProperties(self._iceberg.map({NOTE_KEY: encode(newest)}))
-
-    def _own_files(self, loaded: Loaded, snapshot: Any) -> list[str]:
-        """Data files, manifests and manifest list that only this snapshot has."""
-        io = loaded.table.io()
-        manifests = [m for m in snapshot.allManifests(io) if m.snapshotId() == snapshot.snapshotId()]
-        paths = [str(file.location()) for file in snapshot.addedDataFiles(io)]
-        return [*paths, *(str(m.path()) for m in manifests), str(snapshot.manifestListLocation())]
 
     def _delete(self, loaded: Loaded, paths: Sequence[str]) -> None:
         def delete() -> None:

@@ -1,0 +1,20 @@
+"""What all tests share: one Spark session per run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.spark.session import CatalogSettings, SparkSettings, start_session, use_database
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The base session: `lake` is a fresh SQLite catalog, `lake.default` the current database."""
+    storage = tmp_path_factory.mktemp("lake")
+    session = start_session(SparkSettings(master="local[2]"), CatalogSettings.default(str(storage)))
+    use_database(session, "lake", "default", create=True)
+    yield session
+    session.stop()

@@ -1,0 +1,421 @@
+"""Whole projects, resolved over empty tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.names import TableName
+from tautochrone.project.analyse import analyse
+from tautochrone.project.loading import load_definitions
+from tautochrone.project.spec import load_spec
+from tautochrone.project.templates import init_project
+
+from .conftest import ProjectMaker
+
+pytestmark = pytest.mark.spark
+
+Name = Callable[[str], TableName]
+
+
+def test_the_sample_of_init(tmp_path: Path, spark: SparkSession, name: Name) -> None:
+    spec = load_spec(init_project(tmp_path, "demo") / "spark-pipeline.yml")
+    graph = analyse(load_definitions(spec, spark), spark, "lake", lambda _: None)
+    python, sql = name("example_python_materialized_view"), name("example_sql_materialized_view")
+    assert graph.order == (python, sql)
+    assert graph.inputs(sql).batch == {python}
+    # A range is part of the definition, not an input.
+    assert graph.inputs(python).unversioned == ()
+    assert graph.schemas[sql].simpleString() == "struct<id:bigint>"
+    flow = graph.flows_of(sql)[0]
+    assert flow.linear
+    assert flow.deterministic
+    assert not flow.streaming
+    assert not graph.flows_of(python)[0].linear
+    assert spark.sql("SHOW TABLES IN lake.default").count() == 0
+
+
+def test_statements_of_every_kind(project: ProjectMaker, name: Name) -> None:
+    graph = project.sql(
+        """
+        SET my.key = 7;
+        CREATE STREAMING TABLE raw AS SELECT *, timestamp AS ts FROM STREAM source;
+        CREATE STREAMING TABLE typed (a INT NOT NULL COMMENT 'it''s', b STRING)
+          USING iceberg PARTITIONED BY (b) COMMENT 'c' TBLPROPERTIES ('k' = 'v');
+        CREATE FLOW fill AS INSERT INTO typed BY NAME SELECT CAST(id AS INT) a, v b FROM STREAM(source);
+        CREATE FLOW fill_more AS INSERT INTO typed BY NAME SELECT 1 a, v b FROM STREAM source;
+        CREATE MATERIALIZED VIEW agg CLUSTER BY (v) AS
+          WITH q AS (SELECT v, count(*) n FROM raw GROUP BY v) SELECT * FROM q;
+        CREATE VIEW persisted (x, y) COMMENT 'z' AS SELECT a, b FROM typed;
+        CREATE TEMPORARY VIEW temp AS SELECT * FROM persisted;
+        USE SCHEMA gold;
+        CREATE MATERIALIZED VIEW top AS SELECT x, max(y) m FROM temp GROUP BY x
+        """
+        if project.external.update({name("source"): _schema("id bigint, v string, timestamp timestamp")})
+        is None
+        else ""
+    )
+    datasets = graph.definitions.datasets
+    typed = datasets[name("typed")]
+    assert typed.kind is DatasetKind.STREAMING_TABLE
+    assert typed.schema_ddl == "`a` INT NOT NULL COMMENT 'it\\'s', `b` STRING"
+    assert (typed.format, typed.partition_columns, typed.comment) == ("iceberg", ("b",), "c")
+    assert dict(typed.properties) == {"k": "v"}
+    assert typed.location.line == 4
+    assert datasets[name("agg")].cluster_columns == ("v",)
+    assert [flow.name for flow in graph.definitions.flows_of(name("typed"))] == ["fill", "fill_more"]
+    assert all(flow.conf["my.key"] == "7" for flow in graph.definitions.flows)
+    assert graph.inputs(name("raw")).stream == {name("source")}
+    assert graph.inputs(name("gold.top")).batch == {name("typed")}
+    assert graph.flows["gold.top"].views == {name("persisted"), name("temp")}
+    assert graph.schemas[name("persisted")].fieldNames() == ["x", "y"]
+    assert graph.order.index(name("typed")) < graph.order.index(name("gold.top"))
+    assert graph.external == {name("source")}
+    assert graph.downstream(name("source")) == (name("raw"), name("typed"), name("agg"), name("gold.top"))
+
+
+def _schema(ddl: str) -> StructType:
+    return StructType.fromDDL(ddl)
+
+
+def test_decorators(project: ProjectMaker, name: Name) -> None:
+    graph = project.python(
+        """
+        from pyspark.sql import SparkSession, functions as F
+        from pyspark.sql.types import LongType, StructField, StructType
+
+        session = SparkSession.builder.getOrCreate()
+        print("prints must not break --json")
+
+        @dp.table(comment="rates", table_properties={"a": "b"}, partition_cols=["value"])
+        def rates():
+            print("nor may these")
+            return spark.readStream.format("rate").load()
+
+        dp.create_streaming_table("merged", schema=StructType([StructField("value", LongType())]))
+
+        @dp.append_flow(target="merged", name="one")
+        def _():
+            return session.readStream.table("rates").select("value")
+
+        @dp.append_flow(target="merged")
+        def two():
+            return SparkSession.active().sql("SELECT value FROM STREAM rates WHERE value > 5")
+
+        for limit in (1, 2):
+            @dp.materialized_view(name=f"above_{limit}")
+            def view():
+                return spark.table("merged").where(F.col("value") > limit)
+
+        def make(limit):
+            @dp.materialized_view(name=f"below_{limit}", spark_conf={"spark.sql.ansi.enabled": "false"})
+            def view():
+                merged = spark.read.table("spark_catalog.default.merged")
+                return merged.join(spark.table("recent"), "value").where(F.col("value") < limit)
+
+        make(10)
+
+        @dp.temporary_view
+        def recent():
+            frame = spark.table("merged")
+            return spark.sql("SELECT * FROM {frame}", frame=frame)
+
+        dp.create_sink("out", format="kafka", options={"topic": "t"})
+
+        @dp.append_flow(target="out")
+        def to_kafka():
+            return spark.readStream.table("merged").selectExpr("CAST(value AS STRING) value")
+        """
+    )
+    assert graph.inputs(name("rates")).external_streams
+    assert graph.inputs(name("merged")).stream == {name("rates")}
+    assert graph.schemas[name("merged")].simpleString() == "struct<value:bigint>"
+    assert [flow.name for flow in graph.definitions.flows_of(name("merged"))] == ["one", "two"]
+    texts = {flow.name: flow.text for flow in graph.definitions.flows}
+    assert "limit = 1" in texts["above_1"]
+    assert graph.flows["above_1"].fingerprint != graph.flows["above_2"].fingerprint
+    frame = graph.definitions.flows_of(name("above_1"))[0]
+    assert frame.location.file == "defs/a.py"
+    assert graph.inputs(name("below_10")).batch == {name("merged")}
+    assert graph.flows["below_10"].flow.conf["spark.sql.ansi.enabled"] == "false"
+    assert graph.definitions.sinks[name("out")].options == {"topic": "t"}
+    assert graph.readers(name("merged")) == (name("above_1"), name("above_2"), name("below_10"), name("out"))
+
+
+def test_loop_variable_is_the_one_of_its_round(project: ProjectMaker, name: Name) -> None:
+    graph = project.python(
+        """
+        for column in ("a", "b"):
+            @dp.materialized_view(name=f"only_{column}")
+            def view():
+                return helper()
+
+        """.replace(
+            "for column",
+            "def helper():\n            return spark.range(1).toDF(column)\n\n        for column",
+        )
+    )
+    assert graph.schemas[name("only_a")].fieldNames() == ["a"]
+    assert graph.schemas[name("only_b")].fieldNames() == ["b"]
+
+
+def test_nothing_on_stdout(project: ProjectMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    project.python(
+        """
+        print("while importing")
+        @dp.materialized_view
+        def m():
+            print("while evaluating")
+            return spark.range(3)
+        """
+    )
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "while importing" in captured.err
+    assert "while evaluating" in captured.err
+
+
+def test_siblings_parameters_and_relative_files(
+    project: ProjectMaker, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RATE", "3")
+    graph = project.graph(
+        {
+            "defs/helpers.py": "from pyspark.sql import SparkSession\n"
+            "spark = SparkSession.active()\n"
+            "def rows(n):\n    return spark.range(n)\n",
+            "names.txt": "x",
+            "lib/shared.py": "K = 1\n",
+            "defs/m.py": """
+                import os
+                from pyspark import pipelines as dp
+                from pyspark.sql import functions as F
+                from helpers import rows
+                from lib.shared import K
+
+                PARAMETER = spark.conf.get("my.parameter")
+                RATE = int(os.environ["RATE"])
+                COLUMN = open("names.txt").read()
+
+                @F.udf("long")
+                def plus(x):
+                    return x + K
+
+                @dp.materialized_view
+                def m():
+                    assert spark.conf.get("my.parameter") == PARAMETER
+                    return rows(RATE).select(plus("id").alias(COLUMN), F.lit(PARAMETER).alias("p"))
+            """,
+        },
+        "configuration:\n  my.parameter: 'on'\n",
+    )
+    assert graph.schemas[name("m")].fieldNames() == ["x", "p"]
+    frame = graph.flows["m"].flow.evaluate(project.spark)
+    assert [row.x for row in frame.collect()] == [1, 2, 3]
+
+
+def test_views_in_any_order_and_qualified(project: ProjectMaker, name: Name) -> None:
+    graph = project.sql(
+        """
+        CREATE MATERIALIZED VIEW m AS SELECT silver.late.id
+          FROM silver.late JOIN lake.default.early USING (id);
+        CREATE VIEW early AS SELECT * FROM hidden;
+        CREATE TEMPORARY VIEW hidden AS SELECT * FROM t WHERE id IN (SELECT id FROM `other-table`);
+        USE silver;
+        CREATE VIEW late AS SELECT * FROM spark_catalog.default.t;
+        """.replace("USE silver", "CREATE MATERIALIZED VIEW t AS SELECT id FROM RANGE(3); USE silver")
+        if project.external.update({name("other-table"): _schema("id int")}) is None
+        else ""
+    )
+    assert graph.inputs(name("m")).batch == {name("t"), name("other-table")}
+    assert graph.flows["m"].views == {name("silver.late"), name("early"), name("hidden")}
+
+
+def test_views_in_real_sessions(project: ProjectMaker, name: Name, spark: SparkSession) -> None:
+    definitions = project.load(
+        {
+            "defs/a.sql": """
+            CREATE MATERIALIZED VIEW m AS SELECT * FROM default.second;
+            CREATE VIEW second AS SELECT id + 1 AS id FROM first;
+            CREATE TEMPORARY VIEW first AS SELECT * FROM real_input;
+            """
+        }
+    )
+    spark.sql("CREATE TABLE lake.default.real_input AS SELECT id FROM RANGE(3)")
+    try:
+        for session in (spark.newSession(), spark.newSession()):
+            definitions.prepare(session)
+            frame = definitions.flows_of(name("m"))[0].evaluate(session)
+            assert frame.sparkSession is session
+            assert sorted(row.id for row in frame.collect()) == [1, 2, 3]
+    finally:
+        spark.sql("DROP TABLE lake.default.real_input PURGE")
+
+
+@pytest.mark.parametrize(
+    ("query", "linear", "reason"),
+    [
+        ("SELECT a + 1 AS b FROM t WHERE a > 2 ORDER BY b", True, ""),
+        ("SELECT a FROM t UNION ALL SELECT a FROM t", True, ""),
+        ("SELECT explode(array(a, 1)) FROM t", True, ""),
+        ("SELECT DISTINCT a FROM t", False, "Distinct"),
+        ("SELECT count(*) FROM t", False, "Aggregate"),
+        ("SELECT a FROM t LIMIT 3", False, "GlobalLimit"),
+        ("SELECT a, row_number() OVER (ORDER BY a) FROM t", False, "Window"),
+        ("SELECT a FROM t WHERE a = (SELECT max(a) FROM t)", False, "subquery in an expression"),
+        ("SELECT a FROM t UNION ALL SELECT 1", False, "local data is no lake table"),
+        ("SELECT a, rand() AS r FROM t", False, "rand()"),
+        ("SELECT a FROM t JOIN t AS u USING (a)", False, "Join"),
+    ],
+)
+def test_linear(project: ProjectMaker, name: Name, query: str, linear: bool, reason: str) -> None:
+    project.external[name("t")] = _schema("a int, ts timestamp")
+    flow = project.sql(f"CREATE MATERIALIZED VIEW m AS {query}").flows["m"]
+    assert (flow.linear, flow.linear_reason) == (linear, reason)
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("a", ""),
+        ("current_timestamp()", "current_timestamp()"),
+        ("now() - INTERVAL 1 DAY", "now()"),
+        ("date_diff(current_date(), ts)", "current_date()"),
+        ("uuid()", "uuid()"),
+        ("(SELECT max(r) FROM (SELECT rand() AS r FROM t))", "rand()"),
+        ("CASE WHEN EXISTS (SELECT 1 FROM t AS u WHERE u.ts > now()) THEN 1 END", "now()"),
+        ("current_database()", ""),
+    ],
+)
+def test_deterministic(project: ProjectMaker, name: Name, expression: str, reason: str) -> None:
+    project.external[name("t")] = _schema("a int, ts timestamp")
+    flow = project.sql(f"CREATE MATERIALIZED VIEW m AS SELECT {expression} AS x FROM t").flows["m"]
+    assert (flow.deterministic, flow.deterministic_reason) == (not reason, reason)
+
+
+@pytest.mark.parametrize(
+    ("query", "stateful"),
+    [
+        ("SELECT a FROM STREAM t", ""),
+        ("SELECT s.a FROM STREAM t AS s JOIN u ON s.a = u.a", ""),
+        ("SELECT DISTINCT a FROM STREAM t", "Distinct"),
+        ("SELECT s.a FROM STREAM t AS s JOIN STREAM u AS r ON s.a = r.a", "stream-stream Join"),
+        (
+            "SELECT window(ts, '1 minute') w, count(*) n FROM STREAM t "
+            "WATERMARK ts DELAY OF INTERVAL 1 MINUTE "
+            "GROUP BY window(ts, '1 minute')",
+            "Aggregate",
+        ),
+    ],
+)
+def test_stateful(project: ProjectMaker, name: Name, query: str, stateful: str) -> None:
+    project.external[name("t")] = project.external[name("u")] = _schema("a int, ts timestamp")
+    flow = project.sql(f"CREATE STREAMING TABLE s AS {query}").flows["s"]
+    assert flow.streaming
+    assert flow.stateful_reason == stateful
+
+
+def test_types_as_the_lake_stores_them(project: ProjectMaker, name: Name) -> None:
+    graph = project.sql(
+        "CREATE MATERIALIZED VIEW m AS SELECT CAST(1 AS TINYINT) a, CAST(1 AS SMALLINT) b, "
+        "CAST('x' AS CHAR(3)) c, parse_json('1') v, NULL n, named_struct('x', 1Y) s"
+    )
+    types = {field.name: field.dataType.simpleString() for field in graph.schemas[name("m")]}
+    assert types == {"a": "int", "b": "int", "c": "string", "v": "variant", "n": "void", "s": "struct<x:int>"}
+    assert graph.flows["m"].schema["a"].dataType.simpleString() == "tinyint"
+
+
+def test_files_are_inputs_without_version(project: ProjectMaker, name: Name) -> None:
+    (project.folder / "data.csv").write_text("a,b\n1,2\n")
+    graph = project.python(
+        f"""
+        @dp.materialized_view
+        def m():
+            reader = spark.read.option("header", True).option("inferSchema", True)
+            return reader.csv("{project.folder}/data.csv")
+        """
+    )
+    assert graph.inputs(name("m")).unversioned == (f"csv:{project.folder}/data.csv",)
+
+
+def test_fingerprint_ignores_layout_only(project: ProjectMaker) -> None:
+    def fingerprint(text: str) -> str:
+        return project.sql(text).flows["m"].fingerprint
+
+    first = fingerprint("CREATE MATERIALIZED VIEW m AS SELECT 1 AS a")
+    assert first == fingerprint("-- c\nCREATE MATERIALIZED VIEW m AS\n\n  SELECT 1 AS /* b */ a;")
+    assert first != fingerprint("CREATE MATERIALIZED VIEW m AS SELECT 2 AS a")
+    over_view = "CREATE MATERIALIZED VIEW m AS SELECT * FROM v; CREATE TEMPORARY VIEW v AS SELECT {} AS a"
+    assert fingerprint(over_view.format(1)) != fingerprint(over_view.format(2))
+
+
+def test_one_definition_in_two_threads(project: ProjectMaker, spark: SparkSession) -> None:
+    definitions = project.load(
+        {
+            "defs/a.py": """
+                import time
+                from pyspark import pipelines as dp
+                from pyspark.sql import SparkSession
+
+                session = SparkSession.active()
+
+                @dp.materialized_view
+                def m():
+                    before = session
+                    time.sleep(0.05)
+                    assert before is session is spark is SparkSession.active()
+                    return session.range(1).selectExpr("current_database() AS db")
+            """
+        }
+    )
+    flow = definitions.flows[0]
+    sessions = [spark.newSession() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        frames = list(pool.map(flow.evaluate, sessions))
+    assert all(frame.sparkSession is session for frame, session in zip(frames, sessions, strict=True))
+    assert SparkSession.active() is spark
+
+
+def test_a_dataframe_made_while_importing(project: ProjectMaker, spark: SparkSession) -> None:
+    graph = project.python(
+        """
+        rows = spark.createDataFrame([(1, "a")], "id int, v string")
+
+        @dp.materialized_view
+        def m():
+            return rows
+
+        @dp.materialized_view
+        def n():
+            return rows.select("id").join(spark.table("m"), "id")
+        """
+    )
+    session = spark.newSession()
+    frame = graph.flows["m"].flow.evaluate(session)
+    assert frame.sparkSession is session
+    assert [row.v for row in frame.collect()] == ["a"]
+    assert graph.flows["n"].inputs.unversioned == ("local data",)
+
+
+def test_views_only_where_asked(project: ProjectMaker, name: Name) -> None:
+    definitions = project.load(
+        {
+            "defs/a.sql": """
+            CREATE MATERIALIZED VIEW m AS SELECT * FROM good;
+            CREATE TEMPORARY VIEW good AS SELECT 1 AS a;
+            CREATE TEMPORARY VIEW bad AS SELECT * FROM not_built_yet
+            """
+        }
+    )
+    session = project.spark.newSession()
+    definitions.prepare(session, [name("good")])
+    assert definitions.flows_of(name("m"))[0].evaluate(session).collect()[0].a == 1
+    with pytest.raises(DefinitionError, match="not_built_yet"):
+        definitions.prepare(session)

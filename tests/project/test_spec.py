@@ -1,0 +1,123 @@
+"""The spec file: Spark's classes, and the places of mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tautochrone.errors import SpecError
+from tautochrone.project.spec import find_spec, load_spec
+from tautochrone.project.templates import init_project
+
+MINIMAL = "name: p\nstorage: file:///data/p\n"
+
+
+def write(folder: Path, text: str, name: str = "spark-pipeline.yml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def refusal(folder: Path, text: str) -> SpecError:
+    with pytest.raises(SpecError) as caught:
+        load_spec(write(folder, text))
+    return caught.value
+
+
+def test_reads_all_fields(tmp_path: Path) -> None:
+    spec = load_spec(
+        write(
+            tmp_path,
+            MINIMAL + "catalog: c\nschema: d\nconfiguration:\n  a.b: '1'\n"
+            "libraries:\n  - glob: {include: a/b.sql}\n  - glob: {include: ../shared/**}\n",
+            "other.yaml",
+        )
+    )
+    assert (spec.name, spec.catalog, spec.database) == ("p", "c", "d")
+    assert dict(spec.configuration) == {"a.b": "1"}
+    assert spec.libraries == ("a/b.sql", "../shared/**/*")
+    assert spec.root == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("storage", "path"),
+    [
+        ("file:///a/b%20c", "/a/b c"),
+        ("file:/a/b", "/a/b"),
+        ("/a/b", "/a/b"),
+        ("data", "<root>/data"),
+        ("./data", "<root>/data"),
+    ],
+)
+def test_storage_as_local_path(tmp_path: Path, storage: str, path: str) -> None:
+    spec = load_spec(write(tmp_path, f"name: p\nstorage: {storage}\n"))
+    assert spec.storage == storage
+    assert spec.storage_path == path.replace("<root>", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "error_class", "line"),
+    [
+        (MINIMAL + "clusters: []\n", "PIPELINE_SPEC_UNEXPECTED_FIELD", 3),
+        ("name: p\n", "PIPELINE_SPEC_MISSING_REQUIRED_FIELD", None),
+        ("", "PIPELINE_SPEC_MISSING_REQUIRED_FIELD", None),
+        (MINIMAL + "configuration: [1]\n", "PIPELINE_SPEC_FIELD_NOT_DICT", 3),
+        (MINIMAL + "configuration: {1: a}\n", "PIPELINE_SPEC_DICT_KEY_NOT_STRING", 3),
+        (MINIMAL + "configuration:\n  a: 1\n", "PIPELINE_SPEC_DICT_VALUE_NOT_STRING", 3),
+        (MINIMAL + "libraries:\n- glob: {include: 'a/**/*.py'}\n", "PIPELINE_SPEC_INVALID_GLOB_PATTERN", 3),
+        (MINIMAL + "libraries:\n- include: a\n", "PIPELINE_SPEC_INVALID_FIELD", 3),
+        (MINIMAL + "database: [x\n", "PIPELINE_SPEC_INVALID_YAML", 4),
+        ("name: p\nstorage: s3a://bucket/x\n", "PIPELINE_STORAGE_ROOT_NOT_LOCAL", 2),
+        ("- a\n", "PIPELINE_SPEC_INVALID_YAML", None),
+    ],
+)
+def test_refuses_with_class_and_line(tmp_path: Path, text: str, error_class: str, line: int | None) -> None:
+    error = refusal(tmp_path, text)
+    assert error.error_class == error_class
+    path = tmp_path / "spark-pipeline.yml"
+    assert error.location == (f"{path}:{line}" if line else str(path))
+
+
+def test_messages_are_sparks(tmp_path: Path) -> None:
+    assert refusal(tmp_path, MINIMAL + "x: 1\n").message == "Pipeline spec field `x` is unexpected."
+
+
+def test_finds_the_nearest_spec_upwards(tmp_path: Path) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    outer = write(tmp_path, MINIMAL)
+    assert find_spec(below) == outer
+    inner = write(below.parent, MINIMAL, "spark-pipeline.yaml")
+    assert find_spec(below) == inner
+    write(below.parent, MINIMAL)
+    with pytest.raises(SpecError, match="MULTIPLE_PIPELINE_SPEC_FILES_FOUND"):
+        find_spec(below)
+
+
+def test_no_spec(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="PIPELINE_SPEC_FILE_NOT_FOUND"):
+        find_spec(tmp_path)
+    with pytest.raises(SpecError, match="PIPELINE_SPEC_FILE_DOES_NOT_EXIST"):
+        load_spec(tmp_path / "none.yml")
+
+
+def test_init_writes_what_spark_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.pipelines.init_cli import init
+
+    ours = init_project(tmp_path / "ours", "demo")
+    (tmp_path / "theirs").mkdir()
+    monkeypatch.chdir(tmp_path / "theirs")
+    init("demo")
+    theirs = tmp_path / "theirs" / "demo"
+
+    def content(root: Path) -> dict[str, str]:
+        return {
+            str(path.relative_to(root)): path.read_text().replace(str(root), "") if path.is_file() else ""
+            for path in root.rglob("*")
+        }
+
+    assert content(ours) == content(theirs)
+    assert load_spec(ours / "spark-pipeline.yml").name == "demo"
+    with pytest.raises(SpecError, match="PROJECT_ALREADY_EXISTS"):
+        init_project(tmp_path / "ours", "demo")

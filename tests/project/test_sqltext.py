@@ -1,0 +1,63 @@
+"""Cutting, normalising and renaming SQL text."""
+
+from __future__ import annotations
+
+import pytest
+
+from tautochrone.model.names import TableName
+from tautochrone.project.names import NameScope
+from tautochrone.project.sqltext import normalise, split, split_name
+
+
+def test_split_ignores_semicolons_that_end_nothing() -> None:
+    text = (
+        "-- a; comment\n"
+        "SELECT ';', \"a;b\", 'it''s;', 'x\\';', r'\\', `a;b`; /* ; /* nested; */ ; */\n"
+        ";\n"
+        "SELECT 2 -- no final semicolon; really\n"
+    )
+    chunks = split(text)
+    assert [chunk.line for chunk in chunks] == [2, 4]
+    assert chunks[0].text.endswith("`a;b`")
+    assert chunks[1].text == "SELECT 2"
+
+
+def test_split_keeps_comments_inside_so_that_lines_stay_true() -> None:
+    assert split("\n\nSELECT\n-- why\n1;")[0].text == "SELECT\n-- why\n1"
+
+
+def test_normalise_ignores_layout_but_not_strings_and_hints() -> None:
+    assert normalise("SELECT /* x */  a,\n  'a  --b' -- c\nFROM t") == "SELECT a, 'a  --b' FROM t"
+    assert "BROADCAST" in normalise("SELECT /*+ BROADCAST(t) */ 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a", ("a",)),
+        ("`a`.`b.c`", ("a", "b.c")),
+        ("a.b.c", ("a", "b", "c")),
+        ("`x``y`", ("x`y",)),
+        ("", ()),
+        ("a.", ()),
+    ],
+)
+def test_split_name(text: str, parts: tuple[str, ...]) -> None:
+    assert split_name(text) == parts
+
+
+def test_rewrite() -> None:
+    view = TableName("lake", ("silver",), "v")
+    scope = NameScope("lake", ("default",), {view: "v"})
+    assert scope.rewrite("SELECT silver.v.a FROM silver.v") == "SELECT `v`.a FROM `v`"
+    assert (
+        scope.rewrite("select * from lake.silver.v join `spark_catalog`.silver.v")
+        == "select * from `v` join `v`"
+    )
+    assert scope.rewrite("FROM spark_catalog.default.t") == "FROM `lake`.default.t"
+    assert scope.rewrite("FROM `spark_catalog`.default.t -- spark_catalog.x.y") == (
+        "FROM `lake`.default.t -- spark_catalog.x.y"
+    )
+    assert scope.rewrite("SELECT 'silver.v', x.v, 1.5 FROM parquet.`/a/b`") == (
+        "SELECT 'silver.v', x.v, 1.5 FROM parquet.`/a/b`"
+    )
