@@ -37,6 +37,9 @@ check: setup ## ruff, mypy, import contracts, file sizes
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Tests start many short JVMs: the optimising compiler would cost more than it wins.
+test soak: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+
 test: setup ## everything that CI runs
 	$(BIN)/pytest -m "not slow"
 

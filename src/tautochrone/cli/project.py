@@ -29,7 +29,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
     """Resolve everything, show what there is, write nothing."""
     from tautochrone.service.open import Project
 
-    with Project(options_of(arguments), Events(as_json=False)) as project:
+    with Project(options_of(arguments), Events(as_json=False), short_lived=True) as project:
         definitions, graph = project.analysed()
     entries: list[dict[str, Any]] = []
     for name in graph.order:

@@ -18,7 +18,7 @@ def query(arguments: argparse.Namespace) -> int:
     """Answer one query at one instant."""
     from tautochrone.service.connect import open_connection
 
-    with open_connection(options_of(arguments)) as connection:
+    with open_connection(options_of(arguments), short_lived=True) as connection:
         frame = connection.sql(
             arguments.sql, consistency=arguments.consistency, checkpoint=arguments.checkpoint
         )
@@ -41,7 +41,7 @@ def verify_views(arguments: argparse.Namespace) -> int:
     from tautochrone.service.open import Project
 
     different = False
-    with Project(options_of(arguments), _quiet) as project:
+    with Project(options_of(arguments), _quiet, short_lived=True) as project:
         definitions, graph = project.analysed()
         store = project.store()
         views = find_all(definitions, arguments.names) or list(graph.order)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from tautochrone.errors import CommitOutcomeUnknownError, TautochroneError
-from tautochrone.model.lake import CommitNote, Committed, FlowPosition, LakeTable, Staged
+from tautochrone.errors import ConflictError, TautochroneError
+from tautochrone.model.lake import CommitNote, Committed, FlowPosition, LakeTable, Prepared, Staged
 from tautochrone.model.names import TableName, Version
 
 __all__ = ["TableCommitter"]
@@ -23,7 +24,7 @@ class _Part:
     staged: Staged
     position: FlowPosition
     done: Committed | None = None
-    error: TautochroneError | None = None
+    error: Exception | None = None
 
 
 @dataclass(slots=True)
@@ -49,6 +50,7 @@ class TableCommitter:
         Raises:
             ConflictError: main moved; the batch's files are deleted, the source is unharmed.
             CommitOutcomeUnknownError: the next start reads the table to find out.
+            MetaError: the batch is committed, only its report failed; the next start reports it.
         """
         part = _Part(flow, staged, position)
         with self._queue:
@@ -67,10 +69,8 @@ class TableCommitter:
         note = replace(self.note, positions={part.flow: part.position for part in group})
         try:
             done = self._write([part.staged for part in group if part.staged.rows], note)
-        except TautochroneError as error:
-            if not isinstance(error, CommitOutcomeUnknownError):
-                for part in group:
-                    self.table.discard(part.staged)
+        except Exception as error:
+            # Whatever it was: those who wait must hear of it.
             for part in group:
                 part.error = error
             return
@@ -78,11 +78,28 @@ class TableCommitter:
             part.done = done
 
     def _write(self, staged: list[Staged], note: CommitNote) -> Committed:
-        fork = self.table.fork()
         if not staged:
             # Offsets moved past rows that the flow's query dropped: no version, only positions.
-            return self.table.note_only(fork, note)
-        prepared = self.table.prepare(fork, staged, note)
-        done = self.table.commit(prepared, note.fence)
+            return self.table.note_only(self.table.fork(), note)
+        done = self._commit_prepared(self._prepare(staged, note), note)
+        # From here on the files belong to main: an error must never delete them.
         self.report(done.table, done.version)
         return done
+
+    def _prepare(self, staged: list[Staged], note: CommitNote) -> Prepared:
+        try:
+            return self.table.prepare(self.table.fork(), staged, note)
+        except ConflictError:
+            for part in staged:
+                with suppress(TautochroneError):
+                    self.table.discard(part)
+            raise
+
+    def _commit_prepared(self, prepared: Prepared, note: CommitNote) -> Committed:
+        try:
+            return self.table.commit(prepared, note.fence)
+        except ConflictError:
+            # Not `discard`: a new owner may be committing the branch at this moment, `abort` asks.
+            with suppress(TautochroneError):
+                self.table.abort(prepared)
+            raise

@@ -57,12 +57,16 @@ class Files:
         return sorted(name for name in found if not name.startswith("."))
 
     def stamps(self, path: str) -> dict[str, tuple[int, int]]:
-        """Name → (modification time in ms, bytes) of the visible files in a folder."""
+        """Relative path → (modification time in ms, bytes) of the visible files below a folder."""
         system, target = self._open(path)
         if not system.exists(target):
             return {}
-        return {
-            str(status.getPath().getName()): (status.getModificationTime(), status.getLen())
-            for status in system.listStatus(target)
-            if not str(status.getPath().getName()).startswith(".")
-        }
+        root = str(system.makeQualified(target).toUri().getPath()).rstrip("/") + "/"
+        found: dict[str, tuple[int, int]] = {}
+        files = system.listFiles(target, True)
+        while files.hasNext():
+            status = files.next()
+            if not str(status.getPath().getName()).startswith("."):
+                name = str(status.getPath().toUri().getPath()).removeprefix(root)
+                found[name] = (status.getModificationTime(), status.getLen())
+        return found

@@ -94,6 +94,7 @@ class FlowQuery:
             StateLostError: the flow keeps state, and what is left of it does not fit the table.
             IngestError: the source cannot be read.
         """
+        self._ask_the_table()
         self._reconcile()
         self._error = None
         try:
@@ -147,6 +148,11 @@ class FlowQuery:
     @property
     def _target(self) -> str:
         return str(self.committer.table.name)
+
+    def _ask_the_table(self) -> None:
+        """An earlier start of this query may have failed after its commit: memory is no evidence."""
+        note = self.committer.table.fork().note
+        self.position = None if note is None else note.positions.get(self.flow.name)
 
     def _reconcile(self) -> None:
         planned = None if self.position is None else self.folder.offsets(self.position.batch_id)

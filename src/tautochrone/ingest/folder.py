@@ -114,11 +114,8 @@ class CheckpointFolder:
 
     def _archive_sources(self, batch_id: int, known: FlowPosition | None) -> tuple[str, ...]:
         before = () if known is None else known.source_files
-        present = {
-            f"{source}/{name}": stamp
-            for source in self._files.names(f"{self.path}/sources")
-            for name, stamp in self._files.stamps(f"{self.path}/sources/{source}").items()
-        }
+        # At any depth: Iceberg's source keeps its first offset in `sources/<n>/offsets/0`.
+        present = self._files.stamps(f"{self.path}/sources")
         fresh = {path for path, stamp in present.items() if self._archived.get(path) != stamp}
         if not fresh:
             return before

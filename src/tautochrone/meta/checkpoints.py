@@ -19,9 +19,9 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 from tautochrone.errors import MetaError
 from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import VERSIONED_KINDS, Repository
+from tautochrone.meta.base import Repository
 from tautochrone.meta.history import keep
-from tautochrone.meta.rows import as_checkpoint, checkpoint_row, set_state
+from tautochrone.meta.rows import as_checkpoint, checkpoint_row, set_state, unmentioned
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
@@ -172,7 +172,7 @@ class Checkpoints(Repository):
                 return
             if row.state != _OPEN:
                 raise MetaError("CHECKPOINT_NOT_WRITABLE", f"Checkpoint {number} is {row.state}, not open")
-            missing = _without_a_word(connection, job, number)
+            missing = unmentioned(connection, job, number)
             if missing:
                 raise MetaError(
                     "CHECKPOINT_INCOMPLETE",
@@ -244,13 +244,3 @@ def _failure(name: str, number: int) -> Any:
 def _failed(connection: Connection, name: str, number: int) -> bool:
     query = select(t.failures.c.error).where(_failure(name, number))
     return connection.execute(query).first() is not None
-
-
-def _without_a_word(connection: Connection, job: str, number: int) -> list[str]:
-    d, f = t.datasets.c, t.failures.c
-    names = connection.execute(
-        select(d.name).where(d.job == job, d.retired.is_(False), d.kind.in_(VERSIONED_KINDS))
-    ).scalars()
-    failed = set(connection.execute(select(f.dataset).where(f.checkpoint == number)).scalars())
-    known = intervals.cut_at(connection, number, job, confirmed_only=True).versions
-    return sorted(name for name in names if name not in failed and name not in known)

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import tables as t
+from tautochrone.meta.base import VERSIONED_KINDS
 from tautochrone.meta.intervals import Cut, cut_at
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.names import CheckpointNumber, TableName, Version
@@ -81,3 +82,14 @@ def as_checkpoint(connection: Connection, row: Row[Any]) -> Checkpoint:
 def set_state(connection: Connection, number: int, state: CheckpointState) -> None:
     """Change the state of one checkpoint."""
     connection.execute(update(t.checkpoints).where(_C.number == number).values(state=state.value))
+
+
+def unmentioned(connection: Connection, job: str, number: int) -> list[str]:
+    """Datasets of the job that have neither a version nor a failure at its open target."""
+    d, f = t.datasets.c, t.failures.c
+    names = connection.execute(
+        select(d.name).where(d.job == job, d.retired.is_(False), d.kind.in_(VERSIONED_KINDS))
+    ).scalars()
+    failed = set(connection.execute(select(f.dataset).where(f.checkpoint == number)).scalars())
+    known = cut_at(connection, number, job, confirmed_only=True).versions
+    return sorted(name for name in names if name not in failed and name not in known)

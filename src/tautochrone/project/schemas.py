@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -75,7 +76,8 @@ def table_schema(dataset: Dataset, flows: list[tuple[Flow, StructType]], session
             partition column does not exist (PARTITION_COLUMN_NOT_FOUND).
     """
     inferred = _merge(dataset, flows)
-    schema = inferred
+    # As Spark's own writers do: what the optimiser knows today about NULLs must not bind the table.
+    schema = StructType.fromJson(_nullable(inferred.jsonValue()))
     if dataset.schema_ddl is not None:
         schema = _parse(dataset, session)
         declared = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
@@ -101,6 +103,19 @@ def table_schema(dataset: Dataset, flows: list[tuple[Flow, StructType]], session
                 hint=f"Its columns are {', '.join(schema.fieldNames())}.",
             )
     return schema
+
+
+def _nullable(node: Any) -> Any:
+    """A type's JSON with every "may be NULL" set, at every level."""
+    if isinstance(node, list):
+        return [_nullable(child) for child in node]
+    if not isinstance(node, dict):
+        return node
+    loosened = {"nullable", "containsNull", "valueContainsNull"}
+    return {
+        key: True if key in loosened else child if key == "metadata" else _nullable(child)
+        for key, child in node.items()
+    }
 
 
 def _parse(dataset: Dataset, session: SparkSession) -> StructType:

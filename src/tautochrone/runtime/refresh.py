@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -61,7 +62,8 @@ def refresh_view(
         if choice.mode is RefreshMode.FULL:
             return worker.full(choice)
         return worker.diff(choice)
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
+        # PySpark leaves Java exceptions that it does not know as they are, with their whole stack.
         problem = problem_of(error)
         raise RefreshError(
             problem.error_class,
@@ -98,7 +100,11 @@ class _Worker:
     def full(self, choice: Choice) -> Refreshed:
         before = self._stored_rows()
         schema = self.job.graph.schemas[self.table.name]
-        if self.fork.note is not None and self.fork.note.mode is not None and self._stored_schema() != schema:
+        if (
+            self.fork.note is not None
+            and self.fork.note.mode is not None
+            and self._stored_columns() != schema.simpleString()
+        ):
             dataset = self.job.definitions.datasets[self.table.name]
             definition = TableDefinition(
                 name=self.table.name,
@@ -150,10 +156,12 @@ class _Worker:
             return 0
         return int(self.table.read(self.job.base, self.fork.version).count())
 
-    def _stored_schema(self) -> object:
-        return self.job.lake.schema(self.table.name)
+    def _stored_columns(self) -> str:
+        return str(self.job.lake.schema(self.table.name).simpleString())
 
     def _unchanged(self, choice: Choice) -> Refreshed:
+        # The inputs moved, the rows did not: said in the table too, so that a lost store can be rebuilt.
+        self.table.note_only(self.fork, self.note)
         return self._result(choice, self.fork.version, 0, 0)
 
     def _done(self, choice: Choice, done: Committed, inserted: int = 0, deleted: int = 0) -> Refreshed:
@@ -174,5 +182,8 @@ class _Worker:
 
 
 def as_text(error: Exception) -> str:
-    """An error as history keeps it."""
-    return str(error) if isinstance(error, TautochroneError) else f"{type(error).__name__}: {error}"
+    """An error as history keeps it: never with a Java stack."""
+    if isinstance(error, TautochroneError):
+        return str(error)
+    problem = problem_of(error)
+    return f"[{problem.error_class}] {problem.message}"

@@ -127,13 +127,7 @@ def _definition(job: Job, name: TableName) -> TableDefinition:
 def _rebuild(job: Job, existing: dict[TableName, LakeTable]) -> None:
     if not job.store.is_empty():
         return
-    lake = {
-        name: [
-            LakeVersion(version=version, note=note, committed_at_ms=at_ms)
-            for version, note, at_ms in table.versions()
-        ]
-        for name, table in existing.items()
-    }
+    lake = {name: _history(table) for name, table in existing.items()}
     if not any(version.checkpoint is not None for versions in lake.values() for version in versions):
         return
     numbers = job.effects.perform(Step.META_REBUILD, job.name, lambda: job.store.rebuild(lake))
@@ -143,6 +137,21 @@ def _rebuild(job: Job, existing: dict[TableName, LakeTable]) -> None:
         checkpoints=[str(number) for number in numbers],
         reason="the store was empty beside tables that know checkpoints",
     )
+
+
+def _history(table: LakeTable) -> list[LakeVersion]:
+    """All commits with their notes, and last what the table says of itself now: inputs that moved
+    without a change of rows are only there."""
+    found = [
+        LakeVersion(version=version, note=note, committed_at_ms=at_ms)
+        for version, note, at_ms in table.versions()
+    ]
+    fork = table.fork()
+    if found and fork.note is not None and fork.note != found[-1].note:
+        found.append(
+            LakeVersion(version=fork.version, note=fork.note, committed_at_ms=found[-1].committed_at_ms)
+        )
+    return found
 
 
 def _report_roots(job: Job) -> None:

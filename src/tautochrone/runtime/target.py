@@ -221,6 +221,9 @@ class Target:
             catalog = job.settings.catalog.name
             session = reader_session(job.base, catalog, job.instants.uri, self._instant)
             use_database(session, catalog, job.definitions.scope.namespace[0], create=False)
+            # A count that Iceberg answers from metadata comes back as nullable, and Spark then
+            # refuses its own plan when the target column is NOT NULL.
+            session.conf.set("spark.sql.iceberg.aggregate-push-down.enabled", "false")
             for flow in job.flows(table):
                 for key, value in flow.flow.conf.items():
                     session.conf.set(key, value)

@@ -15,7 +15,7 @@ from tautochrone.model.instants import InstantServer
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
-from tautochrone.spark.bags import count_except_all
+from tautochrone.spark.bags import compare
 from tautochrone.spark.session import reader_session, use_database
 
 __all__ = ["Verdict", "verify"]
@@ -90,8 +90,7 @@ def verify(
         definitions.prepare(session, flow.views)
         expected = align(flow.flow.evaluate(session), graph.schemas[view], flow.flow.name)
         actual = session.table(view.sql)
-        missing = count_except_all(expected, actual)
-        unexpected = count_except_all(actual, expected)
+        missing, unexpected = compare(expected, actual)
         yield Verdict(
             dataset=view,
             checkpoint=at,

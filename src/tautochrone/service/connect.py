@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tautochrone.errors import MetaError
@@ -26,15 +27,20 @@ def existing_store(settings: Settings) -> MetaStore:
     return MetaStore.open(url)
 
 
-def open_connection(options: Options) -> Reader:
+def open_connection(options: Options, *, short_lived: bool = False) -> Reader:
     """A reader for the project that `options` locate; starts Spark (about 6 s).
+
+    Args:
+        options: where the project is.
+        short_lived: tune the JVM for one answer instead of many.
 
     Raises:
         SpecError, SettingsError, MetaError: what stands in the way.
     """
     spec, settings = locate(options)
     store = existing_store(settings)
-    return Reader(store, settings.catalog, settings.spark, database=spec.database or "default")
+    spark = replace(settings.spark, short_lived=short_lived)
+    return Reader(store, settings.catalog, spark, database=spec.database or "default")
 
 
 def connect(spec: str | Path | None = None, *, master: str | None = None) -> Reader:

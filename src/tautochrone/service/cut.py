@@ -13,6 +13,10 @@ from tautochrone.model.names import Version
 
 __all__ = ["SnapshotGoneError", "at_version"]
 
+_NO_SNAPSHOT = -1
+"""Iceberg's own spelling of a table without rows and history."""
+_OF_SNAPSHOTS = ("current-snapshot-id", "statistics", "partition-statistics")
+
 
 class SnapshotGoneError(Exception):
     """The version is not in the metadata (any more): expired, or the table was replaced."""
@@ -27,8 +31,10 @@ def at_version(metadata: Mapping[str, Any], version: Version) -> dict[str, Any]:
     Raises:
         SnapshotGoneError: see there.
     """
-    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots") or ()}
     current = int(version)
+    if current == _NO_SNAPSHOT:
+        return _empty(metadata)
+    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots") or ()}
     if current not in snapshots:
         raise SnapshotGoneError(version)
     kept: set[int] = set()
@@ -55,6 +61,12 @@ def at_version(metadata: Mapping[str, Any], version: Version) -> dict[str, Any]:
     if schema_id is not None:
         _use_schema(result, metadata, schema_id)
     return result
+
+
+def _empty(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The table before its first snapshot: what an outsider just created."""
+    result = {key: value for key, value in metadata.items() if key not in _OF_SNAPSHOTS}
+    return result | {"snapshots": [], "refs": {}, "snapshot-log": []}
 
 
 def _log(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 from typing import Final, Literal, Protocol
 
 from tautochrone.errors import CheckpointUnavailableError, TautochroneError
@@ -62,7 +62,8 @@ class Instants:
     def __init__(self, store: MetaStore, *, lease_ms: int = DEFAULT_LEASE_MS) -> None:
         self._store = store
         self._lease_ms = lease_ms
-        self._lock = Lock()
+        # Re-entrant: `unregister` is also called by finalizers, in whatever their thread is doing.
+        self._lock = RLock()
         self._registered: dict[str, Lookup] = {}
         self._leases: dict[str, str] = {}
 

@@ -7,6 +7,7 @@ seconds that Spark takes to start.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -54,16 +55,34 @@ class LocalInstants:
 
 
 class Project:
-    """An opened project. Use as a context manager; Spark stops at the end."""
+    """An opened project. Use as a context manager; a Spark that it started stops at the end.
 
-    def __init__(self, options: Options, emit: Emit) -> None:
+    Args:
+        options: what the command line says.
+        emit: who listens.
+        base: a session whose catalog is the project's lake, instead of a Spark of its own.
+        effects: the door to durable steps; what the environment asks for when absent.
+        short_lived: tune a Spark that is started here for one answer.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        emit: Emit,
+        *,
+        base: SparkSession | None = None,
+        effects: Effects | None = None,
+        short_lived: bool = False,
+    ) -> None:
         self.spec, self.settings = locate(options)
         self._emit = emit
         self._closing = ExitStack()
-        emit("starting", pipeline=self.spec.name, master=self.settings.spark.master)
-        self.base: SparkSession = start_session(self.settings.spark, self.settings.catalog)
-        self._closing.callback(self.base.stop)
-        self.effects: Effects = effects_from_environment()
+        if base is None:
+            emit("starting", pipeline=self.spec.name, master=self.settings.spark.master)
+            base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
+            self._closing.callback(base.stop)
+        self.base = base
+        self.effects: Effects = effects or effects_from_environment()
         self.lake = IcebergLake(self.base, self.settings.catalog.name, self.effects)
 
     def analysed(self) -> tuple[Definitions, Graph]:

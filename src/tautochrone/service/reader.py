@@ -6,24 +6,21 @@ catalog is the read-only REST catalog of exactly that instant. It must never wri
 
 from __future__ import annotations
 
-import logging
-import time
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from threading import Event, RLock, Thread
+from threading import RLock
 from types import TracebackType
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.session import _monkey_patch_RDD
 
-from tautochrone.errors import QueryError, TautochroneError
+from tautochrone.errors import QueryError
 from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.service.instants import NEWEST, Instants, checkpoint_instant
+from tautochrone.service.leases import Leases
 from tautochrone.service.metadata import metadata_source
 from tautochrone.service.queries import qualified, query_error, tables_in
 from tautochrone.service.server import EmbeddedServer
@@ -38,15 +35,6 @@ __all__ = ["Reader"]
 
 _KEEP_SESSIONS = 4
 _OUTSIDERS = "outsiders"
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Lease:
-    """A pin, and the registered instant that ends with it."""
-
-    pin: str
-    instant: str | None = None
 
 
 class Reader:
@@ -90,13 +78,9 @@ class Reader:
         self._server = EmbeddedServer(self._instants, self._source)
         self._lock = RLock()
         self._highest = CheckpointNumber(0)
-        self._sessions: OrderedDict[str, SparkSession] = OrderedDict()
-        self._leases: dict[str, _Lease] = {}
-        # A finalizer may run inside a transaction of its own thread: it must not open another.
-        self._ended: SimpleQueue[str] = SimpleQueue()
-        self._closed = Event()
-        self._heart = Thread(target=self._beat, name="tautochrone-leases", daemon=True)
-        self._heart.start()
+        self._sessions: OrderedDict[str, tuple[SparkSession, str | None]] = OrderedDict()
+        self._closed = False
+        self._leases = Leases(store, lease_ms, self._beat)
 
     @property
     def uri(self) -> str:
@@ -151,15 +135,11 @@ class Reader:
     def close(self) -> None:
         """Release all pins and stop serving. DataFrames of this reader can no longer be read."""
         with self._lock:
-            if self._closed.is_set():
+            if self._closed:
                 return
-            self._closed.set()
+            self._closed = True
             self._sessions.clear()
-            pins = list(self._leases)
-        for pin in pins:
-            self._release(pin)
-        self._ended.put("")
-        self._heart.join(timeout=5)
+        self._leases.close()
         self._server.stop()
         if self._own_spark:
             self._base.stop()
@@ -176,7 +156,7 @@ class Reader:
         self.close()
 
     def _require_open(self) -> None:
-        if self._closed.is_set():
+        if self._closed:
             raise QueryError("READER_CLOSED", "This reader was closed")
 
     def _pinned_session(
@@ -194,36 +174,37 @@ class Reader:
             if found.checkpoint is not None:
                 if checkpoint is None:
                     self._highest = max(self._highest, found.checkpoint)
-                return self._session(checkpoint_instant(found.checkpoint), _Lease(found.pin))
+                return self._session(checkpoint_instant(found.checkpoint), found.pin)
             # The very versions that were pinned, not those that are newest when Spark asks.
             instant = f"weak-{found.pin}"
             versions = dict(found.versions)
             self._instants.register(instant, lambda table: versions.get(table, NEWEST))
-            return self._session(instant, _Lease(found.pin, instant), keep=False)
+            return self._session(instant, found.pin, registered=True)
 
-    def _session(self, instant: str, lease: _Lease | None, *, keep: bool = True) -> SparkSession:
-        """A session fixed to an instant, which holds the lease for as long as it lives.
+    def _session(self, instant: str, pin: str | None, *, registered: bool = False) -> SparkSession:
+        """A session fixed to an instant, which holds the pin for as long as it lives.
 
         Not the DataFrame: one made from it by `filter` would outlive it, and lose its versions. All
         of them share the session object.
         """
         with self._lock:
-            session = self._sessions.get(instant)
-            if session is not None:
+            session, held = self._sessions.get(instant, (None, None))
+            if session is not None and (held is None or held in self._leases.pins):
                 self._sessions.move_to_end(instant)
-                if lease is not None:
-                    self._store.release_pin(lease.pin)
+                if pin is not None:
+                    self._store.release_pin(pin)
                 return session
             session = reader_session(self._base, self._catalog, self.uri, instant)
             # PySpark ties `RDD.toDF` to the session made last, which would keep it, and so its
             # pin, alive. It belongs to the user's session anyway.
             _monkey_patch_RDD(self._base)
             self._use_database(session)
-            if lease is not None:
-                self._leases[lease.pin] = lease
-                weakref.finalize(session, self._ended.put, lease.pin).atexit = False
-            if keep:
-                self._sessions[instant] = session
+            if registered:
+                weakref.finalize(session, self._instants.unregister, instant).atexit = False
+            if pin is not None:
+                self._leases.hold(pin, session)
+            if not registered:
+                self._sessions[instant] = (session, pin)
                 while len(self._sessions) > _KEEP_SESSIONS:
                     self._sessions.popitem(last=False)
             return session
@@ -236,38 +217,11 @@ class Reader:
         if levels in self._source.namespaces():
             session.sql(f"USE {_quoted(self._catalog, *levels)}")
 
-    def _release(self, pin: str) -> None:
-        lease = self._leases.pop(pin, None)
-        if lease is None:
-            return
-        if lease.instant is not None:
-            self._instants.unregister(lease.instant)
-        try:
-            self._store.release_pin(lease.pin)
-        except TautochroneError as error:  # the lease runs out by itself
-            _log.debug("pin not released: %s", error)
-
     def _beat(self) -> None:
-        period_s = self._lease_ms / 3000
-        renew_at = time.monotonic() + period_s
-        while not self._closed.is_set():
-            try:
-                self._release(self._ended.get(timeout=max(0.01, renew_at - time.monotonic())))
-                continue
-            except Empty:
-                renew_at = time.monotonic() + period_s
-            for lease in list(self._leases.values()):
-                self._renew(lease)
-            with self._lock:
-                # Old instants must not stay pinned only because nobody asked anything since.
-                while len(self._sessions) > 1:
-                    self._sessions.popitem(last=False)
-
-    def _renew(self, lease: _Lease) -> None:
-        try:
-            self._store.renew_pin(lease.pin, self._lease_ms)
-        except TautochroneError as error:
-            _log.warning("a lease could not be renewed: %s", error)
+        with self._lock:
+            # Old instants must not stay pinned only because nobody asked anything since.
+            while len(self._sessions) > 1:
+                self._sessions.popitem(last=False)
 
 
 def _quoted(*parts: str) -> str:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, StructType
 
-__all__ = ["BagDifference", "count_except_all", "difference", "incomparable", "survivors"]
+__all__ = ["BagDifference", "compare", "difference", "incomparable", "survivors"]
 
 _NEW, _OLD, _PLACES = "__taut_new", "__taut_old", "__taut_places"
 FILE, POSITION = "_file", "_pos"
@@ -101,6 +101,18 @@ def survivors(old: DataFrame, found: BagDifference) -> DataFrame:
     return kept.drop(FILE, POSITION)
 
 
-def count_except_all(left: DataFrame, right: DataFrame) -> int:
-    """How many rows of `left` have no partner in `right`, counting copies."""
-    return left.exceptAll(right).count()
+def compare(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
+    """Sizes of `expected EXCEPT ALL actual` and of `actual EXCEPT ALL expected`.
+
+    One grouping answers both, so each side is evaluated once instead of twice.
+    """
+    columns = [sf.col(f"`{name}`") for name in expected.columns]
+    both = expected.select(*columns, sf.lit(1).alias(_NEW)).unionAll(
+        actual.select(*columns, sf.lit(-1).alias(_NEW))
+    )
+    surplus = both.groupBy(*columns).agg(sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
+    counts = surplus.agg(
+        sf.sum(sf.greatest(sf.col(_NEW), sf.lit(0))).alias("missing"),
+        sf.sum(sf.greatest(-sf.col(_NEW), sf.lit(0))).alias("unexpected"),
+    ).first()
+    return (0, 0) if counts is None else (counts["missing"] or 0, counts["unexpected"] or 0)

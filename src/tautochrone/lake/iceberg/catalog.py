@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import LakeError
 from tautochrone.lake.iceberg.commits import NO_VERSION, load
 from tautochrone.lake.iceberg.jvm import Iceberg, java_error_class, translate
+from tautochrone.lake.iceberg.notes import NOTE_KEY, encode
 from tautochrone.lake.iceberg.schema import shape_of
 from tautochrone.lake.iceberg.table import IcebergTable
 from tautochrone.model.effects import Effects, Step
@@ -37,8 +38,11 @@ class IcebergLake:
     def create(self, definition: TableDefinition, note: CommitNote) -> IcebergTable:
         name = definition.name
         table = IcebergTable(self._iceberg, name, self._effects)
+        first = replace(note, mode=None, checkpoint=None)
         if not self.exists(name):
             shape = shape_of(self._iceberg, definition)
+            # In the creating commit already: a crash right after it must not leave a table that nobody owns.
+            properties = {**shape.properties, NOTE_KEY: encode(first)}
 
             def make() -> None:
                 catalog = self._iceberg.catalog()
@@ -48,7 +52,7 @@ class IcebergLake:
                         catalog.createNamespace(identifier.namespace())
                     builder = catalog.buildTable(identifier, shape.schema)
                     builder.withPartitionSpec(shape.spec).withSortOrder(shape.order).withProperties(
-                        self._iceberg.map(shape.properties)
+                        self._iceberg.map(properties)
                     ).create()
                 except Py4JJavaError as error:
                     # Another process was faster: its table is as good.
@@ -59,7 +63,7 @@ class IcebergLake:
         fork = table.fork()
         if fork.version == NO_VERSION:
             # A table without a first snapshot has no parent that a fork could be checked against.
-            table.raise_fence(fork, replace(note, mode=None, checkpoint=None))
+            table.raise_fence(fork, first)
         return table
 
     def load(self, name: TableName) -> IcebergTable:

@@ -1,0 +1,197 @@
+"""A pipeline driven in process on a Spark that is already there: what end-to-end tests stand on.
+
+Every `run` is what `taut run` does: a new job with a new fence over the same storage. Starting Spark
+is left out, so a run takes a second or two instead of twelve.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+
+from tautochrone.meta import MetaStore
+from tautochrone.project.settings import Settings
+from tautochrone.runtime.effects import CountingEffects
+from tautochrone.runtime.job import Job
+from tautochrone.runtime.run import Run
+from tautochrone.runtime.selection import select
+from tautochrone.runtime.verify import Verdict, verify
+from tautochrone.service.locate import Options, locate
+from tautochrone.service.metadata import metadata_source
+from tautochrone.service.open import Project
+from tautochrone.service.reader import Reader
+from tautochrone.spark.session import use_database
+
+__all__ = ["Happened", "Pipeline"]
+
+_SPEC = """\
+name: test
+storage: storage
+libraries:
+  - glob:
+      include: definitions/**
+"""
+
+
+class Happened(list[dict[str, Any]]):
+    """The events of a run in their order, each with its name under `event`."""
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [told for told in self if told["event"] == event]
+
+    @property
+    def state(self) -> str:
+        return str(self.of("run")[-1]["state"])
+
+    @property
+    def checkpoints(self) -> list[int]:
+        return [told["checkpoint"] for told in self.of("checkpoint")]
+
+    def refresh(self, table: str) -> dict[str, Any]:
+        """The last refresh of a table, by the last part of its name."""
+        return [r for r in self.of("refresh") if r["dataset"].endswith(f".{table}")][-1]
+
+    def mode(self, table: str) -> tuple[str, str]:
+        """Mode and reason of the table's last refresh."""
+        found = self.refresh(table)
+        return found["mode"], found["reason"]
+
+    def failure(self, name: str) -> str:
+        """The error of a table (last part of its name) or of a flow."""
+        errors = [f["error"] for f in self.of("refresh_failed") if f["dataset"].endswith(f".{name}")]
+        errors += [f["error"] for f in self.of("flow_failed") if f["flow"] == name]
+        return str(errors[-1])
+
+
+class Pipeline:
+    """A project in `folder` with its storage beside it.
+
+    Args:
+        folder: empty, or a project.
+        spark: any session; a new one on the same context is bound to the project's lake.
+        spec: the text of `spark-pipeline.yml`; by default everything below `definitions/`.
+        settings: the text of `tautochrone.toml`.
+    """
+
+    def __init__(self, folder: Path, spark: SparkSession, *, spec: str = _SPEC, settings: str = "") -> None:
+        self.folder = folder
+        self.write("spark-pipeline.yml", spec)
+        if settings:
+            self.write("tautochrone.toml", settings)
+        self._options = Options(spec=str(folder / "spark-pipeline.yml"))
+        self.settings: Settings = locate(self._options)[1]
+        self.session = _bound(spark, self.settings)
+        self.effects = CountingEffects()
+        self._project: Project | None = None
+        self._job: Job | None = None
+        self._reader: Reader | None = None
+
+    def write(self, file: str, text: str) -> Path:
+        """Write a file of the project; the path is below its folder."""
+        path = self.folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def run(self, *, full: Sequence[str] = ()) -> Happened:
+        """A one-shot run by a new job, as a new process would do it.
+
+        `effects` then holds the steps of this run alone.
+        """
+        with self.opened() as (job, happened):
+            self.execute(job, full=full)
+            return happened
+
+    def execute(self, job: Job, *, full: Sequence[str] = ()) -> None:
+        """A one-shot run of a job that is already there, and was analysed when it was opened."""
+        Run(job, select(job, (), full, everything=False)).once()
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Job, Happened]]:
+        """A new job and the list that its events go to. It can be verified until the next one."""
+        self._close_project()
+        happened = Happened()
+        self.effects = CountingEffects()
+        project = Project(self._options, _listener(happened), base=self.session, effects=self.effects)
+        self._project = project
+        self._job = project.job()
+        yield self._job, happened
+
+    @property
+    def job(self) -> Job:
+        """The last run's job."""
+        assert self._job is not None
+        return self._job
+
+    def verify(self, number: int | None = None) -> list[Verdict]:
+        """Recompute every view by plain Spark.
+
+        Raises:
+            AssertionError: a view differs.
+        """
+        job = self.job
+        views = job.derived_tables
+        found = list(verify(self.session, job.store, job.instants, job.definitions, job.graph, views, number))
+        wrong = [verdict for verdict in found if verdict.equal is False]
+        assert not wrong, wrong
+        return found
+
+    @property
+    def reader(self) -> Reader:
+        """One reader for the whole test: it never goes backwards."""
+        if self._reader is None:
+            store = MetaStore.open(self.settings.meta_url)
+            self._reader = Reader(store, self.settings.catalog, base=self.session)
+        return self._reader
+
+    def query(self, sql: str, **how: Any) -> list[tuple[Any, ...]]:
+        """Rows of a strong read, sorted. `how` is that of `Reader.sql`."""
+        rows: list[Row] = self.reader.sql(sql, **how).collect()
+        return sorted(tuple(row) for row in rows)
+
+    def spark_jobs(self) -> int:
+        """How many Spark jobs this Spark has been given so far."""
+        context: Any = self.session.sparkContext
+        return int(context._jsc.sc().dagScheduler().numTotalJobs())  # noqa: SLF001
+
+    def pointers(self) -> dict[str, str]:
+        """Where the catalog points for each table: a commit of any kind moves it."""
+        source = metadata_source(self.settings.catalog)
+        return {name.without_catalog: source.load(name)[0] for name in source.tables()}
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._close_project()
+
+    def _close_project(self) -> None:
+        if self._project is not None:
+            self._project.close()
+        self._project = self._job = None
+
+
+def _listener(happened: Happened) -> Callable[..., None]:
+    def emit(event: str, /, **fields: Any) -> None:
+        happened.append({"event": event, **fields})
+
+    return emit
+
+
+def _bound(spark: SparkSession, settings: Settings) -> SparkSession:
+    """A session on the same context whose lake is the project's own."""
+    Path(settings.storage).mkdir(parents=True, exist_ok=True)
+    session = spark.newSession()
+    prefix = f"spark.sql.catalog.{settings.catalog.name}"
+    session.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
+    session.conf.set(f"{prefix}.cache-enabled", "false")
+    for key, value in settings.catalog.options.items():
+        session.conf.set(f"{prefix}.{key}", value)
+    for key, value in settings.confs.items():
+        session.conf.set(key, value)
+    use_database(session, settings.catalog.name, "default", create=True)
+    return session

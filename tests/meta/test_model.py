@@ -1,0 +1,175 @@
+"""The store against a dictionary: whatever is called in whatever order, both say the same."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tautochrone.errors import CheckpointUnavailableError, FencedError
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.refresh import Refresh, RefreshMode
+
+ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
+VIEWS = (A, B)
+FULL = Refresh(mode=RefreshMode.FULL, reason="x")
+VERSIONS = st.sampled_from(["1", "2", "3"]).map(Version)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """`cuts[n][table]` is the version of each table at n; a missing key is a failure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.store = MetaStore.open(f"sqlite:///{Path(self.folder.name)}/meta.db")
+        self.store.start_run(
+            "p",
+            "j",
+            [
+                DatasetEntry(ROOT, "streaming table", "r"),
+                *(DatasetEntry(view, "materialized view", "v", frozenset({ROOT})) for view in VIEWS),
+            ],
+        )
+        self.fence = self.store.take_over("j")
+        self.old: Fence | None = None
+        self.open: int | None = None
+        self.newest = 0
+        self.cuts: dict[int, dict[TableName, Version]] = {}
+        self.failed: dict[int, set[TableName]] = {}
+        self.state: dict[int, CheckpointState] = {}
+
+    def teardown(self) -> None:
+        self.store.close()
+        self.folder.cleanup()
+
+    @rule(gap=st.integers(0, 5))
+    def take_over(self, gap: int) -> None:
+        self.old, self.fence = self.fence, self.store.take_over("j", at_least=self.fence + gap)
+        assert self.fence > self.old
+
+    @precondition(lambda self: self.old is not None)
+    @rule(version=VERSIONS)
+    def the_old_owner_tries(self, version: Version) -> None:
+        try:
+            self.store.open_checkpoint("j", self.old or Fence(0), {ROOT: version}, 1)
+        except FencedError:
+            return
+        raise AssertionError("not fenced")
+
+    @precondition(lambda self: self.open is None)
+    @rule(version=VERSIONS, gap=st.integers(0, 3))
+    def open_target(self, version: Version, gap: int) -> None:
+        target = self.store.open_checkpoint("j", self.fence, {ROOT: version}, 1, at_least=self.newest + gap)
+        assert target.number > self.newest
+        self.open = self.newest = target.number
+        self.cuts[self.open] = {ROOT: version}
+        self.failed[self.open] = set()
+        self.state[self.open] = CheckpointState.OPEN
+
+    @precondition(lambda self: self.open is not None)
+    @rule(view=st.sampled_from(VIEWS), version=VERSIONS)
+    def record(self, view: TableName, version: Version) -> None:
+        assert self.open is not None
+        self.store.record_version("j", self.fence, self.open, view, version, FULL)
+        self.cuts[self.open][view] = version
+        self.failed[self.open].discard(view)
+
+    @precondition(lambda self: self.open is not None)
+    @rule(view=st.sampled_from(VIEWS), error=st.sampled_from(["boom", "bang"]))
+    def fail(self, view: TableName, error: str) -> None:
+        assert self.open is not None
+        if view not in self.cuts[self.open]:
+            self.store.record_failure("j", self.fence, self.open, view, error)
+            self.failed[self.open].add(view)
+
+    @precondition(lambda self: self.open is not None)
+    @rule()
+    def publish(self) -> None:
+        assert self.open is not None
+        for view in VIEWS:
+            if view not in self.cuts[self.open] and view not in self.failed[self.open]:
+                self.fail(view, "boom")
+        self.store.publish("j", self.fence, self.open, 1)
+        self.state[self.open] = CheckpointState.PUBLISHED
+        self.open = None
+
+    @precondition(lambda self: self.open is not None)
+    @rule()
+    def abort(self) -> None:
+        assert self.open is not None
+        self.store.abort("j", self.fence, self.open)
+        self.state[self.open] = CheckpointState.ABORTED
+        self.cuts[self.open] = {}
+        self.failed[self.open] = set()
+        self.open = None
+
+    @rule(data=st.data(), version=VERSIONS)
+    def repair(self, data: st.DataObject, version: Version) -> None:
+        holes = [
+            (number, view)
+            for number, views in self.failed.items()
+            if self.state[number] is CheckpointState.PUBLISHED
+            for view in sorted(views)
+        ]
+        if holes:
+            number, view = data.draw(st.sampled_from(holes))
+            self.store.record_version("j", self.fence, number, view, version, FULL)
+            self.cuts[number][view] = version
+            self.failed[number].discard(view)
+
+    @rule()
+    def restart(self) -> None:
+        url = self.store._database.engine.url.render_as_string()
+        self.store.close()
+        self.store = MetaStore.open(url)
+
+    @invariant()
+    def every_cut_is_what_the_dictionary_says(self) -> None:
+        for number, cut in self.cuts.items():
+            assert self.store.versions_at(number) == cut, number
+            assert self.store.checkpoint(number).state is self.state[number]
+            assert self.store.failures_at(number).keys() == self.failed[number]
+
+    @invariant()
+    def strong_reads_take_the_newest_complete_one(self) -> None:
+        for names in ([A], [B], [A, B], [ROOT, B]):
+            expected = max(
+                (
+                    number
+                    for number, cut in self.cuts.items()
+                    if self.state[number] is CheckpointState.PUBLISHED and set(names) <= cut.keys()
+                ),
+                default=None,
+            )
+            try:
+                found = self.store.resolve(tables=names, lease_ms=0)
+            except CheckpointUnavailableError:
+                # A table that nobody ever spoke of holds back nobody; here all are registered.
+                assert expected is None, names
+                continue
+            assert found.checkpoint == expected, names
+            assert found.versions == {n: self.cuts[expected or 0][n] for n in names}
+
+    @invariant()
+    def one_open_target(self) -> None:
+        target = self.store.open_target("j")
+        assert (target.number if target else None) == self.open
+        latest = self.store.latest_published("j")
+        published = [n for n, s in self.state.items() if s is CheckpointState.PUBLISHED]
+        assert (latest.number if latest else None) == max(published, default=None)
+        assert CheckpointNumber(self.newest) == max(self.cuts, default=0)
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(
+    max_examples=25,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,98 @@
+"""A lost store is built again from the notes of the lake's commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.lake import CommitNote
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+
+ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MetaStore]:
+    with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
+        yield opened
+
+
+def made(version: str, checkpoint: int | None = None, fence: int = 3, **inputs: str) -> LakeVersion:
+    note = CommitNote(
+        pipeline="shop",
+        job="job",
+        fence=Fence(fence),
+        store="lost",
+        checkpoint=None if checkpoint is None else CheckpointNumber(checkpoint),
+        inputs={f"lake.db.{table}": at for table, at in inputs.items()},
+    )
+    return LakeVersion(version=Version(version), note=note, committed_at_ms=int(checkpoint or 0) * 10)
+
+
+def test_all_told_checkpoints_come_back(store: MetaStore) -> None:
+    found = store.rebuild(
+        {
+            ROOT: [made("r1"), made("r2"), made("r3", fence=9)],
+            A: [made("a1", 5, root="r1"), made("a2", 7, root="r2")],
+            B: [made("b1", 5, a="a1"), made("b2", 7, a="a2")],
+        }
+    )
+    assert found == (5, 7)
+    assert store.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
+    assert store.versions_at(7) == {ROOT: "r2", A: "a2", B: "b2"}
+    assert store.checkpoint(7).roots == {ROOT: "r2"}
+    assert store.checkpoint(7).cut_at_ms == 70
+    store.start_run("shop", "job", [DatasetEntry(n, "materialized view", "") for n in (ROOT, A, B)])
+    fence = store.take_over("job", at_least=9)
+    assert fence > 1000
+    assert store.open_checkpoint("job", fence, {ROOT: Version("r3")}, 1).number > 1000
+    assert not store.is_empty()
+    with pytest.raises(MetaError, match="META_STORE_NOT_EMPTY"):
+        store.rebuild({})
+
+
+def test_half_done_and_contradicting_checkpoints_do_not(store: MetaStore) -> None:
+    found = store.rebuild(
+        {
+            # At 6 only A was finished: B still stands on A's older version.
+            A: [made("a1", 5, root="r1"), made("a2", 6, root="r2")],
+            B: [made("b1", 5, a="a1", root="r1")],
+        }
+    )
+    assert found == (5,)
+    assert store.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
+    assert store.resolve().versions == {ROOT: "r1", A: "a1", B: "b1"}
+
+
+def test_an_unchanged_dataset_and_fences_in_between(store: MetaStore) -> None:
+    found = store.rebuild(
+        {
+            A: [made("a1", 5, root="r1"), made("a1f"), made("a2", 9, root="r3", side="s1")],
+            # B saw the fence snapshot of A, which holds the same rows; it does not read `root`.
+            B: [made("b1", 5, a="a1"), made("b2", 6, a="a1f", other="o1"), made("b3", 9, a="a2")],
+        }
+    )
+    assert found == (5, 6, 9)
+    assert store.versions_at(6)[A] == "a1"
+    assert store.checkpoint(6).state is CheckpointState.PUBLISHED
+
+
+def test_a_note_without_rows_tells_that_nothing_changed(store: MetaStore) -> None:
+    lake = {
+        A: [made("a1", 5, root="r1"), made("a2", 6, root="r2")],
+        B: [made("b1", 5, root="r1"), made("b1", 6, root="r2")],
+    }
+    assert store.rebuild(lake) == (5, 6)
+    assert store.versions_at(6) == {ROOT: "r2", A: "a2", B: "b1"}
+
+
+def test_a_lake_without_anything_of_ours(store: MetaStore) -> None:
+    alien = LakeVersion(version=Version("x"), note=None, committed_at_ms=1)
+    assert store.rebuild({A: [alien]}) == ()
+    assert store.is_empty()
+    assert store.knows(A) is False
