@@ -147,7 +147,8 @@ def _history(table: LakeTable) -> list[LakeVersion]:
         for version, note, at_ms in table.versions()
     ]
     fork = table.fork()
-    if found and fork.note is not None and fork.note != found[-1].note:
+    told = {version.checkpoint for version in found}
+    if found and fork.note is not None and fork.note.checkpoint not in told:
         found.append(
             LakeVersion(version=fork.version, note=fork.note, committed_at_ms=found[-1].committed_at_ms)
         )

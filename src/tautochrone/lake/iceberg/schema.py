@@ -6,12 +6,14 @@ import re
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from tautochrone.errors import DefinitionError
 from tautochrone.lake.iceberg.commits import Loaded
-from tautochrone.lake.iceberg.jvm import Iceberg, translate
+from tautochrone.lake.iceberg.jvm import Iceberg
 from tautochrone.model.lake import TableDefinition
 from tautochrone.model.names import TableName
+from tautochrone.spark.errors import problem_of
 
 __all__ = ["TableShape", "replacement", "shape_of"]
 
@@ -56,10 +58,11 @@ def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
         if definition.comment:
             properties["comment"] = definition.comment
         return TableShape(schema, spec.build(), order.build(), properties)
-    except Py4JError as error:
+    except (Py4JError, PySparkException) as error:
+        # PySpark turns the Java exceptions that it knows into its own, everything else stays Py4J's.
         raise DefinitionError(
             "UNSUPPORTED_TABLE_SHAPE",
-            f"{definition.name} cannot be an Iceberg table: {translate(error, definition.name).message}",
+            f"{definition.name} cannot be an Iceberg table: {problem_of(error).message}",
             hint="cast the column to a type that Iceberg has, or change the partition columns",
         ) from error
 

@@ -1,0 +1,179 @@
+"""A real Kafka for tests: one KRaft process from Maven's jars, no Docker, no root.
+
+The broker is a child process; topics and records go through the kafka-clients that Spark's Kafka
+connector has loaded anyway, so that no second JVM is needed for them.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import EnvironmentProblemError
+from tautochrone.spark.jars import Artifact, resolve
+from tautochrone.spark.java import find_java
+
+__all__ = ["KAFKA_SERVER", "KafkaBroker", "KafkaTopics"]
+
+KAFKA_SERVER = (Artifact("org.apache.kafka", "kafka_2.13", "3.9.1", alone=False),)
+
+_START_TIMEOUT_S = 90.0
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={logs}
+num.partitions=1
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class KafkaBroker:
+    """A broker that keeps its data in `folder`. Use as a context manager.
+
+    Raises:
+        EnvironmentProblemError: `KAFKA_NOT_STARTED`, with the end of its log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._java = find_java()
+        self._classpath = os.pathsep.join(str(jar) for jar in resolve(KAFKA_SERVER, self._java))
+        self._log = folder / "broker.log"
+        port, controller = _free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._properties = folder / "server.properties"
+        self._properties.write_text(
+            _PROPERTIES.format(port=port, controller=controller, logs=folder / "data")
+        )
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        done = subprocess.run(
+            self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise EnvironmentProblemError("KAFKA_NOT_STARTED", f"format failed: {done.stderr[-500:]}")
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command("kafka.Kafka", str(self._properties)), stdout=log, stderr=subprocess.STDOUT
+            )
+        self._wait_for(port)
+
+    def stop(self) -> None:
+        """End the broker; its folder stays. Repeatable."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def __enter__(self) -> KafkaBroker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _command(self, main: str, *arguments: str) -> list[str]:
+        # A small heap and the quick compiler: the broker shares two cores with Spark.
+        options = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        return [self._java, *options, "-cp", self._classpath, main, *arguments]
+
+    def _wait_for(self, port: int) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return
+        self.stop()
+        tail = self._log.read_text(errors="replace")[-800:]
+        raise EnvironmentProblemError("KAFKA_NOT_STARTED", f"The broker did not come up: {tail}")
+
+
+class KafkaTopics:
+    """Makes topics and writes records, by the Java client inside `spark`'s JVM.
+
+    Safe to use from one thread at a time beside others that run queries.
+    """
+
+    def __init__(self, spark: SparkSession, bootstrap: str) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001
+        self._jvm = jvm
+        self._kafka = jvm.org.apache.kafka
+        settings = jvm.java.util.Properties()
+        settings.setProperty("bootstrap.servers", bootstrap)
+        settings.setProperty("linger.ms", "5")
+        self._admin = self._kafka.clients.admin.AdminClient.create(settings)
+        strings = self._kafka.common.serialization.StringSerializer
+        self._producer = self._kafka.clients.producer.KafkaProducer(settings, strings(), strings())
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        optional = self._jvm.java.util.Optional
+        made = self._kafka.clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
+        self._admin.createTopics(self._jvm.java.util.Collections.singleton(made)).all().get()
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        wanted = self._kafka.clients.admin.NewPartitions.increaseTo(total)
+        self._admin.createPartitions(self._map({topic: wanted})).all().get()
+
+    def produce(self, topic: str, records: Iterable[tuple[int, str]]) -> None:
+        """Write (partition, value) pairs and wait until the broker has all of them."""
+        record = self._kafka.clients.producer.ProducerRecord
+        for partition, value in records:
+            self._producer.send(record(topic, partition, None, value))
+        self._producer.flush()
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Make the broker forget what lies before an offset, by partition."""
+        limit = self._kafka.clients.admin.RecordsToDelete.beforeOffset
+        wanted = {
+            self._kafka.common.TopicPartition(topic, partition): limit(offset)
+            for partition, offset in before.items()
+        }
+        self._admin.deleteRecords(self._map(wanted)).all().get()
+
+    def close(self) -> None:
+        self._producer.close()
+        self._admin.close()
+
+    def _map(self, values: Mapping[Any, Any]) -> Any:
+        result = self._jvm.java.util.HashMap()
+        for key, value in values.items():
+            result.put(key, value)
+        return result
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(opened.getsockname()[1]) for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports

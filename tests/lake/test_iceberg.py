@@ -1,0 +1,135 @@
+"""The Iceberg adapter: the conformance suite, and what is Iceberg's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructField, StructType
+
+from tautochrone.errors import CommitOutcomeUnknownError, DefinitionError
+from tautochrone.lake.iceberg import IcebergLake
+from tautochrone.model.effects import Step
+from tautochrone.model.lake import LakeTable, TableDefinition
+from tautochrone.model.names import Fence, TableName
+from tautochrone.runtime.effects import CountingEffects, DirectEffects
+from tautochrone.testing.conformance import SCHEMA, LakeBench, LakeConformance, note
+
+pytestmark = pytest.mark.spark
+
+T = TypeVar("T")
+
+
+class Meddling(CountingEffects):
+    """Does something just before, or loses the answer of, the next step of one kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: dict[Step, Callable[[], object]] = {}
+        self.lose: set[Step] = set()
+
+    def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:
+        meddle = self.before.pop(step, None)
+        if meddle is not None:
+            meddle()
+        result = super().perform(step, subject, action)
+        if step in self.lose:
+            self.lose.remove(step)
+            raise CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", "the answer was lost")
+        return result
+
+
+class TestIceberg(LakeConformance):
+    """All behaviours of the port."""
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession) -> IcebergLake:
+        return IcebergLake(spark, "lake", DirectEffects())
+
+
+class TestOwn(LakeBench):
+    """Faults at the catalog, budgets, shapes."""
+
+    @pytest.fixture
+    def effects(self) -> Meddling:
+        return Meddling()
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession, effects: Meddling) -> IcebergLake:
+        return IcebergLake(spark, "lake", effects)
+
+    @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT])
+    def test_a_lost_answer_of_two_steps(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling, step: Step
+    ) -> None:
+        effects.lose.add(step)
+        fork = table.fork()
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        table.commit(prepared, Fence(1))
+        assert not effects.lose
+        assert self.ids(spark, table) == [1]
+        assert len(table.versions()) == 2
+
+    def test_a_lost_answer_of_one_step(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling
+    ) -> None:
+        effects.lose.add(Step.LAKE_COMMIT_STAGED)
+        self.append(spark, table, note(), 1)
+        assert self.ids(spark, table) == [1]
+        assert len(table.versions()) == 2
+
+    @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT, Step.LAKE_NOTE])
+    def test_an_unrelated_commit_in_between_is_no_conflict(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling, step: Step
+    ) -> None:
+        def alter() -> None:
+            spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('other' = '{step}')")
+
+        effects.before[step] = alter
+        fork = table.fork()
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        table.commit(prepared, Fence(1))
+        table.note_only(table.fork(), note(definition="d"))
+        assert not effects.before
+        assert effects.steps[step] == 1
+        assert self.ids(spark, table) == [1]
+        assert table.fork().note == note(definition="d")
+
+    def test_two_catalog_commits_per_batch(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling
+    ) -> None:
+        effects.steps.clear()
+        fork = table.fork()
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        table.commit(prepared, Fence(1))
+        taken = {step: count for step, count in effects.steps.items() if step is not Step.LAKE_STAGE}
+        assert taken == {Step.LAKE_PREPARE: 1, Step.LAKE_COMMIT: 1}
+
+    def test_partitions_and_properties(self, spark: SparkSession, lake: IcebergLake) -> None:
+        name = TableName("lake", ("conformance",), "partitioned")
+        table = lake.create(
+            TableDefinition(
+                name=name, schema=SCHEMA, comment="a comment", properties={"mine": "1"},
+                partition_columns=("bucket(4, id)", "word"), cluster_columns=("id",),
+            ),
+            note(),
+        )  # fmt: skip
+        self.append(spark, table, note(), *range(20))
+        assert self.ids(spark, table) == list(range(20))
+        shown = {row[0]: row[1] for row in spark.sql(f"DESCRIBE EXTENDED {name.sql}").collect()}
+        assert shown["Comment"] == "a comment"
+        assert spark.sql(f"SELECT DISTINCT partition.word FROM {name.sql}.partitions").count() == 20
+
+    @pytest.mark.parametrize("column", ["nonsense(id)", "bucket(id)"])
+    def test_a_transform_that_iceberg_has_not(self, lake: IcebergLake, column: str) -> None:
+        name = TableName("lake", ("conformance",), "broken")
+        with pytest.raises(DefinitionError, match="UNSUPPORTED"):
+            lake.create(TableDefinition(name=name, schema=SCHEMA, partition_columns=(column,)), note())
+
+    def test_a_type_that_iceberg_has_not(self, spark: SparkSession, lake: IcebergLake) -> None:
+        name = TableName("lake", ("conformance",), "broken")
+        kind = spark.sql("SELECT INTERVAL 1 DAY AS i").schema["i"].dataType
+        with pytest.raises(DefinitionError, match="UNSUPPORTED_TABLE_SHAPE"):
+            lake.create(TableDefinition(name=name, schema=StructType([StructField("i", kind)])), note())
