@@ -8,6 +8,7 @@ batch b: 3. the table already has b with the same offsets: skip it
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -28,6 +29,9 @@ from tautochrone.model.events import Emit
 from tautochrone.model.lake import FlowPosition
 
 __all__ = ["FlowQuery", "StreamingFlow", "align"]
+
+_STOP_TIMEOUT_S = 60.0
+"""A batch that runs longer than this is interrupted at the end of a run."""
 
 
 class StreamingFlow(Protocol):
@@ -81,6 +85,7 @@ class FlowQuery:
     position: FlowPosition | None
     rows: int = 0
     _error: TautochroneError | None = None
+    _stopped: bool = False
     _query: StreamingQuery | None = field(default=None)
 
     def start(self, session: SparkSession, **trigger: Any) -> None:
@@ -96,7 +101,7 @@ class FlowQuery:
         """
         self._ask_the_table()
         self._reconcile()
-        self._error = None
+        self._error, self._stopped = None, False
         try:
             rows = self.flow.evaluate(session)
             self._query = (
@@ -128,7 +133,9 @@ class FlowQuery:
         self.check()
 
     def failure(self) -> TautochroneError | None:
-        """Why the query is dead, if it died."""
+        """Why the query is dead, if it died by itself."""
+        if self._stopped:
+            return None
         if self._error is not None:
             return self._error
         problem = None if self._query is None or self._query.isActive else self._query.exception()
@@ -141,9 +148,19 @@ class FlowQuery:
             raise problem
 
     def stop(self) -> None:
-        """End the query after the batch that runs."""
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
+        """End the query after the batch that runs.
+
+        Spark's own `stop` interrupts a running batch. That loses nothing, but it looks like a failure and
+        the next start has work to repeat: so wait for the batch, up to `_STOP_TIMEOUT_S`.
+        """
+        query = self._query
+        if query is None or not query.isActive:
+            return
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._stopped = query.isActive
+        query.stop()
 
     @property
     def _target(self) -> str:

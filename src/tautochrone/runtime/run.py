@@ -89,6 +89,13 @@ class Run:
         for table in self._job.graph.order:
             if table in self._selection.full:
                 clear(self._job, table)
+        for name, sink in self._job.definitions.sinks.items():
+            self._job.emit(
+                "sink_not_served",
+                sink=name.table,
+                format=sink.format,
+                reason="sinks are recorded, not written yet; the datasets that feed it are published",
+            )
         self._target = Target(self._job, self._streams, self._selection.full)
         return self._start_ingestion(**trigger)
 

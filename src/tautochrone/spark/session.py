@@ -11,9 +11,11 @@ A session never changes its kind: Spark keeps a catalog once it was used.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -29,6 +31,7 @@ __all__ = [
     "use_database",
 ]
 
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _ICEBERG_SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
 
@@ -89,7 +92,6 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     # A flow that is stopped must not leave a half-written batch behind.
     "spark.sql.streaming.stopTimeout": "60000",
-    "spark.log.level": "ERROR",
 }
 
 
@@ -111,8 +113,12 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     java = find_java()
     jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
     conf = dict(_DEFAULTS)
+    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
     if spark.short_lived:
-        conf["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    conf["spark.driver.extraJavaOptions"] = " ".join(options)
+    # Otherwise Spark looks the host's name up, warns, and may listen on other interfaces.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     conf.update(_catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options))
     conf["spark.sql.defaultCatalog"] = catalog.name
     conf.update(spark.conf)
