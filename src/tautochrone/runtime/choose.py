@@ -27,7 +27,6 @@ def choose(
     job: Job,
     table: TableName,
     fork: Fork,
-    old: Mapping[TableName, Version] | None,
     new: Mapping[TableName, Version],
     *,
     forced: str | None = None,
@@ -35,14 +34,15 @@ def choose(
     """Decide from metadata alone, without a Spark job.
 
     Args:
-        fork: the view's table now.
-        old: versions of the inputs at the view's last complete checkpoint; None when it has none.
+        fork: the view's table now. The inputs that its note names are what its rows were computed
+            from, which need not be a published checkpoint: an aborted target may lie in between.
         new: versions of the inputs at the target.
         forced: a reason to compare contents although no input changed.
     """
     flow = job.flows(table)[0]
-    if old is None or fork.note is None or fork.note.definition is None:
+    if fork.note is None or fork.note.definition is None:
         return Choice(RefreshMode.FULL, "first build")
+    old = {TableName.parse(name): Version(version) for name, version in fork.note.inputs.items()}
     if fork.note.definition != job.fingerprint(table):
         return Choice(RefreshMode.FULL, "the definition changed")
     changes = {

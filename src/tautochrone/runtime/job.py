@@ -64,6 +64,11 @@ class Journal:
             lambda: self.store.record_failure(self.name, self.fence, number, table, error, mode),
         )
 
+    def abort(self, number: CheckpointNumber) -> None:
+        self.effects.perform(
+            Step.META_ABORT, self.name, lambda: self.store.abort(self.name, self.fence, number)
+        )
+
     def publish(self, number: CheckpointNumber, at_ms: int) -> None:
         self.effects.perform(
             Step.META_PUBLISH, self.name, lambda: self.store.publish(self.name, self.fence, number, at_ms)

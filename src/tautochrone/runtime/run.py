@@ -139,7 +139,17 @@ class Run:
         job = self._job
         open_target = job.store.open_target(job.name)
         if open_target is not None:
-            self._bring(open_target, {})
+            unknown = [table for table in job.root_tables if table not in open_target.roots]
+            if unknown:
+                # The project changed since the cut: it can no longer be completed.
+                job.journal.abort(open_target.number)
+                job.emit(
+                    "checkpoint_aborted",
+                    checkpoint=int(open_target.number),
+                    reason=f"its cut has no version of {unknown[0]}, which the project has now",
+                )
+            else:
+                self._bring(open_target, {})
         latest = job.store.latest_published(job.name)
         last = {} if latest is None else dict(job.store.versions_at(latest.number))
         cut = take_cut(job)

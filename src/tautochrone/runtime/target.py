@@ -137,21 +137,30 @@ class Target:
     ) -> Refreshed:
         job = self._job
         fork = job.tables[table].fork()
-        if fork.note is not None and fork.note.checkpoint == checkpoint.number:
+        same = fork.note is not None and fork.note.definition == job.fingerprint(table)
+        if fork.note is not None and same and fork.note.checkpoint == checkpoint.number:
             # Committed before a crash, not yet recorded.
             mode = RefreshMode(fork.note.mode or RefreshMode.NO_DATA)
             return _without_rows(fork.version, mode, "committed by the run before")
         inputs = self._inputs(table)
-        choice = choose(job, table, fork, last, inputs, forced=self._unversioned(table))
+        choice = choose(job, table, fork, inputs, forced=self._unversioned(table))
         if table in self._full:
             choice = Choice(RefreshMode.FULL, "a full refresh was asked for")
         if choice.mode is RefreshMode.NO_DATA:
-            kept = (last or {}).get(table, fork.version)
-            return _without_rows(kept, choice.mode, choice.reason)
+            return _without_rows(self._same_rows(table, last, fork.version), choice.mode, choice.reason)
         found = refresh_view(job, table, checkpoint.number, choice, fork, inputs, self._session(table))
         self._compared.add(table)
         self._full.discard(table)
         return found
+
+    def _same_rows(
+        self, table: TableName, last: Mapping[TableName, Version] | None, main: Version
+    ) -> Version:
+        """The version that readers know already, when main only carries fences on top of it."""
+        known = (last or {}).get(table)
+        if known is None or self._job.tables[table].change_between(known, main).kind is not ChangeKind.NONE:
+            return main
+        return known
 
     def _stream(
         self, checkpoint: Checkpoint, table: TableName, last: Mapping[TableName, Version] | None

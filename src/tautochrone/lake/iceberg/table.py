@@ -270,8 +270,10 @@ class IcebergTable:
         return session.read.option("versionAsOf", version).table(self._name.sql)
 
     def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
-        options = {"end-snapshot-id": new}
-        return options if old == NO_VERSION else {"start-snapshot-id": old, **options}
+        if old == NO_VERSION:
+            # Everything was appended since; Iceberg refuses an end without a start.
+            return {"snapshot-id": new}
+        return {"start-snapshot-id": old, "end-snapshot-id": new}
 
     def tag(self, version: Version, name: str) -> None:
         def build(loaded: Loaded) -> Any:
