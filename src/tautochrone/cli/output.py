@@ -87,6 +87,7 @@ def _checkpoint(_event: str, f: Mapping[str, Any]) -> str:
 
 _LINES: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
     "starting": lambda _e, f: f"pipeline {f['pipeline']}: starting Spark on {f['master']} (about 6 s)",
+    "catalog": lambda _e, f: f"readable at one instant as Iceberg REST catalog {f['uri']} (warehouse strong)",
     "takeover": lambda _e, f: f"job {f['job']} taken over with fence {f['fence']}",
     "batch": lambda _e, f: (
         f"  {f['dataset'].split('.', 1)[1]:<32} ingested +{f['rows']:,} rows (batch {f['batch']})"

@@ -103,6 +103,10 @@ class CheckpointFolder:
                 self._files.write(f"{self.path}/sources/{path}", content)
         self._files.write(f"{self.path}/metadata", json.dumps({"id": position.query_id}))
         self._files.write(f"{self.path}/commits/{position.batch_id}", position.commit)
+        if position.batch_id > 0:
+            # Spark refuses a log that begins with its newest batch; of the one before, which was
+            # committed, only the existence counts.
+            self._files.write(f"{self.path}/offsets/{position.batch_id - 1}", position.offsets)
         self._files.write(f"{self.path}/offsets/{position.batch_id}", position.offsets)
 
     def wipe(self) -> None:

@@ -15,6 +15,7 @@ _OUT_OF_RANGE = re.compile(
     r"KAFKA_DATA_LOSS|are gone|have been missed|fetched offset \d+ .* is out of range",
     re.IGNORECASE,
 )
+_KAFKA_RANGE = re.compile(r"records in offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
 _CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error)): (.+)$", re.MULTILINE)
 
 
@@ -22,11 +23,9 @@ def explain(error: PySparkException, flow: str) -> TautochroneError:
     """The error for a flow that died. Spark's own class and sentence are kept."""
     text = str(error)
     if _OUT_OF_RANGE.search(text):
-        missing = next((line for line in text.splitlines() if _OUT_OF_RANGE.search(line)), text[:300])
         return OffsetsOutOfRangeError(
             "OFFSETS_OUT_OF_RANGE",
-            f"Flow {flow} must read on from positions that its source no longer holds: "
-            f"{missing.strip()[:500]}",
+            f"Flow {flow} must read on from positions that its source no longer holds: {_missing(text)}",
             hint="rows between the two positions are lost to this flow; to accept that, start over with "
             "--full-refresh, or set the source's own option (Kafka: failOnDataLoss=false)",
         )
@@ -38,6 +37,21 @@ def explain(error: PySparkException, flow: str) -> TautochroneError:
         sentence = sentence[inner.end() :] if inner else sentence
     kind = DefinitionError if type(error).__name__ in ("AnalysisException", "ParseException") else IngestError
     return kind(condition, f"Flow {flow} failed: {sentence}", sqlstate=error.getSqlState() or None)
+
+
+def _missing(text: str) -> str:
+    """What the source lacks. Spark's Kafka source says it after `Reason:`, below general advice."""
+    found = _KAFKA_RANGE.search(text)
+    if found:
+        start, end, topic, partition = found.groups()
+        return f"topic {topic}, partition {partition}, from offset {start} on (wanted {start} to {end})"
+    reason = re.search(r"^Reason: (.+)$", text, re.MULTILINE)
+    line = reason or re.search(rf"^.*(?:{_OUT_OF_RANGE.pattern}).*$", text, re.MULTILINE | re.IGNORECASE)
+    return (
+        re.sub(r"^[\s:]*(?:Caused by: )?[\w.$]+Exception: ", "", line[line.lastindex or 0])[:500]
+        if line
+        else ""
+    )
 
 
 def _sentence(text: str) -> str:

@@ -263,6 +263,10 @@ class LakeCatalog(Protocol):
     def create(self, definition: TableDefinition, note: CommitNote) -> LakeTable:
         """Create the table (and its namespace) with a first fence snapshot. Existing: returned."""
 
+    def keep_view(self, name: TableName, query: str, schema: Any, fingerprint: str) -> bool:
+        """Make the persisted view `name` stand for `query` in the catalog; nothing to do when it has the
+        fingerprint already. False when the catalog has no views."""
+
     def load(self, name: TableName) -> LakeTable:
         """Raises TableMissingError when it is not there."""
 

@@ -31,6 +31,9 @@ class Query(Protocol):
     def dataframe(self, session: SparkSession) -> DataFrame:
         """Evaluate; the session is active and its current database and settings are right."""
 
+    def view_text(self, session: SparkSession, /) -> str | None:
+        """The query's SQL when this is a persisted view, else None."""
+
     def place_of(self, error: BaseException, line: int | None, /) -> str | None:
         """`file:line` of the user's code that `error` is about; `line` is Spark's own count."""
 

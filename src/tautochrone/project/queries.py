@@ -59,6 +59,14 @@ class SqlQuery:
         frame = dataframe_of_plan(session, query_of(plan))
         return frame.toDF(*self.columns) if self.columns else frame
 
+    def view_text(self, session: SparkSession) -> str | None:
+        """The text after AS of a CREATE VIEW, with the names as our catalog knows them."""
+        plan: JavaObject = parser(session).parsePlan(self.scope.rewrite(self.statement))
+        if plan.getClass().getSimpleName() != "CreateView":
+            return None
+        text = plan.originalText()
+        return str(text.get()) if text.isDefined() else None
+
     def place_of(self, _error: BaseException, line: int | None) -> str | None:
         start = self.location.line or 1
         return f"{self.location.file}:{start + (line or 1) - 1}"
@@ -90,6 +98,9 @@ class PythonQuery:
             return frame
         # Built on a DataFrame that the file made while it was imported, in the session of that time.
         return dataframe_of_plan(session, frame._jdf.queryExecution().logical())  # noqa: SLF001
+
+    def view_text(self, _session: SparkSession) -> str | None:
+        return None
 
     def place_of(self, error: BaseException, _line: int | None) -> str | None:
         # Spark counts lines within the text of spark.sql, which no one can find in the file.

@@ -1,7 +1,7 @@
 """Becoming the owner of a job.
 
     1. register the topology        2. raise the fence, above the store's and above any in the lake
-    3. create missing tables        4. per table: commit what was prepared, then fence main
+    3. create missing tables, views 4. per table: commit what was prepared, then fence main
     5. fill an empty store from the lake     6. report roots that moved unreported
 
 After 4 nothing that an older owner prepared can land: main is no longer its parent. What it prepared
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tautochrone.errors import LakeError
 from tautochrone.meta.jobs import DatasetEntry
 from tautochrone.meta.rebuild import LakeVersion
+from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
 from tautochrone.model.names import Fence, TableName
@@ -50,6 +51,7 @@ def take_over(job: Job) -> None:
     for name in job.graph.order:
         if name not in existing:
             job.tables[name] = job.lake.create(_definition(job, name), job.note())
+    _keep_views(job)
     _report_roots(job)
     job.emit("takeover", job=job.name, fence=int(journal.fence))
 
@@ -69,6 +71,21 @@ def clear(job: Job, name: TableName) -> None:
         invalidates=[str(reader) for reader in job.graph.downstream(name)],
         reason="its rows and positions were dropped; streaming tables that read it need one too",
     )
+
+
+def _keep_views(job: Job) -> None:
+    """Persisted views of the project stand in the catalog, where readers find them."""
+    for name, dataset in job.definitions.datasets.items():
+        if dataset.kind is not DatasetKind.VIEW:
+            continue
+        (resolved,) = job.graph.flows_of(name)
+        query = resolved.flow.query.view_text(job.base)
+        if query is None or not job.lake.keep_view(name, query, resolved.schema, resolved.fingerprint):
+            job.emit(
+                "view_not_persisted",
+                dataset=str(name),
+                reason="the catalog keeps no views; the pipeline's own queries see it all the same",
+            )
 
 
 def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:

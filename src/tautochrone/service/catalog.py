@@ -57,7 +57,7 @@ def add_catalog(app: FastAPI, instants: InstantResolver, source: MetadataSource)
     """Put the catalog's routes under `/v1` of `app`."""
     catalog = _Catalog(instants, source)
     _add_namespaces(app, catalog, instants, source)
-    _add_tables(app, catalog, source)
+    _add_tables(app, catalog, instants, source)
     _add_refusals(app)  # after the one POST that is answered
 
     @app.get("/v1/config")
@@ -87,7 +87,7 @@ def _add_namespaces(
         return {"namespace": list(levels), "properties": {}}
 
 
-def _add_tables(app: FastAPI, catalog: _Catalog, source: MetadataSource) -> None:
+def _add_tables(app: FastAPI, catalog: _Catalog, instants: InstantResolver, source: MetadataSource) -> None:
     @app.api_route(_TABLES, methods=_READ)
     def tables(prefix: str, namespace: str) -> dict[str, Any]:
         levels = _levels(namespace)
@@ -108,9 +108,15 @@ def _add_tables(app: FastAPI, catalog: _Catalog, source: MetadataSource) -> None
         return {"identifiers": []}
 
     @app.api_route(_VIEWS + "/{view}", methods=_READ)
-    def view(prefix: str, namespace: str, view: str) -> dict[str, Any]:  # noqa: ARG001
-        name = ".".join((*_levels(namespace), view))
-        raise _RefusedError(404, "NoSuchViewException", f"[TABLE_OR_VIEW_NOT_FOUND] No view {name}.")
+    def view(prefix: str, namespace: str, view: str) -> dict[str, Any]:
+        instants.versions(prefix)
+        name = TableName(source.catalog, _levels(namespace), view)
+        found = source.view(name)
+        if found is None:
+            sentence = f"[TABLE_OR_VIEW_NOT_FOUND] No view {name.without_catalog}."
+            raise _RefusedError(404, "NoSuchViewException", sentence)
+        # A view has no rows: its tables are the ones of the instant.
+        return {"metadata-location": found[0], "metadata": found[1]}
 
 
 def _add_refusals(app: FastAPI) -> None:

@@ -43,6 +43,9 @@ class MetadataSource(Protocol):
             TableMissingError: there is no such table.
         """
 
+    def view(self, view: TableName, /) -> tuple[str, Metadata] | None:
+        """The view's newest metadata file, or None when there is no such view."""
+
     def tables(self, namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
         """All tables, or those directly in one namespace."""
 
@@ -123,16 +126,17 @@ class JdbcSource:
         return self._catalog
 
     def load(self, table: TableName) -> tuple[str, Metadata]:
-        rows = self._rows(
-            "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = :catalog "
-            "AND table_namespace = :namespace AND table_name = :table",
-            namespace=".".join(table.namespace),
-            table=table.table,
-        )
+        rows = self._rows(_LOCATION, namespace=".".join(table.namespace), table=table.table)
         if not rows:
             raise _missing(table)
         location: str = rows[0][0]
         return location, self._files.parsed(location)
+
+    def view(self, view: TableName) -> tuple[str, Metadata] | None:
+        if self._rows(_LOCATION, namespace=".".join(view.namespace), table=view.table):
+            return None  # a table
+        rows = self._rows(_LOCATION, views=True, namespace=".".join(view.namespace), table=view.table)
+        return (rows[0][0], self._files.parsed(rows[0][0])) if rows else None
 
     def tables(self, namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
         wanted = "" if namespace is None else " AND table_namespace = :namespace"
@@ -169,6 +173,12 @@ class JdbcSource:
             return connection.execute(text(sql), values).all()
 
 
+_LOCATION = (
+    "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = :catalog "
+    "AND table_namespace = :namespace AND table_name = :table"
+)
+
+
 class PyIcebergSource:
     """Any catalog that PyIceberg can open, by the names of Iceberg's own properties."""
 
@@ -200,6 +210,10 @@ class PyIcebergSource:
         except NoSuchTableError as error:
             raise _missing(table) from error
         return found.metadata_location, self._files.parsed(found.metadata_location)
+
+    def view(self, _view: TableName, /) -> tuple[str, Metadata] | None:
+        """PyIceberg cannot read views."""
+        return None
 
     def tables(self, namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
         spaces = self.namespaces() if namespace is None else [namespace]

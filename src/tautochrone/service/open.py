@@ -119,13 +119,15 @@ class Project:
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
         store = self.store()
+        instants = self.instants(store)
+        self._emit("catalog", uri=instants.uri, warehouse="strong")
         return Job(
             spec=self.spec,
             settings=self.settings,
             base=self.base,
             lake=self.lake,
             journal=Journal(store, self.settings.job, self.effects),
-            instants=self.instants(store),
+            instants=instants,
             effects=self.effects,
             emit=self._emit,
             definitions=definitions,

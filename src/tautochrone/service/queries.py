@@ -5,7 +5,7 @@ It must never resolve a name: which of them are tables of ours is for the caller
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -14,7 +14,7 @@ from tautochrone.errors import QueryError
 from tautochrone.model.names import TableName
 from tautochrone.spark.errors import problem_of
 
-__all__ = ["qualified", "query_error", "tables_in"]
+__all__ = ["qualified", "query_error", "sql_of_view", "tables_in"]
 
 # Commands have no common type in Spark: CALL, EXECUTE IMMEDIATE and INSERT … DIRECTORY are no
 # `Command`, an INSERT is one only after analysis. TRANSFORM runs a program of the shell.
@@ -87,6 +87,14 @@ def qualified(
             if namespace and all(rest) and not any("." in part for part in (*namespace, rest[-1])):
                 found.add(TableName(catalog, namespace, rest[-1]))
     return frozenset(found)
+
+
+def sql_of_view(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The Spark SQL of an Iceberg view's current version, and the namespace that its names mean."""
+    versions = {version["version-id"]: version for version in metadata["versions"]}
+    current = versions[metadata["current-version-id"]]
+    texts = [r["sql"] for r in current["representations"] if r.get("dialect", "").lower() == "spark"]
+    return (texts[0] if texts else "SELECT 1"), tuple(current.get("default-namespace", ()))
 
 
 def _collect(node: Any, hidden: frozenset[str], found: set[tuple[str, ...]], commands: Any) -> None:

@@ -22,7 +22,7 @@ from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.service.instants import NEWEST, Instants, checkpoint_instant
 from tautochrone.service.leases import Leases
 from tautochrone.service.metadata import metadata_source
-from tautochrone.service.queries import qualified, query_error, tables_in
+from tautochrone.service.queries import qualified, query_error, sql_of_view, tables_in
 from tautochrone.service.server import EmbeddedServer
 from tautochrone.spark.session import (
     CatalogSettings,
@@ -102,7 +102,7 @@ class Reader:
             CheckpointUnavailableError: no checkpoint shows all tables.
         """
         self._require_open()
-        names = qualified(tables_in(self._base, query), self._catalog, tuple(self._database.split(".")))
+        names = self._tables(query, tuple(self._database.split(".")), frozenset())
         ours = [name for name in names if self._store.knows(name)]
         if ours or checkpoint is not None:
             session = self._pinned_session(Consistency(consistency), ours, checkpoint)
@@ -154,6 +154,20 @@ class Reader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _tables(
+        self, query: str, database: tuple[str, ...], seen: frozenset[TableName]
+    ) -> frozenset[TableName]:
+        """What a query reads, through persisted views too."""
+        found: set[TableName] = set()
+        for name in qualified(tables_in(self._base, query), self._catalog, database):
+            view = None if name in seen or self._store.knows(name) else self._source.view(name)
+            if view is None:
+                found.add(name)
+                continue
+            text, namespace = sql_of_view(view[1])
+            found |= self._tables(text, namespace or name.namespace, seen | {name})
+        return frozenset(found)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -84,6 +84,14 @@ class Running:
     def kill(self) -> None:
         self._process.kill()
 
+    def lives_for(self, seconds: float) -> bool:
+        """Whether it is still there after that time; the one place where the clock is the point."""
+        try:
+            self._process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
     def wait(self) -> Ended:
         status = self._process.wait()
         lines = self._stdout.read_text().splitlines()

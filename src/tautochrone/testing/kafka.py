@@ -127,6 +127,7 @@ class KafkaTopics:
     def __init__(self, spark: SparkSession, bootstrap: str) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001
         self._jvm = jvm
+        self._gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
         self._kafka = jvm.org.apache.kafka
         settings = jvm.java.util.Properties()
         settings.setProperty("bootstrap.servers", bootstrap)
@@ -153,9 +154,8 @@ class KafkaTopics:
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Make the broker forget what lies before an offset, by partition."""
-        limit = self._kafka.clients.admin.RecordsToDelete.beforeOffset
         wanted = {
-            self._kafka.common.TopicPartition(topic, partition): limit(offset)
+            self._kafka.common.TopicPartition(topic, partition): self._before(offset)
             for partition, offset in before.items()
         }
         self._admin.deleteRecords(self._map(wanted)).all().get()
@@ -163,6 +163,17 @@ class KafkaTopics:
     def close(self) -> None:
         self._producer.close()
         self._admin.close()
+
+    def _before(self, offset: int) -> Any:
+        # `beforeOffset` is a static method and a getter too, and Py4J then sees neither: reflection.
+        jvm = self._jvm
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        cls = loader.loadClass("org.apache.kafka.clients.admin.RecordsToDelete")
+        constructor = cls.getDeclaredConstructors()[0]
+        constructor.setAccessible(True)
+        values = self._gateway.new_array(jvm.java.lang.Object, 1)
+        values[0] = jvm.java.lang.Long.valueOf(str(offset))
+        return constructor.newInstance(values)
 
     def _map(self, values: Mapping[Any, Any]) -> Any:
         result = self._jvm.java.util.HashMap()

@@ -22,6 +22,8 @@ from tautochrone.model.names import TableName
 
 __all__ = ["IcebergLake"]
 
+_VIEW_KEY = "tautochrone.definition"
+
 
 class IcebergLake:
     """See `model.lake.LakeCatalog`. `session` must be the base session: its catalog is the real one."""
@@ -65,6 +67,37 @@ class IcebergLake:
             # A table without a first snapshot has no parent that a fork could be checked against.
             table.raise_fence(fork, first)
         return table
+
+    def keep_view(self, name: TableName, query: str, schema: StructType, fingerprint: str) -> bool:
+        catalog = self._iceberg.catalog()
+        interface = self._iceberg.jvm.java.lang.Class.forName(
+            "org.apache.iceberg.catalog.ViewCatalog",
+            True,
+            catalog.getClass().getClassLoader(),
+        )
+        if not interface.isInstance(catalog):
+            return False
+        identifier = self._iceberg.identifier(name)
+
+        def make() -> None:
+            try:
+                if not catalog.namespaceExists(identifier.namespace()):
+                    catalog.createNamespace(identifier.namespace())
+                if catalog.viewExists(identifier):
+                    known = catalog.loadView(identifier).properties().get(_VIEW_KEY)
+                    if known == fingerprint:
+                        return
+                converted = self._iceberg.api.spark.SparkSchemaUtil.convert(self._iceberg.java_schema(schema))
+                builder = catalog.buildView(identifier).withSchema(converted).withQuery("spark", query)
+                builder = builder.withDefaultCatalog(name.catalog).withDefaultNamespace(
+                    identifier.namespace()
+                )
+                builder.withProperty(_VIEW_KEY, fingerprint).createOrReplace()
+            except Py4JError as error:
+                raise translate(error, name) from error
+
+        self._effects.perform(Step.LAKE_CREATE, str(name), make)
+        return True
 
     def load(self, name: TableName) -> IcebergTable:
         load(self._iceberg, name)
