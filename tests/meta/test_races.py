@@ -1,0 +1,51 @@
+"""Processes that take one job from each other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tautochrone.meta import MetaStore
+
+RACER = """
+import sys
+from tautochrone.errors import FencedError
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.names import TableName, Version
+name = TableName("lake", ("db",), "t")
+store = MetaStore.open(sys.argv[1])
+store.start_run("p", "race", [DatasetEntry(name, "streaming table", "x")])
+done = fenced = 0
+for turn in range(12):
+    fence = store.take_over("race")
+    try:
+        for _ in range(4):
+            target = store.open_target("race")
+            if target is None:
+                target = store.open_checkpoint("race", fence, {name: Version(f"{fence}-{turn}")}, 1)
+            store.publish("race", fence, target.number, fence)
+            done += 1
+    except FencedError:
+        fenced += 1
+print(done, fenced)
+"""
+
+
+def test_processes_that_take_each_other_over_never_tear_anything(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/meta.db"
+    racers = [
+        subprocess.Popen([sys.executable, "-c", RACER, url], stdout=-1, stderr=-1, text=True)
+        for _ in range(4)
+    ]
+    answers = [racer.communicate(timeout=240) for racer in racers]
+    assert [err for _, err in answers] == [""] * 4
+    done = sum(int(out.split()[0]) for out, _ in answers)
+    with MetaStore.open(url) as store:
+        assert store.fence("race") == 4 * 12
+        found = store.checkpoints(10_000)
+        assert [c.number for c in found] == list(range(len(found), 0, -1))
+        fences = [c.published_at_ms for c in reversed(found) if c.published_at_ms]
+        # A publication of an older owner never comes after one of a newer owner.
+        assert fences == sorted(fences)
+        assert len(fences) <= done
