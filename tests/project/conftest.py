@@ -76,3 +76,7 @@ def project(tmp_path: Path, spark: SparkSession) -> ProjectMaker:
 @pytest.fixture
 def name() -> Callable[[str], TableName]:
     return lake
+
+
+def schema_of(ddl: str) -> StructType:
+    return StructType.fromDDL(ddl)

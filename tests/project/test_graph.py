@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName
@@ -16,7 +15,7 @@ from tautochrone.project.loading import load_definitions
 from tautochrone.project.spec import load_spec
 from tautochrone.project.templates import init_project
 
-from .conftest import ProjectMaker
+from .conftest import ProjectMaker, schema_of
 
 pytestmark = pytest.mark.spark
 
@@ -56,7 +55,7 @@ def test_statements_of_every_kind(project: ProjectMaker, name: Name) -> None:
         USE SCHEMA gold;
         CREATE MATERIALIZED VIEW top AS SELECT x, max(y) m FROM temp GROUP BY x
         """
-        if project.external.update({name("source"): _schema("id bigint, v string, timestamp timestamp")})
+        if project.external.update({name("source"): schema_of("id bigint, v string, timestamp timestamp")})
         is None
         else ""
     )
@@ -77,10 +76,6 @@ def test_statements_of_every_kind(project: ProjectMaker, name: Name) -> None:
     assert graph.order.index(name("typed")) < graph.order.index(name("gold.top"))
     assert graph.external == {name("source")}
     assert graph.downstream(name("source")) == (name("raw"), name("typed"), name("agg"), name("gold.top"))
-
-
-def _schema(ddl: str) -> StructType:
-    return StructType.fromDDL(ddl)
 
 
 def test_decorators(project: ProjectMaker, name: Name) -> None:
@@ -229,7 +224,7 @@ def test_views_in_any_order_and_qualified(project: ProjectMaker, name: Name) -> 
         USE silver;
         CREATE VIEW late AS SELECT * FROM spark_catalog.default.t;
         """.replace("USE silver", "CREATE MATERIALIZED VIEW t AS SELECT id FROM RANGE(3); USE silver")
-        if project.external.update({name("other-table"): _schema("id int")}) is None
+        if project.external.update({name("other-table"): schema_of("id int")}) is None
         else ""
     )
     assert graph.inputs(name("m")).batch == {name("t"), name("other-table")}

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName
 
-from .conftest import ProjectMaker
+from .conftest import ProjectMaker, schema_of
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +35,7 @@ Name = Callable[[str], TableName]
     ],
 )
 def test_linear(project: ProjectMaker, name: Name, query: str, linear: bool, reason: str) -> None:
-    project.external[name("t")] = _schema("a int, ts timestamp")
+    project.external[name("t")] = schema_of("a int, ts timestamp")
     flow = project.sql(f"CREATE MATERIALIZED VIEW m AS {query}").flows["m"]
     assert (flow.linear, flow.linear_reason) == (linear, reason)
 
@@ -54,7 +54,7 @@ def test_linear(project: ProjectMaker, name: Name, query: str, linear: bool, rea
     ],
 )
 def test_deterministic(project: ProjectMaker, name: Name, expression: str, reason: str) -> None:
-    project.external[name("t")] = _schema("a int, ts timestamp")
+    project.external[name("t")] = schema_of("a int, ts timestamp")
     flow = project.sql(f"CREATE MATERIALIZED VIEW m AS SELECT {expression} AS x FROM t").flows["m"]
     assert (flow.deterministic, flow.deterministic_reason) == (not reason, reason)
 
@@ -75,7 +75,7 @@ def test_deterministic(project: ProjectMaker, name: Name, expression: str, reaso
     ],
 )
 def test_stateful(project: ProjectMaker, name: Name, query: str, stateful: str) -> None:
-    project.external[name("t")] = project.external[name("u")] = _schema("a int, ts timestamp")
+    project.external[name("t")] = project.external[name("u")] = schema_of("a int, ts timestamp")
     flow = project.sql(f"CREATE STREAMING TABLE s AS {query}").flows["s"]
     assert flow.streaming
     assert flow.stateful_reason == stateful
