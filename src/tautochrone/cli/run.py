@@ -18,11 +18,18 @@ def run(arguments: argparse.Namespace) -> int:
     selected = names_of(arguments.refresh), names_of(arguments.full_refresh)
     if arguments.full_refresh_all and any(selected):
         raise SettingsError("CONFLICTING_OPTIONS", "--full-refresh-all excludes --refresh and --full-refresh")
+    from tautochrone.service.locate import locate
+
+    options = options_of(arguments)
+    events = Events(as_json=arguments.json)
+    located = locate(options)
+    # Said before the imports that take a second and the JVM that takes six.
+    events("starting", pipeline=located[0].name, master=located[1].spark.master)
     from tautochrone.runtime.run import Run, RunState
     from tautochrone.runtime.selection import select
     from tautochrone.service.open import Project
 
-    with Project(options_of(arguments), Events(as_json=arguments.json)) as project:
+    with Project(options, events, located=located) as project:
         job = project.job()
         selection = select(job, *selected, everything=arguments.full_refresh_all)
         execution = Run(job, selection)
@@ -38,4 +45,4 @@ def run(arguments: argparse.Namespace) -> int:
             state = execution.continuously(project.settings.interval_ms)
         else:
             state = execution.once()
-    return 1 if state is RunState.FAILED else 0
+    return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state]

@@ -8,6 +8,7 @@ batch b: 3. the table already has b with the same offsets: skip it
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -102,6 +103,8 @@ class FlowQuery:
         self._ask_the_table()
         self._reconcile()
         self._error, self._stopped = None, False
+        # Py4J logs what a batch raises, with a Python and a Java stack; people get it as our error.
+        logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
         try:
             rows = self.flow.evaluate(session)
             self._query = (

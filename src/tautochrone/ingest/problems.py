@@ -16,6 +16,11 @@ _OUT_OF_RANGE = re.compile(
     re.IGNORECASE,
 )
 _KAFKA_RANGE = re.compile(r"records in offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
+_WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH")
+_CLASSED = re.compile(
+    r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] (.+?)(?:\s*SQLSTATE: (\w{5}).*)?$", re.MULTILINE
+)
+_FILE = re.compile(r"while reading file (?:file:/*(?=/))?(\S+?)\.?\s")
 _CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error)): (.+)$", re.MULTILINE)
 
 
@@ -29,14 +34,26 @@ def explain(error: PySparkException, flow: str) -> TautochroneError:
             hint="rows between the two positions are lost to this flow; to accept that, start over with "
             "--full-refresh, or set the source's own option (Kafka: failOnDataLoss=false)",
         )
-    condition = error.getCondition() or ""
-    sentence = _sentence(text)
-    if condition.startswith(("STREAM_FAILED", "FOREACH_BATCH")) or not condition:
-        inner = re.search(r"\[([A-Z][A-Z0-9_.]+)\] ", sentence)
-        condition = inner[1] if inner else "FLOW_FAILED"
-        sentence = sentence[inner.end() :] if inner else sentence
+    condition, sentence = error.getCondition() or "", _sentence(text)
+    state = error.getSqlState()
+    if not condition or condition.startswith(_WRAPPERS):
+        condition, sentence, state = _innermost(text, sentence)
+    file = _FILE.search(text)
+    if file and file[1] not in sentence:
+        sentence = f"{sentence.rstrip('.')} (file {file[1]})"
     kind = DefinitionError if type(error).__name__ in ("AnalysisException", "ParseException") else IngestError
-    return kind(condition, f"Flow {flow} failed: {sentence}", sqlstate=error.getSqlState() or None)
+    return kind(condition, f"Flow {flow} failed: {sentence}", sqlstate=state or None)
+
+
+def _innermost(text: str, sentence: str) -> tuple[str, str, str | None]:
+    """Class, sentence and SQLSTATE of the innermost cause that has a class of Spark's. A library's
+    own words below it (`sentence`) say where exactly it hurts."""
+    found = [match for match in _CLASSED.finditer(text) if not match[1].startswith(_WRAPPERS)]
+    if not found:
+        return "FLOW_FAILED", sentence, None
+    condition, words, state = found[-1].groups()
+    below = sentence if f"[{condition}]" not in sentence and sentence in text[found[-1].end() :] else ""
+    return condition, f"{words.strip()} {below}".strip()[:600], state
 
 
 def _missing(text: str) -> str:

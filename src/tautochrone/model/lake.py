@@ -151,7 +151,8 @@ class ChangeKind(StrEnum):
 class TableChange:
     """The kind of change between two versions, and the reason in words.
 
-    `NONE` covers commits that move no rows (fences, compactions). `UNKNOWN` means that the chain
+    `NONE` covers commits that move no rows (fences, compactions), except that new columns count as
+    `APPEND`: readers must move on to a version that has them. `UNKNOWN` means that the chain
     between the versions cannot be proven: expired, rolled back or replaced.
     """
 
@@ -216,6 +217,13 @@ class LakeTable(Protocol):
     def redefine(self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote) -> Committed:
         """Give the table a new schema and these rows in one catalog commit; older versions stay
         readable with their own schema."""
+
+    def widen(self, fork: Fork, schema: Any, note: CommitNote) -> Sequence[str]:
+        """Add the columns of `schema` that the table lacks, as nullable ones; the next version has them.
+        Columns that only the table has stay. Answers the names of those added. Repeatable.
+
+        Raises `DefinitionError` (`INCOMPATIBLE_SCHEMA_CHANGE`) for a type that the format cannot change.
+        """
 
     def note_only(self, fork: Fork, note: CommitNote) -> Committed:
         """Record a note (positions, inputs) without rows and without a new version."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from tautochrone.errors import SettingsError
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.spark.session import CatalogSettings, SparkSettings
+from tautochrone.spark.settings import CatalogSettings, SparkSettings
 
 __all__ = ["Settings", "load_settings", "parse_duration_ms"]
 

@@ -28,6 +28,9 @@ from tautochrone.runtime.target import Target
 __all__ = ["Run", "RunState"]
 
 
+_POLL_S = 0.05
+
+
 class RunState(StrEnum):
     """How a run ended, in SDP's words."""
 
@@ -60,12 +63,12 @@ class Run:
         """Take what is available now, publish it, end."""
         queries = self._begin(availableNow=True)
         for query in queries:
-            try:
-                query.wait()
-            except TautochroneError as error:
-                self._flow_failed(query, error)
+            while query.active and not self._stopping.wait(_POLL_S):
+                pass
+            query.stop()
+        self._watch(queries)
         self._checkpoint()
-        return self._finish()
+        return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
 
     def continuously(self, interval_ms: int) -> RunState:
         """Until `stop`: ingest, and publish a checkpoint at most every `interval_ms`."""
@@ -85,7 +88,7 @@ class Run:
         return self._finish()
 
     def _begin(self, **trigger: object) -> list[FlowQuery]:
-        take_over(self._job)
+        take_over(self._job, self._selection.full)
         for table in self._job.graph.order:
             if table in self._selection.full:
                 clear(self._job, table)
@@ -216,7 +219,7 @@ class Run:
             return None if table in self._job.tables else NEWEST
         return self._job.store.versions_at(latest.number).get(table, NEWEST)
 
-    def _finish(self) -> RunState:
-        state = RunState.FAILED if self._problems else RunState.COMPLETED
+    def _finish(self, state: RunState = RunState.COMPLETED) -> RunState:
+        state = RunState.FAILED if self._problems else state
         self._job.emit("run", state=str(state), problems=sorted(self._problems))
         return state

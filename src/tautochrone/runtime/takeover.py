@@ -1,7 +1,7 @@
 """Becoming the owner of a job.
 
     1. register the topology        2. raise the fence, above the store's and above any in the lake
-    3. create missing tables, views 4. per table: commit what was prepared, then fence main
+    3. create missing tables, views 4. per table: commit what was prepared, add new columns, fence main
     5. fill an empty store from the lake     6. report roots that moved unreported
 
 After 4 nothing that an older owner prepared can land: main is no longer its parent. What it prepared
@@ -24,11 +24,12 @@ from tautochrone.runtime.job import Job
 __all__ = ["clear", "take_over"]
 
 
-def take_over(job: Job) -> None:
-    """See the module docstring; every step may be repeated.
+def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
+    """See the module docstring; every step may be repeated. `full` are datasets that will be rebuilt.
 
     Raises:
         LakeError: a table of that name belongs to somebody else.
+        DefinitionError: a streaming table's new columns do not fit those that it has.
     """
     entries = [
         DatasetEntry(
@@ -47,7 +48,7 @@ def take_over(job: Job) -> None:
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         for table in existing.values():
             job.tables[table.name] = table
-        list(pool.map(lambda table: _settle(job, table), existing.values()))
+        list(pool.map(lambda table: _settle(job, table, full), existing.values()))
     for name in job.graph.order:
         if name not in existing:
             job.tables[name] = job.lake.create(_definition(job, name), job.note())
@@ -62,7 +63,12 @@ def clear(job: Job, name: TableName) -> None:
     if job.is_view(name):
         return
     table = job.tables[name]
-    done = table.replace_rows(table.fork(), [], job.note(reset=True))
+    schema = job.graph.schemas[name]
+    if job.lake.schema(name).simpleString() == schema.simpleString():
+        done = table.replace_rows(table.fork(), [], job.note(reset=True))
+    else:
+        nothing = job.base.createDataFrame([], schema)
+        done = table.redefine(table.fork(), _definition(job, name), nothing, job.note(reset=True))
     if name in job.root_tables:
         job.journal.report(name, done.version)
     job.emit(
@@ -112,8 +118,8 @@ def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
     return highest
 
 
-def _settle(job: Job, table: LakeTable) -> None:
-    """Commit or abort what is prepared, then fence."""
+def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
+    """Commit or abort what is prepared, add new columns, then fence."""
     for prepared in table.prepared():
         if prepared.parent == table.current_version():
             table.commit(prepared, job.journal.fence)
@@ -126,6 +132,11 @@ def _settle(job: Job, table: LakeTable) -> None:
                 rows=prepared.rows,
                 reason="main moved since the batch was prepared; its source is read again",
             )
+    if not job.is_view(table.name) and table.name not in full:
+        added = table.widen(table.fork(), job.graph.schemas[table.name], job.note())
+        if added:
+            reason = "its definition gained them; rows of before have NULL there"
+            job.emit("columns_added", dataset=str(table.name), columns=list(added), reason=reason)
     table.raise_fence(table.fork(), job.note())
 
 

@@ -191,13 +191,14 @@ class Target:
             rows += query.rows - before
         version = lake_table.current_version()
         known = (last or {}).get(table)
-        if known is not None and lake_table.change_between(known, version).kind is ChangeKind.NONE:
+        mode, reason = RefreshMode.APPEND, "first build" if known is None else "its inputs were appended to"
+        if table in self._full:
+            self._full.discard(table)
+            mode, reason = RefreshMode.FULL, "a full refresh was asked for"
+        elif known is not None and lake_table.change_between(known, version).kind is ChangeKind.NONE:
             return _without_rows(known, RefreshMode.NO_DATA, "its inputs brought no rows")
-        reason = "first build" if known is None else "its inputs were appended to"
-        node = NodeRefresh(node="stream", mode=RefreshMode.APPEND, reason=reason)
-        return Refreshed(
-            version, Refresh(mode=RefreshMode.APPEND, reason=reason, rows_inserted=rows, nodes=(node,))
-        )
+        node = NodeRefresh(node="stream", mode=mode, reason=reason)
+        return Refreshed(version, Refresh(mode=mode, reason=reason, rows_inserted=rows, nodes=(node,)))
 
     def _require_appends(self, table: TableName, name: TableName, old: Version | None, new: Version) -> None:
         if old is None:

@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL, Engine
 
 from tautochrone.errors import EnvironmentProblemError, TableMissingError
 from tautochrone.model.names import TableName
-from tautochrone.spark.session import CatalogSettings
+from tautochrone.spark.settings import CatalogSettings
 
 __all__ = ["MetadataSource", "metadata_source"]
 

@@ -25,6 +25,7 @@ from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.loading import load_definitions
 from tautochrone.project.settings import Settings
+from tautochrone.project.spec import PipelineSpec
 from tautochrone.runtime.effects import effects_from_environment
 from tautochrone.runtime.job import Job, Journal
 from tautochrone.service.instants import Instants
@@ -63,6 +64,7 @@ class Project:
         base: a session whose catalog is the project's lake, instead of a Spark of its own.
         effects: the door to durable steps; what the environment asks for when absent.
         short_lived: tune a Spark that is started here for one answer.
+        located: spec and settings, when the caller has them already.
     """
 
     def __init__(
@@ -73,12 +75,12 @@ class Project:
         base: SparkSession | None = None,
         effects: Effects | None = None,
         short_lived: bool = False,
+        located: tuple[PipelineSpec, Settings] | None = None,
     ) -> None:
-        self.spec, self.settings = locate(options)
+        self.spec, self.settings = located or locate(options)
         self._emit = emit
         self._closing = ExitStack()
         if base is None:
-            emit("starting", pipeline=self.spec.name, master=self.settings.spark.master)
             base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
             self._closing.callback(base.stop)
         self.base = base

@@ -54,6 +54,9 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
             return TableChange(kind=ChangeKind.UNKNOWN, reason=_why_unknown(name, metadata, old))
     operations = {str(snapshot.operation()) for snapshot in between if _moves_rows(snapshot)}
     if not operations:
+        before = None if old == NO_VERSION else metadata.snapshot(int(old)).schemaId()
+        if before is not None and between and between[0].schemaId() != before:
+            return TableChange(kind=ChangeKind.APPEND, reason=f"columns were added to {name}")
         return TableChange(kind=ChangeKind.NONE, reason=f"no commit to {name} moved rows")
     if operations == {"append"}:
         return TableChange(kind=ChangeKind.APPEND, reason=f"{name} was only appended to")

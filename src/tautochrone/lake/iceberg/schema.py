@@ -15,7 +15,7 @@ from tautochrone.model.lake import TableDefinition
 from tautochrone.model.names import TableName
 from tautochrone.spark.errors import problem_of
 
-__all__ = ["TableShape", "replacement", "shape_of"]
+__all__ = ["TableShape", "replacement", "shape_of", "widened"]
 
 _TRANSFORM = re.compile(r"^(\w+)\((?:(\d+)\s*,\s*)?`?([^`,()]+)`?\s*(?:,\s*(\d+))?\)$")
 _TIME = {
@@ -79,6 +79,25 @@ def replacement(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableS
     )
     transactions = iceberg.api.Transactions
     return transactions.replaceTableTransaction(str(name), loaded.operations, metadata)
+
+
+def widened(iceberg: Iceberg, name: TableName, loaded: Loaded, wanted: Any) -> Any | None:
+    """The table's Java schema with the columns of `wanted` added as optional ones; None when it has all.
+
+    Raises:
+        DefinitionError: a column of a type that Iceberg cannot change into the wanted one.
+    """
+    try:
+        added = iceberg.api.spark.SparkSchemaUtil.convert(iceberg.java_schema(wanted))
+        update = loaded.table.updateSchema().caseSensitive(False).unionByNameWith(added)
+        schema = update.apply()
+    except (Py4JError, PySparkException) as error:
+        raise DefinitionError(
+            "INCOMPATIBLE_SCHEMA_CHANGE",
+            f"{name} cannot take its new columns: {problem_of(error).message}",
+            hint=f"rebuild it with --full-refresh {name.table}, or give the new column another name",
+        ) from error
+    return None if schema.sameSchema(loaded.table.schema()) else schema
 
 
 def _add_partition(spec: Any, text: str, definition: TableDefinition) -> None:

@@ -28,7 +28,7 @@ from tautochrone.lake.iceberg.history import ancestors, change_between, in_histo
 from tautochrone.lake.iceberg.jvm import Iceberg, translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, decode, encode
 from tautochrone.lake.iceberg.refs import BRANCH_PREFIX, own_files, prepared_batches, tags
-from tautochrone.lake.iceberg.schema import replacement, shape_of
+from tautochrone.lake.iceberg.schema import replacement, shape_of, widened
 from tautochrone.lake.iceberg.staging import write_files
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import (
@@ -210,6 +210,23 @@ class IcebergTable:
 
         self._set(Step.LAKE_REDEFINE, build, done)
         return self._committed(made[-1], fork.version, staged.rows)
+
+    def widen(self, fork: Fork, schema: Any, note: CommitNote) -> Sequence[str]:
+        before = {str(column.name()) for column in fork.handle.table.schema().columns()}
+        wanted = widened(self._iceberg, self._name, fork.handle, schema)
+        if wanted is None:
+            return ()
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, fork.version, note.fence)
+            newest = widened(self._iceberg, self._name, loaded, schema) or loaded.table.schema()
+            return self._builder(loaded).setCurrentSchema(newest, newest.highestFieldId()).build()
+
+        def done(loaded: Loaded) -> bool:
+            return widened(self._iceberg, self._name, loaded, schema) is None
+
+        self._set(Step.LAKE_REDEFINE, build, done)
+        return [str(column.name()) for column in wanted.columns() if str(column.name()) not in before]
 
     def note_only(self, fork: Fork, note: CommitNote) -> Committed:
         def build(loaded: Loaded) -> Any:
