@@ -87,6 +87,7 @@ class FlowQuery:
     rows: int = 0
     _error: TautochroneError | None = None
     _stopped: bool = False
+    _endless: bool = False
     _query: StreamingQuery | None = field(default=None)
 
     def start(self, session: SparkSession, **trigger: Any) -> None:
@@ -103,6 +104,7 @@ class FlowQuery:
         self._ask_the_table()
         self._reconcile()
         self._error, self._stopped = None, False
+        self._endless = "availableNow" not in trigger and "once" not in trigger
         # Py4J logs what a batch raises, with a Python and a Java stack; people get it as our error.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
         try:
@@ -141,8 +143,17 @@ class FlowQuery:
             return None
         if self._error is not None:
             return self._error
-        problem = None if self._query is None or self._query.isActive else self._query.exception()
-        return None if problem is None else explain(problem, self.flow.name)
+        if self._query is None or self._query.isActive:
+            return None
+        problem = self._query.exception()
+        if problem is not None:
+            return explain(problem, self.flow.name)
+        if self._endless:
+            # A thread that dies of a Java Error may not even leave an exception behind.
+            return IngestError(
+                "FLOW_FAILED", f"Flow {self.flow.name} ended by itself; Spark does not say why"
+            )
+        return None
 
     def check(self) -> None:
         """Raise what killed the query, if something did."""
@@ -211,13 +222,11 @@ class FlowQuery:
     def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
         try:
             self._batch(rows, batch_id)
-        except TautochroneError as error:
-            # Spark would only keep the text of it.
-            self._error = error
-            raise
-        except PySparkException as error:
-            self._error = explain(error, self.flow.name)
-            raise self._error from error
+        except Exception as error:
+            self._error = error if isinstance(error, TautochroneError) else explain(error, self.flow.name)
+            # Spark keeps only a text of it, made of the whole chain of causes. With Java's stacks in
+            # there, a regular expression of Spark's overflowed and the query died without a word.
+            raise RuntimeError(str(self._error)) from None
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         known = self.position

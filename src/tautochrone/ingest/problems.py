@@ -24,9 +24,9 @@ _FILE = re.compile(r"while reading file (?:file:/*(?=/))?(\S+?)\.?\s")
 _CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error)): (.+)$", re.MULTILINE)
 
 
-def explain(error: PySparkException, flow: str) -> TautochroneError:
+def explain(error: Exception, flow: str) -> TautochroneError:
     """The error for a flow that died. Spark's own class and sentence are kept."""
-    text = str(error)
+    text = str(error) or type(error).__name__
     if _OUT_OF_RANGE.search(text):
         return OffsetsOutOfRangeError(
             "OFFSETS_OUT_OF_RANGE",
@@ -34,8 +34,9 @@ def explain(error: PySparkException, flow: str) -> TautochroneError:
             hint="rows between the two positions are lost to this flow; to accept that, start over with "
             "--full-refresh, or set the source's own option (Kafka: failOnDataLoss=false)",
         )
-    condition, sentence = error.getCondition() or "", _sentence(text)
-    state = error.getSqlState()
+    condition, sentence, state = "", _sentence(text), None
+    if isinstance(error, PySparkException):
+        condition, state = error.getCondition() or "", error.getSqlState()
     if not condition or condition.startswith(_WRAPPERS):
         condition, sentence, state = _innermost(text, sentence)
     file = _FILE.search(text)

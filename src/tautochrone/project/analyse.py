@@ -19,7 +19,7 @@ from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions, Flow, circular, is_view, missing_relation
 from tautochrone.project.graph import Graph, ResolvedFlow
-from tautochrone.project.schemas import check_query_type, table_schema
+from tautochrone.project.schemas import check_query_type, table_schema, with_stored
 from tautochrone.project.sqltext import quote
 from tautochrone.project.validate import did_you_mean
 from tautochrone.spark.plans import (
@@ -109,6 +109,8 @@ class _Analysis:
             [(flow, frame.schema) for flow, frame in zip(flows, frames, strict=True)],
             self._scratch.session,
         )
+        if dataset.kind is DatasetKind.STREAMING_TABLE:
+            schema = with_stored(schema, self._external_schema(dataset.name))
         self._schemas[dataset.name] = self._scratch.create_table(dataset.name, schema, str(dataset.location))
         self._order.append(dataset.name)
 

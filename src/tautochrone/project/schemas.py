@@ -14,7 +14,7 @@ from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.project.definitions import Flow
 from tautochrone.spark.errors import problem_of
 
-__all__ = ["check_query_type", "table_schema"]
+__all__ = ["check_query_type", "table_schema", "with_stored"]
 
 
 def check_query_type(kind: DatasetKind, flow: Flow, *, streaming: bool) -> None:
@@ -103,6 +103,15 @@ def table_schema(dataset: Dataset, flows: list[tuple[Flow, StructType]], session
                 hint=f"Its columns are {', '.join(schema.fieldNames())}.",
             )
     return schema
+
+
+def with_stored(schema: StructType, stored: StructType | None) -> StructType:
+    """The columns of a streaming table that exists: those it has stay, in their order, new ones follow."""
+    if stored is None:
+        return schema
+    wanted = {field.name.lower(): field for field in schema.fields}
+    kept = [wanted.pop(field.name.lower(), field) for field in stored.fields]
+    return StructType([*kept, *wanted.values()])
 
 
 def _nullable(node: Any) -> Any:

@@ -94,8 +94,9 @@ def _add_tables(app: FastAPI, catalog: _Catalog, instants: InstantResolver, sour
         catalog.require_namespace(levels)
         return {"identifiers": catalog.names(prefix, levels)}
 
-    @app.api_route(_TABLES + "/{table}", methods=_READ)
+    @app.api_route(_TABLES + "/{table:path}", methods=_READ)
     def table(prefix: str, namespace: str, table: str) -> Response:
+        # Spark asks for parquet.`/a/b` as a table too, before it takes the name for a path.
         body = catalog.load(prefix, TableName(source.catalog, _levels(namespace), table))
         return Response(body, media_type="application/json")
 
@@ -107,7 +108,7 @@ def _add_tables(app: FastAPI, catalog: _Catalog, instants: InstantResolver, sour
     def views(prefix: str, namespace: str) -> dict[str, Any]:  # noqa: ARG001
         return {"identifiers": []}
 
-    @app.api_route(_VIEWS + "/{view}", methods=_READ)
+    @app.api_route(_VIEWS + "/{view:path}", methods=_READ)
     def view(prefix: str, namespace: str, view: str) -> dict[str, Any]:
         instants.versions(prefix)
         name = TableName(source.catalog, _levels(namespace), view)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 __all__ = ["BagDifference", "compare", "difference", "incomparable", "survivors"]
 
@@ -40,15 +40,52 @@ class BagDifference:
 def incomparable(schema: StructType) -> str | None:
     """The first column whose type Spark cannot group by, or None."""
 
-    def holds(kind: DataType) -> bool:
-        if kind.typeName() == "variant":
-            return True
-        if isinstance(kind, StructType):
-            return any(holds(column.dataType) for column in kind.fields)
-        inner = (getattr(kind, name, None) for name in ("elementType", "keyType", "valueType"))
-        return any(holds(child) for child in inner if child is not None)
+    return next((column.name for column in schema.fields if _holds(column.dataType, "variant")), None)
 
-    return next((column.name for column in schema.fields if holds(column.dataType)), None)
+
+def _holds(kind: DataType, *names: str) -> bool:
+    """Whether a type is, or has inside, one of the named ones."""
+    if kind.typeName() in names:
+        return True
+    if isinstance(kind, StructType):
+        return any(_holds(column.dataType, *names) for column in kind.fields)
+    inner = (getattr(kind, name, None) for name in ("elementType", "keyType", "valueType"))
+    return any(_holds(child, *names) for child in inner if child is not None)
+
+
+def _keys(rows: DataFrame) -> tuple[list[Column], list[Column]]:
+    """What to group by so that equal rows meet, and aggregates that give the columns their values back.
+
+    Spark 4.1 groups by a map, but makes zeros of the NULLs in it; by VARIANT it does not group at all.
+    """
+    keys: list[Column] = []
+    values: list[Column] = []
+    for place, field in enumerate(rows.schema.fields):
+        column = sf.col(f"`{field.name}`")
+        if _holds(field.dataType, "map", "variant"):
+            keys.append(_key(column, field.dataType).alias(f"__taut_key_{place}"))
+            values.append(sf.first(column).alias(field.name))
+        else:
+            keys.append(column)
+    return keys, values
+
+
+def _key(column: Column, kind: DataType) -> Column:
+    if kind.typeName() == "variant":
+        return sf.to_json(column)
+    if not _holds(kind, "map", "variant"):
+        return column
+    if isinstance(kind, MapType):
+        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
+        return sf.array_sort(sf.transform(sf.map_entries(column), lambda pair: _key_of_fields(pair, entry)))
+    if isinstance(kind, ArrayType):
+        return sf.transform(column, lambda item: _key(item, kind.elementType))
+    assert isinstance(kind, StructType)
+    return sf.when(column.isNotNull(), _key_of_fields(column, kind))
+
+
+def _key_of_fields(column: Column, kind: StructType) -> Column:
+    return sf.struct(*(_key(column[field.name], field.dataType).alias(field.name) for field in kind.fields))
 
 
 def difference(old: DataFrame, new: DataFrame) -> BagDifference:
@@ -66,9 +103,11 @@ def difference(old: DataFrame, new: DataFrame) -> BagDifference:
             sf.lit(0).alias(_OLD),
         )
     )
+    keys, values = _keys(new)
     changed = (
-        both.groupBy(*columns)
+        both.groupBy(*keys)
         .agg(
+            *values,
             sf.sum(_NEW).alias(_NEW),
             sf.sum(_OLD).alias(_OLD),
             # collect_list leaves NULLs out: only stored copies have a place.
@@ -110,7 +149,8 @@ def compare(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
     both = expected.select(*columns, sf.lit(1).alias(_NEW)).unionAll(
         actual.select(*columns, sf.lit(-1).alias(_NEW))
     )
-    surplus = both.groupBy(*columns).agg(sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
+    keys, _ = _keys(expected)
+    surplus = both.groupBy(*keys).agg(sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
     counts = surplus.agg(
         sf.sum(sf.greatest(sf.col(_NEW), sf.lit(0))).alias("missing"),
         sf.sum(sf.greatest(-sf.col(_NEW), sf.lit(0))).alias("unexpected"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +31,7 @@ class TautProcess:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def wait_for(self, condition: Callable[[list[dict[str, Any]]], object], timeout_s: float = 180) -> None:
+    def wait_for(self, condition: Callable[[list[dict[str, Any]]], object], timeout_s: float = 400) -> None:
         """Until the events so far fulfil the condition.
 
         Raises:
@@ -60,7 +61,8 @@ class TautProcess:
         """The end of what it told, for assertion messages."""
         self._errors.flush()
         text = Path(self._errors.name).read_text(errors="replace")
-        return f"{self.events[-5:]}\n{text[-3000:]}"
+        counts = Counter(str(told["event"]) for told in list(self.events))
+        return f"{dict(counts)}\n{self.events[-5:]}\n{text[-3000:]}"
 
     def __enter__(self) -> TautProcess:
         return self
