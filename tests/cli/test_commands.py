@@ -1,0 +1,98 @@
+"""The commands as people run them: real processes, exit codes, what is on stdout and what is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+def taut(folder: Path, *arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tautochrone.cli.main", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == expect, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `taut init` writes, run twice."""
+    folder = tmp_path_factory.mktemp("cli")
+    assert "Next steps" in taut(folder, "init", "--name", "demo").stderr
+    return folder / "demo"
+
+
+def test_dry_run_writes_nothing(sample: Path) -> None:
+    before = sorted(path for path in sample.rglob("*") if "__pycache__" not in path.parts)
+    found = lines(taut(sample, "dry-run", "--json"))
+    after = sorted(path for path in sample.rglob("*") if "__pycache__" not in path.parts)
+    assert before == after
+    assert [entry["dataset"].rsplit(".", 1)[1] for entry in found] == [
+        "example_python_materialized_view",
+        "example_sql_materialized_view",
+    ]
+
+
+def test_the_sample_runs_twice(sample: Path) -> None:
+    first = lines(taut(sample, "run", "--json"))
+    assert first[0]["event"] == "starting"
+    assert first[-1] == {"event": "run", "state": "COMPLETED", "problems": []}
+    refreshes = [event for event in first if event["event"] == "refresh"]
+    assert {event["mode"] for event in refreshes} == {"full"}
+    assert refreshes[0].keys() >= {
+        "dataset", "checkpoint", "mode", "nodes", "reason", "rows_inserted", "rows_deleted", "duration_ms",
+    }  # fmt: skip
+    second = lines(taut(sample, "run", "--json"))
+    names = [event["event"] for event in second]
+    assert "no_news" in names
+    assert "refresh" not in names
+    assert "checkpoint" not in names
+
+
+def test_reading(sample: Path) -> None:
+    query = "SELECT max(id) AS top, count(*) AS n FROM example_sql_materialized_view"
+    assert lines(taut(sample, "query", query, "--format", "json")) == [{"top": 8, "n": 5}]
+    assert taut(sample, "query", query, "--format", "csv", "--checkpoint", "1").stdout == "top,n\n8,5\n"
+    refused = taut(sample, "query", "DROP TABLE example_sql_materialized_view", expect=1)
+    assert refused.stderr.splitlines()[-2].startswith("[QUERY_NOT_READ_ONLY]")
+    assert refused.stdout == ""
+    missing = taut(sample, "query", query, "--checkpoint", "99", expect=1)
+    assert "[CHECKPOINT_NOT_FOUND]" in missing.stderr
+
+
+def test_status_and_checkpoints(sample: Path) -> None:
+    found = lines(taut(sample, "status", "--json"))
+    assert [entry["checkpoint"] for entry in found] == [1, 1]
+    history = lines(taut(sample, "status", "example_sql_materialized_view", "--history", "--json"))
+    assert [entry["mode"] for entry in history] == ["full"]
+    assert [entry["state"] for entry in lines(taut(sample, "checkpoints", "--json"))] == ["published"]
+    assert "[DATASET_NOT_FOUND]" in taut(sample, "status", "nowhere", expect=1).stderr
+
+
+def test_verify(sample: Path) -> None:
+    verdicts = lines(taut(sample, "verify", "--json"))
+    assert [verdict["equal"] for verdict in verdicts] == [True, True]
+    assert verdicts[0] == {
+        "dataset": "lake.default.example_python_materialized_view",
+        "checkpoint": 1,
+        "equal": True,
+        "missing": 0,
+        "unexpected": 0,
+    }

@@ -1,0 +1,120 @@
+"""What must hold whatever crashed, read by PyIceberg and computed in Python: no line of ours between.
+
+1. every streaming table holds exactly its source's rows       2. no target is open
+3. every published checkpoint shows all its tables at one cut  4. nothing stays prepared
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+
+from tautochrone.lake.iceberg.refs import BRANCH_PREFIX
+from tautochrone.meta import MetaStore
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.runtime.verify import verify
+
+from .project import Sources, amount, kind
+from .world import World
+
+__all__ = ["check", "published", "pyiceberg", "verify_all"]
+
+Rows = Counter[tuple[Any, ...]]
+
+
+def pyiceberg(sources: Sources) -> SqlCatalog:
+    """The same tables, seen by another implementation."""
+    storage = sources.storage
+    return SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
+
+
+def check(world: World) -> None:
+    """All of the above, then the newest checkpoint by our own `verify` too."""
+    sources = world.sources
+    catalog = pyiceberg(sources)
+    with MetaStore.open(f"sqlite:///{sources.storage}/meta.db") as store:
+        numbers = published(store)
+        assert store.open_target("crash") is None
+        at: dict[str, Rows] = {}
+        for number in numbers:
+            at = _read(catalog, store, number)
+            _one_cut(at, sources, number)
+        assert at["events"] == Counter((i, kind(i), amount(i)) for i in sources.events)
+        for name in ("names", *(f"copy_{n}" for n in range(1, sources.copies + 1))):
+            assert at[name] == Counter(sources.names), name
+        if "labels" in at:
+            assert at["labels"] == Counter(sources.outside)
+        assert store.failures_at(numbers[-1]) == {}
+    for identifier in catalog.list_tables("default"):
+        refs = catalog.load_table(identifier).metadata.refs
+        assert not [name for name in refs if name.startswith(BRANCH_PREFIX)], identifier
+    catalog.close()
+    verify_all(world, numbers[-1:])
+
+
+def verify_all(world: World, numbers: Iterable[int]) -> None:
+    """`taut verify` at these checkpoints."""
+    with world.open() as project:
+        definitions, graph = project.analysed()
+        store = project.store()
+        instants = project.instants(store)
+        for number in numbers:
+            views = [view for view in graph.order if view in store.versions_at(number)]
+            for verdict in verify(project.base, store, instants, definitions, graph, views, number):
+                assert verdict.equal, verdict
+
+
+def published(store: MetaStore) -> list[int]:
+    """Numbers that can be read, in order."""
+    found = store.checkpoints(limit=1000)
+    return sorted(int(c.number) for c in found if c.state is CheckpointState.PUBLISHED)
+
+
+def _read(catalog: SqlCatalog, store: MetaStore, number: int) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for name, version in store.versions_at(number).items():
+        if name.namespace == ("default",):
+            table = catalog.load_table(f"default.{name.table}")
+            found[name.table] = _bag(table.scan(snapshot_id=int(version)).to_arrow())
+    return found
+
+
+def _bag(rows: pa.Table) -> Rows:
+    return Counter(tuple(row.values()) for row in rows.to_pylist())
+
+
+def _one_cut(at: dict[str, Rows], sources: Sources, number: int) -> None:
+    """Every derived table is the function of the roots that its definition says."""
+    events = at["events"]
+    assert all(count == 1 for count in events.values()), (number, events)
+    assert {row[0] for row in events} <= sources.events, number
+    names = at["names"]
+    expected: dict[str, Rows] = {
+        "clean": Counter(row for row in events if row[2] % 5),
+        "totals": _totals(events),
+        "named": Counter(
+            (identity, name)
+            for identity, of, value in events
+            for (other, name), copies in names.items()
+            for _ in range(copies)
+            if value % 5 and of == other
+        ),
+        "balance": Counter([(len(events), len(events))]),
+        "fragile": Counter([(len(events), sum(row[0] for row in events) if events else None)]),
+    }
+    for name, rows in expected.items():
+        assert name not in at or at[name] == rows, (number, name, at[name] - rows, rows - at[name])
+    columns = max((len(row) - 2 for row in at.get("big", ())), default=0)
+    big = Counter((i, v, *(v * n for n in range(1, columns + 1))) for i, _, v in events if v > 50)
+    assert at.get("big", big) == big, (number, at["big"], big)
+
+
+def _totals(events: Rows) -> Rows:
+    groups: dict[int, list[int]] = {}
+    for _, of, value in events:
+        groups.setdefault(of, []).append(value)
+    return Counter((of, len(values), sum(values)) for of, values in groups.items())

@@ -1,0 +1,208 @@
+"""A small SDP project whose every row has an identity: what is lost or doubled is seen.
+
+All values follow from a row's id, so the truth is a set of ids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["OUTSIDE", "Sources", "amount", "kind", "write_project"]
+
+OUTSIDE = "lake.shared.outside"
+KINDS = 3
+
+_SPEC = """
+name: crash
+storage: storage
+libraries:
+  - glob:
+      include: transformations/**
+"""
+
+_SETTINGS = """
+[spark]
+master = "local[2]"
+[spark.conf]
+"spark.sql.shuffle.partitions" = "1"
+"""
+
+_PYTHON = """
+from pathlib import Path
+
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+INPUT = Path(__file__).resolve().parents[1] / "input"
+EVENT = "id BIGINT, kind INT, amount BIGINT"
+
+dp.create_streaming_table("events", schema=EVENT)
+
+
+@dp.append_flow(target="events", name="left")
+def left():
+    return spark.readStream.schema(EVENT).json(f"{INPUT}/left")
+
+
+@dp.append_flow(target="events", name="right")
+def right():
+    return spark.readStream.schema(EVENT).json(f"{INPUT}/right")
+
+
+@dp.table
+def names():
+    rows = spark.readStream.schema("kind INT, name STRING").option("header", "true").csv(f"{INPUT}/names")
+    return rows.where("kind >= 0")
+"""
+
+_STREAM = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+
+
+@dp.table
+def clean():
+    return spark.readStream.table("events").where("amount % 5 != 0")
+"""
+_COPY = """
+from pathlib import Path
+
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+INPUT = Path(__file__).resolve().parents[1] / "input"
+
+
+@dp.table(name="copy_{number}")
+def copy():
+    rows = spark.readStream.schema("kind INT, name STRING").option("header", "true").csv(f"{{INPUT}}/names")
+    return rows.where("kind >= 0")
+"""
+_NO_STREAM = "CREATE MATERIALIZED VIEW clean AS SELECT * FROM events WHERE amount % 5 != 0;"
+
+_VIEWS = {
+    "totals": "SELECT kind, count(*) AS n, sum(amount) AS amount FROM events GROUP BY kind",
+    "named": "SELECT c.id, n.name FROM clean c JOIN names n ON n.kind = c.kind",
+    "balance": "SELECT (SELECT coalesce(sum(n), 0) FROM totals) AS counted, "
+    "(SELECT count(*) FROM events) AS present",
+}
+_BIG = "SELECT id, amount{more} FROM events WHERE amount > 50"
+_FRAGILE = "SELECT count(*) AS n, sum(CAST({value} AS BIGINT)) AS total FROM events"
+_OUTSIDERS = f"SELECT kind, label FROM {OUTSIDE} WHERE kind >= 0"
+
+
+def kind(identity: int) -> int:
+    return identity % KINDS
+
+
+def amount(identity: int) -> int:
+    return identity * 37 % 101
+
+
+def write_project(folder: Path, *, stream: bool = True) -> Sources:
+    """Write the project with empty inputs; returns its sources. Without `stream` no streaming table
+    reads another one, so that tables may be rolled back."""
+    (folder / "transformations").mkdir(parents=True)
+    (folder / "spark-pipeline.yml").write_text(_SPEC)
+    (folder / "tautochrone.toml").write_text(_SETTINGS)
+    (folder / "transformations" / "ingest.py").write_text(_PYTHON)
+    (folder / "transformations" / ("clean.py" if stream else "clean.sql")).write_text(
+        _STREAM if stream else _NO_STREAM
+    )
+    for source in ("left", "right", "names"):
+        (folder / "input" / source).mkdir(parents=True)
+    sources = Sources(folder)
+    for name, query in _VIEWS.items():
+        sources.define(name, query)
+    sources.define("big", _BIG.format(more=""))
+    sources.break_view(False)
+    return sources
+
+
+@dataclass
+class Sources:
+    """The project's inputs and definitions, and what must come out of them."""
+
+    folder: Path
+    events: set[int] = field(default_factory=set)
+    names: set[tuple[int, str]] = field(default_factory=set)
+    outside: set[tuple[int, str]] = field(default_factory=set)
+    columns: int = 0
+    copies: int = 0
+    _files: int = 0
+    _next: int = 1
+
+    @property
+    def storage(self) -> Path:
+        return self.folder / "storage"
+
+    def add(self) -> None:
+        """New rows in every source."""
+        for source in ("left", "right"):
+            ids = list(range(self._next, self._next + 3))
+            self._next += 3
+            self.events.update(ids)
+            lines = [json.dumps({"id": i, "kind": kind(i), "amount": amount(i)}) for i in ids]
+            self._drop(source, "json", lines)
+        self.add_names()
+
+    def add_names(self) -> None:
+        row = (self._files % KINDS, f"name-{self._files}")
+        self.names.add(row)
+        self._drop("names", "csv", ["kind,name", f"{row[0]},{row[1]}"])
+
+    def add_dropped(self) -> None:
+        """Rows that a flow drops: positions move, the table does not."""
+        self._drop("names", "csv", ["kind,name", "-1,nobody"])
+
+    def define(self, name: str, query: str) -> None:
+        text = f"CREATE MATERIALIZED VIEW {name} AS {query};\n"
+        (self.folder / "transformations" / f"{name}.sql").write_text(text)
+
+    def widen(self) -> None:
+        """Another schema of the append-only view: one more column."""
+        self.columns += 1
+        more = "".join(f", amount * {n} AS times_{n}" for n in range(1, self.columns + 1))
+        self.define("big", _BIG.format(more=more))
+
+    def add_root(self) -> None:
+        """One more streaming table: another copy of the names."""
+        self.copies += 1
+        text = _COPY.format(number=self.copies)
+        (self.folder / "transformations" / f"copy_{self.copies}.py").write_text(text)
+
+    def break_view(self, broken: bool) -> None:
+        self.define("fragile", _FRAGILE.format(value="concat('x', id)" if broken else "id"))
+
+    def read_outside(self) -> None:
+        """A view that reads a table which somebody else writes."""
+        self.define("labels", _OUTSIDERS)
+
+    def wipe_folders(self) -> None:
+        shutil.rmtree(self.storage / "_checkpoints")
+
+    def copy_folders(self, to: Path) -> None:
+        shutil.copytree(self.storage / "_checkpoints", to)
+
+    def restore_folders(self, copy: Path) -> None:
+        self.wipe_folders()
+        shutil.copytree(copy, self.storage / "_checkpoints")
+
+    def delete_store(self) -> None:
+        for file in self.storage.glob("meta.db*"):
+            file.unlink()
+
+    def _drop(self, source: str, suffix: str, lines: list[str]) -> None:
+        """Whole files only: a file source must never see half of one."""
+        self._files += 1
+        scratch = self.folder / "input" / f".{self._files}"
+        scratch.write_text("\n".join(lines) + "\n")
+        os.rename(scratch, self.folder / "input" / source / f"{self._files:06d}.{suffix}")

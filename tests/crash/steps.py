@@ -1,0 +1,109 @@
+"""Every durable step and how a run is led to it. A step that is in neither table fails a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tautochrone.model.effects import Step
+
+from .faults import Strike
+from .world import World
+
+__all__ = ["CHAINS", "ELSEWHERE", "lead_to", "settle"]
+
+
+def _rows(world: World) -> None:
+    world.sources.add()
+
+
+def _dropped(world: World) -> None:
+    # Alone: with one row that stays, the batch would be a version and not only a note.
+    world.run().require_completed()
+    world.sources.add_dropped()
+
+
+def _redefined(world: World) -> None:
+    world.sources.add()
+    world.sources.widen()
+
+
+def _broken(world: World) -> None:
+    world.sources.add()
+    world.sources.break_view(True)
+
+
+def _folders_wiped(world: World) -> None:
+    world.sources.add()
+    world.sources.wipe_folders()
+
+
+def _store_deleted(world: World) -> None:
+    world.sources.add()
+    world.sources.delete_store()
+
+
+def _outside_moved(world: World) -> None:
+    world.sources.add()
+    world.write_outside((len(world.sources.outside), "more"))
+    world.sources.read_outside()
+
+
+def _root_added(world: World) -> None:
+    # A target whose cut knows nothing of a table that the project has by now cannot be finished.
+    world.sources.add()
+    world.run(Strike(Step.META_OPEN, "after", "crash"))
+    world.sources.add_root()
+
+
+CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
+    "first start": {
+        Step.META_START: _rows,
+        Step.META_TAKE_OVER: _rows,
+        Step.LAKE_CREATE: _rows,
+        Step.LAKE_FENCE: _rows,
+    },
+    "ingestion": {
+        Step.LAKE_STAGE: _rows,
+        Step.INGEST_SOURCE_FILES: _rows,
+        Step.LAKE_PREPARE: _rows,
+        Step.LAKE_COMMIT: _rows,
+        Step.META_REPORT: _rows,
+        Step.LAKE_NOTE: _dropped,
+    },
+    "checkpoint": {
+        Step.META_OPEN: _rows,
+        Step.LAKE_COMMIT_STAGED: _rows,
+        Step.META_VERSION: _rows,
+        Step.META_PUBLISH: _rows,
+        Step.LAKE_TAG: _outside_moved,
+    },
+    "operations": {
+        Step.META_FAILURE: _broken,
+        Step.LAKE_REDEFINE: _redefined,
+        Step.INGEST_FOLDER: _folders_wiped,
+        Step.META_ABORT: _root_added,
+        Step.META_REBUILD: _store_deleted,
+    },
+}
+"""Steps that `taut run` takes, in chains: the run that dies at one step repairs what died before it."""
+
+ELSEWHERE: dict[Step, str] = {
+    Step.LAKE_ABORT: "needs a prepared batch whose table moved: test_aborts",
+    Step.LAKE_DISCARD: "needs a batch that is refused: test_aborts",
+    Step.LAKE_ROLL_BACK: "an operator's act through the port: test_folders, test_zombies",
+}
+
+
+def lead_to(world: World, chain: str, step: Step) -> None:
+    """Change the world so that the next run takes `step`."""
+    settle(world)
+    if chain == "operations" and not world.published:
+        # These need tables that were built before.
+        world.sources.add()
+        world.run().require_completed()
+    CHAINS[chain][step](world)
+
+
+def settle(world: World) -> None:
+    """Take back what would make a run fail on purpose."""
+    world.sources.break_view(False)

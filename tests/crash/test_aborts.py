@@ -1,0 +1,89 @@
+"""Batches that may not be committed any more, and commits that meet somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from tautochrone.model.effects import Step
+
+from .checks import check, pyiceberg
+from .faults import Strike, StrikingEffects
+from .world import World
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark]
+T = TypeVar("T")
+
+
+@pytest.mark.parametrize("step", [Step.LAKE_ABORT, Step.LAKE_DISCARD])
+def test_crash_while_a_refused_batch_is_cleaned_away(world: World, step: Step) -> None:
+    for when in ("before", "after"):
+        _prepare_and_move(world)
+        world.run(Strike(step, when, "crash"))
+    _prepare_and_move(world)
+    world.run().require_completed()
+    check(world)
+
+
+@pytest.mark.parametrize("step", [Step.LAKE_ABORT, Step.LAKE_DISCARD])
+def test_lost_answer_while_a_refused_batch_is_cleaned_away(world: World, step: Step) -> None:
+    _prepare_and_move(world)
+    world.run(Strike(step, "after", "lose"))
+    world.run().require_completed()
+    check(world)
+
+
+class _Interfering(StrikingEffects):
+    """Somebody commits to the table right before we do."""
+
+    def __init__(self, step: Step, table: str, act: Callable[[], None]) -> None:
+        super().__init__()
+        self._at, self._table, self._act = step, table, act
+        self.met = 0
+
+    def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:
+        if step is self._at and subject.endswith(f".{self._table}") and not self.met:
+            self.met += 1
+            self._act()
+        return super().perform(step, subject, action)
+
+
+@pytest.mark.parametrize(
+    ("step", "table"),
+    [
+        (Step.LAKE_PREPARE, "events"),
+        (Step.LAKE_COMMIT, "events"),
+        (Step.LAKE_COMMIT_STAGED, "totals"),
+        (Step.LAKE_FENCE, "clean"),
+    ],
+)
+def test_unrelated_metadata_commit_is_no_conflict(world: World, step: Step, table: str) -> None:
+    world.sources.add()
+    world.run().require_completed()
+    world.sources.add()
+    catalog = pyiceberg(world.sources)
+    effects = _Interfering(step, table, lambda: _set_property(catalog, table))
+    world.run(effects=effects).require_completed()
+    assert effects.met
+    assert catalog.load_table(f"default.{table}").properties["somebody"] == "was here"
+    catalog.close()
+    check(world)
+
+
+def _set_property(catalog: SqlCatalog, table: str) -> None:
+    with catalog.load_table(f"default.{table}").transaction() as transaction:
+        transaction.set_properties(somebody="was here")
+
+
+def _prepare_and_move(world: World) -> None:
+    """A prepared batch of `events` whose parent is main no longer."""
+    world.sources.add()
+    world.run(Strike(Step.LAKE_PREPARE, "after", "crash", on="events"))
+    with world.table("events") as table:
+        fork = table.fork()
+        assert fork.note is not None
+        assert table.prepared()
+        table.raise_fence(fork, fork.note)

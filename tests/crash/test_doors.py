@@ -1,0 +1,118 @@
+"""Nothing durable happens outside the door: read from the source itself."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import tautochrone
+from tautochrone.meta.checkpoints import Checkpoints
+from tautochrone.meta.jobs import Jobs
+from tautochrone.meta.rebuild import Rebuild
+from tautochrone.model.effects import Step
+
+pytestmark = pytest.mark.crash
+
+SRC = Path(tautochrone.__file__).parent
+ADAPTERS = ("lake", "meta", "ingest", "testing")
+"""Where durable things are done; everywhere else they are only asked for."""
+
+WRITERS = {
+    "writeTo", "save", "saveAsTable", "insertInto", "toTable",
+    "write_text", "write_bytes", "unlink", "rmtree", "rename", "mkdir", "makedirs",
+}  # fmt: skip
+
+ALLOWED = {
+    ("project/templates.py", "write_text"): "`taut init` writes a sample before anything runs",
+    ("project/templates.py", "mkdir"): "the same",
+    ("service/open.py", "mkdir"): "the storage folder; making it twice is making it once",
+}
+
+STORE_WRITERS = {
+    "start_run", "take_over", "report", "open_checkpoint", "record_version", "record_failure",
+    "publish", "abort", "revoke", "rebuild",
+}  # fmt: skip
+
+
+@cache
+def _parsed() -> dict[str, ast.Module]:
+    return {f.relative_to(SRC).as_posix(): ast.parse(f.read_text()) for f in sorted(SRC.rglob("*.py"))}
+
+
+def _modules(*, adapters: bool) -> Iterator[tuple[str, ast.Module]]:
+    for name, tree in _parsed().items():
+        if adapters or name.split("/")[0] not in ADAPTERS:
+            yield name, tree
+
+
+@cache
+def _uses() -> Counter[str]:
+    """How often each step is named in the package, by the name of its member."""
+    return Counter(
+        node.attr
+        for name, tree in _modules(adapters=True)
+        if not name.startswith(("model/", "testing/"))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "Step"
+    )
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.Attribute]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node, node.func
+
+
+def test_nothing_writes_outside_the_adapters() -> None:
+    found = {
+        (name, function.attr)
+        for name, tree in _modules(adapters=False)
+        for _, function in _calls(tree)
+        if function.attr in WRITERS and not name.startswith("spark/jars")
+    }
+    assert found <= ALLOWED.keys()
+
+
+def test_the_store_is_written_through_the_door() -> None:
+    assert all(any(hasattr(part, name) for part in (Checkpoints, Jobs, Rebuild)) for name in STORE_WRITERS)
+    for name, tree in _modules(adapters=False):
+        behind = {
+            id(inner)
+            for call, function in _calls(tree)
+            if function.attr == "perform"
+            for inner in ast.walk(call)
+        }
+        for call, function in _calls(tree):
+            if function.attr in STORE_WRITERS and _is_store(function.value):
+                assert id(call) in behind, f"{name}:{call.lineno} writes the store without a step"
+
+
+def test_catalog_commits_happen_in_one_place() -> None:
+    """`operations.commit(base, new)` is the compare-and-set; Iceberg's own `commit()` would retry."""
+    found = {
+        name
+        for name, tree in _modules(adapters=True)
+        for _, function in _calls(tree)
+        if function.attr == "commit" and ast.unparse(function.value).endswith("operations")
+    }
+    assert found == {"lake/iceberg/commits.py"}
+
+
+@pytest.mark.parametrize("step", Step)
+def test_every_step_is_taken(step: Step) -> None:
+    assert _uses()[step.name]
+
+
+def test_steps_say_what_they_do_by_their_own_names() -> None:
+    assert all(step.value == step.name.lower().replace("_", ".", 1) for step in Step)
+    assert inspect.getdoc(Step)
+
+
+def _is_store(value: ast.expr) -> bool:
+    return ast.unparse(value).split(".")[-1] in ("store", "_store")

@@ -1,0 +1,60 @@
+"""Spark's folder and the table disagree: the table is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .checks import check
+from .test_zombies import roll_back
+from .world import World
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark]
+
+
+def _grow(world: World) -> None:
+    world.sources.add()
+    world.run().require_completed()
+
+
+def test_folder_gone(world: World) -> None:
+    _grow(world)
+    _grow(world)
+    world.sources.wipe_folders()
+    _grow(world)
+    check(world)
+
+
+def test_folder_restored_from_an_older_copy(world: World, tmp_path: Path) -> None:
+    _grow(world)
+    world.sources.copy_folders(tmp_path / "copy")
+    _grow(world)
+    _grow(world)
+    world.sources.restore_folders(tmp_path / "copy")
+    _grow(world)
+    check(world)
+
+
+def test_folder_ahead_of_a_table_that_was_rolled_back(world_of_views: World) -> None:
+    world = world_of_views
+    _grow(world)
+    with world.table("events") as table:
+        version = table.current_version()
+    _grow(world)
+    _grow(world)
+    roll_back(world, "events", version)
+    _grow(world)
+    check(world)
+
+
+def test_folder_of_another_query(world: World, tmp_path: Path) -> None:
+    """Wiped, run once against an empty table elsewhere, put back: same batch numbers, other offsets."""
+    _grow(world)
+    world.sources.copy_folders(tmp_path / "copy")
+    world.sources.wipe_folders()
+    _grow(world)
+    _grow(world)
+    world.sources.restore_folders(tmp_path / "copy")
+    _grow(world)
+    check(world)

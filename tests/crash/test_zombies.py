@@ -1,0 +1,86 @@
+"""A process that stands still while another takes over, and then wakes: it must end, and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+from tautochrone.lake.iceberg.notes import carry_forward
+from tautochrone.model.effects import Step
+from tautochrone.model.names import Fence, Version
+from tautochrone.testing.crash import Running, Taut, fault
+
+from .checks import check
+from .world import World
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark]
+
+SLEEPS_BEFORE = [
+    (Step.LAKE_PREPARE, "events"),
+    (Step.LAKE_COMMIT, "events"),
+    (Step.LAKE_COMMIT_STAGED, "totals"),
+    (Step.META_PUBLISH, None),
+]
+
+
+@pytest.mark.parametrize(("step", "on"), SLEEPS_BEFORE, ids=lambda value: str(value or "job"))
+def test_zombie_after_a_takeover(world: World, tmp_path: Path, step: Step, on: str | None) -> None:
+    with _asleep(world, tmp_path, step, on) as zombie:
+        world.sources.add()
+        world.run().require_completed()
+        _wakes(world, zombie)
+    world.sources.add()
+    world.run().require_completed()
+    check(world)
+
+
+def test_zombie_after_a_roll_back(world_of_views: World, tmp_path: Path) -> None:
+    """Its batch forked from a version that main stands at again, as if nothing had happened."""
+    world = world_of_views
+    with _asleep(world, tmp_path, Step.LAKE_COMMIT, "events") as zombie:
+        with world.table("events") as table:
+            before = table.current_version()
+        world.run().require_completed()
+        roll_back(world, "events", before)
+        _wakes(world, zombie)
+    world.run().require_completed()
+    check(world)
+
+
+def roll_back(world: World, name: str, version: Version) -> None:
+    """What an operator does: main to an older version with the positions it had, and a higher fence."""
+    with world.table(name) as table:
+        newest = table.fork()
+        history = table.versions()
+        upto = [v for v, _, _ in history].index(version)
+        notes = [note for _, note, _ in history[: upto + 1] if note is not None]
+        then = reduce(carry_forward, notes[1:], notes[0])
+        note = replace(then, fence=Fence(newest.fence + 1))
+        table.roll_back(version, note)
+        table.raise_fence(table.fork(), replace(note, positions={}))
+
+
+@contextmanager
+def _asleep(world: World, logs: Path, step: Step, on: str | None) -> Iterator[Running]:
+    world.sources.add()
+    world.run().require_completed()
+    world.sources.add()
+    taut = Taut(world.sources.folder, logs)
+    subject = None if on is None else f"lake.default.{on}"
+    with taut.start(fault=fault(step, "before", "pause", on=subject)) as zombie:
+        zombie.wait_until_stopped()
+        yield zombie
+
+
+def _wakes(world: World, zombie: Running) -> None:
+    zombie.resume()
+    ended = zombie.wait()
+    assert ended.status == 1, ended.describe()
+    told = ended.stderr + ended.describe()
+    assert "JOB_FENCED" in told or "TABLE_MOVED" in told, told
+    assert not ended.named("checkpoint"), told

@@ -1,0 +1,131 @@
+"""Input that cannot be read: a clear class, nothing lost, and on it goes once it is repaired."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import DefinitionError
+from tautochrone.testing.harness import Pipeline
+
+pytestmark = pytest.mark.spark
+
+DEFINITIONS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+
+@dp.table(schema="{schema}")
+def events():
+    reader = spark.readStream.schema("id BIGINT, amount INT").option("mode", "{mode}")
+    return reader.json("{input}")
+
+@dp.table
+def others():
+    return spark.readStream.schema("id BIGINT").json("{input}-others")
+
+@dp.materialized_view
+def total():
+    return spark.sql("SELECT count(*) AS n, sum(amount) AS amount FROM events")
+
+@dp.materialized_view
+def other_total():
+    return spark.sql("SELECT count(*) AS n FROM others")
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+    made = Pipeline(tmp_path, spark)
+    define(made)
+    drop(made, "a", '{"id":1,"amount":10}')
+    drop_other(made, "a", 1)
+    yield made
+    made.close()
+
+
+def define(pipeline: Pipeline, mode: str = "FAILFAST", schema: str = "id BIGINT, amount INT") -> None:
+    text = DEFINITIONS.format(input=pipeline.folder / "input", mode=mode, schema=schema)
+    pipeline.write("definitions/events.py", text)
+
+
+def drop(pipeline: Pipeline, name: str, *lines: str) -> Path:
+    return pipeline.write(f"input/{name}.json", "\n".join(lines))
+
+
+def drop_other(pipeline: Pipeline, name: str, number: int) -> None:
+    pipeline.write(f"input-others/{name}.json", f'{{"id":{number}}}')
+
+
+def plain(error: str) -> None:
+    """One line for people."""
+    assert "\n" not in error
+    assert "\tat " not in error
+    assert "org.apache" not in error
+
+
+@pytest.mark.parametrize("line", ['{"id":2,"amount":', '{"id":2,"amount":"many"}'])
+def test_unreadable_rows(pipeline: Pipeline, line: str) -> None:
+    assert pipeline.run().state == "COMPLETED"
+    bad = drop(pipeline, "b", '{"id":3,"amount":30}', line)
+    drop_other(pipeline, "b", 2)
+    happened = pipeline.run()
+    assert happened.state == "FAILED"
+    error = happened.failure("events")
+    plain(error)
+    assert error.startswith(("[MALFORMED_RECORD_IN_PARSING", "[CANNOT_PARSE_JSON_FIELD]")), error
+    assert "Flow events" in error
+    assert str(bad) in error
+    # The other flow and its view are at the new checkpoint; half a file is nowhere.
+    assert pipeline.query("SELECT n FROM other_total") == [(2,)]
+    assert pipeline.query("SELECT id FROM events") == [(1,)]
+
+    # Again, unrepaired: the same, and nothing is skipped.
+    assert pipeline.run().state == "FAILED"
+    bad.write_text('{"id":3,"amount":30}\n{"id":2,"amount":20}')
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert pipeline.query("SELECT id FROM events") == [(1,), (2,), (3,)]
+    pipeline.verify()
+
+
+def test_null_in_a_column_that_has_none(pipeline: Pipeline) -> None:
+    define(pipeline, schema="id BIGINT NOT NULL, amount INT")
+    assert pipeline.run().state == "COMPLETED"
+    bad = drop(pipeline, "b", '{"amount":20}', '{"id":3,"amount":30}')
+    happened = pipeline.run()
+    assert happened.state == "FAILED"
+    error = happened.failure("events")
+    plain(error)
+    assert "NULL" in error.upper()
+    assert error.startswith("[NOT_NULL_ASSERT_VIOLATION]"), error
+    bad.write_text('{"id":2,"amount":20}')
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert pipeline.query("SELECT id FROM events") == [(1,), (2,)]
+
+
+def test_a_folder_that_is_not_there(pipeline: Pipeline) -> None:
+    """Spark cannot even resolve the flow, so the run is refused before anything is written."""
+    assert pipeline.run().state == "COMPLETED"
+    folder = pipeline.folder / "input"
+    shutil.move(folder, pipeline.folder / "away")
+    pointers = pipeline.pointers()
+    with pytest.raises(DefinitionError) as caught:
+        pipeline.run()
+    assert caught.value.error_class == "PATH_NOT_FOUND"
+    assert str(folder) in caught.value.message
+    assert caught.value.location == "definitions/events.py:10"
+    assert pipeline.pointers() == pointers
+    assert pipeline.query("SELECT id FROM events") == [(1,)]
+
+    shutil.move(pipeline.folder / "away", folder)
+    drop(pipeline, "b", '{"id":2,"amount":20}')
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert pipeline.query("SELECT id FROM events") == [(1,), (2,)]

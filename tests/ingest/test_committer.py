@@ -1,0 +1,217 @@
+"""One committer per table: what waits goes together, and what becomes of files when it fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from tautochrone.errors import (
+    CommitOutcomeUnknownError,
+    ConflictError,
+    FencedError,
+    LakeError,
+    MetaError,
+    TautochroneError,
+)
+from tautochrone.ingest.committer import TableCommitter
+from tautochrone.model.lake import CommitNote, Committed, FlowPosition, Fork, Prepared, Staged
+from tautochrone.model.names import Fence, TableName, Version
+
+NAME = TableName("lake", ("default",), "events")
+NOTE = CommitNote(pipeline="p", job="j", fence=Fence(3), store="s")
+
+
+@dataclass
+class Table:
+    """Counts versions; `fails` are raised by the commits to come, `gate` holds up the next fork."""
+
+    name: TableName = NAME
+    version: int = 0
+    fails: list[Exception] = field(default_factory=list)
+    gate: threading.Event | None = None
+    entered: threading.Event = field(default_factory=threading.Event)
+    commits: list[tuple[str, ...]] = field(default_factory=list)
+    notes: list[CommitNote] = field(default_factory=list)
+    discarded: list[str] = field(default_factory=list)
+    aborted: list[Prepared] = field(default_factory=list)
+    refuses: list[Exception] = field(default_factory=list)
+
+    def fork(self) -> Fork:
+        self.entered.set()
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            assert gate.wait(10)
+        return Fork(table=NAME, version=Version(str(self.version)), fence=Fence(3), note=None)
+
+    def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
+        if self.refuses:
+            raise self.refuses.pop(0)
+        self.commits.append(tuple(str(part.files[0]) for part in staged))
+        self.notes.append(note)
+        return Prepared(
+            table=NAME,
+            parent=fork.version,
+            version=Version(str(self.version + 1)),
+            branch="b",
+            note=note,
+            rows=sum(part.rows for part in staged),
+        )
+
+    def commit(self, prepared: Prepared, fence: Fence) -> Committed:
+        assert fence == 3
+        if self.fails:
+            raise self.fails.pop(0)
+        self.version += 1
+        return Committed(
+            table=NAME, version=prepared.version, parent=prepared.parent, rows_inserted=prepared.rows
+        )
+
+    def note_only(self, fork: Fork, note: CommitNote) -> Committed:
+        self.notes.append(note)
+        return Committed(table=NAME, version=fork.version, parent=None)
+
+    def abort(self, prepared: Prepared) -> None:
+        self.aborted.append(prepared)
+
+    def discard(self, staged: Staged) -> None:
+        self.discarded.append(str(staged.files[0]))
+
+
+def staged(file: str, rows: int = 1) -> Staged:
+    return Staged(table=NAME, files=[file], rows=rows)
+
+
+def position(batch: int) -> FlowPosition:
+    return FlowPosition(query_id="q", batch_id=batch, offsets=f"o{batch}", commit="")
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+@pytest.fixture
+def reported() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def committer(table: Table, reported: list[str]) -> TableCommitter:
+    return TableCommitter(table, NOTE, lambda _name, version: reported.append(str(version)))  # type: ignore[arg-type]
+
+
+def together(committer: TableCommitter, table: Table, *flows: str) -> dict[str, Committed | TautochroneError]:
+    """Submit for each flow while the first one holds the door."""
+    answers: dict[str, Committed | TautochroneError] = {}
+
+    def submit(flow: str) -> None:
+        try:
+            answers[flow] = committer.submit(flow, staged(f"file-{flow}"), position(1))
+        except TautochroneError as error:
+            answers[flow] = error
+
+    gate = table.gate = threading.Event()
+    threads = [threading.Thread(target=submit, args=(flow,)) for flow in flows]
+    threads[0].start()
+    assert table.entered.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    deadline = time.monotonic() + 10
+    while len(committer._waiting) < len(flows) - 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    return answers
+
+
+def test_one_flow_alone(committer: TableCommitter, table: Table, reported: list[str]) -> None:
+    done = committer.submit("f", staged("a", 4), position(7))
+    assert (done.version, done.rows_inserted) == ("1", 4)
+    assert table.notes[0].positions == {"f": position(7)}
+    assert table.notes[0].fence == 3
+    assert reported == ["1"]
+
+
+def test_what_waits_goes_together(committer: TableCommitter, table: Table, reported: list[str]) -> None:
+    answers = together(committer, table, "first", "x", "y", "z")
+    assert [len(files) for files in table.commits] == [1, 3]
+    assert set(table.notes[1].positions) == {"x", "y", "z"}
+    assert reported == ["1", "2"]
+    assert {flow: a.version for flow, a in answers.items() if isinstance(a, Committed)} == {
+        "first": "1",
+        "x": "2",
+        "y": "2",
+        "z": "2",
+    }
+
+
+def test_no_rows_record_positions_without_a_version(
+    committer: TableCommitter, table: Table, reported: list[str]
+) -> None:
+    done = committer.submit("f", staged("a", 0), position(1))
+    assert done.version == "0"
+    assert (table.commits, reported) == ([], [])
+    assert table.notes[0].positions == {"f": position(1)}
+
+
+def test_refused_before_anything_is_prepared(
+    committer: TableCommitter, table: Table, reported: list[str]
+) -> None:
+    table.refuses.append(ConflictError("TABLE_MOVED", "m"))
+    with pytest.raises(ConflictError):
+        committer.submit("f", staged("a"), position(1))
+    assert (table.discarded, table.aborted, reported) == (["a"], [], [])
+    # The committer is as good as new.
+    assert committer.submit("f", staged("b"), position(1)).version == "1"
+
+
+def test_refused_with_its_branch_there(committer: TableCommitter, table: Table, reported: list[str]) -> None:
+    """The files belong to the branch: they go with it, and only if nobody committed it meanwhile."""
+    table.fails.append(FencedError("JOB_FENCED", "m"))
+    with pytest.raises(FencedError):
+        committer.submit("f", staged("a"), position(1))
+    assert (table.discarded, len(table.aborted), reported) == ([], 1, [])
+
+
+def test_a_refusal_is_told_to_everybody_in_the_group(committer: TableCommitter, table: Table) -> None:
+    table.fails = [ConflictError("TABLE_MOVED", "first"), ConflictError("TABLE_MOVED", "second")]
+    answers = together(committer, table, "first", "x", "y")
+    assert isinstance(answers["x"], ConflictError)
+    assert answers["x"] is answers["y"]
+    assert len(table.aborted) == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", "lost"),
+        LakeError("LAKE_OPERATION_FAILED", "forbidden"),
+        OSError("broken pipe"),
+    ],
+)
+@pytest.mark.parametrize("step", ["refuses", "fails"])
+def test_whatever_is_no_clear_refusal_keeps_the_files(
+    committer: TableCommitter, table: Table, reported: list[str], error: Exception, step: str
+) -> None:
+    """They may be in the table, or a new owner may commit them: deleting them would break it."""
+    getattr(table, step).append(error)
+    with pytest.raises(type(error)):
+        committer.submit("f", staged("a"), position(1))
+    assert (table.discarded, table.aborted, reported) == ([], [], [])
+
+
+def test_a_failed_report_keeps_what_is_committed(table: Table) -> None:
+    def report(_name: TableName, _version: Version) -> None:
+        raise MetaError("META_STORE_BUSY", "busy")
+
+    committer = TableCommitter(table, NOTE, report)  # type: ignore[arg-type]
+    with pytest.raises(MetaError):
+        committer.submit("f", staged("a"), position(1))
+    assert table.version == 1
+    assert (table.discarded, table.aborted) == ([], [])

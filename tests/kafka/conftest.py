@@ -1,0 +1,102 @@
+"""A broker, and a pipeline that reads a topic of its own."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.kafka import KafkaBroker, KafkaTopics
+
+DEFINITIONS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession, functions as sf
+
+spark = SparkSession.active()
+
+@dp.table
+def events():
+    source = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", "{bootstrap}")
+        .option("subscribe", "{topic}")
+        .option("startingOffsets", "earliest")
+        # New partitions are noticed by the consumer's own metadata, whose default age is 5 minutes.
+        .option("kafka.metadata.max.age.ms", "1000")
+        .load()
+    )
+    row = sf.from_json(sf.col("value").cast("string"), "id BIGINT, kind STRING, amount BIGINT")
+    return source.select("partition", "offset", row.alias("row")).select("partition", "offset", "row.*")
+
+@dp.materialized_view
+def totals():
+    return spark.table("events").groupBy("kind").agg(
+        sf.count("*").alias("n"), sf.sum("amount").alias("amount")
+    )
+"""
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def topics(broker: KafkaBroker, spark: SparkSession) -> Iterator[KafkaTopics]:
+    client = KafkaTopics(spark, broker.bootstrap)
+    yield client
+    client.close()
+
+
+@dataclass
+class Topic:
+    """A topic of three partitions that remembers what was written to it."""
+
+    topics: KafkaTopics
+    name: str
+    partitions: int = 3
+    written: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def produce(self, count: int) -> None:
+        """`count` rows with new ids, dealt out to the partitions."""
+        records = []
+        for _ in range(count):
+            number = len(self.written)
+            row = {"id": number, "kind": f"k{number % 5}", "amount": number * 7 % 100}
+            records.append((number % self.partitions, json.dumps(row)))
+            self.written[number] = (row["kind"], row["amount"])  # type: ignore[assignment]
+        self.topics.produce(self.name, records)
+
+    def check(self, pipeline: Pipeline) -> None:
+        """The tables hold exactly what was written, each row once."""
+        rows = pipeline.query("SELECT id, kind, amount FROM events")
+        assert rows == sorted((number, *row) for number, row in self.written.items())
+        places = pipeline.query("SELECT partition, offset FROM events")
+        assert len(set(places)) == len(places)
+        totals: dict[str, list[int]] = {}
+        for kind, amount in self.written.values():
+            totals.setdefault(kind, []).append(amount)
+        found = pipeline.query("SELECT kind, n, amount FROM totals")
+        assert found == sorted((kind, len(each), sum(each)) for kind, each in totals.items())
+
+
+@pytest.fixture
+def topic(topics: KafkaTopics) -> Topic:
+    made = Topic(topics, f"t-{uuid.uuid4().hex[:8]}")
+    topics.create(made.name, made.partitions)
+    return made
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession, broker: KafkaBroker, topic: Topic) -> Iterator[Pipeline]:
+    made = Pipeline(tmp_path, spark)
+    made.write("definitions/events.py", DEFINITIONS.format(bootstrap=broker.bootstrap, topic=topic.name))
+    yield made
+    made.close()

@@ -1,0 +1,75 @@
+"""`taut run --continuous` over a topic, killed at random moments while a producer writes."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.process import TautProcess
+
+from .conftest import Topic
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.crash]
+
+
+@contextmanager
+def writing(topic: Topic) -> Iterator[None]:
+    """A producer at its work, about 400 rows a second."""
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.wait(0.05):
+            topic.produce(20)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def run_and_kill(pipeline: Pipeline, topic: Topic, kills: int, seed: int) -> None:
+    moments = random.Random(seed)
+    spec = pipeline.folder / "spark-pipeline.yml"
+    arguments = ("--continuous", "--interval", "1s", "--master", "local[2]")
+    with writing(topic):
+        for kill in range(kills):
+            with TautProcess(spec, *arguments) as taut:
+                # Once before it ever ingested anything, then in the middle of its work.
+                event = "takeover" if kill == 0 else "batch"
+                taut.wait_for(lambda _told, taut=taut, event=event: taut.count(event))
+                time.sleep(moments.uniform(0, 2.5))
+                taut.kill()
+            if kill == 0:
+                topic.partitions = 5
+                topic.topics.add_partitions(topic.name, 5)
+        with TautProcess(spec, *arguments) as taut:
+            taut.wait_for(lambda _told: taut.count("checkpoint") >= 2)
+            # Partitions that come while it runs.
+            topic.topics.add_partitions(topic.name, 6)
+            topic.partitions = 6
+            taut.wait_for(lambda _told: taut.count("checkpoint") >= 4)
+            assert taut.stop() == 0, taut.said()
+    pipeline.run()
+    topic.check(pipeline)
+    assert pipeline.query("SELECT DISTINCT partition FROM events") == [(n,) for n in range(6)]
+    pipeline.verify()
+
+
+def test_killed_at_random_moments(pipeline: Pipeline, topic: Topic) -> None:
+    run_and_kill(pipeline, topic, kills=3, seed=20261121)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.timeout(3600)
+def test_killed_often(pipeline: Pipeline, topic: Topic, seed: int) -> None:
+    run_and_kill(pipeline, topic, kills=25, seed=seed)

@@ -1,0 +1,75 @@
+"""A topic as source: exactly once over one-shot runs, and what happens when records are gone."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tautochrone.testing.harness import Pipeline
+
+from .conftest import Topic
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def test_one_shot_runs(pipeline: Pipeline, topic: Topic) -> None:
+    for count in (100, 0, 37):
+        topic.produce(count)
+        happened = pipeline.run()
+        assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+        assert bool(happened.checkpoints) == bool(count)
+        topic.check(pipeline)
+
+    # The checkpoint folder is a cache of the table's positions.
+    storage = Path(pipeline.settings.storage)
+    shutil.rmtree(storage / "_checkpoints")
+    topic.produce(11)
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert [told["action"] for told in happened.of("flow_folder")] == ["rewrite"]
+    topic.check(pipeline)
+
+    # With nothing new in the topic, too: no row is read again.
+    shutil.rmtree(storage / "_checkpoints")
+    assert pipeline.run().checkpoints == []
+    topic.check(pipeline)
+
+    topic.partitions = 5
+    topic.topics.add_partitions(topic.name, 5)
+    topic.produce(25)
+    assert pipeline.run().state == "COMPLETED"
+    topic.check(pipeline)
+    pipeline.verify()
+
+
+def test_records_that_are_gone(pipeline: Pipeline, topic: Topic) -> None:
+    topic.produce(30)
+    pipeline.run()
+    topic.produce(30)
+    topic.topics.delete_records(topic.name, {1: 15})
+    started = time.monotonic()
+    happened = pipeline.run()
+    took = time.monotonic() - started
+    assert happened.state == "FAILED"
+    error = happened.failure("events")
+    assert error.startswith("[OFFSETS_OUT_OF_RANGE]"), error
+    assert "\tat " not in error
+    # Rows 10 to 14 of partition 1 are gone.
+    assert f"topic {topic.name}, partition 1, from offset 10 on" in error
+    assert took < 40, took
+    # What was there stays readable, and nothing of the gap was skipped silently.
+    assert pipeline.query("SELECT count(*) FROM events") == [(30,)]
+
+    # The reader accepts the gap, as the hint says.
+    text = (pipeline.folder / "definitions/events.py").read_text()
+    option = '.option("subscribe"'
+    pipeline.write(
+        "definitions/events.py", text.replace(option, f'.option("failOnDataLoss", "false"){option}')
+    )
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert pipeline.query("SELECT count(*) FROM events") == [(55,)]
+    pipeline.verify()

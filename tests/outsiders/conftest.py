@@ -1,0 +1,72 @@
+"""A pipeline over a table that somebody else writes with PyIceberg."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+from tautochrone.testing.harness import Pipeline
+
+VIEWS = """
+CREATE MATERIALIZED VIEW big AS SELECT id, amount FROM lake.raw.orders WHERE amount >= 10;
+CREATE MATERIALIZED VIEW totals AS SELECT kind, count(*) AS n, sum(amount) AS amount
+  FROM raw.orders GROUP BY kind;
+CREATE MATERIALIZED VIEW top AS SELECT kind FROM totals WHERE n > 1;
+CREATE MATERIALIZED VIEW apart AS SELECT count(*) AS n FROM raw.others;
+"""
+
+
+class Outsider:
+    """Writes tables in the pipeline's catalog, and knows nothing of the pipeline."""
+
+    def __init__(self, storage: Path) -> None:
+        self.catalog = SqlCatalog(
+            "lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse"
+        )
+        self.catalog.create_namespace_if_not_exists("raw")
+
+    def rows(self, *rows: tuple[int, str, int]) -> pa.Table:
+        names = ("id", "kind", "amount")
+        return pa.table(
+            {name: [row[place] for row in rows] for place, name in enumerate(names)},
+            schema=pa.schema([("id", pa.int64()), ("kind", pa.string()), ("amount", pa.int64())]),
+        )
+
+    def create(self, name: str, *rows: tuple[int, str, int]) -> None:
+        table = self.catalog.create_table(f"raw.{name}", self.rows().schema)
+        if rows:
+            table.append(self.rows(*rows))
+
+    def table(self, name: str = "orders") -> Any:
+        return self.catalog.load_table(f"raw.{name}")
+
+    def append(self, *rows: tuple[int, str, int]) -> None:
+        self.table().append(self.rows(*rows))
+
+    def replace(self, *rows: tuple[int, str, int]) -> None:
+        """Drop the table and make another of the same name."""
+        self.catalog.drop_table("raw.orders")
+        self.create("orders", *rows)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+    made = Pipeline(tmp_path, spark)
+    made.write("definitions/views.sql", VIEWS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def outsider(pipeline: Pipeline) -> Outsider:
+    """`raw.orders` with three rows, `raw.others` with one."""
+    made = Outsider(Path(pipeline.settings.storage))
+    made.create("orders", (1, "a", 5), (2, "a", 10), (3, "b", 20))
+    made.create("others", (1, "x", 1))
+    return made

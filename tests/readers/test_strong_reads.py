@@ -1,0 +1,171 @@
+"""Readers at full speed while a real `taut run --continuous` ingests, is killed and comes back.
+
+The invariant: `totals` is what `events` says, in every strong read, at whatever moment it is made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import SparkSession
+
+from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.process import TautProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash]
+
+DEFINITIONS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession, functions as sf
+
+spark = SparkSession.active()
+
+@dp.table
+def events():
+    return spark.readStream.schema("id BIGINT, kind STRING, amount BIGINT").json("{input}")
+
+@dp.materialized_view
+def totals():
+    return spark.table("events").groupBy("kind").agg(
+        sf.count("*").alias("n"), sf.sum("amount").alias("amount")
+    )
+
+@dp.materialized_view
+def big():
+    return spark.table("events").where("amount >= 50").select("id")
+"""
+
+QUERY = """
+SELECT (SELECT count(*) FROM events), (SELECT sum(n) FROM totals),
+       (SELECT sum(amount) FROM events), (SELECT sum(amount) FROM totals),
+       (SELECT count(*) FROM events WHERE amount >= 50), (SELECT count(*) FROM big)
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+    made = Pipeline(tmp_path, spark)
+    (tmp_path / "input").mkdir()
+    made.write("definitions/events.py", DEFINITIONS.format(input=tmp_path / "input"))
+    yield made
+    made.close()
+
+
+@contextmanager
+def working(*jobs: Callable[[], None], pause_s: float = 0.0) -> Iterator[list[BaseException]]:
+    """Each job again and again in a thread of its own until the block ends or the job fails."""
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def loop(job: Callable[[], None]) -> None:
+        try:
+            while not ended.wait(pause_s):
+                job()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=loop, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    try:
+        yield failures
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+class Dropper:
+    """Drops files of ten rows; a file appears whole or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+        self.rows = 0
+
+    def __call__(self) -> None:
+        number = next(self._numbers)
+        rows = [
+            {"id": self.rows + place, "kind": f"k{place % 3}", "amount": (number + place * 13) % 100}
+            for place in range(10)
+        ]
+        scratch = self._folder.parent / f"{number}.new"
+        scratch.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        scratch.rename(self._folder / f"{number:06d}.json")
+        self.rows += 10
+
+
+class SparkReads:
+    """`Reader.sql` over three tables in one query."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self.counts: list[int] = []
+
+    def __call__(self) -> None:
+        ((events, in_totals, amount, amount_in_totals, big, in_big),) = self._pipeline.query(QUERY)
+        assert (events, amount, big) == (in_totals, amount_in_totals, in_big)
+        assert events >= (self.counts or [0])[-1], "went backwards"
+        self.counts.append(events)
+
+
+class PyIcebergReads:
+    """A fresh PyIceberg catalog at `strong` each time, and each table read on its own."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._uri = pipeline.reader.uri
+        self.counts: list[int] = []
+
+    def __call__(self) -> None:
+        catalog = load_catalog("at", type="rest", uri=self._uri, warehouse="strong")
+        totals = catalog.load_table("default.totals").scan().to_arrow()
+        big = catalog.load_table("default.big").scan().to_arrow()
+        events = catalog.load_table("default.events").scan().to_arrow()
+        assert pc.sum(totals["n"]).as_py() == events.num_rows
+        assert pc.sum(totals["amount"]).as_py() == pc.sum(events["amount"]).as_py()
+        assert big.num_rows == sum(amount >= 50 for amount in events["amount"].to_pylist())
+        assert len(set(events["id"].to_pylist())) == events.num_rows
+        assert events.num_rows >= (self.counts or [0])[-1], "went backwards"
+        self.counts.append(events.num_rows)
+
+
+def read_while_it_runs(pipeline: Pipeline, kills: int, seconds: float) -> None:
+    spec = pipeline.folder / "spark-pipeline.yml"
+    arguments = ("--continuous", "--interval", "1s", "--master", "local[2]")
+    dropper = Dropper(pipeline.folder / "input")
+    dropper()
+    pipeline.run()
+    by_spark, by_pyiceberg = SparkReads(pipeline), PyIcebergReads(pipeline)
+    # Pauses leave the run, which shares two cores with all this, the time to start.
+    with working(by_spark, by_pyiceberg, pause_s=0.1) as wrong, working(dropper, pause_s=0.3):
+        for _ in range(kills):
+            with TautProcess(spec, *arguments) as taut:
+                taut.wait_for(lambda _told, taut=taut: wrong or taut.count("checkpoint") >= 2)
+                time.sleep(seconds / kills)
+                taut.kill()
+    assert not wrong, wrong
+    assert len(set(by_spark.counts)) >= kills, by_spark.counts
+    assert len(set(by_pyiceberg.counts)) >= kills, by_pyiceberg.counts
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED"
+    assert pipeline.query("SELECT count(*), count(DISTINCT id) FROM events") == [(dropper.rows, dropper.rows)]
+    pipeline.verify()
+
+
+def test_no_read_mixes_instants(pipeline: Pipeline) -> None:
+    read_while_it_runs(pipeline, kills=2, seconds=6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_no_read_mixes_instants_for_long(pipeline: Pipeline) -> None:
+    read_while_it_runs(pipeline, kills=8, seconds=240)
