@@ -63,12 +63,10 @@ def clear(job: Job, name: TableName) -> None:
     if job.is_view(name):
         return
     table = job.tables[name]
-    schema = job.graph.schemas[name]
-    if job.lake.schema(name).simpleString() == schema.simpleString():
-        done = table.replace_rows(table.fork(), [], job.note(reset=True))
-    else:
-        nothing = job.base.createDataFrame([], schema)
-        done = table.redefine(table.fork(), _definition(job, name), nothing, job.note(reset=True))
+    # A replaced table, not deleted rows: its history starts anew, so that a stream that reads it from the
+    # beginning meets the new rows only.
+    nothing = job.base.createDataFrame([], job.graph.schemas[name])
+    done = table.redefine(table.fork(), _definition(job, name), nothing, job.note(reset=True))
     if name in job.root_tables:
         job.journal.report(name, done.version)
     job.emit(

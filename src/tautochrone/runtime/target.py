@@ -170,7 +170,7 @@ class Target:
         lake_table = job.tables[table]
         inputs = self._inputs(table)
         flows = job.derived_flows(table)
-        for flow in flows:
+        for flow in flows if table not in self._full else []:
             for name in sorted(flow.inputs.stream):
                 self._require_appends(table, name, (last or {}).get(name), inputs[name])
         note = job.note(

@@ -53,7 +53,7 @@ def verify(
     if number is not None:
         store.checkpoint(number)
     newest = {status.dataset: status.checkpoint for status in store.status()}
-    sessions: dict[int, SparkSession] = {}
+    sessions: dict[tuple[object, ...], SparkSession] = {}
     for view in views:
         if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW:
             continue
@@ -83,10 +83,14 @@ def verify(
             raise CheckpointUnavailableError(
                 "CHECKPOINT_INCOMPLETE", f"{view} has no version at checkpoint {at}"
             )
-        if at not in sessions:
-            sessions[at] = reader_session(base, view.catalog, instants.uri, f"checkpoint-{at}")
-            use_database(sessions[at], view.catalog, definitions.scope.namespace[0], create=False)
-        session = sessions[at]
+        settings = sorted(flow.flow.conf.items())
+        key = (at, *settings)
+        if key not in sessions:
+            sessions[key] = reader_session(base, view.catalog, instants.uri, f"checkpoint-{at}")
+            use_database(sessions[key], view.catalog, definitions.scope.namespace[0], create=False)
+            for setting, value in settings:
+                sessions[key].conf.set(setting, value)
+        session = sessions[key]
         definitions.prepare(session, flow.views)
         expected = align(flow.flow.evaluate(session), graph.schemas[view], flow.flow.name)
         actual = session.table(view.sql)

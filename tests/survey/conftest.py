@@ -1,0 +1,58 @@
+"""Projects as people publish them, run twice: what `facts.md` calls the survey."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.testing.harness import Happened, Pipeline
+
+
+class Survey:
+    """A project whose texts name the folder of its input as `@IN@`."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.pipeline = Pipeline(folder, spark)
+        self.inputs = folder / "in"
+        self.inputs.mkdir()
+
+    def define(self, file: str, text: str) -> None:
+        """A definition file, or a module that lies beside one."""
+        self.pipeline.write(f"definitions/{file}", textwrap.dedent(text).replace("@IN@", str(self.inputs)))
+
+    def forget(self, file: str) -> None:
+        (self.pipeline.folder / "definitions" / file).unlink()
+
+    def data(self, file: str, text: str) -> None:
+        """An input file; it appears at once, as streams want it."""
+        path = self.inputs / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"_{path.name}")
+        draft.write_text(textwrap.dedent(text))
+        draft.rename(path)
+
+    def json(self, file: str, *rows: dict[str, Any]) -> None:
+        self.data(file, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(self, **how: Any) -> Happened:
+        """A run that must succeed, and whose views must be right."""
+        happened = self.pipeline.run(**how)
+        assert happened.state == "COMPLETED", [told["error"] for told in happened if "error" in told]
+        self.verdicts = {verdict.dataset.table: verdict.equal for verdict in self.pipeline.verify()}
+        return happened
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.pipeline.query(sql)
+
+
+@pytest.fixture
+def survey(tmp_path: Path, spark: SparkSession) -> Iterator[Survey]:
+    made = Survey(tmp_path, spark)
+    yield made
+    made.pipeline.close()
