@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,6 +45,8 @@ _DEFAULTS = {
     # Local refreshes are small: 200 shuffle partitions would cost more than the work in them.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "true",
+    # Spark makes this folder in the current directory even when nothing is ever put there.
+    "spark.sql.warehouse.dir": (Path(tempfile.gettempdir()) / "tautochrone-spark-warehouse").as_uri(),
     "spark.sql.session.timeZone": "UTC",
     # A flow that is stopped must not leave a half-written batch behind.
     "spark.sql.streaming.stopTimeout": "60000",
