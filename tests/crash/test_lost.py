@@ -30,7 +30,9 @@ FINDS_OUT = {
 
 
 @pytest.mark.parametrize("when", ["after", pytest.param("before", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    "chain", [name if name == "ingestion" else pytest.param(name, marks=pytest.mark.slow) for name in CHAINS]
+)
 def test_lost_answers(world: World, chain: str, when: str) -> None:
     for step in CHAINS[chain]:
         lead_to(world, chain, step)

@@ -1,12 +1,14 @@
 """Before and after every durable step: the process dies there, the next one is right.
 
 A real process is killed after the step, a simulated one (which costs a second, not ten) dies before
-it. `make soak` does each of the two both ways, and at every occurrence of a step.
+it. CI kills real processes at the steps of a first start and of ingestion; `make soak` does each of
+the two both ways in all chains, and at every occurrence of a step.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,11 @@ from .steps import CHAINS, ELSEWHERE, lead_to, settle
 from .world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1200)]
+
+
+def _some_slow(*quick: str) -> list[Any]:
+    """The chains, all but `quick` ones for `make soak`: a real process costs ten seconds a step."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in CHAINS]
 
 
 @pytest.mark.parametrize("step", Step)
@@ -38,7 +45,7 @@ def test_crashes(world: World, chain: str, when: str) -> None:
     _finish(world)
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("chain", _some_slow("first start", "ingestion"))
 def test_kills(world: World, chain: str, tmp_path: Path) -> None:
     _kill(world, chain, tmp_path, "after")
 
