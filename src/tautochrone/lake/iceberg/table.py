@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,57 +18,35 @@ from py4j.protocol import Py4JError
 from tautochrone.errors import LakeError
 from tautochrone.lake.iceberg.commits import (
     MAIN,
-    NO_VERSION,
     Loaded,
     check_main,
     compare_and_set,
     load,
 )
-from tautochrone.lake.iceberg.history import ancestors, change_between, in_history
-from tautochrone.lake.iceberg.jvm import Iceberg, translate
-from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, decode, encode
-from tautochrone.lake.iceberg.refs import BRANCH_PREFIX, own_files, prepared_batches, tags
+from tautochrone.lake.iceberg.history import ancestors, in_history
+from tautochrone.lake.iceberg.jvm import translate
+from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, encode
+from tautochrone.lake.iceberg.reading import IcebergReading
+from tautochrone.lake.iceberg.refs import BRANCH_PREFIX, own_files, prepared_batches
 from tautochrone.lake.iceberg.schema import replacement, shape_of, widened
 from tautochrone.lake.iceberg.staging import write_files
-from tautochrone.model.effects import Effects, Step
+from tautochrone.model.effects import Step
 from tautochrone.model.lake import (
     CommitNote,
     Committed,
     Fork,
-    Outcome,
     Prepared,
     Rows,
     Staged,
-    TableChange,
     TableDefinition,
 )
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.names import Fence, Version
 
 __all__ = ["IcebergTable"]
 
 
-class IcebergTable:
+class IcebergTable(IcebergReading):
     """See `model.lake.LakeTable` for what each method promises."""
-
-    def __init__(self, iceberg: Iceberg, name: TableName, effects: Effects) -> None:
-        self._iceberg = iceberg
-        self._name = name
-        self._effects = effects
-
-    @property
-    def name(self) -> TableName:
-        return self._name
-
-    def fork(self) -> Fork:
-        loaded = load(self._iceberg, self._name)
-        note = loaded.note
-        return Fork(
-            table=self._name,
-            version=loaded.main,
-            fence=Fence(0) if note is None else note.fence,
-            note=note,
-            handle=loaded,
-        )
 
     # -- staging: files without a version ---------------------------------------------------------
 
@@ -258,39 +236,7 @@ class IcebergTable:
         self._set(Step.LAKE_ROLL_BACK, build, lambda loaded: loaded.main == version)
         return self._committed(version, None, 0)
 
-    # -- reading ----------------------------------------------------------------------------------
-
-    def outcome(self, expected: Version) -> Outcome:
-        loaded = load(self._iceberg, self._name)
-        if in_history(loaded.metadata, loaded.main, expected, NO_VERSION):
-            return Outcome.COMMITTED
-        known = loaded.metadata.snapshot(int(expected)) is not None
-        return Outcome.PENDING if known else Outcome.LOST
-
-    def current_version(self) -> Version:
-        return load(self._iceberg, self._name).main
-
-    def versions(self) -> Sequence[tuple[Version, CommitNote | None, int]]:
-        loaded = load(self._iceberg, self._name)
-        chain = ancestors(loaded.metadata, loaded.main)
-        return [
-            (Version(str(s.snapshotId())), decode(s.summary().get(NOTE_KEY)), int(s.timestampMillis()))
-            for s in reversed(chain)
-        ]
-
-    def change_between(self, old: Version, new: Version) -> TableChange:
-        return change_between(self._name, load(self._iceberg, self._name).metadata, old, new)
-
-    def read(self, session: Any, version: Version) -> Rows:
-        if version == NO_VERSION:
-            return session.read.table(self._name.sql).limit(0)
-        return session.read.option("versionAsOf", version).table(self._name.sql)
-
-    def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
-        if old == NO_VERSION:
-            # Everything was appended since; Iceberg refuses an end without a start.
-            return {"snapshot-id": new}
-        return {"start-snapshot-id": old, "end-snapshot-id": new}
+    # -- tags --------------------------------------------------------------------------------------
 
     def tag(self, version: Version, name: str) -> None:
         def build(loaded: Loaded) -> Any:
@@ -313,9 +259,6 @@ class IcebergTable:
 
         if not done(load(self._iceberg, self._name)):
             self._set(Step.LAKE_TAG, build, done)
-
-    def tags(self) -> Sequence[str]:
-        return tags(load(self._iceberg, self._name).metadata)
 
     # -- inside -----------------------------------------------------------------------------------
 

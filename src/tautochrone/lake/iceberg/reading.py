@@ -1,0 +1,76 @@
+"""The reading half of an Iceberg table: its fork, versions, changes and rows. Nothing here commits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tautochrone.lake.iceberg.commits import NO_VERSION, load
+from tautochrone.lake.iceberg.history import ancestors, change_between, in_history
+from tautochrone.lake.iceberg.jvm import Iceberg
+from tautochrone.lake.iceberg.notes import NOTE_KEY, decode
+from tautochrone.lake.iceberg.refs import tags
+from tautochrone.model.effects import Effects
+from tautochrone.model.lake import CommitNote, Fork, Outcome, Rows, TableChange
+from tautochrone.model.names import Fence, TableName, Version
+
+__all__ = ["IcebergReading"]
+
+
+class IcebergReading:
+    """See `model.lake.LakeTable` for what each method promises."""
+
+    def __init__(self, iceberg: Iceberg, name: TableName, effects: Effects) -> None:
+        self._iceberg = iceberg
+        self._name = name
+        self._effects = effects
+
+    @property
+    def name(self) -> TableName:
+        return self._name
+
+    def fork(self) -> Fork:
+        loaded = load(self._iceberg, self._name)
+        note = loaded.note
+        return Fork(
+            table=self._name,
+            version=loaded.main,
+            fence=Fence(0) if note is None else note.fence,
+            note=note,
+            handle=loaded,
+        )
+
+    def outcome(self, expected: Version) -> Outcome:
+        loaded = load(self._iceberg, self._name)
+        if in_history(loaded.metadata, loaded.main, expected, NO_VERSION):
+            return Outcome.COMMITTED
+        known = loaded.metadata.snapshot(int(expected)) is not None
+        return Outcome.PENDING if known else Outcome.LOST
+
+    def current_version(self) -> Version:
+        return load(self._iceberg, self._name).main
+
+    def versions(self) -> Sequence[tuple[Version, CommitNote | None, int]]:
+        loaded = load(self._iceberg, self._name)
+        chain = ancestors(loaded.metadata, loaded.main)
+        return [
+            (Version(str(s.snapshotId())), decode(s.summary().get(NOTE_KEY)), int(s.timestampMillis()))
+            for s in reversed(chain)
+        ]
+
+    def change_between(self, old: Version, new: Version) -> TableChange:
+        return change_between(self._name, load(self._iceberg, self._name).metadata, old, new)
+
+    def read(self, session: Any, version: Version) -> Rows:
+        if version == NO_VERSION:
+            return session.read.table(self._name.sql).limit(0)
+        return session.read.option("versionAsOf", version).table(self._name.sql)
+
+    def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
+        if old == NO_VERSION:
+            # Everything was appended since; Iceberg refuses an end without a start.
+            return {"snapshot-id": new}
+        return {"start-snapshot-id": old, "end-snapshot-id": new}
+
+    def tags(self) -> Sequence[str]:
+        return tags(load(self._iceberg, self._name).metadata)
