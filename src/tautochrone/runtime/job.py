@@ -109,8 +109,8 @@ class Job:
             **fields,  # type: ignore[arg-type]
         )
 
-    def flows(self, table: TableName) -> list[ResolvedFlow]:
-        return [resolved for resolved in self.graph.flows.values() if resolved.flow.target == table]
+    def flows(self, table: TableName) -> tuple[ResolvedFlow, ...]:
+        return self.graph.flows_of(table)
 
     def is_view(self, table: TableName) -> bool:
         return self.definitions.datasets[table].kind is DatasetKind.MATERIALIZED_VIEW
@@ -138,10 +138,7 @@ class Job:
 
     def inputs(self, table: TableName) -> frozenset[TableName]:
         """Lake tables that a dataset's flows read."""
-        found: set[TableName] = set()
-        for flow in self.flows(table):
-            found |= flow.inputs.tables
-        return frozenset(found - {table})
+        return self.graph.inputs(table).tables - {table}
 
     @property
     def outsiders(self) -> frozenset[TableName]:

@@ -17,9 +17,10 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from tautochrone.errors import CheckpointUnavailableError, TableMissingError, TautochroneError
-from tautochrone.model.names import TableName
+from tautochrone.model.instants import NEWEST
+from tautochrone.model.names import TableName, Version
 from tautochrone.service.cut import SnapshotGoneError, at_version
-from tautochrone.service.instants import NEWEST, InstantResolver
+from tautochrone.service.instants import InstantResolver
 from tautochrone.service.metadata import MetadataSource
 
 __all__ = ["add_catalog"]
@@ -199,7 +200,7 @@ class _Catalog:
                 self._bodies.move_to_end((location, version))
                 return body
         try:
-            shown = metadata if version == NEWEST else at_version(metadata, version)
+            shown = metadata if version == NEWEST else at_version(metadata, Version(version))
         except SnapshotGoneError:
             raise _RefusedError(
                 404,

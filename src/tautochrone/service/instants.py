@@ -6,22 +6,16 @@ It must never know REST or table metadata: it answers names with versions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from threading import RLock
-from typing import Final, Literal, Protocol
+from typing import Protocol
 
 from tautochrone.errors import CheckpointUnavailableError, TautochroneError
 from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
 from tautochrone.model.checkpoint import Consistency
+from tautochrone.model.instants import NEWEST, Lookup
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["NEWEST", "InstantResolver", "Instants", "Lookup", "checkpoint_instant"]
-
-NEWEST: Final = "newest"
-"""The answer for a table that no instant governs: outsiders' tables show their newest version."""
-
-Lookup = Callable[[TableName], Version | Literal["newest"] | None]
-"""The version of a table at one instant; None when it has none there."""
+__all__ = ["InstantResolver", "Instants", "checkpoint_instant"]
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -119,7 +113,7 @@ class Instants:
         return self._store.why_absent(table, int(matched[1]) if matched else None)
 
     def _or_newest(self, versions: dict[TableName, Version]) -> Lookup:
-        def lookup(table: TableName) -> Version | Literal["newest"] | None:
+        def lookup(table: TableName) -> Version | str | None:
             if table in versions:
                 return versions[table]
             return None if self._store.knows(table) else NEWEST

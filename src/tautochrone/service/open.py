@@ -49,7 +49,7 @@ class LocalInstants:
         return self._server.uri
 
     def show(self, instant: str, lookup: Lookup) -> None:
-        self.instants.register(instant, lookup)  # type: ignore[arg-type]
+        self.instants.register(instant, lookup)
 
     def stop(self) -> None:
         self._server.stop()

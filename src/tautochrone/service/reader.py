@@ -18,8 +18,9 @@ from pyspark.sql.session import _monkey_patch_RDD
 from tautochrone.errors import QueryError
 from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
 from tautochrone.model.checkpoint import Consistency, Resolution
+from tautochrone.model.instants import NEWEST
 from tautochrone.model.names import CheckpointNumber, TableName
-from tautochrone.service.instants import NEWEST, Instants, checkpoint_instant
+from tautochrone.service.instants import Instants, checkpoint_instant
 from tautochrone.service.leases import Leases
 from tautochrone.service.metadata import metadata_source
 from tautochrone.service.queries import qualified, query_error, sql_of_view, tables_in

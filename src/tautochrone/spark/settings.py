@@ -46,7 +46,7 @@ class SparkSettings:
     """How Spark is started. `conf` is the user's and wins over our defaults.
 
     `short_lived` is for commands that answer one question and end: the JVM's optimising compiler would
-    spend more than it could win back (measured: half the wall time on two busy cores).
+    spend more than it could win back.
     """
 
     app_name: str = "tautochrone"
