@@ -14,7 +14,9 @@ from tautochrone.spark.session import CatalogSettings, SparkSettings, start_sess
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The base session: `lake` is a fresh SQLite catalog, `lake.default` the current database."""
     storage = tmp_path_factory.mktemp("lake")
-    session = start_session(SparkSettings(master="local[2]"), CatalogSettings.default(str(storage)))
+    # One JVM for all tests: Spark's pools keep every session that ever ran something in them.
+    settings = SparkSettings(master="local[2]", conf={"spark.driver.memory": "8g"})
+    session = start_session(settings, CatalogSettings.default(str(storage)))
     use_database(session, "lake", "default", create=True)
     yield session
     session.stop()
