@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo check test soak clean
+.PHONY: help setup lock demo check test soak bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -32,8 +32,8 @@ demo: setup ## replay real flights through a pipeline, query it while it runs, v
 	@$(BIN)/python -m examples.flights.demo
 
 check: setup ## ruff, mypy, import contracts, file sizes
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples bench
+	$(BIN)/ruff format --check src tests examples bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -45,6 +45,9 @@ test: setup ## everything that CI runs
 
 soak: setup ## the long forms of the suites
 	$(BIN)/pytest
+
+bench: setup ## refresh against recompute, TPC-H; sizes by BENCH="--scale 1 --shares 0.001 0.01"
+	$(BIN)/python -m bench $(BENCH)
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .work

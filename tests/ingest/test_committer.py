@@ -18,6 +18,7 @@ from tautochrone.errors import (
     TautochroneError,
 )
 from tautochrone.ingest.committer import TableCommitter
+from tautochrone.model.events import Field
 from tautochrone.model.lake import CommitNote, Committed, FlowPosition, Fork, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
 
@@ -74,10 +75,17 @@ class Table:
         self.notes.append(note)
         return Committed(table=NAME, version=fork.version, parent=None)
 
+    sticky: bool = False
+    """Files cannot be deleted."""
+
     def abort(self, prepared: Prepared) -> None:
+        if self.sticky:
+            raise LakeError("LAKE_OPERATION_FAILED", "forbidden")
         self.aborted.append(prepared)
 
     def discard(self, staged: Staged) -> None:
+        if self.sticky:
+            raise LakeError("LAKE_OPERATION_FAILED", "forbidden")
         self.discarded.append(str(staged.files[0]))
 
 
@@ -100,8 +108,20 @@ def reported() -> list[str]:
 
 
 @pytest.fixture
-def committer(table: Table, reported: list[str]) -> TableCommitter:
-    return TableCommitter(table, NOTE, lambda _name, version: reported.append(str(version)))  # type: ignore[arg-type]
+def told() -> list[tuple[str, Field]]:
+    """Events and the errors that they carry."""
+    return []
+
+
+@pytest.fixture
+def committer(table: Table, reported: list[str], told: list[tuple[str, Field]]) -> TableCommitter:
+    def emit(event: str, /, **fields: Field) -> None:
+        told.append((event, fields["error"]))
+
+    def report(_name: TableName, version: Version) -> None:
+        reported.append(str(version))
+
+    return TableCommitter(table, NOTE, report, emit)  # type: ignore[arg-type]
 
 
 def together(committer: TableCommitter, table: Table, *flows: str) -> dict[str, Committed | TautochroneError]:
@@ -179,6 +199,19 @@ def test_refused_with_its_branch_there(committer: TableCommitter, table: Table, 
     assert (table.discarded, len(table.aborted), reported) == ([], 1, [])
 
 
+@pytest.mark.parametrize("step", ["refuses", "fails"])
+def test_files_that_stay_are_told_and_the_refusal_is_still_the_error(
+    committer: TableCommitter, table: Table, told: list[tuple[str, Field]], step: str
+) -> None:
+    table.sticky = True
+    getattr(table, step).append(ConflictError("TABLE_MOVED", "m"))
+    with pytest.raises(ConflictError, match="TABLE_MOVED"):
+        committer.submit("f", staged("a"), position(1))
+    ((event, error),) = told
+    assert event == "cleanup_failed"
+    assert "forbidden" in str(error)
+
+
 def test_a_refusal_is_told_to_everybody_in_the_group(committer: TableCommitter, table: Table) -> None:
     table.fails = [ConflictError("TABLE_MOVED", "first"), ConflictError("TABLE_MOVED", "second")]
     answers = together(committer, table, "first", "x", "y")
@@ -210,7 +243,7 @@ def test_a_failed_report_keeps_what_is_committed(table: Table) -> None:
     def report(_name: TableName, _version: Version) -> None:
         raise MetaError("META_STORE_BUSY", "busy")
 
-    committer = TableCommitter(table, NOTE, report)  # type: ignore[arg-type]
+    committer = TableCommitter(table, NOTE, report, lambda *_, **__: None)  # type: ignore[arg-type]
     with pytest.raises(MetaError):
         committer.submit("f", staged("a"), position(1))
     assert table.version == 1

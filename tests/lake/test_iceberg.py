@@ -80,6 +80,33 @@ class TestOwn(LakeBench):
         assert self.ids(spark, table) == [1]
         assert len(table.versions()) == 2
 
+    def test_a_lost_answer_of_a_row_delta(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling
+    ) -> None:
+        self.append(spark, table, note(), 1, 2, 3)
+        rows = table.read(spark, table.current_version()).where("id = 2").select("_file", "_pos").collect()
+        fork = table.fork()
+        staged = table.stage(fork, self.frame(spark, 20))
+        effects.steps.clear()
+        effects.lose.add(Step.LAKE_COMMIT_STAGED)
+        done = table.apply(fork, [staged], {rows[0][0]: [rows[0][1]]}, note())
+        assert (done.rows_inserted, done.rows_deleted) == (1, 1)
+        assert not effects.lose
+        assert effects.steps == {Step.LAKE_STAGE: 1, Step.LAKE_COMMIT_STAGED: 1}
+        assert done.version == table.current_version()
+        assert self.ids(spark, table) == [1, 3, 20]
+        assert len(table.versions()) == 3
+
+    def test_an_unrelated_commit_within_a_row_delta(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling
+    ) -> None:
+        self.append(spark, table, note(), 1, 2, 3)
+        rows = table.read(spark, table.current_version()).where("id = 2").select("_file", "_pos").collect()
+        effects.before[Step.LAKE_COMMIT_STAGED] = lambda: table.tag(table.current_version(), "other")
+        table.apply(table.fork(), [], {rows[0][0]: [rows[0][1]]}, note())
+        assert not effects.before
+        assert self.ids(spark, table) == [1, 3]
+
     @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT, Step.LAKE_NOTE])
     def test_an_unrelated_commit_in_between_is_no_conflict(
         self, spark: SparkSession, table: LakeTable, effects: Meddling, step: Step

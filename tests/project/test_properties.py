@@ -111,6 +111,9 @@ def test_fingerprint_ignores_layout_only(project: ProjectMaker) -> None:
     first = fingerprint("CREATE MATERIALIZED VIEW m AS SELECT 1 AS a")
     assert first == fingerprint("-- c\nCREATE MATERIALIZED VIEW m AS\n\n  SELECT 1 AS /* b */ a;")
     assert first != fingerprint("CREATE MATERIALIZED VIEW m AS SELECT 2 AS a")
+    policy = "TBLPROPERTIES ('tautochrone.refresh-policy' = 'full')"
+    assert first == fingerprint(f"CREATE MATERIALIZED VIEW m COMMENT 'x' {policy} AS SELECT 1 AS a")
+    assert first != fingerprint("CREATE MATERIALIZED VIEW m PARTITIONED BY (a) AS SELECT 1 AS a")
     over_view = "CREATE MATERIALIZED VIEW m AS SELECT * FROM v; CREATE TEMPORARY VIEW v AS SELECT {} AS a"
     assert fingerprint(over_view.format(1)) != fingerprint(over_view.format(2))
 

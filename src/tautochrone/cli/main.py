@@ -37,7 +37,10 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
     init.add_argument("--name", required=True, help="the project's name and folder")
 
-    command("dry-run", "resolve the whole graph and write nothing", reads=True)
+    dry_run = command("dry-run", "resolve the whole graph and write nothing", reads=True)
+    dry_run.add_argument(
+        "--explain", metavar="NAME", help="how a view will be refreshed: its plan, rule by rule"
+    )
 
     run = command("run", "take in what is there, refresh, publish", reads=True)
     run.add_argument("--continuous", action="store_true", help="go on until Ctrl-C")
@@ -57,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     status = command("status", "where every dataset stands", reads=True, spark=False)
     status.add_argument("name", nargs="?", help="one dataset")
     status.add_argument("--history", action="store_true", help="its refreshes, newest first")
+    status.add_argument("--nodes", action="store_true", help="with --history: what each node did")
+    status.add_argument("--limit", type=int, default=50, metavar="N", help="with --history: so many")
 
     checkpoints = command("checkpoints", "the newest checkpoints", reads=True, spark=False)
     checkpoints.add_argument("--limit", type=int, default=20, metavar="N")

@@ -75,7 +75,7 @@ def _plain(event: str, fields: Mapping[str, Any]) -> str:
 def _refresh(_event: str, f: Mapping[str, Any]) -> str:
     name = f["dataset"].split(".", 1)[1]
     return (
-        f"  {name:<32} {f['mode'].upper():<8} +{f['rows_inserted']:,} -{f['rows_deleted']:,} rows  "
+        f"  {name:<32} {f['mode'].upper():<11} +{f['rows_inserted']:,} -{f['rows_deleted']:,} rows  "
         f"{f['duration_ms'] / 1000:.1f} s  ({f['reason']})"
     )
 

@@ -1,14 +1,20 @@
-"""`taut init` and `taut dry-run`."""
+"""`taut init` and `taut dry-run`, with `--explain`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import Events, json_line, table
+from tautochrone.errors import DefinitionError
+from tautochrone.model.names import TableName
+
+if TYPE_CHECKING:
+    from tautochrone.model.refresh import RefreshPolicy
+    from tautochrone.project.graph import Graph
 
 __all__ = ["dry_run", "init"]
 
@@ -30,27 +36,85 @@ def dry_run(arguments: argparse.Namespace) -> int:
     from tautochrone.service.open import Project
 
     with Project(options_of(arguments), Events(as_json=False), short_lived=True) as project:
-        definitions, graph = project.analysed()
-    entries: list[dict[str, Any]] = []
-    for name in graph.order:
-        inputs, flows = graph.inputs(name), graph.flows_of(name)
-        outside = [*inputs.unversioned, *(["a stream from outside"] if inputs.external_streams else [])]
-        entries.append(
-            {
-                "dataset": str(name),
-                "kind": str(definitions.datasets[name].kind),
-                "reads": [*sorted(str(table) for table in inputs.tables), *outside],
-                "appendable": all(flow.linear or flow.streaming for flow in flows),
-                "reason": next((f.linear_reason for f in flows if not (f.linear or f.streaming)), ""),
-                "location": str(definitions.datasets[name].location),
-            }
-        )
+        _, graph = project.analysed()
+        default = project.settings.refresh_policy
+        if arguments.explain is not None:
+            return _explain(graph, default, arguments.explain, as_json=arguments.json)
+        entries = [_entry(graph, name, default) for name in graph.order]
+    for entry in entries:
+        if entry.get("warning"):
+            sys.stderr.write(f"warning: {entry['warning']}\n")
     if arguments.json:
         for entry in entries:
             json_line(entry)
     else:
         table(
-            ("dataset", "kind", "reads", "location"),
-            [(e["dataset"], e["kind"], ", ".join(e["reads"]), e["location"]) for e in entries],
+            ("dataset", "kind", "reads", "policy", "location"),
+            [
+                (e["dataset"], e["kind"], ", ".join(e["reads"]), e["policy"] or "", e["location"])
+                for e in entries
+            ],
         )
+    return 0
+
+
+def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:
+    from tautochrone.model.definitions import DatasetKind
+    from tautochrone.model.refresh import RefreshPolicy
+    from tautochrone.project.policy import policy_of
+    from tautochrone.runtime.foresee import foresee, refusal
+
+    dataset = graph.definitions.datasets[name]
+    inputs, flows = graph.inputs(name), graph.flows_of(name)
+    outside = [*inputs.unversioned, *(["a stream from outside"] if inputs.external_streams else [])]
+    view = dataset.kind is DatasetKind.MATERIALIZED_VIEW
+    policy = policy_of(dataset, default) if view else None
+    entry: dict[str, Any] = {
+        "dataset": str(name),
+        "kind": str(dataset.kind),
+        "reads": [*sorted(str(table) for table in inputs.tables), *outside],
+        "appendable": all(flow.linear or flow.streaming for flow in flows),
+        "reason": next((f.linear_reason for f in flows if not (f.linear or f.streaming)), ""),
+        "policy": None if policy is None else str(policy),
+        "location": str(dataset.location),
+    }
+    if policy is RefreshPolicy.INCREMENTAL_STRICT:
+        # Only here is the plan needed: it says what the first change will be refused for.
+        foreseen = foresee(graph, name, default)
+        assert foreseen is not None
+        entry["warning"] = refusal(graph, name, foreseen)
+    return entry
+
+
+def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) -> int:
+    from tautochrone.runtime.foresee import foresee, refusal
+    from tautochrone.runtime.selection import find_all
+
+    (name,) = find_all(graph.definitions, [text])
+    foreseen = foresee(graph, name, default)
+    if foreseen is None:
+        kind = graph.definitions.datasets[name].kind
+        raise DefinitionError(
+            "NOTHING_TO_EXPLAIN",
+            f"{name} is a {kind}: only materialized views are refreshed by a plan",
+            location=str(graph.definitions.datasets[name].location),
+        )
+    warning = refusal(graph, name, foreseen)
+    if as_json:
+        json_line(
+            {
+                "dataset": str(name),
+                "policy": str(foreseen.policy),
+                "mode": str(foreseen.mode),
+                "reasons": list(foreseen.reasons),
+                "tree": list(foreseen.tree),
+                "warning": warning,
+            }
+        )
+    else:
+        sys.stdout.write(f"{name}  policy {foreseen.policy}  mode {foreseen.mode}\n")
+        for line in (*(f"because {reason}" for reason in foreseen.reasons), "", *foreseen.tree):
+            sys.stdout.write(line + "\n")
+        if warning is not None:
+            sys.stderr.write(f"warning: {warning}\n")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore
+from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.names import TableName
 from tautochrone.service.connect import existing_store
 from tautochrone.service.locate import locate
@@ -41,7 +43,7 @@ def status(arguments: argparse.Namespace) -> int:
                 raise MetaError("DATASET_NOT_FOUND", f"No dataset is called {arguments.name}")
         if arguments.history:
             for entry in found:
-                _history(store, entry.dataset, as_json=arguments.json)
+                _history(store, entry.dataset, arguments)
             return 0
     lines = [
         {
@@ -59,26 +61,61 @@ def status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _history(store: MetaStore, dataset: TableName, *, as_json: bool) -> None:
-    lines = [
-        {
-            "dataset": str(record.dataset),
-            "checkpoint": int(record.checkpoint),
-            "mode": None if record.refresh is None else str(record.refresh.mode),
-            "reason": None if record.refresh is None else record.refresh.reason,
-            "rows_inserted": None if record.refresh is None else record.refresh.rows_inserted,
-            "rows_deleted": None if record.refresh is None else record.refresh.rows_deleted,
-            "duration_ms": None if record.refresh is None else record.refresh.duration_ms,
-            "error": record.error,
-            "finished_at": _when(record.finished_at_ms),
-        }
-        for record in store.history(dataset)
-    ]
-    _show(
-        lines,
-        ("checkpoint", "mode", "rows_inserted", "rows_deleted", "duration_ms", "reason", "error"),
-        as_json=as_json,
-    )
+def _history(store: MetaStore, dataset: TableName, arguments: argparse.Namespace) -> None:
+    records = store.history(dataset, arguments.limit)
+    lines = [_record_line(record) for record in records]
+    if arguments.json:
+        _show(lines, (), as_json=True)
+        return
+    sys.stdout.write(f"{dataset}\n")
+    shown = {title: key for title, key in _HISTORY.items() if key != "error" or any(r.error for r in records)}
+    table(tuple(shown), [[line[key] for key in shown.values()] for line in lines])
+    if arguments.nodes:
+        sys.stdout.write("\n")
+        nodes = [
+            (int(record.checkpoint), node.node, str(node.mode), node.reason)
+            for record in records
+            if record.refresh is not None
+            for node in record.refresh.nodes
+        ]
+        table(("checkpoint", "node", "mode", "reason"), nodes)
+
+
+_HISTORY = {
+    "checkpoint": "checkpoint",
+    "finished_at": "finished_at",
+    "mode": "mode",
+    "changed": "delta_rows",
+    "inserted": "rows_inserted",
+    "deleted": "rows_deleted",
+    "expected_ms": "estimate_ms",
+    "took_ms": "duration_ms",
+    "reason": "reason",
+    "error": "error",
+}
+"""Columns for people and the fields of `--json` that they show."""
+
+
+def _record_line(record: RefreshRecord) -> dict[str, object]:
+    refresh = record.refresh
+    return {
+        "dataset": str(record.dataset),
+        "checkpoint": int(record.checkpoint),
+        "version": record.version,
+        "mode": None if refresh is None else str(refresh.mode),
+        "reason": None if refresh is None else refresh.reason,
+        "delta_rows": None if refresh is None else refresh.delta_rows,
+        "rows_inserted": None if refresh is None else refresh.rows_inserted,
+        "rows_deleted": None if refresh is None else refresh.rows_deleted,
+        "estimate_ms": None if refresh is None else refresh.estimate_ms,
+        "duration_ms": None if refresh is None else refresh.duration_ms,
+        "nodes": [
+            {"node": node.node, "mode": str(node.mode), "reason": node.reason}
+            for node in (refresh.nodes if refresh else ())
+        ],
+        "error": record.error,
+        "finished_at": _when(record.finished_at_ms),
+    }
 
 
 def checkpoints(arguments: argparse.Namespace) -> int:

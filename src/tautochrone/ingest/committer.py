@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tautochrone.errors import ConflictError, TautochroneError
+from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitNote, Committed, FlowPosition, LakeTable, Prepared, Staged
 from tautochrone.model.names import TableName, Version
 
@@ -35,11 +36,13 @@ class TableCommitter:
         table: the target.
         note: pipeline, job, fence and store of this run; positions are added per commit.
         report: called after each commit with the table's new version (the *reported unit*).
+        emit: who hears of files that could not be deleted (`cleanup_failed`).
     """
 
     table: LakeTable
     note: CommitNote
     report: Callable[[TableName, Version], None]
+    emit: Emit
     _waiting: list[_Part] = field(default_factory=list)
     _queue: threading.Lock = field(default_factory=threading.Lock)
     _door: threading.Lock = field(default_factory=threading.Lock)
@@ -91,8 +94,7 @@ class TableCommitter:
             return self.table.prepare(self.table.fork(), staged, note)
         except ConflictError:
             for part in staged:
-                with suppress(TautochroneError):
-                    self.table.discard(part)
+                self._clean(partial(self.table.discard, part))
             raise
 
     def _commit_prepared(self, prepared: Prepared, note: CommitNote) -> Committed:
@@ -100,6 +102,12 @@ class TableCommitter:
             return self.table.commit(prepared, note.fence)
         except ConflictError:
             # Not `discard`: a new owner may be committing the branch at this moment, `abort` asks.
-            with suppress(TautochroneError):
-                self.table.abort(prepared)
+            self._clean(partial(self.table.abort, prepared))
             raise
+
+    def _clean(self, action: Callable[[], None]) -> None:
+        """Files of a batch that lost are garbage: that they stay is told, but the conflict is the news."""
+        try:
+            action()
+        except TautochroneError as error:
+            self.emit("cleanup_failed", dataset=str(self.table.name), error=str(error))

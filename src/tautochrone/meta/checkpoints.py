@@ -20,7 +20,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import Repository
-from tautochrone.meta.history import keep
+from tautochrone.meta.history import keep, prune_failures
 from tautochrone.meta.rows import as_checkpoint, checkpoint_row, set_state, unmentioned
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -156,6 +156,7 @@ class Checkpoints(Repository):
                     dataset=name, checkpoint=number, error=error, mode=mode and mode.value
                 )
             )
+            prune_failures(connection, name)
             finished = self._clock() if finished_at_ms is None else finished_at_ms
             refresh = None if mode is None else Refresh(mode=mode, reason="")
             keep(connection, number, name, None, refresh, error, finished)

@@ -18,7 +18,7 @@ from tautochrone.errors import MetaError
 
 __all__ = ["HEAD", "Database"]
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest migration. Compared first, so that a store in order never loads alembic."""
 
 _BUSY_TIMEOUT_MS = 30_000

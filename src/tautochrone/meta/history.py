@@ -1,7 +1,7 @@
 """What happened to each dataset, and where it stands now. It must never decide anything.
 
 A refresh that changed nothing leaves no row in the history, only the newest words on its dataset:
-otherwise a quiet table would cost a row a checkpoint.
+otherwise a quiet table would cost a row a checkpoint. Of the others the newest `KEPT_PER_DATASET` stay.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, or_, select, update
+from sqlalchemy import Column, Connection, Row, Table, delete, func, insert, or_, select, update
 
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import VERSIONED_KINDS, Repository, parse
@@ -19,7 +19,9 @@ from tautochrone.model.checkpoint import Checkpoint, CheckpointState, RefreshRec
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
-__all__ = ["DatasetStatus", "History", "keep"]
+__all__ = ["KEPT_PER_DATASET", "DatasetStatus", "History", "keep", "prune_failures"]
+
+KEPT_PER_DATASET = 1_000
 
 _PUBLISHED = CheckpointState.PUBLISHED.value
 _C, _V = t.checkpoints.c, t.versions.c
@@ -75,11 +77,30 @@ def keep(
             rows_inserted=refresh.rows_inserted if refresh else 0,
             rows_deleted=refresh.rows_deleted if refresh else 0,
             duration_ms=refresh.duration_ms if refresh else 0,
+            estimate_ms=refresh.estimate_ms if refresh else None,
+            delta_rows=refresh.delta_rows if refresh else 0,
             nodes=[asdict(node) for node in refresh.nodes] if refresh else [],
             error=error,
             finished_at_ms=finished_at_ms,
         )
     )
+    _prune(connection, t.refreshes, t.refreshes.c.id, dataset)
+
+
+def prune_failures(connection: Connection, dataset: str) -> None:
+    """Forget the oldest failures of a dataset that fails for ever; those left can still be repaired.
+
+    Oldest first: a repair reaches up to the next failure, which must not be forgotten before it.
+    """
+    _prune(connection, t.failures, t.failures.c.checkpoint, dataset)
+
+
+def _prune(connection: Connection, table: Table, order: Column[Any], dataset: str) -> None:
+    mine = table.c.dataset == dataset
+    newest = select(order).where(mine).order_by(order.desc())
+    last = connection.execute(newest.offset(KEPT_PER_DATASET).limit(1)).scalar()
+    if last is not None:
+        connection.execute(delete(table).where(mine, order <= last))
 
 
 class History(Repository):
@@ -203,6 +224,8 @@ def _as_record(row: Row[Any]) -> RefreshRecord:
             rows_inserted=row.rows_inserted,
             rows_deleted=row.rows_deleted,
             duration_ms=row.duration_ms,
+            estimate_ms=row.estimate_ms,
+            delta_rows=row.delta_rows,
             nodes=tuple(
                 NodeRefresh(node=n["node"], mode=RefreshMode(n["mode"]), reason=n["reason"])
                 for n in row.nodes

@@ -148,6 +148,8 @@ refreshes = Table(
     Column("rows_inserted", BigInteger, nullable=False),
     Column("rows_deleted", BigInteger, nullable=False),
     Column("duration_ms", BigInteger, nullable=False),
+    Column("estimate_ms", BigInteger),
+    Column("delta_rows", BigInteger, nullable=False, server_default=text("0")),
     Column("nodes", JSON, nullable=False),
     Column("error", Text),
     Column("finished_at_ms", BigInteger, nullable=False),

@@ -34,6 +34,7 @@ __all__ = [
     "LakeTable",
     "Outcome",
     "Prepared",
+    "RowChange",
     "Rows",
     "Staged",
     "TableChange",
@@ -161,6 +162,20 @@ class TableChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowChange:
+    """The rows that came and went between two versions, as DataFrames with the table's newest columns.
+
+    None means no rows of that sign. The same row may be in both: whoever needs the net change takes
+    one from the other as multisets. `rows` is an upper bound of both together, known without reading.
+    The frames stay valid as long as anybody holds them or a frame made from them.
+    """
+
+    added: Rows | None = None
+    removed: Rows | None = None
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
     """What a table is created as. `schema` is a pyspark StructType; properties are the user's own."""
 
@@ -181,8 +196,12 @@ class LakeTable(Protocol):
     def fork(self) -> Fork:
         """Read the table's metadata once, fresh from the catalog."""
 
-    def stage(self, fork: Fork, rows: Rows) -> Staged:
-        """Write `rows` as data files of the table, without any catalog commit."""
+    def stage(self, fork: Fork, rows: Rows, *, local: bool = False) -> Staged:
+        """Write `rows` as data files of the table, without any catalog commit.
+
+        `local` says that the rows are few and their plan is a local relation: then the process itself
+        writes the file, without a Spark job, when it can. The rows are the same either way.
+        """
 
     def discard(self, staged: Staged) -> None:
         """Delete staged files at once."""
@@ -205,6 +224,19 @@ class LakeTable(Protocol):
 
     def commit_staged(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
         """Append staged files to main in one catalog commit."""
+
+    def apply(
+        self, fork: Fork, staged: Sequence[Staged], deletes: Mapping[str, Sequence[int]], note: CommitNote
+    ) -> Committed:
+        """Delete rows and append staged files in one catalog commit.
+
+        `deletes` maps paths of data files to positions of rows in them, as the columns `_file` and
+        `_pos` of a read at the forked version give them.
+
+        Raises:
+            LakeError: a file that the forked version has not, a position outside of its file, or a row
+                that is deleted already; the table is left as it was.
+        """
 
     def replace_rows(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
         """Replace all rows by the staged files in one catalog commit."""
@@ -242,6 +274,16 @@ class LakeTable(Protocol):
 
     def change_between(self, old: Version, new: Version) -> TableChange:
         """Classify what happened between two versions of main."""
+
+    def changed_rows(self, session: Any, old: Version, new: Version) -> RowChange:
+        """The rows that came and went between two versions of main, at the cost of the change.
+
+        Raises:
+            HistoryLostError: what happened between the versions is unknown.
+        """
+
+    def row_count(self, version: Version) -> int | None:
+        """The number of rows at a version from metadata alone; None when metadata cannot tell."""
 
     def read(self, session: Any, version: Version) -> Rows:
         """All rows at a version, as a DataFrame of `session`."""

@@ -1,11 +1,11 @@
-"""What a refresh did and why: mode, reason and counts. Never silent."""
+"""How views are refreshed: what a user may ask for, what a refresh did, why, what it took. Never silent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["NodeRefresh", "Refresh", "RefreshMode", "worst_mode"]
+__all__ = ["NodeRefresh", "Refresh", "RefreshMode", "RefreshPolicy", "worst_mode"]
 
 
 class RefreshMode(StrEnum):
@@ -15,6 +15,20 @@ class RefreshMode(StrEnum):
     APPEND = "append"
     INCREMENTAL = "incremental"
     DIFF = "diff"
+    FULL = "full"
+
+
+class RefreshPolicy(StrEnum):
+    """What the user allows for a view. Whatever it is, a first build and a changed definition are full.
+
+    `AUTO` takes what is expected to be cheapest. `INCREMENTAL` follows the change even where computing
+    everything would be cheaper; what has no rule is compared (`diff`). `INCREMENTAL_STRICT` fails
+    instead of comparing. `FULL` computes everything whenever an input changed.
+    """
+
+    AUTO = "auto"
+    INCREMENTAL = "incremental"
+    INCREMENTAL_STRICT = "incremental_strict"
     FULL = "full"
 
 
@@ -35,7 +49,12 @@ class NodeRefresh:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refresh:
-    """The outcome of one refresh of one dataset. Rows are counts, duration is wall time in ms."""
+    """The outcome of one refresh of one dataset. Rows are counts, duration is wall time in ms.
+
+    `estimate_ms` is what the refresh was expected to take when its mode was chosen, None when there was
+    nothing to choose from. `delta_rows` is the upper bound of rows that changed in its inputs, as the
+    choice knew it.
+    """
 
     mode: RefreshMode
     reason: str
@@ -43,3 +62,5 @@ class Refresh:
     rows_deleted: int = 0
     duration_ms: int = 0
     nodes: tuple[NodeRefresh, ...] = ()
+    estimate_ms: int | None = None
+    delta_rows: int = 0

@@ -87,6 +87,7 @@ class _Analysis:
             order=tuple(self._order),
             schemas=self._schemas,
             external=frozenset(self._external),
+            scratch=self._scratch.session,
         )
 
     def _dataset(self, name: TableName, path: tuple[TableName, ...]) -> None:

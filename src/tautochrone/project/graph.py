@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.model.definitions import FlowInputs
@@ -52,7 +53,8 @@ class Graph:
 
     `flows` is keyed by flow name; `order` lists the tables (streaming tables and materialized
     views) so that each comes after those it reads; `schemas` are as the lake stores them and also
-    hold the views' and the outsiders' tables that were met.
+    hold the views' and the outsiders' tables that were met. `scratch` is the session in which everything
+    was resolved: all tables are there, empty, so that a flow can be planned in it.
     """
 
     definitions: Definitions
@@ -60,6 +62,7 @@ class Graph:
     order: tuple[TableName, ...]
     schemas: Mapping[TableName, StructType]
     external: frozenset[TableName] = field(default=frozenset())
+    scratch: SparkSession | None = field(default=None, repr=False, compare=False)
 
     def flows_of(self, target: TableName) -> tuple[ResolvedFlow, ...]:
         """The resolved flows that write `target`, in the order of definition."""

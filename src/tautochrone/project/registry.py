@@ -148,6 +148,10 @@ class Registry(GraphElementRegistry):
 
     def _sql_query(self, statement: Statement, scope: NameScope) -> SqlQuery:
         text = normalise(statement.text)
+        if statement.kind is StatementKind.MATERIALIZED_VIEW and statement.query is not None:
+            # A comment or a property (such as the refresh policy) is no reason to rebuild a view.
+            columns = [statement.schema_ddl, statement.partition_columns, statement.cluster_columns]
+            text = f"{columns} {normalise(statement.query)}"
         return SqlQuery(statement.text, text, statement.location, scope, statement.view_columns)
 
     def _dataset(self, statement: Statement, scope: NameScope, conf: Mapping[str, str]) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tautochrone.errors import SettingsError
+from tautochrone.model.refresh import RefreshPolicy
+from tautochrone.project.policy import POLICY_HINT, parse_policy
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.spark.settings import CatalogSettings, SparkSettings
 
@@ -24,6 +26,7 @@ _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*$")
 _UNIT_MS = {"ms": 1, "s": 1_000, None: 1_000, "m": 60_000, "h": 3_600_000}
 _KNOWN = {
     "run": {"interval", "parallelism", "job"},
+    "refresh": {"policy"},
     "meta": {"url"},
     "lake": {"catalog", "options"},
     "spark": {"master", "conf"},
@@ -42,6 +45,7 @@ class Settings:
     meta_url: str
     interval_ms: int = 5_000
     parallelism: int = 4
+    refresh_policy: RefreshPolicy = RefreshPolicy.AUTO
     tag_outsiders: bool = True
     outsider_tags_kept: int = 10
     confs: Mapping[str, str] = field(default_factory=dict)
@@ -94,10 +98,24 @@ def load_settings(
         ),
         interval_ms=parse_duration_ms(duration),
         parallelism=int(variables.get("TAUTOCHRONE_PARALLELISM") or run.get("parallelism", 4)),
+        refresh_policy=_policy(variables.get("TAUTOCHRONE_REFRESH_POLICY"), file),
         tag_outsiders=bool(file.get("outsiders", {}).get("tag", True)),
         outsider_tags_kept=int(file.get("outsiders", {}).get("tags_kept", 10)),
         confs=confs,
     )
+
+
+def _policy(variable: str | None, file: Mapping[str, Any]) -> RefreshPolicy:
+    text = str(variable or file.get("refresh", {}).get("policy", RefreshPolicy.AUTO))
+    try:
+        return parse_policy(text)
+    except ValueError as error:
+        raise SettingsError(
+            "INVALID_REFRESH_POLICY",
+            f"{text!r} is no refresh policy",
+            location="TAUTOCHRONE_REFRESH_POLICY" if variable else FILE_NAME,
+            hint=POLICY_HINT,
+        ) from error
 
 
 def _catalog(

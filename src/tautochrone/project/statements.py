@@ -39,7 +39,8 @@ class StatementKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement. `name` is what it makes, sets or uses; `flow_target` only for CREATE FLOW."""
+    """One statement. `name` is what it makes, sets or uses; `flow_target` only for CREATE FLOW, `query`
+    (the text after AS) only for tables."""
 
     kind: StatementKind
     text: str
@@ -47,6 +48,7 @@ class Statement:
     name: tuple[str, ...]
     flow_target: tuple[str, ...] = ()
     value: str | None = None
+    query: str | None = None
     comment: str | None = None
     schema_ddl: str | None = None
     view_columns: tuple[str, ...] = ()
@@ -169,6 +171,7 @@ class _Reader:
             text=self._text,
             location=self._location,
             name=self._parts(plan.name()),
+            query=None if kind is StatementKind.STREAMING_TABLE else str(plan.originalText()),
             comment=_option(spec.comment()),
             schema_ddl=self._columns(plan.columns()),
             format=(_option(spec.provider()) or "").lower() or None,

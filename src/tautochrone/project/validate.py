@@ -9,6 +9,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions, is_view
+from tautochrone.project.policy import check_policies
 
 __all__ = ["did_you_mean", "validate"]
 
@@ -17,9 +18,11 @@ def validate(definitions: Definitions) -> None:
     """Check targets and numbers of flows.
 
     Raises:
-        DefinitionError: a flow without target, a dataset without flow or with too many of them.
+        DefinitionError: a flow without target, a dataset without flow or with too many of them, a
+            refresh policy that does not exist.
     """
     datasets = definitions.datasets
+    check_policies(datasets.values())
     if not any(not is_view(dataset) or dataset.kind is DatasetKind.VIEW for dataset in datasets.values()):
         raise DefinitionError(
             "RUN_EMPTY_PIPELINE",

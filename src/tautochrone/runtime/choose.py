@@ -2,25 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
+from tautochrone.errors import RefreshError
 from tautochrone.model.lake import ChangeKind, Fork, TableChange
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
+from tautochrone.project.policy import policy_of
+from tautochrone.runtime.estimate import Facts, InputFacts, decide
 from tautochrone.runtime.job import Job
 
-__all__ = ["Choice", "choose"]
+__all__ = [
+    "Choice",
+    "Obstacles",
+    "Size",
+    "Sizes",
+    "choose",
+    "not_incremental",
+    "require_incremental",
+    "sizes_of",
+]
+
+_FIRST, _REDEFINED = "first build", "the definition changed"
+_LOOKED_AT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Of a table between two versions: upper bound of changed rows, and rows at the newer one. None: the
+    table does not tell."""
+
+    changed_rows: int | None = None
+    rows: int | None = None
+
+
+Sizes = Callable[[TableName, Version, Version], Size]
+"""Answers from metadata alone. Two equal versions ask for the number of rows only."""
+
+Obstacles = Callable[[], Sequence[str]]
+"""Why a view's plan cannot follow a change; called only when there is one. Empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A mode with its reason; `ranges` holds (old, new) of each input whose rows changed."""
+    """A mode with its reason; `ranges` holds (old, new) of each input whose rows changed.
+
+    `estimate_ms` and `delta_rows` are for the refresh's record, `policy` tells what nodes may do.
+    """
 
     mode: RefreshMode
     reason: str
     ranges: Mapping[TableName, tuple[Version, Version]] = field(default_factory=dict)
+    estimate_ms: int | None = None
+    delta_rows: int = 0
+    policy: RefreshPolicy = RefreshPolicy.AUTO
 
 
 def choose(
@@ -30,6 +68,8 @@ def choose(
     new: Mapping[TableName, Version],
     *,
     forced: str | None = None,
+    obstacles: Obstacles | None = None,
+    sizes: Sizes | None = None,
 ) -> Choice:
     """Decide from metadata alone, without a Spark job.
 
@@ -38,13 +78,19 @@ def choose(
             from, which need not be a published checkpoint: an aborted target may lie in between.
         new: versions of the inputs at the target.
         forced: a reason to compare contents although no input changed.
+        obstacles: see `Obstacles`; absent, only rows added below a linear query are followed.
+        sizes: see `Sizes`; absent, no size is known.
+
+    Raises:
+        RefreshError: `REFRESH_NOT_INCREMENTAL`, the policy forbids the only mode that is left.
     """
     flow = job.flows(table)[0]
+    policy = policy_of(job.definitions.datasets[table], job.settings.refresh_policy)
     if fork.note is None or fork.note.definition is None:
-        return Choice(RefreshMode.FULL, "first build")
+        return Choice(RefreshMode.FULL, _FIRST, policy=policy)
     old = {TableName.parse(name): Version(version) for name, version in fork.note.inputs.items()}
     if fork.note.definition != job.fingerprint(table):
-        return Choice(RefreshMode.FULL, "the definition changed")
+        return Choice(RefreshMode.FULL, _REDEFINED, policy=policy)
     changes = {
         name: _change(job, name, old.get(name), version)
         for name, version in new.items()
@@ -52,12 +98,78 @@ def choose(
     }
     moved = {name: change for name, change in changes.items() if change.kind is not ChangeKind.NONE}
     if not moved and forced is None:
-        return Choice(RefreshMode.NO_DATA, "no input changed")
-    obstacle = forced or _obstacle(flow, moved)
-    if obstacle is not None:
-        return Choice(RefreshMode.DIFF, obstacle)
-    ranges = {name: (old[name], new[name]) for name in moved}
-    return Choice(RefreshMode.APPEND, "rows were only added to inputs of a linear query", ranges)
+        return Choice(RefreshMode.NO_DATA, "no input changed", policy=policy)
+    measure = _measure(sizes, old, new)
+    changed = tuple(_facts_of(name, measure(name)) for name in sorted(moved))
+    delta_rows = sum(part.changed_rows or 0 for part in changed)
+    ranges = {name: (old[name], new[name]) for name in moved if name in old}
+    appendable = flow.linear and all(change.kind is ChangeKind.APPEND for change in moved.values())
+    if appendable and forced is None and policy is not RefreshPolicy.FULL:
+        reason = "rows were only added to inputs of a linear query"
+        return Choice(RefreshMode.APPEND, reason, ranges, delta_rows=delta_rows, policy=policy)
+    facts = Facts(
+        changed=changed,
+        unchanged_rows=_total(measure(name).rows for name in new if name not in moved),
+        view_rows=None if sizes is None else sizes(table, fork.version, fork.version).rows,
+        obstacles=tuple(_obstacles(flow, moved, forced, obstacles)),
+        history=_history(job, table),
+    )
+    decision = decide(policy, facts)
+    if decision.mode is RefreshMode.DIFF and policy is RefreshPolicy.INCREMENTAL_STRICT:
+        raise not_incremental(table, decision.reason, str(job.definitions.datasets[table].location))
+    return Choice(
+        decision.mode,
+        decision.reason,
+        ranges,
+        estimate_ms=decision.expected_ms,
+        delta_rows=delta_rows,
+        policy=policy,
+    )
+
+
+def sizes_of(job: Job, changed_rows: Callable[[TableName, Version, Version], int | None]) -> Sizes:
+    """Sizes from the tables' metadata.
+
+    Args:
+        changed_rows: upper bound of what changed between two versions, known to whoever reads the change.
+    """
+
+    def size(name: TableName, old: Version, new: Version) -> Size:
+        table = job.tables.get(name) or job.lake.load(name)
+        changed = 0 if old == new else changed_rows(name, old, new)
+        return Size(changed_rows=changed, rows=table.row_count(new))
+
+    return size
+
+
+def require_incremental(
+    job: Job, table: TableName, policy: RefreshPolicy, nodes: Sequence[NodeRefresh]
+) -> None:
+    """Hold what the nodes did, or are about to do, against the policy; to be called before the commit.
+
+    Raises:
+        RefreshError: `REFRESH_NOT_INCREMENTAL`, which names the node and its reason.
+    """
+    if policy is not RefreshPolicy.INCREMENTAL_STRICT:
+        return
+    for node in nodes:
+        if node.mode in (RefreshMode.DIFF, RefreshMode.FULL):
+            place = str(job.definitions.datasets[table].location)
+            raise not_incremental(table, f"{node.node} needs {node.mode}: {node.reason}", place)
+
+
+def not_incremental(table: TableName, reason: str, location: str) -> RefreshError:
+    """The refusal of `incremental_strict`."""
+    return RefreshError(
+        "REFRESH_NOT_INCREMENTAL",
+        f"{table} has the refresh policy {RefreshPolicy.INCREMENTAL_STRICT} and cannot follow this change: "
+        f"{reason}",
+        sqlstate="0A000",
+        location=location,
+        hint=f"its old version stays readable; rebuild it once with --full-refresh {table.table}, or allow "
+        f"comparison with the policy {RefreshPolicy.INCREMENTAL}",
+        parameters={"reason": reason},
+    )
 
 
 def _change(job: Job, name: TableName, old: Version | None, new: Version) -> TableChange:
@@ -69,8 +181,51 @@ def _change(job: Job, name: TableName, old: Version | None, new: Version) -> Tab
     return table.change_between(old, new)
 
 
-def _obstacle(flow: ResolvedFlow, moved: Mapping[TableName, TableChange]) -> str | None:
-    """Why the change cannot simply be appended, or None."""
-    if not flow.linear:
-        return flow.linear_reason
-    return next((change.reason for change in moved.values() if change.kind is not ChangeKind.APPEND), None)
+def _obstacles(
+    flow: ResolvedFlow,
+    moved: Mapping[TableName, TableChange],
+    forced: str | None,
+    planned: Obstacles | None,
+) -> list[str]:
+    """Why the change cannot be followed; the first reason is the plainest."""
+    if forced is not None:
+        return [forced]
+    if planned is None:
+        if not flow.linear:
+            return [flow.linear_reason]
+        return [change.reason for change in moved.values() if change.kind is not ChangeKind.APPEND]
+    lost = [change.reason for change in moved.values() if change.kind is ChangeKind.UNKNOWN]
+    if flow.inputs.unversioned:
+        lost.append(f"it reads {', '.join(flow.inputs.unversioned)}, which has no versions")
+    if not flow.deterministic:
+        lost.append(f"{flow.deterministic_reason} gives something else each time")
+    return lost or list(planned())
+
+
+def _history(job: Job, table: TableName) -> tuple[Refresh, ...]:
+    """Refreshes since the definition last changed, that first one included, newest first."""
+    past = [
+        record.refresh
+        for record in job.store.history(table, _LOOKED_AT)
+        if record.refresh and not record.error
+    ]
+    same = list(takewhile(lambda refresh: refresh.reason not in (_FIRST, _REDEFINED), past))
+    return tuple(past[: len(same) + 1])
+
+
+def _measure(
+    sizes: Sizes | None, old: Mapping[TableName, Version], new: Mapping[TableName, Version]
+) -> Callable[[TableName], Size]:
+    def measure(name: TableName) -> Size:
+        return Size() if sizes is None else sizes(name, old.get(name, new[name]), new[name])
+
+    return measure
+
+
+def _facts_of(name: TableName, size: Size) -> InputFacts:
+    return InputFacts(name=name.table, changed_rows=size.changed_rows, rows=size.rows)
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)

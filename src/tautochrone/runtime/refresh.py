@@ -4,7 +4,7 @@ refresh that was interrupted is simply done again."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -16,10 +16,13 @@ from tautochrone.model.lake import CommitNote, Committed, Fork, LakeTable, Table
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.project.graph import ResolvedFlow
+from tautochrone.runtime.changes import Changes
 from tautochrone.runtime.choose import Choice
+from tautochrone.runtime.incremental import IncrementalRefresh
 from tautochrone.runtime.job import Job
 from tautochrone.spark.bags import difference, incomparable, survivors
 from tautochrone.spark.errors import problem_of
+from tautochrone.spark.frontend import View
 from tautochrone.spark.plans import substitute_leaves
 
 __all__ = ["Refreshed", "refresh_view"]
@@ -41,8 +44,13 @@ def refresh_view(
     fork: Fork,
     inputs: Mapping[TableName, Version],
     session: SparkSession,
+    planned: View | None = None,
+    changes: Changes | None = None,
 ) -> Refreshed:
     """Compute and commit. `session` shows the lake at the target; `fork` is the view's table.
+
+    `planned` is the view's plan when its changes can be followed; `changes` is where a followed change is
+    told to the views downstream.
 
     Raises:
         RefreshError: the query failed; the view's old version stays.
@@ -55,8 +63,18 @@ def refresh_view(
         definition=job.fingerprint(table),
         inputs={str(name): version for name, version in inputs.items()},
     )
-    worker = _Worker(job, job.tables[table], flow, fork, note, session)
+    follower = None
+    if planned is not None and changes is not None:
+        follower = IncrementalRefresh(job, job.tables[table], fork, planned, note, inputs, changes, session)
     try:
+        if choice.mode is RefreshMode.INCREMENTAL:
+            assert follower is not None
+            return Refreshed(*follower.refresh(choice))
+        rows = None
+        if follower is not None and choice.mode is not RefreshMode.APPEND:
+            rows, companions = follower.build()
+            note = replace(note, companions=companions)
+        worker = _Worker(job, job.tables[table], flow, fork, note, session, rows)
         if choice.mode is RefreshMode.APPEND:
             return worker.append(choice)
         if choice.mode is RefreshMode.FULL:
@@ -82,6 +100,8 @@ class _Worker:
     fork: Fork
     note: CommitNote
     session: SparkSession
+    rows: DataFrame | None = None
+    """All rows of the view when something computed them already."""
 
     def append(self, choice: Choice) -> Refreshed:
         def delta(name: TableName, _occurrence: int) -> Mapping[str, str] | None:
@@ -144,6 +164,8 @@ class _Worker:
 
     def _query(self) -> DataFrame:
         """The view's definition at the target, with the columns of its table."""
+        if self.rows is not None:
+            return self.rows
         self.job.definitions.prepare(self.session, self.flow.views)
         return align(
             self.flow.flow.evaluate(self.session),
@@ -177,6 +199,8 @@ class _Worker:
                 rows_inserted=inserted,
                 rows_deleted=deleted,
                 nodes=(node,),
+                estimate_ms=choice.estimate_ms,
+                delta_rows=choice.delta_rows,
             ),
         )
 

@@ -63,7 +63,10 @@ class Streams:
     def _committer(self, table: TableName) -> TableCommitter:
         if table not in self._committers:
             self._committers[table] = TableCommitter(
-                table=self._job.tables[table], note=self._job.note(), report=self._report
+                table=self._job.tables[table],
+                note=self._job.note(),
+                report=self._report,
+                emit=self._job.emit,
             )
         return self._committers[table]
 

@@ -13,11 +13,13 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import FencedError, RefreshError
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.instants import NEWEST
-from tautochrone.model.lake import ChangeKind
+from tautochrone.model.lake import ChangeKind, Fork
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
-from tautochrone.runtime.choose import Choice, choose
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
+from tautochrone.runtime.changes import Changes
+from tautochrone.runtime.choose import Choice, choose, sizes_of
 from tautochrone.runtime.job import Job
+from tautochrone.runtime.plans import Plans
 from tautochrone.runtime.refresh import Refreshed, as_text, refresh_view
 from tautochrone.runtime.streams import Streams
 from tautochrone.spark.session import reader_session, use_database
@@ -41,6 +43,8 @@ class Target:
         self._compared: set[TableName] = set()
         self._full = set(full)
         self.settled: set[TableName] = set()
+        self._plans = Plans(job)
+        self._changes = Changes(job)
         self._instant = f"refresh-{job.name}"
         job.instants.show(self._instant, self._lookup)
 
@@ -123,6 +127,8 @@ class Target:
             rows_inserted=refresh.rows_inserted,
             rows_deleted=refresh.rows_deleted,
             duration_ms=refresh.duration_ms,
+            estimate_ms=refresh.estimate_ms,
+            delta_rows=refresh.delta_rows,
         )
         return None
 
@@ -143,15 +149,42 @@ class Target:
             mode = RefreshMode(fork.note.mode or RefreshMode.NO_DATA)
             return _without_rows(fork.version, mode, "committed by the run before")
         inputs = self._inputs(table)
-        choice = choose(job, table, fork, inputs, forced=self._unversioned(table))
+        planned = self._plans.of(table, self._session)
         if table in self._full:
             choice = Choice(RefreshMode.FULL, "a full refresh was asked for")
+        else:
+            choice = self._choice(table, fork, inputs)
         if choice.mode is RefreshMode.NO_DATA:
             return _without_rows(self._same_rows(table, last, fork.version), choice.mode, choice.reason)
-        found = refresh_view(job, table, checkpoint.number, choice, fork, inputs, self._session(table))
+        found = refresh_view(
+            job,
+            table,
+            checkpoint.number,
+            choice,
+            fork,
+            inputs,
+            self._session(table),
+            planned if choice.policy is not RefreshPolicy.FULL else None,
+            self._changes,
+        )
         self._compared.add(table)
         self._full.discard(table)
         return found
+
+    def _choice(self, table: TableName, fork: Fork, inputs: Mapping[TableName, Version]) -> Choice:
+        job = self._job
+        choice = choose(
+            job,
+            table,
+            fork,
+            inputs,
+            forced=self._unversioned(table),
+            obstacles=lambda: self._plans.obstacles(table, self._session),
+            sizes=sizes_of(job, self._changes.size),
+        )
+        lost = self._plans.lost_state(table, fork) if choice.mode is RefreshMode.INCREMENTAL else None
+        # Like a first build: there is nothing to go on from.
+        return choice if lost is None else replace(choice, mode=RefreshMode.FULL, reason=lost)
 
     def _same_rows(
         self, table: TableName, last: Mapping[TableName, Version] | None, main: Version

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from tautochrone.spark.floats import Floats, paired_floats
 
 __all__ = ["BagDifference", "compare", "difference", "incomparable", "survivors"]
 
@@ -143,16 +145,59 @@ def survivors(old: DataFrame, found: BagDifference) -> DataFrame:
 def compare(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
     """Sizes of `expected EXCEPT ALL actual` and of `actual EXCEPT ALL expected`.
 
-    One grouping answers both, so each side is evaluated once instead of twice.
+    One grouping answers both, so each side is evaluated once instead of twice. Rows that are left over on
+    both sides are then paired: equal but for FLOAT and DOUBLE columns within `FLOAT_TOLERANCE`, because the
+    order in which floats are added up is nobody's promise. Floats inside structs, arrays and maps are
+    compared exactly.
     """
     columns = [sf.col(f"`{name}`") for name in expected.columns]
     both = expected.select(*columns, sf.lit(1).alias(_NEW)).unionAll(
         actual.select(*columns, sf.lit(-1).alias(_NEW))
     )
-    keys, _ = _keys(expected)
-    surplus = both.groupBy(*keys).agg(sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
+    keys, values = _keys(expected)
+    surplus = both.groupBy(*keys).agg(*values, sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
+    floats = [field.name for field in expected.schema.fields if _is_float(field.dataType)]
+    if not floats:
+        return _sizes(surplus)
+    surplus = surplus.localCheckpoint(eager=True)
+    missing, unexpected = _sizes(surplus)
+    if not missing or not unexpected:
+        return missing, unexpected
+    paired = _paired(surplus, floats)
+    return missing - paired, unexpected - paired
+
+
+def _is_float(kind: DataType) -> bool:
+    return kind.typeName() in ("float", "double")
+
+
+def _sizes(surplus: DataFrame) -> tuple[int, int]:
     counts = surplus.agg(
         sf.sum(sf.greatest(sf.col(_NEW), sf.lit(0))).alias("missing"),
         sf.sum(sf.greatest(-sf.col(_NEW), sf.lit(0))).alias("unexpected"),
     ).first()
     return (0, 0) if counts is None else (counts["missing"] or 0, counts["unexpected"] or 0)
+
+
+def _paired(surplus: DataFrame, floats: list[str]) -> int:
+    """How many surplus rows of one side have a partner on the other."""
+    exact = surplus.drop(*floats)
+    keys, _ = _keys(exact.drop(_NEW))
+    values = sf.array(*(sf.col(f"`{name}`").cast("double") for name in floats))
+    row = sf.struct(values.alias("floats"), sf.abs(_NEW).alias("copies"))
+    groups = (
+        # A group needs a key even if all columns are floats.
+        surplus.groupBy(sf.lit(0).alias("__taut_all"), *keys)
+        .agg(
+            sf.collect_list(sf.when(sf.col(_NEW) > 0, row)).alias(_NEW),
+            sf.collect_list(sf.when(sf.col(_NEW) < 0, row)).alias(_OLD),
+        )
+        .where((sf.size(_NEW) > 0) & (sf.size(_OLD) > 0))
+        .select(_NEW, _OLD)
+    )
+    # On the driver, group by group: only numbers travel, and only of rows that are not equal as they are.
+    return sum(paired_floats(_groups(row[_NEW]), _groups(row[_OLD])) for row in groups.toLocalIterator())
+
+
+def _groups(rows: list[Row]) -> list[tuple[Floats, int]]:
+    return [(tuple(row["floats"]), row["copies"]) for row in rows]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["dataframe_of_plan", "in_session", "parser", "sequence"]
+__all__ = ["activate", "dataframe_of_plan", "in_session", "parser", "sequence"]
 
 
 def parser(session: SparkSession) -> JavaObject:
@@ -36,6 +36,13 @@ def dataframe_of_plan(session: SparkSession, plan: JavaObject) -> DataFrame:
     assert session._jvm is not None  # noqa: SLF001
     dataset = session._jvm.org.apache.spark.sql.classic.Dataset  # noqa: SLF001
     return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
+
+
+def activate(session: SparkSession) -> None:
+    """Make `session` the one that Spark's parser and optimiser use on this thread."""
+    jvm = session._jvm  # noqa: SLF001
+    assert jvm is not None
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
 @contextmanager

@@ -23,6 +23,7 @@ __all__ = [
     "analysed",
     "determinism",
     "inputs_of",
+    "lake_table",
     "linearity",
     "nodes",
     "stateful_node",
@@ -105,7 +106,8 @@ def _table(relation: JavaObject) -> TableName | None:
     return TableName(str(catalog.get().name()), tuple(str(p) for p in name.namespace()), str(name.name()))
 
 
-def _lake_table(relation: JavaObject, catalog: str) -> TableName | None:
+def lake_table(relation: JavaObject, catalog: str) -> TableName | None:
+    """The relation's name when it is a table of `catalog`."""
     name = _table(relation)
     return name if name is not None and name.catalog == catalog else None
 
@@ -120,12 +122,12 @@ def inputs_of(plan: JavaObject, catalog: str) -> FlowInputs:
         for leaf in _items(root.collectLeaves()):
             kind = _kind(leaf)
             if kind in ("StreamingRelationV2", "StreamingRelation", "StreamingDataSourceV2Relation"):
-                name = None if kind == "StreamingRelation" else _lake_table(leaf, catalog)
+                name = None if kind == "StreamingRelation" else lake_table(leaf, catalog)
                 if name is None:
                     external = True
                 else:
                     stream.add(name)
-            elif kind == "DataSourceV2Relation" and (name := _lake_table(leaf, catalog)) is not None:
+            elif kind == "DataSourceV2Relation" and (name := lake_table(leaf, catalog)) is not None:
                 batch.add(name)
             elif kind not in ("CTERelationRef", "OuterReference", *_CONSTANT):
                 unversioned[_describe(leaf, kind)] = None
@@ -189,7 +191,7 @@ def linearity(plan: JavaObject, catalog: str) -> tuple[bool, str]:
         if kind not in _LINEAR:
             local = node.children().size() == 0
             return False, f"{_describe(node, kind)} is no lake table" if local else kind
-        if kind == "DataSourceV2Relation" and _lake_table(node, catalog) is None:
+        if kind == "DataSourceV2Relation" and lake_table(node, catalog) is None:
             return False, f"{_describe(node, kind)} is no lake table"
     certain, reason = determinism(plan)
     return certain, reason
@@ -267,7 +269,7 @@ def substitute_leaves(
 
     def leaf(node: JavaObject) -> JavaObject:
         nonlocal count
-        if _kind(node) != "DataSourceV2Relation" or (name := _lake_table(node, catalog)) is None:
+        if _kind(node) != "DataSourceV2Relation" or (name := lake_table(node, catalog)) is None:
             return node
         options = replacement(name, count)
         count += 1

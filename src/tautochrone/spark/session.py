@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,6 +78,8 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     conf["spark.driver.extraJavaOptions"] = " ".join(options)
     # Otherwise Spark looks the host's name up, warns, and may listen on other interfaces.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Python functions run where the definitions were imported, not in whatever `python3` is on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf.update(_catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options))
     conf["spark.sql.defaultCatalog"] = catalog.name
     conf.update(spark.conf)

@@ -6,24 +6,28 @@ the change cannot be told from metadata; the reader then compares contents inste
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tautochrone.lake.iceberg.commits import NO_VERSION
 from tautochrone.model.lake import ChangeKind, TableChange
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["ancestors", "change_between", "in_history"]
+__all__ = ["ancestors", "change_between", "commits_between", "in_history", "moves_rows"]
+
+
+def _back_from(metadata: Any, version: Version) -> Iterator[Any]:
+    """Snapshots from `version` backwards; lazily, because each step costs calls over Py4J."""
+    snapshot = None if version == NO_VERSION else metadata.snapshot(int(version))
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else metadata.snapshot(parent)
 
 
 def ancestors(metadata: Any, version: Version) -> list[Any]:
     """Snapshots from `version` back to the oldest that is still known, newest first."""
-    found = []
-    snapshot = None if version == NO_VERSION else metadata.snapshot(int(version))
-    while snapshot is not None:
-        found.append(snapshot)
-        parent = snapshot.parentId()
-        snapshot = None if parent is None else metadata.snapshot(parent)
-    return found
+    return list(_back_from(metadata, version))
 
 
 def in_history(metadata: Any, main: Version, version: Version, since: Version) -> bool:
@@ -42,17 +46,16 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
     """Classify the commits after `old` up to `new`."""
     if old == new:
         return TableChange(kind=ChangeKind.NONE, reason=f"{name} did not change")
-    chain = ancestors(metadata, new)
     between = []
-    for snapshot in chain:
+    for snapshot in _back_from(metadata, new):
         if str(snapshot.snapshotId()) == old:
             break
         between.append(snapshot)
     else:
-        complete = bool(chain) and chain[-1].parentId() is None
+        complete = bool(between) and between[-1].parentId() is None
         if not (old == NO_VERSION and complete):
             return TableChange(kind=ChangeKind.UNKNOWN, reason=_why_unknown(name, metadata, old))
-    operations = {str(snapshot.operation()) for snapshot in between if _moves_rows(snapshot)}
+    operations = {str(snapshot.operation()) for snapshot in between if moves_rows(snapshot)}
     if not operations:
         before = None if old == NO_VERSION else metadata.snapshot(int(old)).schemaId()
         if before is not None and between and between[0].schemaId() != before:
@@ -64,7 +67,18 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
     return TableChange(kind=ChangeKind.CHANGED, reason=f"{name} was {worst}")
 
 
-def _moves_rows(snapshot: Any) -> bool:
+def commits_between(metadata: Any, old: Version, new: Version) -> list[Any]:
+    """Snapshots after `old` up to `new`, oldest first; `old` must be an ancestor of `new`, or no version."""
+    between = []
+    for snapshot in _back_from(metadata, new):
+        if str(snapshot.snapshotId()) == old:
+            break
+        between.append(snapshot)
+    return between[::-1]
+
+
+def moves_rows(snapshot: Any) -> bool:
+    """Whether the rows of the table are others after this commit."""
     operation = str(snapshot.operation())
     if operation == "replace":
         # A compaction: other files, same rows.

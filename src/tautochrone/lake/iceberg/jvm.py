@@ -5,7 +5,8 @@ Knows Java objects; knows nothing of checkpoints or notes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -17,6 +18,8 @@ from tautochrone.errors import (
     TableMissingError,
     TautochroneError,
 )
+from tautochrone.lake.iceberg.functions import Functions
+from tautochrone.lake.iceberg.tasksets import TaskSets
 from tautochrone.model.names import TableName
 
 __all__ = ["Iceberg", "MetadataMovedError", "java_error_class", "translate"]
@@ -75,6 +78,16 @@ class Iceberg:
         self.api: Any = jvm.org.apache.iceberg
         self._gateway: Any = session.sparkContext._gateway  # noqa: SLF001
 
+    @cached_property
+    def functions(self) -> Functions:
+        """Java functions over lists of files."""
+        return Functions(self.jvm, self._gateway)
+
+    @cached_property
+    def task_sets(self) -> TaskSets:
+        """DataFrames over chosen data files."""
+        return TaskSets(self.jvm)
+
     def catalog(self) -> Any:
         """The Java catalog. Threads other than the one that made the session have no active session,
         and Iceberg's Spark code looks for it there."""
@@ -100,11 +113,15 @@ class Iceberg:
         except Py4JError as error:
             raise translate(error, name) from error
 
-    def strings(self, values: list[str]) -> Any:
-        array = self._gateway.new_array(self.jvm.java.lang.String, len(values))
+    def array(self, kind: Any, values: Sequence[Any]) -> Any:
+        """A Java array of the Java class `kind`."""
+        made = self._gateway.new_array(kind, len(values))
         for index, value in enumerate(values):
-            array[index] = value
-        return array
+            made[index] = value
+        return made
+
+    def strings(self, values: list[str]) -> Any:
+        return self.array(self.jvm.java.lang.String, values)
 
     def map(self, values: Mapping[str, str]) -> Any:
         result = self.jvm.java.util.HashMap()

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tautochrone.errors import HistoryLostError
+from tautochrone.lake.iceberg.changes import rows_appended, rows_changed
 from tautochrone.lake.iceberg.commits import NO_VERSION, load
 from tautochrone.lake.iceberg.history import ancestors, change_between, in_history
 from tautochrone.lake.iceberg.jvm import Iceberg
 from tautochrone.lake.iceberg.notes import NOTE_KEY, decode
 from tautochrone.lake.iceberg.refs import tags
+from tautochrone.lake.iceberg.tasks import rows_behind_vectors
 from tautochrone.model.effects import Effects
-from tautochrone.model.lake import CommitNote, Fork, Outcome, Rows, TableChange
+from tautochrone.model.lake import ChangeKind, CommitNote, Fork, Outcome, RowChange, Rows, TableChange
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["IcebergReading"]
@@ -71,6 +74,38 @@ class IcebergReading:
             # Everything was appended since; Iceberg refuses an end without a start.
             return {"snapshot-id": new}
         return {"start-snapshot-id": old, "end-snapshot-id": new}
+
+    def changed_rows(self, session: Any, old: Version, new: Version) -> RowChange:
+        loaded = load(self._iceberg, self._name)
+        change = change_between(self._name, loaded.metadata, old, new)
+        if change.kind is ChangeKind.UNKNOWN:
+            raise HistoryLostError("HISTORY_LOST", change.reason)
+        if change.kind is ChangeKind.NONE:
+            return RowChange()
+        if change.kind is ChangeKind.CHANGED or old == NO_VERSION:
+            # From nothing: a read of the version would have the columns of then.
+            return rows_changed(self._iceberg, self._name, loaded, session, old, new)
+        rows = rows_appended(loaded, old, new)
+        if not rows:
+            return RowChange()
+        self._iceberg.activate(session)
+        reader = session.read.options(**self.read_options(old, new))
+        return RowChange(added=reader.table(self._name.sql), rows=rows)
+
+    def row_count(self, version: Version) -> int | None:
+        if version == NO_VERSION:
+            return 0
+        loaded = load(self._iceberg, self._name)
+        snapshot = loaded.metadata.snapshot(int(version))
+        if snapshot is None:
+            return None
+        summary = snapshot.summary()
+        records = summary.get("total-records")
+        if records is None or summary.get("total-delete-files") is None:
+            return None
+        if str(summary.get("total-delete-files")) == "0":
+            return int(records)
+        return rows_behind_vectors(self._iceberg.functions, loaded.table, version)
 
     def tags(self) -> Sequence[str]:
         return tags(load(self._iceberg, self._name).metadata)

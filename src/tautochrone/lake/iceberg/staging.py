@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 
+from tautochrone.lake.iceberg.functions import items
 from tautochrone.lake.iceberg.jvm import Iceberg, java_error_class
 from tautochrone.model.lake import Rows, Staged
 from tautochrone.model.names import TableName
 
-__all__ = ["write_files"]
+__all__ = ["local_rows", "write_files", "write_locally"]
 
 
 def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> Staged:
@@ -30,7 +31,7 @@ def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> St
         # Fan-out: rows arrive in any order, a clustered writer would refuse the second partition.
         rows.write.format("iceberg").mode("append").option("fanout-enabled", "true").save(group)
         try:
-            files = list(coordinator.fetchNewFiles(table, group))
+            files = items(coordinator.fetchNewFiles(table, group))
         except Py4JJavaError as error:
             # Spark skipped the write of a relation that it knew to be empty.
             if not java_error_class(error).endswith("ValidationException"):
@@ -39,4 +40,65 @@ def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> St
     finally:
         cache.remove(group)
         coordinator.clearRewrite(table, group)
-    return Staged(table=name, files=files, rows=sum(file.recordCount() for file in files))
+    return _staged(name, files)
+
+
+def local_rows(iceberg: Iceberg, table: Any, rows: Rows) -> Any | None:
+    """The rows as a Java list when the driver holds them and may write them as they are, else None.
+
+    As they are: the columns of the table, in its order, with its types. Anything else needs the casts
+    and checks that Spark puts into the plan of a write.
+    """
+    plan = rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+    if str(plan.nodeName()) != "LocalRelation":
+        return None
+    wanted = iceberg.api.spark.SparkSchemaUtil.convert(table.schema())
+    given = rows._jdf.schema()  # noqa: SLF001
+    if not wanted.asNullable().equals(given.asNullable()):
+        return None
+    if not wanted.equals(wanted.asNullable()) and not wanted.equals(given):
+        # Some column must not be NULL, and nothing here would look.
+        return None
+    return iceberg.jvm.scala.jdk.javaapi.CollectionConverters.asJava(plan.data())
+
+
+def write_locally(iceberg: Iceberg, name: TableName, table: Any, rows: Rows, data: Any) -> Staged:
+    """Write the `data` of `rows` with the very writer that Spark's tasks use, in this thread.
+
+    So types, partitions, statistics and table properties are treated as in any other write; what is
+    left out is the job, most of the time of a small write.
+    """
+    if data.isEmpty():
+        return _staged(name, [])
+    group = str(uuid.uuid4())
+    iceberg.activate(rows.sparkSession)
+    connector, empty = (
+        iceberg.jvm.org.apache.spark.sql.connector.write,
+        iceberg.jvm.java.util.Optional.empty(),
+    )
+    # A sorted table: the writer would call these rows sorted, and nobody sorted them.
+    options = {"fanout-enabled": "true", "use-table-distribution-and-ordering": "false"}
+    settings = iceberg.jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(iceberg.map(options))
+    told = connector.LogicalWriteInfoImpl(group, rows._jdf.schema(), settings, empty, empty)  # noqa: SLF001
+    batch = iceberg.api.spark.source.SparkRewriteTable(table, group).newWriteBuilder(told).build().toBatch()
+    writer = batch.createBatchWriterFactory(connector.PhysicalWriteInfoImpl(1)).createWriter(0, 0)
+    try:
+        writer.writeAll(data.iterator())
+        written = writer.commit()
+    except Py4JError:
+        writer.abort()
+        raise
+    finally:
+        writer.close()
+    messages = iceberg.array(connector.WriterCommitMessage, [written])
+    coordinator = iceberg.api.spark.FileRewriteCoordinator.get()
+    try:
+        batch.commit(messages)
+        files = items(coordinator.fetchNewFiles(table, group))
+    finally:
+        coordinator.clearRewrite(table, group)
+    return _staged(name, files)
+
+
+def _staged(name: TableName, files: list[Any]) -> Staged:
+    return Staged(table=name, files=files, rows=sum(int(file.recordCount()) for file in files))

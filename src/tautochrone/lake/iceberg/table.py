@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,14 @@ from tautochrone.lake.iceberg.commits import (
     compare_and_set,
     load,
 )
+from tautochrone.lake.iceberg.deletes import write_removal
 from tautochrone.lake.iceberg.history import ancestors, in_history
 from tautochrone.lake.iceberg.jvm import translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, encode
 from tautochrone.lake.iceberg.reading import IcebergReading
 from tautochrone.lake.iceberg.refs import BRANCH_PREFIX, own_files, prepared_batches
 from tautochrone.lake.iceberg.schema import replacement, shape_of, widened
-from tautochrone.lake.iceberg.staging import write_files
+from tautochrone.lake.iceberg.staging import local_rows, write_files, write_locally
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import (
     CommitNote,
@@ -50,12 +51,15 @@ class IcebergTable(IcebergReading):
 
     # -- staging: files without a version ---------------------------------------------------------
 
-    def stage(self, fork: Fork, rows: Rows) -> Staged:
-        return self._effects.perform(
-            Step.LAKE_STAGE,
-            str(self._name),
-            lambda: write_files(self._iceberg, self._name, fork.handle.table, rows),
-        )
+    def stage(self, fork: Fork, rows: Rows, *, local: bool = False) -> Staged:
+        def write() -> Staged:
+            table = fork.handle.table
+            data = local_rows(self._iceberg, table, rows) if local else None
+            if data is None:
+                return write_files(self._iceberg, self._name, table, rows)
+            return write_locally(self._iceberg, self._name, table, rows, data)
+
+        return self._effects.perform(Step.LAKE_STAGE, str(self._name), write)
 
     def discard(self, staged: Staged) -> None:
         loaded = load(self._iceberg, self._name)
@@ -136,6 +140,27 @@ class IcebergTable(IcebergReading):
             return self._append(loaded, staged, note, MAIN)
 
         return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
+
+    def apply(
+        self, fork: Fork, staged: Sequence[Staged], deletes: Mapping[str, Sequence[int]], note: CommitNote
+    ) -> Committed:
+        if not any(deletes.values()):
+            return self.commit_staged(fork, staged, note)
+        removal = self._effects.perform(
+            Step.LAKE_STAGE,
+            str(self._name),
+            lambda: write_removal(self._iceberg, self._name, fork.handle.table, fork.version, deletes),
+        )
+
+        def snapshot(loaded: Loaded) -> Any:
+            # Without a start, Iceberg compares with every vector that was ever added.
+            delta = loaded.table.newRowDelta().validateFromSnapshot(int(fork.version))
+            removal.put_into(delta)
+            return self._produce(delta, delta.addRows, staged, note, MAIN)
+
+        rows = sum(s.rows for s in staged)
+        done = self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, rows)
+        return replace(done, rows_deleted=removal.rows)
 
     def replace_rows(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
         def snapshot(loaded: Loaded) -> Any:

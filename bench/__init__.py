@@ -1,0 +1,1 @@
+"""What a refresh costs, measured: `python -m bench --help`, or `make bench`."""

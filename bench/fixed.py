@@ -1,0 +1,78 @@
+"""What a refresh costs at least: a tiny delta, and the same on a base ten times as large."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bench.project import Measured
+
+__all__ = ["measure"]
+
+_VIEW = """
+CREATE MATERIALIZED VIEW totals TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental') AS
+SELECT c.city, count(*) AS n, sum(o.amount) AS amount
+FROM raw.orders o JOIN raw.customers c ON o.customer = c.id GROUP BY c.city;
+"""
+
+
+def measure(
+    spark: SparkSession, folder: Path, rows: int, delta: int = 100, rounds: int = 7
+) -> dict[str, Any]:
+    """Refresh times in ms of a join below an aggregate, after warm-up, for `rows` and `10 * rows`.
+
+    Args:
+        spark: a warm session.
+        folder: of the pipelines.
+        rows: of the smaller base.
+        delta: rows that each change inserts.
+        rounds: changes that are measured.
+    """
+    small = _times(spark, folder / "fixed-1", rows, delta, rounds)
+    large = _times(spark, folder / "fixed-10", rows * 10, delta, rounds)
+    return {
+        "rows": rows,
+        "delta": delta,
+        "refresh_ms": small,
+        "refresh_ms_on_ten_times": large,
+        "median_ms": statistics.median(small),
+        "median_ms_on_ten_times": statistics.median(large),
+        "grows_by": statistics.median(large) / max(1, statistics.median(small)),
+    }
+
+
+def _times(spark: SparkSession, folder: Path, rows: int, delta: int, rounds: int) -> list[int]:
+    shutil.rmtree(folder, ignore_errors=True)
+    measured = Measured(folder, spark)
+    try:
+        run = measured.outside.sql
+        run("CREATE NAMESPACE lake.raw")
+        run(
+            "CREATE TABLE lake.raw.customers USING iceberg TBLPROPERTIES ('format-version' = '3') AS "
+            f"SELECT id, concat('city ', id % 50) AS city FROM range({max(100, rows // 10)}) ORDER BY id"
+        )
+        run(
+            "CREATE TABLE lake.raw.orders USING iceberg TBLPROPERTIES ('format-version' = '3') AS "
+            f"SELECT id, id % {max(100, rows // 10)} AS customer, id % 100 AS amount FROM range({rows})"
+        )
+        measured.pipeline.write("definitions/view.sql", _VIEW)
+        found = []
+        with measured.opened() as bring:
+            bring()
+            for round_ in range(rounds + 3):
+                first = rows + round_ * delta
+                run(
+                    f"INSERT INTO lake.raw.orders SELECT id, id % 97 AS customer, 7L AS amount "
+                    f"FROM range({first}, {first + delta})"
+                )
+                took = bring().refresh("totals")["duration_ms"]
+                if round_ >= 3:
+                    found.append(took)
+        measured.right()
+        return found
+    finally:
+        measured.close()

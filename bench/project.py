@@ -1,0 +1,63 @@
+"""A pipeline to measure: one job on a warm Spark, one view after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tautochrone.runtime.job import Job
+from tautochrone.testing.harness import Happened, Pipeline
+
+__all__ = ["Measured", "timed_ms"]
+
+
+def timed_ms(work: Callable[[], object]) -> float:
+    """Wall time of a call in ms."""
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1000
+
+
+class Measured:
+    """A project in `folder`, and a session of somebody else on its catalog.
+
+    Views are refreshed one after the other, so that their times don't overlap.
+    """
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        folder.mkdir(parents=True)
+        self.pipeline = Pipeline(folder, spark, settings="[run]\nparallelism = 1\n")
+        self.outside = self.pipeline.session.newSession()
+        for key, value in self.pipeline.session.conf.getAll.items():
+            if key.startswith("spark.sql.catalog."):
+                self.outside.conf.set(key, value)
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[], Happened]]:
+        """Gives a function that brings all views to the tables' newest versions and tells what happened."""
+        with self.pipeline.opened() as (job, happened):
+
+            def bring() -> Happened:
+                return self._bring(job, happened)
+
+            yield bring
+
+    def _bring(self, job: Job, happened: Happened) -> Happened:
+        before = len(happened)
+        self.pipeline.execute(job)
+        new = Happened(happened[before:])
+        problems = [told["error"] for told in new if "error" in told]
+        if new.state != "COMPLETED":
+            raise RuntimeError("; ".join(problems))
+        return new
+
+    def right(self) -> None:
+        """Every view equals its query: a fast wrong answer counts for nothing."""
+        self.pipeline.verify()
+
+    def close(self) -> None:
+        self.pipeline.close()

@@ -1,0 +1,45 @@
+"""Measurements as JSON for machines and as a table for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["table", "write"]
+
+
+def table(found: dict[str, Any]) -> str:
+    """Plain text; times in ms."""
+    lines = []
+    if "tpch" in found:
+        of = found["tpch"]
+        lines.append(f"TPC-H, scale factor {of['scale']:g}, policy {of['policy']}")
+        for share, result in of["shares"].items():
+            lines += ["", f"{float(share):.1%} changed", f"{'':6}{'refresh':>10}{'full':>10}{'x':>8}  mode"]
+            for name, times in result["queries"].items():
+                slow = "; ".join(f"{n['node']}: {n['reason']}" for n in times["slow_nodes"])
+                lines.append(
+                    f"{name:6}{times['refresh_ms']:10.0f}{times['full_ms']:10.0f}"
+                    f"{times['times_faster']:8.2f}  {times['mode']} {slow}".rstrip()
+                )
+            worst = min(times["times_faster"] for times in result["queries"].values())
+            lines.append(f"geometric mean {result['geometric_mean']:.2f}, worst {worst:.2f}")
+    if "fixed" in found:
+        of = found["fixed"]
+        lines += [
+            "",
+            f"{of['delta']} rows into {of['rows']}: {of['median_ms']:.0f} ms (median); "
+            f"into {10 * of['rows']}: {of['median_ms_on_ten_times']:.0f} ms, "
+            f"{of['grows_by']:.2f} times as long",
+        ]
+    return "\n".join(lines).strip() + "\n"
+
+
+def write(found: dict[str, Any], folder: Path) -> Path:
+    """`bench.json` and `bench.txt` in `folder`; returns the text's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(found, indent=2) + "\n")
+    text = folder / "bench.txt"
+    text.write_text(table(found))
+    return text

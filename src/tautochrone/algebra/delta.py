@@ -1,0 +1,176 @@
+"""From a query and the changes of its inputs to the change of its result.
+
+`Differentiator` walks a plan once. Each kind of node has a rule (`tautochrone.algebra.rules`); a rule asks
+for the children's change, and for the children's rows at the old and at the new cut, and answers with a
+plan that computes the node's own change. The engine runs such plans when a rule wants to know more before
+it goes on: how many rows there are (none: everything above vanishes), which keys.
+
+The rules and where they come from: Griffin & Libkin 1995 (bags), Gupta, Mumick & Subrahmanian 1993
+(counting), Larson & Zhou 2007 (outer joins), Palpanas et al. 2002 (groups that cannot be merged).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from tautochrone.algebra.plan import (
+    WEIGHT,
+    Aggregate,
+    ColumnId,
+    Consolidate,
+    Constant,
+    Kept,
+    Moment,
+    Node,
+    Scan,
+    ScanAt,
+    Top,
+    walk,
+    with_children,
+)
+from tautochrone.model.refresh import NodeRefresh, RefreshMode
+
+__all__ = ["NOTHING", "Bag", "Change", "Differentiator", "Engine", "Row", "Rule", "signed"]
+
+Row = Mapping[ColumnId, Any]
+Bag = Sequence[Row]
+"""A bag of plain Python rows: what the meaning of a node is written on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A signed bag of changes; `plan` is None when there is none. `grows`: it holds no row with -1."""
+
+    plan: Node | None
+    grows: bool = True
+
+    def __bool__(self) -> bool:
+        return self.plan is not None
+
+
+NOTHING = Change(None)
+
+
+class Engine(Protocol):
+    """What runs plans. Spark in production, plain Python in tests."""
+
+    def keep(self, plan: Node) -> Kept:
+        """Compute a plan once and hold its rows."""
+
+    def change_of(self, scan: Scan) -> Change:
+        """The change of an input between the two cuts: signed, with the scan's columns."""
+
+    def fresh(self, like: ColumnId | None = None) -> ColumnId:
+        """A column id that no plan uses yet."""
+
+    def large(self, node: Node) -> bool:
+        """Whether reading `node` without knowing keys would be dear."""
+
+
+class Rule(Protocol):
+    """How one kind of node follows a change, and what it means at all."""
+
+    @property
+    def meaning(self) -> Callable[..., list[dict[ColumnId, Any]]]:
+        """`meaning(node, *bags)`: the node's rows from its children's, the slow and obvious way. Tests hold
+        `change` against it."""
+
+    def change(self, node: Any, at: Differentiator) -> Change:
+        """The node's change from its children's."""
+
+    def mode(self, node: Any) -> tuple[RefreshMode, str]:
+        """How the rule will bring the node up to date, and the rule in a few words. Known beforehand."""
+
+
+def signed(columns: Sequence[ColumnId]) -> tuple[ColumnId, ...]:
+    """The columns of a signed bag."""
+    return (*columns, WEIGHT)
+
+
+class StatefulRule(Rule, Protocol):
+    """The rule of a node that can keep a state."""
+
+    def rows_from_state(self, node: Any, at: Differentiator, moment: Moment) -> Node:
+        """The node's rows at a cut, from its state instead of its inputs."""
+
+
+@dataclass(slots=True)
+class Differentiator:
+    """One refresh of one view: answers for its nodes, each computed once.
+
+    Attributes:
+        states: nodes that have a committed state to read (by `number`); others that could have one are
+            computed from their inputs.
+        updates: per stateful node the rows that its state must take in, as a plan (`state_columns`; groups
+            that vanished with a count of 0), complete once the change of the root was asked for.
+        nodes: what was done, node by node, for the refresh's record.
+    """
+
+    engine: Engine
+    rules: Mapping[type[Node], Rule]
+    states: frozenset[int] = frozenset()
+    updates: dict[int, Kept] = field(default_factory=dict)
+    nodes: list[NodeRefresh] = field(default_factory=list)
+    _changes: dict[int, Change] = field(default_factory=dict)
+    _at: dict[tuple[int, Moment], Node] = field(default_factory=dict)
+
+    def change(self, node: Node) -> Change:
+        """The change of a node between the cuts."""
+        if id(node) not in self._changes:
+            if isinstance(node, Scan):
+                found = self.engine.change_of(node)
+            elif isinstance(node, Constant) or not any(self.change(child) for child in node.children):
+                found = NOTHING
+            else:
+                found = self.rules[type(node)].change(node, self)
+                if found:
+                    self.note(node)
+            self._changes[id(node)] = found
+        return self._changes[id(node)]
+
+    def kept(self, node: Node) -> Change:
+        """The change of a node, computed: its plan is `Kept`, or there is none."""
+        found = self.change(node)
+        if found.plan is None or isinstance(found.plan, Kept):
+            return found
+        plan = self.engine.keep(found.plan if found.grows else _consolidated(found.plan))
+        found = Change(plan, found.grows) if plan.rows else NOTHING
+        self._changes[id(node)] = found
+        return found
+
+    def old(self, node: Node) -> Node:
+        """The plan of a node's rows at the old cut."""
+        return self._rows(node, Moment.OLD)
+
+    def new(self, node: Node) -> Node:
+        """The plan of a node's rows at the new cut."""
+        return self._rows(node, Moment.NEW)
+
+    def changed(self, node: Node) -> bool:
+        """Whether any input below a node changed."""
+        return any(isinstance(leaf, Scan) and bool(self.change(leaf)) for leaf in walk(node))
+
+    def note(self, node: Node, reason: str | None = None) -> None:
+        """Record how a node was brought up to date; the rule's own words unless `reason` adds to them."""
+        mode, words = self.rules[type(node)].mode(node)
+        self.nodes.append(NodeRefresh(node=type(node).__name__.lower(), mode=mode, reason=reason or words))
+
+    def _rows(self, node: Node, moment: Moment) -> Node:
+        key = id(node), moment
+        if key not in self._at:
+            self._at[key] = self._rows_at(node, moment)
+        return self._at[key]
+
+    def _rows_at(self, node: Node, moment: Moment) -> Node:
+        if isinstance(node, Scan):
+            return ScanAt(columns=node.columns, scan=node, moment=moment)
+        if isinstance(node, Aggregate | Top) and node.number in self.states:
+            rule = cast(StatefulRule, self.rules[type(node)])
+            return rule.rows_from_state(node, self, moment)
+        return with_children(node, [self._rows(child, moment) for child in node.children])
+
+
+def _consolidated(plan: Node) -> Node:
+    return Consolidate(columns=plan.columns, child=plan)

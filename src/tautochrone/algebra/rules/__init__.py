@@ -1,0 +1,52 @@
+"""One rule per kind of node. A new operator is a node in `plan` and a rule here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tautochrone.algebra.delta import Rule
+from tautochrone.algebra.plan import (
+    Aggregate,
+    Expand,
+    Extend,
+    Filter,
+    Join,
+    Node,
+    Other,
+    Project,
+    Rename,
+    ScalarFilter,
+    Select,
+    Top,
+    Union,
+    Window,
+)
+from tautochrone.algebra.rules.aggregate import AggregateRule
+from tautochrone.algebra.rules.expand import ExpandRule
+from tautochrone.algebra.rules.extend import ExtendRule
+from tautochrone.algebra.rules.filter import FilterRule
+from tautochrone.algebra.rules.join import JoinRule
+from tautochrone.algebra.rules.other import OtherRule
+from tautochrone.algebra.rules.project import ProjectRule, RenameRule, SelectRule
+from tautochrone.algebra.rules.scalar import ScalarFilterRule
+from tautochrone.algebra.rules.top import TopRule
+from tautochrone.algebra.rules.union import UnionRule
+from tautochrone.algebra.rules.window import WindowRule
+
+__all__ = ["RULES"]
+
+RULES: Mapping[type[Node], Rule] = {
+    Filter: FilterRule(),
+    Project: ProjectRule(),
+    Select: SelectRule(),
+    Rename: RenameRule(),
+    Extend: ExtendRule(),
+    Expand: ExpandRule(),
+    Union: UnionRule(),
+    Join: JoinRule(),
+    Aggregate: AggregateRule(),
+    Window: WindowRule(),
+    Top: TopRule(),
+    ScalarFilter: ScalarFilterRule(),
+    Other: OtherRule(),
+}

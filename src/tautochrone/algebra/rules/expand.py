@@ -1,0 +1,36 @@
+"""Expand: each row once per grouping set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tautochrone.algebra.delta import Bag, Change, Differentiator, signed
+from tautochrone.algebra.plan import ColumnId, Expand
+from tautochrone.model.refresh import RefreshMode
+
+__all__ = ["ExpandRule"]
+
+
+class ExpandRule:
+    """A union of projections of one input: linear."""
+
+    def meaning(self, node: Expand, rows: Bag) -> list[dict[ColumnId, Any]]:
+        return [
+            {
+                column: row[column] if expression is None else expression.handle(row)
+                for column, expression in zip(node.columns, projection, strict=True)
+            }
+            for row in rows
+            for projection in node.projections
+        ]
+
+    def change(self, node: Expand, at: Differentiator) -> Change:
+        child = at.change(node.child)
+        assert child.plan is not None
+        projections = tuple((*projection, None) for projection in node.projections)
+        plan = replace(node, columns=signed(node.columns), child=child.plan, projections=projections)
+        return Change(plan, child.grows)
+
+    def mode(self, node: Expand) -> tuple[RefreshMode, str]:
+        return RefreshMode.APPEND, "grouping sets of the change"

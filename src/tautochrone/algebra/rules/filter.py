@@ -1,0 +1,27 @@
+"""Filter: a linear operator is its own derivative."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tautochrone.algebra.delta import Bag, Change, Differentiator, signed
+from tautochrone.algebra.plan import ColumnId, Filter
+from tautochrone.model.refresh import RefreshMode
+
+__all__ = ["FilterRule"]
+
+
+class FilterRule:
+    """Δσ(X) = σ(ΔX)."""
+
+    def meaning(self, node: Filter, rows: Bag) -> list[dict[ColumnId, Any]]:
+        return [dict(row) for row in rows if node.condition.handle(row)]
+
+    def change(self, node: Filter, at: Differentiator) -> Change:
+        child = at.change(node.child)
+        assert child.plan is not None
+        return Change(replace(node, columns=signed(node.columns), child=child.plan), child.grows)
+
+    def mode(self, node: Filter) -> tuple[RefreshMode, str]:
+        return RefreshMode.APPEND, "filter of the change"

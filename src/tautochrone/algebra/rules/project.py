@@ -1,0 +1,62 @@
+"""Project, Select and Rename: expressions of one row each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tautochrone.algebra.delta import Bag, Change, Differentiator, signed
+from tautochrone.algebra.plan import ColumnId, Project, Rename, Select
+from tautochrone.model.refresh import RefreshMode
+
+__all__ = ["ProjectRule", "RenameRule", "SelectRule"]
+
+
+class ProjectRule:
+    """Δπ(X) = π(ΔX), the weight carried through."""
+
+    def meaning(self, node: Project, rows: Bag) -> list[dict[ColumnId, Any]]:
+        pairs = list(zip(node.columns, node.expressions, strict=True))
+        return [{c: row[c] if e is None else e.handle(row) for c, e in pairs} for row in rows]
+
+    def change(self, node: Project, at: Differentiator) -> Change:
+        child = at.change(node.child)
+        assert child.plan is not None
+        expressions = (*node.expressions, None)
+        plan = replace(node, columns=signed(node.columns), child=child.plan, expressions=expressions)
+        return Change(plan, child.grows)
+
+    def mode(self, node: Project) -> tuple[RefreshMode, str]:
+        return RefreshMode.APPEND, "projection of the change"
+
+
+class SelectRule:
+    """A projection that only leaves columns out."""
+
+    def meaning(self, node: Select, rows: Bag) -> list[dict[ColumnId, Any]]:
+        return [{column: row[column] for column in node.columns} for row in rows]
+
+    def change(self, node: Select, at: Differentiator) -> Change:
+        child = at.change(node.child)
+        assert child.plan is not None
+        return Change(Select(columns=signed(node.columns), child=child.plan), child.grows)
+
+    def mode(self, node: Select) -> tuple[RefreshMode, str]:
+        return RefreshMode.APPEND, "columns of the change"
+
+
+class RenameRule:
+    """A projection that only gives columns other ids."""
+
+    def meaning(self, node: Rename, rows: Bag) -> list[dict[ColumnId, Any]]:
+        pairs = list(zip(node.columns, node.sources, strict=True))
+        return [{column: row[source] for column, source in pairs} for row in rows]
+
+    def change(self, node: Rename, at: Differentiator) -> Change:
+        child = at.change(node.child)
+        assert child.plan is not None
+        plan = Rename(columns=signed(node.columns), child=child.plan, sources=signed(node.sources))
+        return Change(plan, child.grows)
+
+    def mode(self, node: Rename) -> tuple[RefreshMode, str]:
+        return RefreshMode.APPEND, "columns of the change"

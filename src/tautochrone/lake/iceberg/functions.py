@@ -1,0 +1,195 @@
+"""Java functions made without Java code, so that lists of files are searched inside the JVM.
+
+A table has thousands of files and every call over Py4J costs 0.2 ms, so nothing here asks one file at
+a time: method handles of Iceberg's public getters are turned into `Predicate`s and `Function`s and run
+in Java streams; what comes back is one list or one text.
+
+Iterating a Java collection in Python is no way either: Py4J ends the loop by a Java exception, which
+PySpark inspects for 20 ms. `items` asks for an array instead.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Collection, Sequence
+from typing import Any
+
+__all__ = ["Functions", "items"]
+
+# Never part of a location: Iceberg's own paths are URI-like.
+_SEPARATOR = "\n"
+
+
+def items(collection: Any) -> list[Any]:
+    """The elements of a Java collection."""
+    elements = collection.toArray()
+    return [elements[index] for index in range(len(elements))]
+
+
+def _class(java_class: Any) -> Any:
+    return java_class._java_lang_class  # noqa: SLF001
+
+
+class Functions:
+    """The few functions that the adapter needs. Made once for a JVM: each costs tens of calls."""
+
+    def __init__(self, jvm: Any, gateway: Any) -> None:
+        api = jvm.org.apache.iceberg
+        self._gateway = gateway
+        self._handles = jvm.java.lang.invoke.MethodHandles
+        self._proxies = jvm.java.lang.invoke.MethodHandleProxies
+        self._type = jvm.java.lang.invoke.MethodType.methodType
+        self._lookup = self._handles.publicLookup()
+        self._streams = jvm.java.util.stream.StreamSupport
+        self._spliterators = jvm.java.util.Spliterators
+        self._collectors = jvm.java.util.stream.Collectors
+        self._separator = jvm.java.util.regex.Pattern.compile(_SEPARATOR)
+        self._object = _class(jvm.java.lang.Object)
+        self._long = jvm.java.lang.Long.TYPE
+        self._function = _class(jvm.java.util.function.Function)
+        text, content = _class(jvm.java.lang.String), _class(api.ContentFile)
+        deletes = _class(api.DeleteFile)
+        file = self._method(_class(api.ContentScanTask), "file", content)
+        location = self._method(content, "location", text)
+        count = self._method(content, "recordCount", self._long)
+        self._task_path = self._then(file, location)
+        self._path_of_file = self._as(self._function, location)
+        self._path_of_task = self._as(self._function, self._task_path)
+        to_long = _class(jvm.java.util.function.ToLongFunction)
+        self._rows_of_task = self._as(to_long, self._then(file, count))
+        referenced = self._lookup.findStatic(
+            _class(api.util.ContentFileUtil), "referencedDataFileLocation", self._type(text, deletes)
+        )
+        self._referenced = self._as(self._function, referenced)
+        self._rows_of_file = self._as(to_long, count)
+        is_vector = self._lookup.findStatic(
+            _class(api.util.ContentFileUtil), "isDV", self._type(jvm.java.lang.Boolean.TYPE, deletes)
+        )
+        self._is_vector = self._as(_class(jvm.java.util.function.Predicate), is_vector)
+        java_list = _class(jvm.java.util.List)
+        task_deletes = self._method(_class(api.FileScanTask), "deletes", java_list)
+        stream = self._method(
+            _class(jvm.java.util.Collection), "stream", _class(jvm.java.util.stream.Stream)
+        ).asType(self._type(_class(jvm.java.util.stream.Stream), java_list))
+        self._stream_of_deletes = self._as(self._function, self._then(task_deletes, stream))
+        described = self._lookup.findStatic(text, "valueOf", self._type(text, self._object))
+        # Cast: the handle of valueOf takes any object, the one before it gives a list.
+        described = described.asType(self._type(text, java_list))
+        # Each dot of a Java name is a call, so what is used for every commit is looked up once.
+        util, boolean = jvm.java.util, jvm.java.lang.Boolean.TYPE
+        self._predicate = _class(util.function.Predicate)
+        self._get = self._method(_class(util.Map), "get", self._object, self._object)
+        made = _class(api.io.InputFile)
+        self._input_file = self._method(_class(api.io.FileIO), "newInputFile", made, deletes)
+        self._contains = self._method(_class(util.Set), "contains", boolean, self._object)
+        self._text_to_boolean = self._type(boolean, text)
+        self._array_list, self._arrays = util.ArrayList, util.Arrays
+        self._long_stream, self._bytes = util.stream.LongStream, jvm.java.nio.ByteBuffer
+        self._long_array_of, self._iterable = jvm.long, api.io.CloseableIterable
+        self._position_deletes = api.deletes.Deletes
+        self._described_deletes = self._as(self._function, self._then(task_deletes, described))
+
+    # -- lists of files ---------------------------------------------------------------------------
+
+    def tasks(self, planned: Any, paths: Collection[str] | None = None) -> Any:
+        """The file tasks of an iterable as a Java list; only those of `paths` when given."""
+        stream = self._stream(planned)
+        if paths is None:
+            return stream.toList()
+        return stream.filter(self._among(paths)).toList()
+
+    def no_tasks(self) -> Any:
+        """An empty Java list."""
+        return self._array_list()
+
+    def task_paths(self, tasks: Any) -> list[str]:
+        """Paths of the data files of a Java list of tasks, in its order."""
+        return self._texts(tasks.stream().map(self._path_of_task))
+
+    def task_deletes(self, tasks: Any) -> list[str]:
+        """What is deleted from each task, as texts that are equal only for equal delete files."""
+        return self._texts(tasks.stream().map(self._described_deletes))
+
+    def task_rows(self, tasks: Any) -> int:
+        """Rows in the data files of the tasks, deleted ones included."""
+        return int(tasks.stream().mapToLong(self._rows_of_task).sum())
+
+    def only_vectors(self, tasks: Any) -> bool:
+        """Whether nothing but deletion vectors deletes from these tasks."""
+        return bool(self._deletes(tasks).allMatch(self._is_vector))
+
+    def deleted_rows(self, tasks: Any) -> int:
+        """Rows that the delete files of the tasks name."""
+        return int(self._deletes(tasks).mapToLong(self._rows_of_file).sum())
+
+    def paths(self, files: Any) -> list[str]:
+        """Locations of an iterable of data or delete files."""
+        return self._texts(self._stream(files).map(self._path_of_file))
+
+    def referenced(self, delete_files: Any) -> list[str | None]:
+        """The one data file that each delete file is about; None where it may be about several."""
+        found = self._texts(self._stream(delete_files).map(self._referenced))
+        return [None if path == "null" else path for path in found]
+
+    # -- values for Iceberg's own code ------------------------------------------------------------
+
+    def entries(self, java_map: Any) -> Any:
+        """A `Function` that looks its argument up in a Java map."""
+        return self._as(self._function, self._get.bindTo(java_map))
+
+    def input_files(self, io: Any) -> Any:
+        """A `Function` from a delete file to the file to read."""
+        return self._as(self._function, self._input_file.bindTo(io))
+
+    def positions(self, numbers: Sequence[int]) -> Any:
+        """A `PositionDeleteIndex` of these positions."""
+        sent = array.array("q", numbers)
+        sent.byteswap()
+        longs = self._gateway.new_array(self._long_array_of, len(numbers))
+        self._bytes.wrap(sent.tobytes()).asLongBuffer().get(longs)
+        boxed = self._long_stream.of(longs).boxed().toList()
+        # Not `withNoopClose`: of its two forms, one for a value and one for many, Py4J takes either.
+        iterable = self._iterable.combine(boxed, self._iterable.empty())
+        return self._position_deletes.toPositionIndex(iterable)
+
+    def numbers(self, index: Any) -> list[int]:
+        """The positions of a `PositionDeleteIndex`, ascending."""
+        collected = self._long_stream.builder()
+        index.forEach(collected)
+        text = str(self._arrays.toString(collected.build().toArray()))[1:-1]
+        return [int(number) for number in text.split(",")] if text else []
+
+    def strings(self, texts: Collection[str]) -> Any:
+        """A Java list of texts without line ends, in one call."""
+        return self._split(texts).toList()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _deletes(self, tasks: Any) -> Any:
+        return tasks.stream().flatMap(self._stream_of_deletes)
+
+    def _among(self, paths: Collection[str]) -> Any:
+        wanted = self._split(paths).collect(self._collectors.toSet())
+        test = self._contains.bindTo(wanted).asType(self._text_to_boolean)
+        return self._as(self._predicate, self._then(self._task_path, test))
+
+    def _split(self, texts: Collection[str]) -> Any:
+        # Splitting the empty text gives one empty text, which is nobody's path.
+        return self._separator.splitAsStream(_SEPARATOR.join(texts))
+
+    def _texts(self, stream: Any) -> list[str]:
+        text = str(stream.collect(self._collectors.joining(_SEPARATOR)))
+        return text.split(_SEPARATOR) if text else []
+
+    def _stream(self, iterable: Any) -> Any:
+        # The default method `Iterable.spliterator` is invisible to Py4J.
+        return self._streams.stream(self._spliterators.spliteratorUnknownSize(iterable.iterator(), 0), False)
+
+    def _method(self, owner: Any, name: str, returned: Any, *argument: Any) -> Any:
+        return self._lookup.findVirtual(owner, name, self._type(returned, *argument))
+
+    def _then(self, first: Any, second: Any) -> Any:
+        return self._handles.filterReturnValue(first, second)
+
+    def _as(self, interface: Any, handle: Any) -> Any:
+        return self._proxies.asInterfaceInstance(interface, handle)

@@ -1,0 +1,60 @@
+"""The refresh policy of a view: its table property, else the project's setting."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import Dataset, DatasetKind
+from tautochrone.model.refresh import RefreshPolicy
+
+__all__ = ["POLICY_HINT", "POLICY_PROPERTY", "check_policies", "parse_policy", "policy_of"]
+
+POLICY_PROPERTY = "tautochrone.refresh-policy"
+POLICY_HINT = f"policies are {', '.join(RefreshPolicy)}"
+
+
+def parse_policy(text: str) -> RefreshPolicy:
+    """A policy by its name; case does not matter.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+    return RefreshPolicy(text.strip().lower())
+
+
+def policy_of(dataset: Dataset, default: RefreshPolicy) -> RefreshPolicy:
+    """The policy of a dataset that `check_policies` let through."""
+    text = dataset.properties.get(POLICY_PROPERTY)
+    return default if text is None else parse_policy(text)
+
+
+def check_policies(datasets: Iterable[Dataset]) -> None:
+    """Refuse what would be ignored without a word: wrong values, wrong kinds, near misses of the name.
+
+    Raises:
+        DefinitionError: `INVALID_REFRESH_POLICY`, with `file:line`.
+    """
+    for dataset in datasets:
+        for key, value in dataset.properties.items():
+            if key.startswith("tautochrone.") and key != POLICY_PROPERTY:
+                if difflib.get_close_matches(key.lower(), [POLICY_PROPERTY], cutoff=0.9):
+                    raise _refusal(dataset, f"has a property '{key}'", f"Did you mean '{POLICY_PROPERTY}'?")
+                continue
+            if key != POLICY_PROPERTY:
+                continue
+            if dataset.kind is not DatasetKind.MATERIALIZED_VIEW:
+                words = f"is a {dataset.kind} and has no '{POLICY_PROPERTY}'"
+                raise _refusal(dataset, words, "Only materialized views are refreshed.")
+            try:
+                parse_policy(value)
+            except ValueError as error:
+                words = f"has '{POLICY_PROPERTY}' = '{value}', which is no policy"
+                raise _refusal(dataset, words, POLICY_HINT) from error
+
+
+def _refusal(dataset: Dataset, words: str, hint: str) -> DefinitionError:
+    return DefinitionError(
+        "INVALID_REFRESH_POLICY", f"Dataset {dataset.name} {words}", location=str(dataset.location), hint=hint
+    )

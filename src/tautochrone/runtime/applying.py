@@ -1,0 +1,129 @@
+"""Putting a view's change into its table: finding the rows to remove, checking, one commit."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as sf
+
+from tautochrone.errors import RefreshError
+from tautochrone.model.names import TableName
+
+__all__ = ["find_rows"]
+
+_LITERALS = 1000
+_PRUNING_COLUMNS = 3
+_ROW, _GONE, _EXACT = "__taut_row", "__taut_gone", "__taut_exact"
+_TOLERANCE = 1e-9
+
+
+def find_rows(
+    stored: DataFrame, table: TableName, deletes: DataFrame, count: int
+) -> Mapping[str, Sequence[int]]:
+    """Where the rows to remove are: data file → positions, one per copy.
+
+    A row is found by all of its values, as in `GROUP BY`, floats also when they are off by rounding. Values
+    of a few columns go into the read as literals, so that files without them are not opened.
+
+    Args:
+        stored: the view's rows with `_file` and `_pos`.
+        deletes: rows of the view, one per copy, small enough to be broadcast.
+        count: how many they are.
+
+    Raises:
+        RefreshError: `REFRESH_INCONSISTENT`, the view does not hold a row that it should lose.
+    """
+    names = deletes.columns
+    for condition in _literals(deletes):
+        stored = stored.where(condition)
+    wanted = deletes.groupBy(*(f"`{name}`" for name in names)).agg(sf.count(sf.lit(1)).alias(_GONE))
+    keys = [f"__taut_{place}" for place in range(len(names))]
+    renamed = wanted.toDF(*keys, _GONE).withColumn(_ROW, sf.monotonically_increasing_id())
+    same, exact = sf.lit(True), sf.lit(True)
+    for key, (name, kind) in zip(keys, deletes.dtypes, strict=True):
+        ours, theirs = stored[f"`{name}`"], renamed[key]
+        if kind in ("double", "float"):
+            exact = exact & ours.eqNullSafe(theirs)
+            same = same & _close(ours, theirs)
+        else:
+            same = same & ours.eqNullSafe(theirs)
+    found = (
+        stored.join(sf.broadcast(renamed), same, "inner")
+        .select(_ROW, _GONE, exact.alias(_EXACT), "_file", "_pos")
+        .collect()
+    )
+    places = _assigned(found)
+    held = sum(len(positions) for positions in places.values())
+    if held != count:
+        raise RefreshError(
+            "REFRESH_INCONSISTENT",
+            f"{table} should lose {count} rows and holds only {held} of them",
+            hint="its old version stays; rebuild it with --full-refresh, and please report the query",
+            sqlstate="XX000",
+        )
+    return places
+
+
+def _close(ours: Column, theirs: Column) -> Column:
+    """Equal, or as near as sums of floats in another order may be."""
+    near = sf.abs(ours - theirs) <= sf.lit(_TOLERANCE) * sf.greatest(sf.abs(ours), sf.abs(theirs))
+    return ours.eqNullSafe(theirs) | sf.coalesce(near, sf.lit(False))
+
+
+def _assigned(found: Sequence[Row]) -> dict[str, list[int]]:
+    """One stored copy for each row to remove, exact ones first."""
+    left: dict[int, int] = {}
+    taken: set[tuple[str, int]] = set()
+    places: dict[str, list[int]] = {}
+    for row in sorted(found, key=lambda row: (not row[_EXACT], row["_file"], row["_pos"])):
+        place = row["_file"], row["_pos"]
+        missing = left.setdefault(row[_ROW], row[_GONE])
+        if missing and place not in taken:
+            left[row[_ROW]] = missing - 1
+            taken.add(place)
+            places.setdefault(row["_file"], []).append(row["_pos"])
+    return places
+
+
+def _literals(deletes: DataFrame) -> list[str]:
+    """Conditions `column IN (…)` for the columns with the fewest values that have SQL literals."""
+    kinds = [(name, kind) for name, kind in deletes.dtypes if _suits(kind)]
+    if not kinds:
+        return []
+    rows = deletes.select(*(f"`{name}`" for name, _ in kinds)).collect()
+    found = []
+    for place, (name, kind) in enumerate(kinds):
+        values = {row[place] for row in rows}
+        if len(values) <= _LITERALS:
+            found.append((len(values), f"`{name}`", kind, values))
+    found.sort(key=lambda entry: entry[0])
+    return [_in(name, kind, values) for _, name, kind, values in found[:_PRUNING_COLUMNS]]
+
+
+def _suits(kind: str) -> bool:
+    return kind in ("tinyint", "smallint", "int", "bigint", "string", "date") or kind.startswith("decimal")
+
+
+def _in(name: str, kind: str, values: set[Any]) -> str:
+    texts = [_text(value, kind) for value in values if value is not None]
+    parts = [f"{name} IN ({', '.join(texts)})"] if texts else []
+    if None in values:
+        parts.append(f"{name} IS NULL")
+    return " OR ".join(parts)
+
+
+def _text(value: Any, kind: str) -> str:
+    match value:
+        case str():
+            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+            return f"'{escaped}'"
+        case dt.date():
+            return f"DATE '{value.isoformat()}'"
+        case decimal.Decimal():
+            return f"CAST({value:f}BD AS {kind})"
+        case _:
+            return f"CAST({value} AS {kind})"

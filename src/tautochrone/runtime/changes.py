@@ -1,0 +1,80 @@
+"""What changed in tables between two versions, for everybody who refreshes from it.
+
+A view's change was just computed by its own refresh, so views that read it in the same run get it from
+here; any other change is read from the files that differ between the versions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from tautochrone.model.lake import ChangeKind, RowChange
+from tautochrone.model.names import TableName, Version
+from tautochrone.runtime.job import Job
+from tautochrone.spark.engine import TableDelta
+
+__all__ = ["Changes"]
+
+_KEPT = 64
+
+
+class Changes:
+    """Safe to use from the threads of one run."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._lock = threading.Lock()
+        self._told: OrderedDict[tuple[TableName, Version, Version], TableDelta] = OrderedDict()
+        self._read: OrderedDict[tuple[TableName, Version, Version], RowChange] = OrderedDict()
+
+    def tell(self, table: TableName, old: Version, new: Version, delta: TableDelta) -> None:
+        """Keep a change for the views downstream; the oldest ones are forgotten."""
+        with self._lock:
+            self._told[table, old, new] = delta
+            while len(self._told) > _KEPT:
+                self._told.popitem(last=False)
+
+    def delta(self, table: TableName, old: Version, new: Version) -> TableDelta | None:
+        """The change of a table; None when no row changed.
+
+        Raises:
+            LakeError: the chain between the versions cannot be proven.
+        """
+        if old == new:
+            return None
+        with self._lock:
+            told = self._told.get((table, old, new))
+        if told is not None:
+            return told
+        found = self._rows(table, old, new)
+        if found.added is None and found.removed is None:
+            return None
+        return TableDelta(found.added, found.removed, found.rows)
+
+    def size(self, table: TableName, old: Version, new: Version) -> int | None:
+        """Upper bound of the rows that changed; None when nobody knows."""
+        if old == new:
+            return 0
+        with self._lock:
+            told = self._told.get((table, old, new))
+        if told is not None:
+            return told.rows
+        lake_table = self._job.tables.get(table) or self._job.lake.load(table)
+        if lake_table.change_between(old, new).kind is ChangeKind.UNKNOWN:
+            return None
+        return self._rows(table, old, new).rows
+
+    def _rows(self, table: TableName, old: Version, new: Version) -> RowChange:
+        key = (table, old, new)
+        with self._lock:
+            known = self._read.get(key)
+        if known is not None:
+            return known
+        lake_table = self._job.tables.get(table) or self._job.lake.load(table)
+        found = lake_table.changed_rows(self._job.base, old, new)
+        with self._lock:
+            self._read[key] = found
+            while len(self._read) > _KEPT:
+                self._read.popitem(last=False)
+        return found

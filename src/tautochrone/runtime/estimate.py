@@ -1,0 +1,220 @@
+"""What a refresh would cost in each mode. Pure arithmetic over row counts and this view's own history.
+
+Two sources of knowledge are blended. A static model knows only row counts: computing everything costs a
+fixed part and the rows that are read; following a change costs a fixed part and `AMPLIFICATION` times the
+share of the rows that the change touches, so that above a fifth computing everything wins. Measured
+durations know the machine and the query. Their weight grows with the number of runs and after `ENOUGH` of
+them the model only says how a change larger than those measured would differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from tautochrone.model.refresh import Refresh, RefreshMode, RefreshPolicy
+
+__all__ = ["Decision", "Estimate", "Facts", "InputFacts", "decide", "estimate"]
+
+AMPLIFICATION = 5.0
+"""A changed row costs this many times a row of a full computation: it is joined, grouped and looked up on
+both sides. Its inverse is the share of changed rows from which on a full computation is cheaper."""
+
+FIXED_MS = 600.0
+"""Planning, the smallest Spark jobs and one commit; about the same for both ways."""
+
+READ_MS_PER_ROW = 0.0004
+WRITE_MS_PER_ROW = 0.001
+"""Warm, on two cores."""
+
+ENOUGH = 3
+NEWEST = 5
+"""So many of the newest runs of a kind count: machines and data change."""
+
+RECENT = 20
+"""Runs further back weigh as one: the way not taken is tried again now and then, but not one that was
+far too dear."""
+
+TOLERANCE = 1.1
+"""Following the change leaves less to do downstream and less history to store, so it wins near ties; a
+full computation must not be beaten by more than 1.2x, and estimates err."""
+
+NOISE_MS = 50.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFacts:
+    """One changed input: upper bound of changed rows and its row count now; None when unknown."""
+
+    name: str
+    changed_rows: int | None
+    rows: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known before a refresh.
+
+    Attributes:
+        changed: the inputs that changed.
+        unchanged_rows: rows of the other inputs together; None when unknown.
+        view_rows: rows of the view as it stands; None when unknown.
+        obstacles: why the plan, or nodes of it, cannot follow a change; empty when all can.
+        history: refreshes of the same definition, newest first.
+    """
+
+    changed: tuple[InputFacts, ...]
+    unchanged_rows: int | None = 0
+    view_rows: int | None = None
+    obstacles: tuple[str, ...] = ()
+    history: tuple[Refresh, ...] = ()
+
+    @property
+    def delta_rows(self) -> int:
+        """Upper bound of the rows that changed, as far as it is known."""
+        return sum(part.changed_rows or 0 for part in self.changed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Expected durations of both ways, and in how far each was measured.
+
+    Attributes:
+        incremental_ms, full_ms: wall time.
+        share: of all rows below the view, the part that the change may touch; None when unknown.
+        incremental_runs, full_runs: how many measured runs they rest on.
+    """
+
+    incremental_ms: int
+    full_ms: int
+    share: float | None
+    incremental_runs: int = 0
+    full_runs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A mode, the reason in words, and what it was based on (None: there was nothing to weigh)."""
+
+    mode: RefreshMode
+    reason: str
+    estimate: Estimate | None = field(default=None)
+
+    @property
+    def expected_ms(self) -> int | None:
+        """What the chosen way is expected to take."""
+        if self.estimate is None:
+            return None
+        incremental = self.mode is RefreshMode.INCREMENTAL
+        return self.estimate.incremental_ms if incremental else self.estimate.full_ms
+
+
+def decide(policy: RefreshPolicy, facts: Facts) -> Decision:
+    """Choose for a view whose definition did not change and some input did.
+
+    `incremental_strict` with obstacles still answers `DIFF`; the caller refuses it.
+    """
+    found = estimate(facts)
+    if policy is RefreshPolicy.FULL:
+        return Decision(mode=RefreshMode.FULL, reason="its refresh policy is full", estimate=found)
+    if facts.obstacles:
+        return Decision(mode=RefreshMode.DIFF, reason="; ".join(facts.obstacles), estimate=found)
+    words = _words(facts, found)
+    if policy is not RefreshPolicy.AUTO:
+        reason = f"its refresh policy is {policy}; {words}"
+        return Decision(mode=RefreshMode.INCREMENTAL, reason=reason, estimate=found)
+    dearer = found.incremental_ms > max(found.full_ms * TOLERANCE, found.full_ms + NOISE_MS)
+    mode = RefreshMode.FULL if dearer else RefreshMode.INCREMENTAL
+    return Decision(mode=mode, reason=words, estimate=found)
+
+
+def estimate(facts: Facts) -> Estimate:
+    """Both ways' expected durations."""
+    share = _share(facts)
+    work = _work_ms(facts)
+    # Nobody knows how much changed: as dear as computing everything, so that measurements decide.
+    incremental = FIXED_MS + (1.0 if share is None else AMPLIFICATION * share) * work
+    full = FIXED_MS + work
+    past = list(enumerate(facts.history))
+    followed = [
+        (age, run.duration_ms + max(0.0, incremental - _static_ms(run.delta_rows, facts, work)))
+        for age, run in past
+        if _followed(run)
+    ]
+    computed = [(age, float(run.duration_ms)) for age, run in past if _computed_all(run)]
+    return Estimate(
+        incremental_ms=round(_blend(incremental, followed)),
+        full_ms=round(_blend(full, computed)),
+        share=share,
+        incremental_runs=_runs(followed),
+        full_runs=_runs(computed),
+    )
+
+
+def _share(facts: Facts) -> float | None:
+    """The part of the rows that the change may touch. Half of a small input may meet half of a large one,
+    so the shares of the inputs count and not their rows."""
+    untouched = 1.0
+    for part in facts.changed:
+        if part.changed_rows is None or part.rows is None:
+            return None
+        untouched *= 1.0 - min(1.0, part.changed_rows / max(part.rows, part.changed_rows, 1))
+    return 1.0 - untouched
+
+
+def _work_ms(facts: Facts) -> float:
+    read = sum(part.rows or 0 for part in facts.changed) + (facts.unchanged_rows or 0)
+    return read * READ_MS_PER_ROW + (facts.view_rows or 0) * WRITE_MS_PER_ROW
+
+
+def _static_ms(delta_rows: int, facts: Facts, work: float) -> float:
+    """What the model says for an earlier run, of which only the number of changed rows is known."""
+    rows = sum(part.rows or 0 for part in facts.changed)
+    return FIXED_MS + AMPLIFICATION * min(1.0, delta_rows / max(rows, 1)) * work
+
+
+def _runs(measured: Sequence[tuple[int, float]]) -> int:
+    """How many runs of (age, ms) count."""
+    return max(sum(age < RECENT for age, _ in measured[:NEWEST]), min(1, len(measured)))
+
+
+def _blend(static: float, measured: Sequence[tuple[int, float]]) -> float:
+    """Between model and measurement, geometrically: one cold run must not hide a cheap way for ever."""
+    if not measured:
+        return static
+    weight = min(_runs(measured), ENOUGH) / ENOUGH
+    return float(static ** (1.0 - weight) * max(1.0, median(ms for _, ms in measured[:NEWEST])) ** weight)
+
+
+def _computed_all(run: Refresh) -> bool:
+    """It evaluated the whole query; in an incremental one `DIFF` is the worst of several nodes."""
+    whole = not run.nodes or [node.node for node in run.nodes] == ["query"]
+    return run.mode is RefreshMode.FULL or (run.mode is RefreshMode.DIFF and whole)
+
+
+def _followed(run: Refresh) -> bool:
+    return run.mode in (RefreshMode.INCREMENTAL, RefreshMode.DIFF) and not _computed_all(run)
+
+
+def _words(facts: Facts, found: Estimate) -> str:
+    parts = ", ".join(_changed(part) for part in facts.changed)
+    incremental = f"incremental {_seconds(found.incremental_ms)} {_how(found.incremental_runs)}"
+    full = f"full {_seconds(found.full_ms)} {_how(found.full_runs)}"
+    return f"{parts}; {incremental}, {full}"
+
+
+def _changed(part: InputFacts) -> str:
+    if part.changed_rows is None or part.rows is None:
+        return f"{part.name} changed"
+    share = 100 * min(1.0, part.changed_rows / max(part.rows, part.changed_rows, 1))
+    text = "less than 0.01" if 0 < share < 0.01 else f"{share:.2g}" if share < 10 else f"{share:.0f}"
+    return f"{text} % of {part.name} changed"
+
+
+def _how(runs: int) -> str:
+    return "measured" if runs >= ENOUGH else "expected"
+
+
+def _seconds(duration_ms: int) -> str:
+    return f"{duration_ms / 1000:.1f} s"

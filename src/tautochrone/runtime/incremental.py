@@ -1,0 +1,210 @@
+"""A refresh that follows the change: delta of the inputs, through the query's plan, into the view.
+
+    1. differentiate the plan     2. hold the nodes against the policy     3. find the rows to remove
+    4. commit the states          5. commit the view, whose note names the states' versions
+
+A crash before 5 leaves the view as it was; the next refresh rolls the states back to what it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.algebra.delta import Change, Differentiator
+from tautochrone.algebra.plan import Aggregate, Kept, Moment, Scan, walk
+from tautochrone.algebra.rules import RULES
+from tautochrone.algebra.rules.aggregate import state_of
+from tautochrone.algebra.rules.top import top_state_of
+from tautochrone.model.lake import CommitNote, Fork, LakeTable, Staged
+from tautochrone.model.names import TableName, Version
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
+from tautochrone.runtime.applying import find_rows
+from tautochrone.runtime.changes import Changes
+from tautochrone.runtime.choose import Choice, require_incremental
+from tautochrone.runtime.job import Job
+from tautochrone.runtime.states import States
+from tautochrone.spark.catalyst import Catalyst
+from tautochrone.spark.engine import Inputs, SparkEngine, TableDelta
+from tautochrone.spark.evaluate import activate, dataframe_of_plan
+from tautochrone.spark.frontend import View
+from tautochrone.spark.plans import analysed
+from tautochrone.spark.tuning import tuned
+
+__all__ = ["IncrementalRefresh"]
+
+
+_MANY = 10_000_000
+
+
+@dataclass(slots=True)
+class IncrementalRefresh:
+    """One view's way from the versions that its note names to those of the target.
+
+    `note` is what the commit will say; `session` is the view's own.
+    """
+
+    job: Job
+    table: LakeTable
+    fork: Fork
+    planned: View
+    note: CommitNote
+    inputs: Mapping[TableName, Version]
+    changes: Changes
+    session: SparkSession
+
+    def refresh(self, choice: Choice) -> tuple[Version, Refresh]:
+        """Follow the change.
+
+        Raises:
+            RefreshError: the policy forbids a node's mode; the view lacks a row that it should lose.
+        """
+        activate(self.session)
+        rows = sum(self._row_count(table) for table in self.planned.tables)
+        with tuned(self.session, delta_rows=choice.delta_rows, input_rows=rows):
+            return self._refresh(choice)
+
+    def _refresh(self, choice: Choice) -> tuple[Version, Refresh]:
+        states = States(self.job, self.table.name, self.planned, self.fork)
+        engine = self._engine(states.rows)
+        at = Differentiator(engine, RULES, states=states.numbers())
+        change = at.kept(self.planned.plan)
+        nodes = tuple(dict.fromkeys(at.nodes))
+        require_incremental(self.job, self.table.name, choice.policy, nodes)
+        local = engine.small
+        updates = {number: engine.frame_of(kept) for number, kept in at.updates.items()}
+        added, removed = self._parts(engine, change)
+        places: Mapping[str, Sequence[int]] = {}
+        if removed is not None:
+            frame, count = removed
+            places = find_rows(self._stored_rows(frame.columns), self.table.name, frame, count)
+        staged = [self.table.stage(self.fork, added[0], local=local)] if added is not None else []
+        note = replace(self.note, companions=states.write(updates, self.note, local=local))
+        version = self._commit(staged, places, note)
+        rows_in, rows_out = (0 if part is None else part[1] for part in (added, removed))
+        if rows_in or rows_out:
+            delta = TableDelta(
+                None if added is None else added[0],
+                None if removed is None else removed[0],
+                rows_in + rows_out,
+            )
+            self.changes.tell(self.table.name, self.fork.version, version, delta)
+        return version, self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
+
+    def build(self) -> tuple[DataFrame, Mapping[str, str]]:
+        """All rows of the view at the target, and its states, for a build as a whole.
+
+        Each state is computed from those below it and the rows from all of them. Sums of floats depend on
+        their order: rows and states must come from the same sums, to the bit, or a refresh would later look
+        for old rows that are not quite there.
+        """
+        activate(self.session)
+        states = States(self.job, self.table.name, self.planned, self.fork)
+        built: dict[int, Version] = {}
+        engine = self._engine(lambda number: states.rows_at(number, built[number]), lambda _table: None)
+        for node in states.nodes:
+            at = Differentiator(engine, RULES, states=frozenset(built))
+            rows = at.new(node.child)
+            plan = state_of(node, rows, at) if isinstance(node, Aggregate) else top_state_of(node, rows)
+            built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.note)
+        at = Differentiator(engine, RULES, states=frozenset(built))
+        frame = engine.lowering.frame(at.new(self.planned.plan)).toDF(*self._names())
+        return frame, states.companions(built)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _stored_rows(self, names: Sequence[str]) -> DataFrame:
+        rows = self.table.read(self.job.base, self.fork.version)
+        chosen = rows.select(*(f"`{name}`" for name in names), "_file", "_pos")
+        # In the view's own session, whose settings suit the size of the change.
+        return dataframe_of_plan(self.session, analysed(chosen))
+
+    def _names(self) -> list[str]:
+        return [field.name for field in self.job.graph.schemas[self.table.name].fields]
+
+    def _engine(
+        self,
+        stored: Callable[[int], DataFrame],
+        delta: Callable[[TableName], TableDelta | None] | None = None,
+    ) -> SparkEngine:
+        old = {} if self.fork.note is None else self.fork.note.inputs
+        frames: dict[tuple[TableName, Moment], DataFrame] = {}
+
+        def version(table: TableName, moment: Moment) -> Version:
+            return Version(old[str(table)]) if moment is Moment.OLD else self.inputs[table]
+
+        def read(table: TableName, moment: Moment) -> DataFrame:
+            at = version(table, moment)
+            if (table, moment) not in frames:
+                frames[table, moment] = self._lake(table).read(self.job.base, at)
+            return frames[table, moment]
+
+        def change(table: TableName) -> TableDelta | None:
+            return self.changes.delta(table, version(table, Moment.OLD), version(table, Moment.NEW))
+
+        inputs = Inputs(read=read, delta=delta or change, rows=_once(self._row_count), stored=stored)
+        scans = tuple(node for node in walk(self.planned.plan) if isinstance(node, Scan))
+        return SparkEngine(Catalyst(self.session), self.planned.attributes, inputs, scans)
+
+    def _row_count(self, table: TableName) -> int:
+        """About how many rows an input has at the target; many when it does not tell."""
+        count = self._lake(table).row_count(self.inputs[table])
+        return _MANY if count is None else count
+
+    def _lake(self, name: TableName) -> LakeTable:
+        return self.job.tables.get(name) or self.job.lake.load(name)
+
+    def _parts(
+        self, engine: SparkEngine, change: Change
+    ) -> tuple[tuple[DataFrame, int] | None, tuple[DataFrame, int] | None]:
+        """Rows to add and rows to remove, with the view's column names, each None when there are none."""
+        if change.plan is None:
+            return None, None
+        assert isinstance(change.plan, Kept)
+        frame = engine.frame_of(change.plan).toDF(*self._names(), "__taut_weight")
+        found: list[tuple[DataFrame, int] | None] = []
+        for sign in (1, -1):
+            chosen = frame.where(f"__taut_weight = {sign}").drop("__taut_weight")
+            plan, rows = engine.hold(chosen)
+            found.append((dataframe_of_plan(self.session, plan), rows) if rows else None)
+        return found[0], found[1]
+
+    def _commit(
+        self, staged: Sequence[Staged], places: Mapping[str, Sequence[int]], note: CommitNote
+    ) -> Version:
+        if places:
+            return self.table.apply(self.fork, staged, places, note).version
+        if staged:
+            return self.table.commit_staged(self.fork, staged, note).version
+        # The inputs moved, the rows did not: said in the table too, so that a lost store can be rebuilt.
+        self.table.note_only(self.fork, note)
+        return self.fork.version
+
+    def _record(
+        self, choice: Choice, nodes: tuple[NodeRefresh, ...], delta_rows: int, rows_in: int, rows_out: int
+    ) -> Refresh:
+        mode = worst_mode(
+            [RefreshMode.APPEND if rows_out == 0 else RefreshMode.INCREMENTAL, *(n.mode for n in nodes)]
+        )
+        return Refresh(
+            mode=mode,
+            reason=choice.reason,
+            rows_inserted=rows_in,
+            rows_deleted=rows_out,
+            nodes=nodes,
+            estimate_ms=choice.estimate_ms,
+            delta_rows=choice.delta_rows or delta_rows,
+        )
+
+
+def _once(function: Callable[[TableName], int]) -> Callable[[TableName], int]:
+    known: dict[TableName, int] = {}
+
+    def answer(table: TableName) -> int:
+        if table not in known:
+            known[table] = function(table)
+        return known[table]
+
+    return answer

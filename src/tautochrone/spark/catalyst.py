@@ -1,0 +1,153 @@
+"""Small things that are done to Catalyst trees over Py4J: names of classes, sequences, rebuilding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import SparkSession
+
+from tautochrone.algebra.plan import ColumnId
+
+__all__ = ["Catalyst", "items", "kind"]
+
+
+def items(seq: JavaObject) -> Iterator[JavaObject]:
+    """The elements of a Scala sequence."""
+    for index in range(seq.size()):
+        yield seq.apply(index)
+
+
+def kind(node: JavaObject) -> str:
+    """The simple name of a node's class."""
+    return str(node.getClass().getSimpleName()).removesuffix("$")
+
+
+_CLASSES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+
+
+def _classes_of(jvm: Any) -> dict[str, Any]:
+    """Classes found so far in a JVM."""
+    return _CLASSES.setdefault(jvm, {})
+
+
+class Catalyst:
+    """Constructors of Catalyst trees for one session.
+
+    A column id is `c` and the number of Catalyst's `ExprId`, so an expression of the optimised plan stays
+    valid over any plan that gives attributes with the same numbers.
+
+    Every look-up of a class costs a message per part of its path, and a plan needs hundreds of nodes, so
+    classes are looked up once.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        jvm = session._jvm  # noqa: SLF001
+        assert jvm is not None
+        self.session = session
+        self.jvm: Any = jvm
+        self._classes: dict[str, Any] = _classes_of(jvm)
+
+    # -- classes ----------------------------------------------------------------------------------
+
+    def find(self, path: str) -> Any:
+        """A class below `org.apache.spark.sql`, or a Scala `object` when the path ends with `$`."""
+        if path not in self._classes:
+            found: Any = self.jvm.org.apache.spark.sql
+            for part in path.split("."):
+                found = getattr(found, part)
+            self._classes[path] = getattr(found, "MODULE$") if path.endswith("$") else found
+        return self._classes[path]
+
+    def logical(self, name: str) -> Any:
+        return self.find(f"catalyst.plans.logical.{name}")
+
+    def expression(self, name: str) -> Any:
+        return self.find(f"catalyst.expressions.{name}")
+
+    # -- Scala ------------------------------------------------------------------------------------
+
+    def seq(self, values: Iterable[JavaObject] = ()) -> JavaObject:
+        found = list(values)
+        if not found:
+            return self._empty
+        return self._to_seq(found)
+
+    @cached_property
+    def _to_seq(self) -> Any:
+        return self.jvm.org.apache.spark.api.python.PythonUtils.toSeq
+
+    @cached_property
+    def _empty(self) -> JavaObject:
+        return self._to_seq([])
+
+    @cached_property
+    def none(self) -> JavaObject:
+        return self.jvm.scala.Option.empty()
+
+    def some(self, value: Any) -> JavaObject:
+        return self._option.apply(value)
+
+    @cached_property
+    def _option(self) -> Any:
+        return self.jvm.scala.Option
+
+    @cached_property
+    def no_hint(self) -> JavaObject:
+        return self.logical("JoinHint").NONE()
+
+    # -- columns ----------------------------------------------------------------------------------
+
+    def id_of(self, attribute: JavaObject) -> ColumnId:
+        return ColumnId(f"c{attribute.exprId().id()}")
+
+    def new_id(self) -> tuple[ColumnId, JavaObject]:
+        """A column id that nobody has, and its `ExprId`."""
+        expr_id = self.expression("NamedExpression").newExprId()
+        return ColumnId(f"c{expr_id.id()}"), expr_id
+
+    def alias(self, expression: JavaObject, name: str, expr_id: JavaObject) -> JavaObject:
+        """`expression AS name` with a given `ExprId`."""
+        empty = self._empty
+        return self.expression("Alias")(expression, name, expr_id, empty, self.none, empty)
+
+    def ascending(self, attribute: JavaObject) -> JavaObject:
+        """`attribute ASC NULLS FIRST`."""
+        ascending, first = self.expression("Ascending$"), self.expression("NullsFirst$")
+        return self.expression("SortOrder")(attribute, ascending, first, self._empty)
+
+    def literal(self, value: Any) -> JavaObject:
+        """A literal of the type that the value has in Java."""
+        return self.expression("Literal$").apply(value)
+
+    def null(self, data_type: JavaObject) -> JavaObject:
+        return self.expression("Literal$").create(None, data_type)
+
+    # -- trees ------------------------------------------------------------------------------------
+
+    def rebuilt(
+        self, expression: JavaObject, replace: Callable[[JavaObject], JavaObject | None]
+    ) -> JavaObject:
+        """A copy of an expression in which `replace` answered for some nodes, topmost first."""
+        answer = replace(expression)
+        if answer is not None:
+            return answer
+        children = list(items(expression.children()))
+        if not children:
+            return expression
+        copies = [self.rebuilt(child, replace) for child in children]
+        if all(copy is child for copy, child in zip(copies, children, strict=True)):
+            return expression
+        return expression.withNewChildren(self.seq(copies))
+
+    def conjuncts(self, condition: JavaObject) -> list[JavaObject]:
+        """`a AND b AND c` as a list."""
+        if kind(condition) != "And":
+            return [condition]
+        return self.conjuncts(condition.left()) + self.conjuncts(condition.right())
+
+    def references(self, expression: JavaObject) -> frozenset[ColumnId]:
+        return frozenset(self.id_of(attribute) for attribute in items(expression.references().toSeq()))

@@ -1,0 +1,205 @@
+"""The algebra's engine on Spark: computes plans, holds small results on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame
+
+from tautochrone.algebra.delta import NOTHING, Change, signed
+from tautochrone.algebra.plan import (
+    ColumnId,
+    Consolidate,
+    Kept,
+    Moment,
+    Node,
+    Pad,
+    Rename,
+    Scan,
+    ScanAt,
+    Stored,
+    Union,
+    Weigh,
+    walk,
+)
+from tautochrone.model.names import TableName
+from tautochrone.spark.catalyst import Catalyst, items
+from tautochrone.spark.evaluate import dataframe_of_plan
+from tautochrone.spark.lowering import Columns, Lowering
+
+__all__ = ["Inputs", "SparkEngine", "TableDelta"]
+
+LOCAL_ROWS = 20_000
+"""Changes up to this size are held on the driver; plans over them need no shuffle, often no Spark job."""
+
+_LARGE_ROWS = 200_000
+"""Inputs above this size are worth a job that finds out which keys to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDelta:
+    """What was added to and removed from a table, each None when nothing was. `rows`: at most so many."""
+
+    added: DataFrame | None
+    removed: DataFrame | None
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """How an engine reads tables and states.
+
+    Attributes:
+        read: all rows of a table at a cut.
+        delta: its change between the cuts; None when it did not move.
+        rows: about how many rows a table has.
+        stored: the state of a stateful node: its rows with the state's columns in order, one per group.
+    """
+
+    read: Callable[[TableName, Moment], DataFrame]
+    delta: Callable[[TableName], TableDelta | None]
+    rows: Callable[[TableName], int]
+    stored: Callable[[int], DataFrame]
+
+
+@dataclass(slots=True)
+class SparkEngine:
+    """One refresh. See `algebra.delta.Engine`.
+
+    `delta_rows` counts the rows that the inputs' changes hold.
+    """
+
+    catalyst: Catalyst
+    attributes: Mapping[ColumnId, JavaObject]
+    inputs: Inputs
+    scans: tuple[Scan, ...]
+    delta_rows: int = 0
+    columns: Columns = field(init=False)
+    lowering: Lowering = field(init=False)
+    _deltas: dict[TableName, tuple[Kept, bool] | None] = field(default_factory=dict)
+    _small: bool = True
+
+    def __post_init__(self) -> None:
+        self.columns = Columns(self.catalyst, self.attributes)
+        self.lowering = Lowering(self.catalyst, self.columns, self._rows_at, self._stored)
+
+    # -- the protocol -----------------------------------------------------------------------------
+
+    def keep(self, plan: Node) -> Kept:
+        handle, rows = self.hold(self.lowering.frame(plan))
+        return Kept(columns=plan.columns, handle=handle, rows=rows)
+
+    def change_of(self, scan: Scan) -> Change:
+        found = self._delta(scan.table)
+        if found is None:
+            return NOTHING
+        kept, grows = found
+        names = self._names_of(scan.table)
+        used = tuple(column for column in scan.columns if column in scan.handle)
+        sources = tuple(kept.columns[names.index(self._name(column))] for column in used)
+        plan: Node = Rename(columns=signed(used), child=kept, sources=signed(sources))
+        if used != scan.columns:
+            nulls = tuple(column for column in scan.columns if column not in scan.handle)
+            plan = Pad(columns=signed(scan.columns), child=plan, nulls=nulls, like=scan)
+        return Change(plan, grows)
+
+    def fresh(self, like: ColumnId | None = None) -> ColumnId:  # noqa: ARG002
+        return self.columns.fresh()
+
+    def large(self, node: Node) -> bool:
+        return any(
+            self.inputs.rows(leaf.table) > _LARGE_ROWS for leaf in walk(node) if isinstance(leaf, Scan)
+        )
+
+    # -- inputs -----------------------------------------------------------------------------------
+
+    def _name(self, column: ColumnId) -> str:
+        return str(self.columns.attribute(column).name())
+
+    def _names_of(self, table: TableName) -> list[str]:
+        """Names of the columns that any occurrence of a table uses."""
+        used = (self._name(c) for scan in self.scans if scan.table == table for c in sorted(scan.handle))
+        return list(dict.fromkeys(used))
+
+    def _delta(self, table: TableName) -> tuple[Kept, bool] | None:
+        """A table's change, read once for all its occurrences, and whether it only holds new rows."""
+        if table not in self._deltas:
+            found = self.inputs.delta(table)
+            self._deltas[table] = None if found is None else self._read_delta(table, found)
+        return self._deltas[table]
+
+    def _read_delta(self, table: TableName, found: TableDelta) -> tuple[Kept, bool] | None:
+        if found.rows > LOCAL_ROWS:
+            self._small = False
+        names = self._names_of(table)
+        ids = tuple(self.fresh() for _ in names)
+        parts: list[Node] = []
+        for frame, sign in ((found.added, 1), (found.removed, -1)):
+            if frame is None:
+                continue
+            chosen = frame.select(*(f"`{name}`" for name in names))
+            plan = chosen._jdf.queryExecution().analyzed()  # noqa: SLF001
+            plain = Kept(columns=ids, handle=plan, rows=found.rows)
+            parts.append(Weigh(columns=signed(ids), child=plain, sign=sign))
+        if not parts:
+            return None
+        whole = parts[0] if len(parts) == 1 else Union(columns=signed(ids), inputs=tuple(parts))
+        grows = found.removed is None
+        kept = self.keep(whole if grows else Consolidate(columns=whole.columns, child=whole))
+        self.delta_rows += kept.rows
+        return (kept, grows) if kept.rows else None
+
+    def _rows_at(self, node: ScanAt) -> JavaObject:
+        scan = node.scan
+        frame = self.inputs.read(scan.table, node.moment)
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        output = dict(zip(frame.columns, items(plan.output()), strict=True))
+        named = []
+        for column in scan.columns:
+            attribute = output.get(self._name(column)) if column in scan.handle else None
+            if attribute is None:
+                named.append(self.columns.named(column, self.lowering.null_like(column)))
+                continue
+            named.append(self.columns.named(column, self._widened(column, attribute)))
+        return self.lowering.projected(named, plan)
+
+    def _widened(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
+        """An older version of the table may have had a narrower type."""
+        wanted = self.columns.attribute(column).dataType()
+        if attribute.dataType().sameType(wanted):
+            return attribute
+        mode = self.catalyst.expression("EvalMode").LEGACY()
+        return self.catalyst.expression("Cast")(attribute, wanted, self.catalyst.none, mode)
+
+    def _stored(self, node: Stored) -> JavaObject:
+        return self.lowering.bound(self.inputs.stored(node.of.number), node.columns)
+
+    # -- results ----------------------------------------------------------------------------------
+
+    @property
+    def small(self) -> bool:
+        """Whether results are held on the driver."""
+        return self._small
+
+    def frame_of(self, kept: Kept) -> DataFrame:
+        """A held result as a DataFrame, columns in order."""
+        return dataframe_of_plan(self.catalyst.session, kept.handle)
+
+    def hold(self, frame: DataFrame) -> tuple[JavaObject, int]:
+        """A plan over the computed rows, and how many there are.
+
+        Small results become a local relation: what is done with it row by row, Spark's optimiser
+        computes on the driver. Larger ones stay where they were computed.
+        """
+        if not self._small:
+            held = frame.localCheckpoint(eager=True)
+            return held._jdf.queryExecution().analyzed().newInstance(), int(held.count())  # noqa: SLF001
+        execution = frame._jdf.queryExecution()  # noqa: SLF001
+        rows = execution.executedPlan().executeCollect()
+        data = self.catalyst.jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
+        relation = self.catalyst.logical("LocalRelation")(
+            execution.analyzed().output(), data, False, self.catalyst.none
+        )
+        return relation.newInstance(), len(rows)

@@ -1,0 +1,264 @@
+"""Catalyst's aggregates, windows and limits in the algebra."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from py4j.java_gateway import JavaObject
+
+from tautochrone.algebra.plan import (
+    Aggregate,
+    Call,
+    CallKind,
+    ColumnId,
+    Node,
+    Select,
+    Top,
+    Window,
+)
+from tautochrone.spark.catalyst import items, kind
+
+if TYPE_CHECKING:
+    from tautochrone.spark.frontend import Translator
+
+__all__ = ["Groups"]
+
+_KINDS = {
+    "Count": CallKind.COUNT,
+    "Sum": CallKind.SUM,
+    "Average": CallKind.AVERAGE,
+    "Min": CallKind.MIN,
+    "Max": CallKind.MAX,
+}
+_INEXACT = ("double", "float")
+_NOT_SUMMED = ("interval", "void")
+_NOT_ORDERED = ("map", "variant", "interval")
+_ACCUMULATORS = {CallKind.SUM: 2, CallKind.AVERAGE: 2, CallKind.OTHER: 0}
+
+
+class Groups:
+    """The part of a `Translator` for nodes that look at many rows at once."""
+
+    def __init__(self, translator: Translator) -> None:
+        self._translator = translator
+        self._number = 0
+
+    # -- aggregates -------------------------------------------------------------------------------
+
+    def aggregate(self, plan: JavaObject) -> Node:
+        """GROUP BY, DISTINCT, and aggregates over everything."""
+        translator = self._translator
+        catalyst = translator.catalyst
+        child = translator.node(plan.child())
+        grouping = list(items(plan.groupingExpressions()))
+        child, keys = translator.computed(child, grouping)
+        computed = [
+            (expression, translator.attributes[key])
+            for expression, key in zip(grouping, keys, strict=True)
+            if kind(expression) != "AttributeReference"
+        ]
+        calls: list[JavaObject] = []
+
+        def replace(expression: JavaObject) -> JavaObject | None:
+            if kind(expression) == "AggregateExpression":
+                calls.append(expression)
+                return expression.resultAttribute()
+            return next((key for other, key in computed if other.semanticEquals(expression)), None)
+
+        named = []
+        for entry in items(plan.aggregateExpressions()):
+            if kind(entry) == "Alias":
+                named.append(
+                    catalyst.alias(
+                        catalyst.rebuilt(entry.child(), replace), str(entry.name()), entry.exprId()
+                    )
+                )
+            else:
+                named.append(entry)
+        unique = tuple(dict.fromkeys(keys))
+        return translator.projected(self._grouped(child, unique, calls), named)
+
+    def _grouped(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
+        inner = self._distinct(child, keys, calls)
+        if inner is not None:
+            child = inner
+            calls = [
+                call.copy(call.aggregateFunction(), call.mode(), False, call.filter(), call.resultId())
+                for call in calls
+            ]
+        self._number += 1
+        translated = tuple(self._call(call) for call in calls)
+        return Aggregate(
+            columns=(*keys, *(call.output for call in translated)),
+            child=child,
+            keys=keys,
+            calls=translated,
+            count=self._fresh("bigint"),
+            number=self._number,
+        )
+
+    def _distinct(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node | None:
+        """`f(DISTINCT x)` by group as f(x) over the distinct rows of group and x, so that each of the two
+        can follow a change by its own state."""
+        if not calls or not all(call.isDistinct() and call.filter().isEmpty() for call in calls):
+            return None
+        arguments = [list(items(call.aggregateFunction().children())) for call in calls]
+        first = arguments[0]
+        same = all(
+            len(other) == len(first) and all(a.semanticEquals(b) for a, b in zip(first, other, strict=True))
+            for other in arguments
+        )
+        if not same or any(kind(argument) != "AttributeReference" for argument in first):
+            return None
+        wanted = (*keys, *(self._translator.meet(argument) for argument in first))
+        columns = tuple(dict.fromkeys(wanted))
+        self._number += 1
+        return Aggregate(
+            columns=columns,
+            child=child,
+            keys=columns,
+            calls=(),
+            count=self._fresh("bigint"),
+            number=self._number,
+        )
+
+    def _call(self, handle: JavaObject) -> Call:
+        translator = self._translator
+        function = handle.aggregateFunction()
+        arguments = list(items(function.children()))
+        condition = handle.filter()
+        output = translator.meet(handle.resultAttribute())
+        found = _KINDS.get(kind(function), CallKind.OTHER)
+        if kind(function) == "First" and function.ignoreNulls() and condition.isDefined():
+            # What Spark makes of several DISTINCTs: one row per group carries the value, the filter finds it.
+            found = CallKind.MAX if "gid" in str(condition.get().toString()) else found
+        type_name = str(arguments[0].dataType().catalogString()) if arguments else ""
+        if handle.isDistinct() or (len(arguments) != 1 and found is not CallKind.MAX):
+            found = CallKind.OTHER
+        if found in (CallKind.SUM, CallKind.AVERAGE) and type_name.startswith(_NOT_SUMMED):
+            found = CallKind.OTHER
+        if found in (CallKind.MIN, CallKind.MAX) and type_name.startswith(_NOT_ORDERED):
+            found = CallKind.OTHER
+        if found in (CallKind.SUM, CallKind.AVERAGE) and str(function.prettyName()).startswith("try_"):
+            found = CallKind.OTHER
+        argument = arguments[0] if arguments else None
+        rows_only = found is CallKind.COUNT and argument is not None and not argument.nullable()
+        return Call(
+            output=output,
+            kind=found,
+            handle=handle,
+            argument=None if argument is None or rows_only else translator.expression(argument),
+            condition=translator.expression(condition.get()) if condition.isDefined() else None,
+            exact=not type_name.startswith(_INEXACT) or found not in (CallKind.SUM, CallKind.AVERAGE),
+            accumulators=self._accumulators(found, function, type_name),
+            reads=translator.catalyst.references(handle),
+            text=str(handle.toString()),
+        )
+
+    def _accumulators(self, found: CallKind, function: JavaObject, type_name: str) -> tuple[ColumnId, ...]:
+        match found:
+            case CallKind.OTHER:
+                return ()
+            case CallKind.COUNT:
+                return (self._fresh("bigint"),)
+            case CallKind.SUM:
+                return self._fresh(str(function.dataType().sql())), self._fresh("bigint")
+            case CallKind.AVERAGE:
+                return self._fresh(_average_sum(type_name)), self._fresh("bigint")
+            case _:
+                return (self._fresh(str(function.dataType().sql())),)
+
+    def _fresh(self, type_name: str) -> ColumnId:
+        """A new column of a type; only the type of its attribute counts."""
+        translator = self._translator
+        catalyst = translator.catalyst
+        column, expr_id = catalyst.new_id()
+        data_type = catalyst.find("types.DataType").fromDDL(type_name)
+        literal = catalyst.null(data_type)
+        translator.meet(catalyst.alias(literal, str(column), expr_id).toAttribute())
+        return column
+
+    # -- windows ----------------------------------------------------------------------------------
+
+    def window(self, plan: JavaObject) -> Node:
+        """Window functions. Those over rows get a total order: ties would be broken by chance."""
+        translator = self._translator
+        catalyst = translator.catalyst
+        child = translator.node(plan.child())
+        partition = list(items(plan.partitionSpec()))
+        keyed = all(kind(entry) == "AttributeReference" for entry in partition)
+        keys = tuple(translator.meet(entry) for entry in partition) if keyed else ()
+        by_rows: list[JavaObject] = []
+        by_range: list[JavaObject] = []
+        for entry in items(plan.windowExpressions()):
+            frame = kind(entry.child().windowSpec().frameSpecification().frameType())
+            (by_rows if frame == "RowFrame" else by_range).append(entry)
+        order = list(items(plan.orderSpec()))
+        for entries, ties in ((by_range, False), (by_rows, bool(order))):
+            if not entries:
+                continue
+            whole = [*order, *self.ties(child, order)] if ties else order
+            handle = catalyst.logical("Window")(
+                catalyst.seq(entries), plan.partitionSpec(), catalyst.seq(whole), plan.child(), plan.hint()
+            )
+            made = tuple(translator.meet(entry.toAttribute()) for entry in entries)
+            child = Window(columns=(*child.columns, *made), child=child, handle=handle, partition=keys)
+        wanted = translator.meet_all(plan.output())
+        return child if child.columns == wanted else Select(columns=wanted, child=child)
+
+    def ties(self, child: Node, order: list[JavaObject]) -> list[JavaObject]:
+        """Sort orders over the columns that `order` leaves out."""
+        translator = self._translator
+        catalyst = translator.catalyst
+        named = {
+            catalyst.id_of(entry.child()) for entry in order if kind(entry.child()) == "AttributeReference"
+        }
+        found = []
+        for column in child.columns:
+            attribute = translator.attributes[column]
+            if column in named or str(attribute.dataType().catalogString()).startswith(_NOT_ORDERED):
+                continue
+            found.append(catalyst.ascending(attribute))
+        return found
+
+    # -- limits -----------------------------------------------------------------------------------
+
+    def limit(self, plan: JavaObject) -> Node:
+        """ORDER BY … LIMIT … OFFSET; a limit without an order has no rule."""
+        translator = self._translator
+        local = plan.child()
+        below = local.child() if kind(local) == "LocalLimit" else local
+        offset = 0
+        if kind(below) == "Offset":
+            offset = int(below.offsetExpr().value())
+            below = below.child()
+        pruned = None
+        if kind(below) == "Project" and kind(below.child()) == "Sort":
+            pruned, below = below, below.child()
+        if kind(below) != "Sort" or kind(plan.limitExpr()) != "Literal":
+            reason = "LIMIT without ORDER BY is no function of its input"
+            translator.obstacles.append(reason)
+            return translator.other(plan, reason)
+        child = translator.node(below.child())
+        order = list(items(below.order()))
+        self._number += 1
+        top = Top(
+            columns=child.columns,
+            child=child,
+            order=[*order, *self.ties(child, order)],
+            limit=int(plan.limitExpr().value()),
+            offset=offset,
+            number=self._number,
+            complete=self._fresh("boolean"),
+        )
+        if pruned is None:
+            return top
+        return translator.projected(top, list(items(pruned.projectList())))
+
+
+def _average_sum(type_name: str) -> str:
+    """The type in which an average's sum is exact."""
+    if type_name.startswith("decimal("):
+        precision, scale = type_name[len("decimal(") : -1].split(",")
+        return f"decimal({min(38, int(precision) + 10)},{scale})"
+    return "double" if type_name in _INEXACT else "decimal(38,0)"

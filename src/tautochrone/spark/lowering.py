@@ -1,0 +1,332 @@
+"""From plans of the algebra back to Catalyst.
+
+Every lowered plan gives exactly its node's columns, in their order, as attributes whose `ExprId`s are the
+column ids. So expressions of the optimised query fit wherever they are put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import Column, DataFrame
+
+from tautochrone.algebra.plan import (
+    WEIGHT,
+    Accumulate,
+    Aggregate,
+    ColumnId,
+    Consolidate,
+    Constant,
+    Expand,
+    Expression,
+    Extend,
+    Filter,
+    Finish,
+    Flip,
+    Join,
+    JoinKind,
+    Kept,
+    Matching,
+    MergeGroups,
+    MergeTop,
+    Negate,
+    Node,
+    Other,
+    Pad,
+    Project,
+    Rename,
+    ScalarFilter,
+    ScanAt,
+    Select,
+    Stored,
+    Top,
+    Union,
+    Weigh,
+    Where,
+    Window,
+)
+from tautochrone.spark.catalyst import Catalyst, items
+from tautochrone.spark.evaluate import dataframe_of_plan
+from tautochrone.spark.lowering_groups import GroupLowering
+from tautochrone.spark.lowering_keys import lower_matching
+from tautochrone.spark.lowering_top import merge_top
+
+__all__ = ["Columns", "Lowering"]
+
+
+class Columns:
+    """The attribute of each column id: of the query's own columns and of those that rules make."""
+
+    def __init__(self, catalyst: Catalyst, known: Mapping[ColumnId, JavaObject]) -> None:
+        self._catalyst = catalyst
+        self._known = dict(known)
+        self._expr_ids: dict[ColumnId, JavaObject] = {}
+        _, self._expr_ids[WEIGHT] = catalyst.new_id()
+        self.named(WEIGHT, catalyst.literal(1))
+
+    def fresh(self) -> ColumnId:
+        column, expr_id = self._catalyst.new_id()
+        self._expr_ids[column] = expr_id
+        return column
+
+    def attribute(self, column: ColumnId) -> JavaObject:
+        return self._known[column]
+
+    def expr_id(self, column: ColumnId) -> JavaObject:
+        if column not in self._expr_ids:
+            self._expr_ids[column] = self._known[column].exprId()
+        return self._expr_ids[column]
+
+    def named(self, column: ColumnId, expression: JavaObject) -> JavaObject:
+        """`expression` under the id of `column`, which gets its attribute by that."""
+        alias = self._catalyst.alias(expression, str(column), self.expr_id(column))
+        if column not in self._known:
+            self._known[column] = alias.toAttribute()
+        return alias
+
+
+class Lowering:
+    """Lowers plans for one refresh.
+
+    `rows_at` and `stored` give the plans of inputs and states, already with the right columns.
+    """
+
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        columns: Columns,
+        rows_at: Callable[[ScanAt], JavaObject],
+        stored: Callable[[Stored], JavaObject],
+    ) -> None:
+        self.catalyst = catalyst
+        self.columns = columns
+        groups = GroupLowering(self)
+        self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
+            ScanAt: rows_at,
+            Stored: stored,
+            Kept: self._kept,
+            Constant: lambda node: node.handle,
+            Filter: self._filter,
+            Project: self._project,
+            Select: lambda node: self.arranged(self.plan(node.child), node.child.columns, node.columns),
+            Rename: self._rename,
+            Extend: self._extend,
+            Expand: self._expand,
+            Union: self._union,
+            Join: self._join,
+            Window: self._opaque,
+            Other: self._opaque,
+            ScalarFilter: self._scalar_filter,
+            Pad: self._pad,
+            Weigh: self._weigh,
+            Negate: self._negate,
+            Matching: lambda node: lower_matching(self, node),
+            Where: self._where,
+            Top: groups.top,
+            Aggregate: groups.aggregate,
+            Accumulate: groups.accumulate,
+            MergeGroups: groups.merge_groups,
+            Finish: groups.finish,
+            MergeTop: lambda node: merge_top(self, node),
+            Flip: groups.flip,
+            Consolidate: groups.consolidate,
+        }
+
+    def plan(self, node: Node) -> JavaObject:
+        """The Catalyst plan of a node."""
+        return self._rules[type(node)](node)
+
+    def frame(self, node: Node) -> DataFrame:
+        """A DataFrame of a node. Its columns are found by `column`, not by name."""
+        return dataframe_of_plan(self.catalyst.session, self.plan(node))
+
+    def named_frame(self, node: Node) -> DataFrame:
+        """A DataFrame of a node whose columns are called by their ids, for expressions in SQL."""
+        return self.frame(node).toDF(*node.columns)
+
+    # -- for the parts ----------------------------------------------------------------------------
+
+    def attributes(self, columns: tuple[ColumnId, ...]) -> list[JavaObject]:
+        return [self.columns.attribute(column) for column in columns]
+
+    def selected(self, plan: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
+        return self.projected(self.attributes(columns), plan)
+
+    def arranged(
+        self, plan: JavaObject, given: tuple[ColumnId, ...], wanted: tuple[ColumnId, ...]
+    ) -> JavaObject:
+        """`plan`, which gives the columns `given`, with the columns `wanted`."""
+        return plan if given == wanted else self.selected(plan, wanted)
+
+    def projected(self, named: list[JavaObject], plan: JavaObject) -> JavaObject:
+        return self.catalyst.logical("Project")(self.catalyst.seq(named), plan)
+
+    def column(self, column: ColumnId) -> Column:
+        """A column id in PySpark's expressions."""
+        return self.of(self.columns.attribute(column))
+
+    def of(self, expression: JavaObject) -> Column:
+        """A Catalyst expression in PySpark's expressions."""
+        utils = self.catalyst.find("classic.ExpressionUtils")
+        return Column(utils.column(expression))
+
+    def bound(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> JavaObject:
+        """A DataFrame's plan with its columns, in order, under ids."""
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        pairs = zip(columns, items(plan.output()), strict=True)
+        return self.projected([self.columns.named(column, entry) for column, entry in pairs], plan)
+
+    def null_like(self, column: ColumnId) -> JavaObject:
+        data_type = self.columns.attribute(column).dataType()
+        return self.catalyst.null(data_type)
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def _kept(self, node: Kept) -> JavaObject:
+        plan = node.handle
+        pairs = zip(node.columns, items(plan.output()), strict=True)
+        return self.projected([self.columns.named(column, entry) for column, entry in pairs], plan)
+
+    def _filter(self, node: Filter) -> JavaObject:
+        return self.catalyst.logical("Filter")(node.condition.handle, self.plan(node.child))
+
+    def _project(self, node: Project) -> JavaObject:
+        child = self.plan(node.child)
+        pairs = zip(node.columns, node.expressions, strict=True)
+        return self.projected([self.passed(column, expression) for column, expression in pairs], child)
+
+    def passed(self, column: ColumnId, expression: Expression | None) -> JavaObject:
+        """A column passed on, or computed under its id."""
+        if expression is None:
+            return self.columns.attribute(column)
+        return self.columns.named(column, expression.handle)
+
+    def _rename(self, node: Rename) -> JavaObject:
+        child = self.plan(node.child)
+        return self.projected(
+            [
+                self.columns.attribute(source)
+                if source == column
+                else self.columns.named(column, self.columns.attribute(source))
+                for column, source in zip(node.columns, node.sources, strict=True)
+            ],
+            child,
+        )
+
+    def _extend(self, node: Extend) -> JavaObject:
+        handle = node.handle.withNewChildren(self.catalyst.seq([self.plan(node.child)]))
+        return self.selected(handle, node.columns)
+
+    def _expand(self, node: Expand) -> JavaObject:
+        child = self.plan(node.child)
+        projections = [
+            self.catalyst.seq(
+                self.columns.attribute(column) if expression is None else expression.handle
+                for column, expression in zip(node.columns, projection, strict=True)
+            )
+            for projection in node.projections
+        ]
+        output = self.catalyst.seq(self.attributes(node.columns))
+        return self.catalyst.logical("Expand")(self.catalyst.seq(projections), output, child)
+
+    def _union(self, node: Union) -> JavaObject:
+        plans = [self.arranged(self.plan(child), child.columns, node.columns) for child in node.inputs]
+        if len(plans) == 1:
+            return plans[0]
+        return self.catalyst.logical("Union")(self.catalyst.seq(plans), False, False)
+
+    def _join(self, node: Join) -> JavaObject:
+        left, right = self.plan(node.left), self.plan(node.right)
+        conditions = [condition.handle for condition in node.condition]
+        for key in node.keys:
+            a, b = self.columns.attribute(key.left), self.columns.attribute(key.right)
+            conditions.append(self.equal(a, b, null_safe=key.null_safe))
+        made = self.catalyst.logical("Join")(
+            left, right, self._join_type(node), self.conjunction(conditions), self.catalyst.no_hint
+        )
+        if node.kind in (JoinKind.SEMI, JoinKind.ANTI):
+            return self.arranged(made, node.left.columns, node.columns)
+        if node.exists is not None:
+            return self.arranged(made, (*node.left.columns, node.exists), node.columns)
+        return self.arranged(made, (*node.left.columns, *node.right.columns), node.columns)
+
+    def equal(self, left: JavaObject, right: JavaObject, *, null_safe: bool) -> JavaObject:
+        return self.catalyst.expression("EqualNullSafe" if null_safe else "EqualTo")(left, right)
+
+    def conjunction(self, conditions: list[JavaObject]) -> JavaObject:
+        """An option of all conditions together."""
+        if not conditions:
+            return self.catalyst.none
+        whole = conditions[0]
+        for condition in conditions[1:]:
+            whole = self.catalyst.expression("And")(whole, condition)
+        return self.catalyst.some(whole)
+
+    def join_type(self, name: str) -> JavaObject:
+        return self.catalyst.find(f"catalyst.plans.{name}$")
+
+    def _join_type(self, node: Join) -> JavaObject:
+        catalyst = self.catalyst
+        names = {
+            JoinKind.INNER: "Inner",
+            JoinKind.LEFT: "LeftOuter",
+            JoinKind.FULL: "FullOuter",
+            JoinKind.SEMI: "LeftSemi",
+            JoinKind.ANTI: "LeftAnti",
+            JoinKind.SCALAR: "LeftSingle",
+        }
+        if node.kind is JoinKind.EXISTENCE:
+            assert node.exists is not None
+            return catalyst.find("catalyst.plans.ExistenceJoin")(self.columns.attribute(node.exists))
+        if node.kind is JoinKind.SCALAR and isinstance(node.right, Kept):
+            return self.join_type("LeftOuter")
+        return self.join_type(names[node.kind])
+
+    def _opaque(self, node: Window | Other) -> JavaObject:
+        plans = [self.plan(child) for child in node.children]
+        made = node.handle.withNewChildren(self.catalyst.seq(plans)) if plans else node.handle
+        return self.selected(made, node.columns)
+
+    def _scalar_filter(self, node: ScalarFilter) -> JavaObject:
+        plan = self.beside(self.plan(node.child), node.scalars)
+        return self.selected(self.catalyst.logical("Filter")(node.condition.handle, plan), node.columns)
+
+    def beside(self, plan: JavaObject, scalars: tuple[Node, ...]) -> JavaObject:
+        """A plan with the only row of each scalar beside every row."""
+        for scalar in scalars:
+            # A result that is held was counted; others are checked while they run.
+            name = "LeftOuter" if isinstance(scalar, Kept) else "LeftSingle"
+            how = self.join_type(name)
+            plan = self.catalyst.logical("Join")(
+                plan, self.plan(scalar), how, self.catalyst.none, self.catalyst.no_hint
+            )
+        return plan
+
+    def _pad(self, node: Pad) -> JavaObject:
+        child = self.plan(node.child)
+        nulls = set(node.nulls)
+        return self.projected(
+            [
+                self.columns.named(column, self.null_like(column))
+                if column in nulls
+                else self.columns.attribute(column)
+                for column in node.columns
+            ],
+            child,
+        )
+
+    def _weigh(self, node: Weigh) -> JavaObject:
+        child = self.plan(node.child)
+        sign = self.catalyst.literal(node.sign)
+        return self.projected([*self.attributes(node.columns[:-1]), self.columns.named(WEIGHT, sign)], child)
+
+    def _negate(self, node: Negate) -> JavaObject:
+        names = [f"`{column}`" for column in node.columns[:-1]]
+        return self.bound(self.named_frame(node.child).selectExpr(*names, f"-`{WEIGHT}`"), node.columns)
+
+    def _where(self, node: Where) -> JavaObject:
+        flag = self.columns.attribute(node.flag)
+        condition = self.equal(flag, self.catalyst.literal(node.value), null_safe=True)
+        return self.catalyst.logical("Filter")(condition, self.plan(node.child))

@@ -1,0 +1,275 @@
+"""Lowering of aggregates and of what rules build around their state.
+
+What the query says stays Catalyst's own expressions; what is ours is SQL over columns called by their ids.
+An exact sum follows deletes by subtraction; how many values it counted is kept beside it, because SUM of
+nothing is NULL and not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from tautochrone.algebra.plan import (
+    WEIGHT,
+    Accumulate,
+    Aggregate,
+    Call,
+    CallKind,
+    ColumnId,
+    Consolidate,
+    Expression,
+    Finish,
+    Flip,
+    MergeGroups,
+    Node,
+    Top,
+)
+from tautochrone.spark.catalyst import kind
+from tautochrone.spark.evaluate import dataframe_of_plan
+
+if TYPE_CHECKING:
+    from tautochrone.spark.lowering import Lowering
+
+__all__ = ["GroupLowering"]
+
+
+class GroupLowering:
+    """The part of a `Lowering` for nodes that look at many rows at once."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self._lowering = lowering
+
+    # -- nodes of the query -----------------------------------------------------------------------
+
+    def aggregate(self, node: Aggregate) -> JavaObject:
+        low = self._lowering
+        catalyst = low.catalyst
+        child = low.plan(node.child)
+        keys = low.attributes(node.keys)
+        calls = [low.columns.named(call.output, call.handle) for call in node.calls]
+        return catalyst.logical("Aggregate")(
+            catalyst.seq(keys), catalyst.seq([*keys, *calls]), child, catalyst.none
+        )
+
+    def top(self, node: Top) -> JavaObject:
+        low = self._lowering
+        catalyst = low.catalyst
+        plan = catalyst.logical("Sort")(catalyst.seq(node.order), True, low.plan(node.child), catalyst.none)
+        if node.offset:
+            plan = catalyst.logical("Offset")(catalyst.literal(node.offset), plan)
+        limit = catalyst.literal(node.limit)
+        return catalyst.logical("GlobalLimit")(limit, catalyst.logical("LocalLimit")(limit, plan))
+
+    # -- signed bags ------------------------------------------------------------------------------
+
+    def consolidate(self, node: Consolidate) -> JavaObject:
+        """Equal rows of both signs cancel; what is left stands once per copy."""
+        low = self._lowering
+        rows = _quoted(node.columns[:-1])
+        summed = low.named_frame(node.child).groupBy(*rows).agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
+        copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
+        return low.bound(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
+
+    def flip(self, node: Flip) -> JavaObject:
+        low = self._lowering
+        was, now = low.columns.fresh(), low.columns.fresh()
+        rows = node.columns[:-1]
+        plan = low.beside(low.plan(node.child), node.before)
+        plan = low.projected([*low.attributes(rows), low.columns.named(was, node.condition.handle)], plan)
+        plan = low.beside(plan, node.after)
+        plan = low.projected(
+            [*low.attributes((*rows, was)), low.columns.named(now, node.condition.handle)], plan
+        )
+        frame = self._named(plan, (*rows, was, now))
+        turned = frame.where(f"coalesce({was}, false) <> coalesce({now}, false)")
+        sign = f"CASE WHEN {now} THEN 1 ELSE -1 END"
+        return low.bound(turned.selectExpr(*_quoted(rows), sign), node.columns)
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def accumulate(self, node: Accumulate) -> JavaObject:
+        low = self._lowering
+        of = node.of
+        names: dict[int, ColumnId] = {}
+        frame = self._with(node.child, (*of.keys, WEIGHT), _expressions(of), names)
+        texts = [f"sum(CAST({WEIGHT} AS BIGINT))"]
+        for call in of.calls:
+            texts.extend(self._sums(call, names))
+        texts.append(f"count_if({WEIGHT} < 0)")
+        texts.extend(self._gone(call, names) for call in of.calls)
+        made = [sf.expr(f"{text} AS v{place}") for place, text in enumerate(texts)]
+        grouped = frame.groupBy(*_quoted(of.keys)).agg(*made)
+        if not of.keys:
+            # Without rows there is nothing to add, not a group of nothing.
+            grouped = grouped.where("v0 IS NOT NULL")
+        return low.bound(grouped, node.columns)
+
+    def _sums(self, call: Call, names: Mapping[int, ColumnId]) -> list[str]:
+        """What rows add to the accumulators of a call."""
+        there, value = _counted(call, names)
+        number = f"coalesce(sum(CAST({WEIGHT} AS BIGINT)) FILTER (WHERE {there}), 0L)"
+        if call.kind is CallKind.COUNT:
+            return [number]
+        if call.kind in (CallKind.SUM, CallKind.AVERAGE):
+            wide = f"CAST({value} AS {self._type(call.accumulators[0])})"
+            moved = f"CASE WHEN {WEIGHT} > 0 THEN {wide} ELSE -{wide} END"
+            total = f"sum({moved}) FILTER (WHERE {there})"
+            return [f"CAST({total} AS {self._type(call.accumulators[0])})", number]
+        return [f"{call.kind}({value}) FILTER (WHERE {there} AND {WEIGHT} > 0)"]
+
+    def _gone(self, call: Call, names: Mapping[int, ColumnId]) -> str:
+        """What tells that a call must look again: the extremum or number of the values taken out."""
+        there, value = _counted(call, names)
+        if call.kind in (CallKind.MIN, CallKind.MAX):
+            return f"{call.kind}({value}) FILTER (WHERE {there} AND {WEIGHT} < 0)"
+        return f"count_if({there} AND {WEIGHT} < 0)"
+
+    def merge_groups(self, node: MergeGroups) -> JavaObject:
+        low = self._lowering
+        of = node.of
+        # The rows to merge are few, and so are those of their groups: no statistics needed.
+        added = low.named_frame(node.added).alias("new")
+        stored = low.named_frame(node.stored).alias("old")
+        same = " AND ".join(f"new.{key} <=> old.{key}" for key in of.keys) or "true"
+        joined = added.join(sf.broadcast(stored), sf.expr(same), "left")
+        gone = dict(zip((call.output for call in of.calls), node.accumulate.gone, strict=True))
+        alive = f"({_plus(of.count)}) > 0"
+        after, unsure = [_plus(of.count)], ["false"]
+        for call in of.calls:
+            merged, again = self._merge(call, gone[call.output])
+            # A group that vanished comes back without its past.
+            after.extend(f"CASE WHEN {alive} THEN {text} END" for text in merged)
+            unsure.append(f"coalesce({again}, false)")
+        again = f"{alive} AND ({' OR '.join(unsure)})"
+        chosen = joined.selectExpr(
+            *(f"new.{key}" for key in of.keys),
+            *(f"old.{column}" for column in of.accumulators),
+            *after,
+            again,
+        )
+        return low.bound(chosen, node.columns)
+
+    def _merge(self, call: Call, gone: ColumnId) -> tuple[list[str], str]:
+        """A call's accumulators after the change, and whether they may be wrong."""
+        first = call.accumulators[0]
+        before, add = f"old.{first}", f"new.{first}"
+        if call.kind is CallKind.COUNT:
+            return [_plus(first)], "false"
+        if call.kind in (CallKind.SUM, CallKind.AVERAGE):
+            both = f"CAST({before} + {add} AS {self._type(first)})"
+            total = f"CASE WHEN {before} IS NULL THEN {add} WHEN {add} IS NULL THEN {before} ELSE {both} END"
+            number = _plus(call.accumulators[1])
+            kept = f"CASE WHEN ({number}) > 0 THEN {total} END"
+            return [kept, number], "false" if call.exact else f"new.{gone} > 0"
+        ahead, reached = ("<", "<=") if call.kind is CallKind.MIN else (">", ">=")
+        extremum = f"CASE WHEN {before} IS NULL OR {add} {ahead} {before} THEN {add} ELSE {before} END"
+        return [extremum], f"new.{gone} {reached} ({extremum})"
+
+    def finish(self, node: Finish) -> JavaObject:
+        low = self._lowering
+        of = node.of
+        source = dict(zip(of.accumulators, node.sources, strict=True))
+        if of.keys:
+            frame = low.named_frame(node.child).where(f"{source[of.count]} > 0")
+        else:
+            catalyst = low.catalyst
+            one = catalyst.logical("OneRowRelation")()
+            plan = catalyst.logical("Join")(
+                one, low.plan(node.child), low.join_type("LeftOuter"), catalyst.none, catalyst.no_hint
+            )
+            frame = self._named(plan, node.child.columns)
+        values = [
+            sf.expr(text) if isinstance(text, str) else low.of(text) for text in self._values(of, source)
+        ]
+        return low.bound(frame.select(*_quoted(of.keys), *values), node.columns)
+
+    def _values(self, of: Aggregate, source: Mapping[ColumnId, ColumnId]) -> list[str | JavaObject]:
+        return [self._value(call, [source[column] for column in call.accumulators]) for call in of.calls]
+
+    def _value(self, call: Call, sources: Sequence[ColumnId]) -> str | JavaObject:
+        wanted = self._type(call.output)
+        if call.kind is CallKind.COUNT:
+            return f"CAST(coalesce({sources[0]}, 0) AS {wanted})"
+        if call.kind in (CallKind.MIN, CallKind.MAX):
+            return str(sources[0])
+        total, number = sources
+        if call.kind is CallKind.SUM:
+            return f"CASE WHEN {number} > 0 THEN CAST({total} AS {wanted}) END"
+        if not wanted.startswith("decimal"):
+            return f"CASE WHEN {number} > 0 THEN CAST({total} AS DOUBLE) / CAST({number} AS DOUBLE) END"
+        return self._exact_average(call, total, number)
+
+    def _exact_average(self, call: Call, total: ColumnId, number: ColumnId) -> JavaObject:
+        """Sum by number as Spark's own function divides them, to the last digit; 0 by 0 is NULL there."""
+        low = self._lowering
+        function = call.handle.aggregateFunction()
+        unresolved = low.catalyst.find("catalyst.analysis.UnresolvedAttribute")
+        buffers = [
+            (function.aggBufferAttributes().apply(place).exprId().id(), name)
+            for place, name in enumerate((total, f"coalesce({number}, 0L)"))
+        ]
+        parser = low.catalyst.session._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
+        ours = {
+            buffers[0][0]: unresolved.quoted(str(total)),
+            buffers[1][0]: parser.parseExpression(str(buffers[1][1])),
+        }
+
+        def replace(expression: JavaObject) -> JavaObject | None:
+            if kind(expression) != "AttributeReference":
+                return None
+            return ours.get(expression.exprId().id())
+
+        return low.catalyst.rebuilt(function.evaluateExpression(), replace)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _named(self, plan: JavaObject, columns: Sequence[ColumnId]) -> DataFrame:
+        return dataframe_of_plan(self._lowering.catalyst.session, plan).toDF(*columns)
+
+    def _with(
+        self,
+        node: Node,
+        columns: tuple[ColumnId, ...],
+        expressions: Sequence[Expression],
+        names: dict[int, ColumnId],
+    ) -> DataFrame:
+        """Columns of a node and expressions of the query over it, whose names go into `names`."""
+        low = self._lowering
+        plan = low.plan(node)
+        for expression in expressions:
+            names[id(expression)] = low.columns.fresh()
+        named = [low.columns.named(names[id(e)], e.handle) for e in expressions]
+        whole = (*columns, *(names[id(expression)] for expression in expressions))
+        return self._named(low.projected([*low.attributes(columns), *named], plan), whole)
+
+    def _type(self, column: ColumnId) -> str:
+        return str(self._lowering.columns.attribute(column).dataType().sql()).lower()
+
+
+def _expressions(of: Aggregate) -> list[Expression]:
+    found = [expression for call in of.calls for expression in (call.argument, call.condition)]
+    return [expression for expression in found if expression is not None]
+
+
+def _counted(call: Call, names: Mapping[int, ColumnId]) -> tuple[str, ColumnId | None]:
+    """Whether a row counts for a call, as SQL, and the column of its value."""
+    parts = []
+    if call.condition is not None:
+        parts.append(f"coalesce({names[id(call.condition)]}, false)")
+    value = None if call.argument is None else names[id(call.argument)]
+    if value is not None:
+        parts.append(f"{value} IS NOT NULL")
+    return " AND ".join(parts) or "true", value
+
+
+def _plus(column: ColumnId) -> str:
+    return f"coalesce(old.{column}, 0L) + coalesce(new.{column}, 0L)"
+
+
+def _quoted(columns: Sequence[ColumnId]) -> list[str]:
+    return [f"`{column}`" for column in columns]

@@ -1,0 +1,250 @@
+"""TPC-H: its data, its 22 queries with the validation parameters, and tables that somebody else writes.
+
+The tables lie in the namespace `tpch` of a pipeline's catalog; `tpch_changes.py` changes them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+__all__ = ["COPY_ON_WRITE", "KEYS", "generate", "load", "project", "queries"]
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "region": ("r_regionkey",),
+    "nation": ("n_nationkey",),
+    "supplier": ("s_suppkey",),
+    "customer": ("c_custkey",),
+    "part": ("p_partkey",),
+    "partsupp": ("ps_partkey", "ps_suppkey"),
+    "orders": ("o_orderkey",),
+    "lineitem": ("l_orderkey", "l_linenumber"),
+}
+"""The eight tables with what identifies a row."""
+
+COPY_ON_WRITE = frozenset({"supplier", "partsupp"})
+"""Tables that are rewritten file by file; in the others deletion vectors are laid over files."""
+
+_QUERIES = """
+SELECT l_returnflag, l_linestatus, sum(l_quantity) AS sum_qty, sum(l_extendedprice) AS sum_base_price,
+  sum(l_extendedprice * (1 - l_discount)) AS sum_disc_price,
+  sum(l_extendedprice * (1 - l_discount) * (1 + l_tax)) AS sum_charge, avg(l_quantity) AS avg_qty,
+  avg(l_extendedprice) AS avg_price, avg(l_discount) AS avg_disc, count(*) AS count_order
+FROM tpch.lineitem WHERE l_shipdate <= DATE '1998-12-01' - INTERVAL '90' DAY
+GROUP BY l_returnflag, l_linestatus ORDER BY l_returnflag, l_linestatus;
+
+SELECT s_acctbal, s_name, n_name, p_partkey, p_mfgr, s_address, s_phone, s_comment
+FROM tpch.part, tpch.supplier, tpch.partsupp, tpch.nation, tpch.region
+WHERE p_partkey = ps_partkey AND s_suppkey = ps_suppkey AND p_size = 15 AND p_type LIKE '%BRASS'
+  AND s_nationkey = n_nationkey AND n_regionkey = r_regionkey AND r_name = 'EUROPE'
+  AND ps_supplycost = (SELECT min(ps_supplycost) FROM tpch.partsupp, tpch.supplier, tpch.nation, tpch.region
+    WHERE p_partkey = ps_partkey AND s_suppkey = ps_suppkey AND s_nationkey = n_nationkey
+      AND n_regionkey = r_regionkey AND r_name = 'EUROPE')
+ORDER BY s_acctbal DESC, n_name, s_name, p_partkey LIMIT 100;
+
+SELECT l_orderkey, sum(l_extendedprice * (1 - l_discount)) AS revenue, o_orderdate, o_shippriority
+FROM tpch.customer, tpch.orders, tpch.lineitem
+WHERE c_mktsegment = 'BUILDING' AND c_custkey = o_custkey AND l_orderkey = o_orderkey
+  AND o_orderdate < DATE '1995-03-15' AND l_shipdate > DATE '1995-03-15'
+GROUP BY l_orderkey, o_orderdate, o_shippriority ORDER BY revenue DESC, o_orderdate LIMIT 10;
+
+SELECT o_orderpriority, count(*) AS order_count FROM tpch.orders
+WHERE o_orderdate >= DATE '1993-07-01' AND o_orderdate < DATE '1993-07-01' + INTERVAL '3' MONTH
+  AND EXISTS (SELECT * FROM tpch.lineitem WHERE l_orderkey = o_orderkey AND l_commitdate < l_receiptdate)
+GROUP BY o_orderpriority ORDER BY o_orderpriority;
+
+SELECT n_name, sum(l_extendedprice * (1 - l_discount)) AS revenue
+FROM tpch.customer, tpch.orders, tpch.lineitem, tpch.supplier, tpch.nation, tpch.region
+WHERE c_custkey = o_custkey AND l_orderkey = o_orderkey AND l_suppkey = s_suppkey
+  AND c_nationkey = s_nationkey AND s_nationkey = n_nationkey AND n_regionkey = r_regionkey
+  AND r_name = 'ASIA' AND o_orderdate >= DATE '1994-01-01'
+  AND o_orderdate < DATE '1994-01-01' + INTERVAL '1' YEAR
+GROUP BY n_name ORDER BY revenue DESC;
+
+SELECT sum(l_extendedprice * l_discount) AS revenue FROM tpch.lineitem
+WHERE l_shipdate >= DATE '1994-01-01' AND l_shipdate < DATE '1994-01-01' + INTERVAL '1' YEAR
+  AND l_discount BETWEEN 0.06 - 0.01 AND 0.06 + 0.01 AND l_quantity < 24;
+
+SELECT supp_nation, cust_nation, l_year, sum(volume) AS revenue FROM (
+  SELECT n1.n_name AS supp_nation, n2.n_name AS cust_nation, extract(YEAR FROM l_shipdate) AS l_year,
+    l_extendedprice * (1 - l_discount) AS volume
+  FROM tpch.supplier, tpch.lineitem, tpch.orders, tpch.customer, tpch.nation n1, tpch.nation n2
+  WHERE s_suppkey = l_suppkey AND o_orderkey = l_orderkey AND c_custkey = o_custkey
+    AND s_nationkey = n1.n_nationkey AND c_nationkey = n2.n_nationkey
+    AND ((n1.n_name = 'FRANCE' AND n2.n_name = 'GERMANY') OR (n1.n_name = 'GERMANY' AND n2.n_name = 'FRANCE'))
+    AND l_shipdate BETWEEN DATE '1995-01-01' AND DATE '1996-12-31') AS shipping
+GROUP BY supp_nation, cust_nation, l_year ORDER BY supp_nation, cust_nation, l_year;
+
+SELECT o_year, sum(CASE WHEN nation = 'BRAZIL' THEN volume ELSE 0 END) / sum(volume) AS mkt_share FROM (
+  SELECT extract(YEAR FROM o_orderdate) AS o_year, l_extendedprice * (1 - l_discount) AS volume,
+    n2.n_name AS nation
+  FROM tpch.part, tpch.supplier, tpch.lineitem, tpch.orders, tpch.customer, tpch.nation n1, tpch.nation n2,
+    tpch.region
+  WHERE p_partkey = l_partkey AND s_suppkey = l_suppkey AND l_orderkey = o_orderkey AND o_custkey = c_custkey
+    AND c_nationkey = n1.n_nationkey AND n1.n_regionkey = r_regionkey AND r_name = 'AMERICA'
+    AND s_nationkey = n2.n_nationkey AND o_orderdate BETWEEN DATE '1995-01-01' AND DATE '1996-12-31'
+    AND p_type = 'ECONOMY ANODIZED STEEL') AS all_nations
+GROUP BY o_year ORDER BY o_year;
+
+SELECT nation, o_year, sum(amount) AS sum_profit FROM (
+  SELECT n_name AS nation, extract(YEAR FROM o_orderdate) AS o_year,
+    l_extendedprice * (1 - l_discount) - ps_supplycost * l_quantity AS amount
+  FROM tpch.part, tpch.supplier, tpch.lineitem, tpch.partsupp, tpch.orders, tpch.nation
+  WHERE s_suppkey = l_suppkey AND ps_suppkey = l_suppkey AND ps_partkey = l_partkey AND p_partkey = l_partkey
+    AND o_orderkey = l_orderkey AND s_nationkey = n_nationkey AND p_name LIKE '%green%') AS profit
+GROUP BY nation, o_year ORDER BY nation, o_year DESC;
+
+SELECT c_custkey, c_name, sum(l_extendedprice * (1 - l_discount)) AS revenue, c_acctbal, n_name, c_address,
+  c_phone, c_comment
+FROM tpch.customer, tpch.orders, tpch.lineitem, tpch.nation
+WHERE c_custkey = o_custkey AND l_orderkey = o_orderkey AND o_orderdate >= DATE '1993-10-01'
+  AND o_orderdate < DATE '1993-10-01' + INTERVAL '3' MONTH AND l_returnflag = 'R'
+  AND c_nationkey = n_nationkey
+GROUP BY c_custkey, c_name, c_acctbal, c_phone, n_name, c_address, c_comment ORDER BY revenue DESC LIMIT 20;
+
+SELECT ps_partkey, sum(ps_supplycost * ps_availqty) AS value
+FROM tpch.partsupp, tpch.supplier, tpch.nation
+WHERE ps_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name = 'GERMANY'
+GROUP BY ps_partkey HAVING sum(ps_supplycost * ps_availqty) > (
+  SELECT sum(ps_supplycost * ps_availqty) * @FRACTION@ FROM tpch.partsupp, tpch.supplier, tpch.nation
+  WHERE ps_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name = 'GERMANY')
+ORDER BY value DESC;
+
+SELECT l_shipmode,
+  sum(CASE WHEN o_orderpriority IN ('1-URGENT', '2-HIGH') THEN 1 ELSE 0 END) AS high_line_count,
+  sum(CASE WHEN o_orderpriority <> '1-URGENT' AND o_orderpriority <> '2-HIGH' THEN 1 ELSE 0 END)
+    AS low_line_count
+FROM tpch.orders, tpch.lineitem
+WHERE o_orderkey = l_orderkey AND l_shipmode IN ('MAIL', 'SHIP') AND l_commitdate < l_receiptdate
+  AND l_shipdate < l_commitdate AND l_receiptdate >= DATE '1994-01-01'
+  AND l_receiptdate < DATE '1994-01-01' + INTERVAL '1' YEAR
+GROUP BY l_shipmode ORDER BY l_shipmode;
+
+SELECT c_count, count(*) AS custdist FROM (
+  SELECT c_custkey, count(o_orderkey) AS c_count FROM tpch.customer LEFT OUTER JOIN tpch.orders
+    ON c_custkey = o_custkey AND o_comment NOT LIKE '%special%requests%' GROUP BY c_custkey) AS c_orders
+GROUP BY c_count ORDER BY custdist DESC, c_count DESC;
+
+SELECT 100.00 * sum(CASE WHEN p_type LIKE 'PROMO%' THEN l_extendedprice * (1 - l_discount) ELSE 0 END)
+  / sum(l_extendedprice * (1 - l_discount)) AS promo_revenue
+FROM tpch.lineitem, tpch.part
+WHERE l_partkey = p_partkey AND l_shipdate >= DATE '1995-09-01'
+  AND l_shipdate < DATE '1995-09-01' + INTERVAL '1' MONTH;
+
+WITH revenue AS (
+  SELECT l_suppkey AS supplier_no, sum(l_extendedprice * (1 - l_discount)) AS total_revenue
+  FROM tpch.lineitem WHERE l_shipdate >= DATE '1996-01-01'
+    AND l_shipdate < DATE '1996-01-01' + INTERVAL '3' MONTH GROUP BY l_suppkey)
+SELECT s_suppkey, s_name, s_address, s_phone, total_revenue FROM tpch.supplier, revenue
+WHERE s_suppkey = supplier_no AND total_revenue = (SELECT max(total_revenue) FROM revenue)
+ORDER BY s_suppkey;
+
+SELECT p_brand, p_type, p_size, count(DISTINCT ps_suppkey) AS supplier_cnt FROM tpch.partsupp, tpch.part
+WHERE p_partkey = ps_partkey AND p_brand <> 'Brand#45' AND p_type NOT LIKE 'MEDIUM POLISHED%'
+  AND p_size IN (49, 14, 23, 45, 19, 3, 36, 9) AND ps_suppkey NOT IN (
+    SELECT s_suppkey FROM tpch.supplier WHERE s_comment LIKE '%Customer%Complaints%')
+GROUP BY p_brand, p_type, p_size ORDER BY supplier_cnt DESC, p_brand, p_type, p_size;
+
+SELECT sum(l_extendedprice) / 7.0 AS avg_yearly FROM tpch.lineitem, tpch.part
+WHERE p_partkey = l_partkey AND p_brand = 'Brand#23' AND p_container = 'MED BOX'
+  AND l_quantity < (SELECT 0.2 * avg(l_quantity) FROM tpch.lineitem WHERE l_partkey = p_partkey);
+
+SELECT c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice, sum(l_quantity) AS quantity
+FROM tpch.customer, tpch.orders, tpch.lineitem
+WHERE o_orderkey IN (
+    SELECT l_orderkey FROM tpch.lineitem GROUP BY l_orderkey HAVING sum(l_quantity) > 300)
+  AND c_custkey = o_custkey AND o_orderkey = l_orderkey
+GROUP BY c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice
+ORDER BY o_totalprice DESC, o_orderdate LIMIT 100;
+
+SELECT sum(l_extendedprice * (1 - l_discount)) AS revenue FROM tpch.lineitem, tpch.part
+WHERE (p_partkey = l_partkey AND p_brand = 'Brand#12'
+    AND p_container IN ('SM CASE', 'SM BOX', 'SM PACK', 'SM PKG') AND l_quantity BETWEEN 1 AND 11
+    AND p_size BETWEEN 1 AND 5 AND l_shipmode IN ('AIR', 'AIR REG')
+    AND l_shipinstruct = 'DELIVER IN PERSON')
+  OR (p_partkey = l_partkey AND p_brand = 'Brand#23'
+    AND p_container IN ('MED BAG', 'MED BOX', 'MED PKG', 'MED PACK') AND l_quantity BETWEEN 10 AND 20
+    AND p_size BETWEEN 1 AND 10 AND l_shipmode IN ('AIR', 'AIR REG')
+    AND l_shipinstruct = 'DELIVER IN PERSON')
+  OR (p_partkey = l_partkey AND p_brand = 'Brand#34'
+    AND p_container IN ('LG CASE', 'LG BOX', 'LG PACK', 'LG PKG') AND l_quantity BETWEEN 20 AND 30
+    AND p_size BETWEEN 1 AND 15 AND l_shipmode IN ('AIR', 'AIR REG')
+    AND l_shipinstruct = 'DELIVER IN PERSON');
+
+SELECT s_name, s_address FROM tpch.supplier, tpch.nation
+WHERE s_suppkey IN (SELECT ps_suppkey FROM tpch.partsupp
+    WHERE ps_partkey IN (SELECT p_partkey FROM tpch.part WHERE p_name LIKE 'forest%')
+      AND ps_availqty > (SELECT 0.5 * sum(l_quantity) FROM tpch.lineitem
+        WHERE l_partkey = ps_partkey AND l_suppkey = ps_suppkey AND l_shipdate >= DATE '1994-01-01'
+          AND l_shipdate < DATE '1994-01-01' + INTERVAL '1' YEAR))
+  AND s_nationkey = n_nationkey AND n_name = 'CANADA' ORDER BY s_name;
+
+SELECT s_name, count(*) AS numwait FROM tpch.supplier, tpch.lineitem l1, tpch.orders, tpch.nation
+WHERE s_suppkey = l1.l_suppkey AND o_orderkey = l1.l_orderkey AND o_orderstatus = 'F'
+  AND l1.l_receiptdate > l1.l_commitdate
+  AND EXISTS (SELECT * FROM tpch.lineitem l2
+    WHERE l2.l_orderkey = l1.l_orderkey AND l2.l_suppkey <> l1.l_suppkey)
+  AND NOT EXISTS (SELECT * FROM tpch.lineitem l3 WHERE l3.l_orderkey = l1.l_orderkey
+    AND l3.l_suppkey <> l1.l_suppkey AND l3.l_receiptdate > l3.l_commitdate)
+  AND s_nationkey = n_nationkey AND n_name = 'SAUDI ARABIA'
+GROUP BY s_name ORDER BY numwait DESC, s_name LIMIT 100;
+
+SELECT cntrycode, count(*) AS numcust, sum(c_acctbal) AS totacctbal FROM (
+  SELECT substring(c_phone, 1, 2) AS cntrycode, c_acctbal FROM tpch.customer
+  WHERE substring(c_phone, 1, 2) IN ('13', '31', '23', '29', '30', '18', '17')
+    AND c_acctbal > (SELECT avg(c_acctbal) FROM tpch.customer WHERE c_acctbal > 0.00
+      AND substring(c_phone, 1, 2) IN ('13', '31', '23', '29', '30', '18', '17'))
+    AND NOT EXISTS (SELECT * FROM tpch.orders WHERE o_custkey = c_custkey)) AS custsale
+GROUP BY cntrycode ORDER BY cntrycode;
+"""
+
+
+def queries(scale: float) -> dict[str, str]:
+    """`q1` … `q22`. Query 11 has a parameter that depends on the scale factor."""
+    texts = _QUERIES.strip().rstrip(";").replace("@FRACTION@", f"{0.0001 / scale:.10f}").split(";\n\n")
+    assert len(texts) == 22
+    return {f"q{number}": text.strip() for number, text in enumerate(texts, 1)}
+
+
+def project(scale: float, policy: str | None) -> str:
+    """A definition file with the 22 queries as materialized views."""
+    clause = "" if policy is None else f" TBLPROPERTIES ('tautochrone.refresh-policy' = '{policy}')"
+    views = (
+        f"CREATE MATERIALIZED VIEW {name}{clause} AS\n{text};\n" for name, text in queries(scale).items()
+    )
+    return "\n".join(views)
+
+
+def generate(folder: Path, scale: float) -> Path:
+    """Parquet files of all tables at a scale factor, by `tpchgen-cli`; kept when they are there."""
+    place = folder / f"sf{scale:g}"
+    if not (place / "lineitem.parquet").exists():
+        place.mkdir(parents=True, exist_ok=True)
+        program = Path(sys.executable).with_name("tpchgen-cli")
+        command = [str(program), "parquet", "-s", f"{scale:g}", "--output-dir", str(place)]
+        subprocess.run(command, check=True, capture_output=True)
+    return place
+
+
+def load(session: SparkSession, place: Path, catalog: str = "lake", shrink: int = 1) -> None:
+    """Tables `catalog.tpch.…` from generated files; the session's catalog is where they are made.
+
+    Args:
+        session: of somebody else than the pipeline.
+        place: what `generate` gave.
+        catalog: the catalog's name in the session.
+        shrink: take every n-th order only, with its lines: a smaller base of the same kind.
+    """
+    session.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.tpch")
+    for table, keys in KEYS.items():
+        mode = "copy-on-write" if table in COPY_ON_WRITE else "merge-on-read"
+        kept = f"WHERE pmod(xxhash64({keys[0]}), {shrink}) = 0" if table in ("orders", "lineitem") else ""
+        session.sql(
+            f"CREATE TABLE {catalog}.tpch.{table} USING iceberg TBLPROPERTIES ('format-version' = '3', "
+            f"'write.delete.mode' = '{mode}', 'write.update.mode' = '{mode}', 'write.merge.mode' = '{mode}') "
+            f"AS SELECT * FROM parquet.`{place / table}.parquet` {kept} ORDER BY {', '.join(keys)}"
+        )

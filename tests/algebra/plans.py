@@ -1,0 +1,326 @@
+"""Random queries: every node, join kind and aggregate kind, nested as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tautochrone.algebra.delta import Row
+from tautochrone.algebra.plan import (
+    Aggregate,
+    Call,
+    CallKind,
+    ColumnId,
+    Constant,
+    Expand,
+    Expression,
+    Extend,
+    Filter,
+    Join,
+    JoinKind,
+    Key,
+    Node,
+    Other,
+    Project,
+    Rename,
+    ScalarFilter,
+    Scan,
+    Select,
+    Top,
+    Union,
+    Window,
+)
+from tautochrone.testing.bagnodes import same
+
+from .scalars import FLAG, FLOAT, INT, LIST, Scalars, order_of
+from .tape import Tape
+
+TABLES = ("a", "b", "c")
+"""Each with (integer, integer, inexact number), all nullable."""
+
+
+class Queries(Scalars):
+    """Builds one query from a tape.
+
+    Attributes:
+        stateful: aggregates and tops, by number.
+        scans: how often tables were named.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__(tape)
+        self.stateful: list[Aggregate | Top] = []
+        self.scans = 0
+
+    def query(self, budget: int) -> Node:
+        """A query of about so many operators."""
+        if budget <= 0 or self.scans >= 6:
+            return self.leaf()
+        makers: list[tuple[Callable[[int], Node], int]] = [
+            (self.filter, 3),
+            (self.project, 2),
+            (self.select, 1),
+            (self.rename, 1),
+            (self.union, 2),
+            (self.expand, 1),
+            (self.extend, 2),
+            (self.join, 12),
+            (self.chain, 4),
+            (self.aggregate, 9),
+            (self.distinct, 2),
+            (self.window, 3),
+            (self.top, 3),
+            (self.scalar_filter, 3),
+            (self.other, 1),
+        ]
+        return self.tape.weighed(makers)(budget - 1)
+
+    # -- leaves and columns ------------------------------------------------------------------------------
+
+    def leaf(self) -> Node:
+        if self.tape.chance(5):
+            columns = (self.column(INT), self.column(INT))
+            rows = [
+                self.tape.choose([(0, 1), (1, 1), (None, 2), (2, None)]) for _ in range(self.tape.below(4))
+            ]
+            return Constant(columns=columns, handle=rows)
+        self.scans += 1
+        table = self.tape.choose(TABLES)
+        positions = self.tape.choose([(0, 1, 2), (0, 1), (1, 0), (1, 2), (1,)])
+        columns = tuple(self.column((INT, INT, FLOAT)[position]) for position in positions)
+        return Scan(columns=columns, table=table, handle=positions)
+
+    # -- row by row --------------------------------------------------------------------------------------
+
+    def filter(self, budget: int) -> Node:
+        return self.filtered(self.query(budget))
+
+    def filtered(self, child: Node) -> Node:
+        return Filter(columns=child.columns, child=child, condition=self.predicate(child.columns))
+
+    def project(self, budget: int) -> Node:
+        return self.projected(self.query(budget))
+
+    def projected(self, child: Node) -> Node:
+        passed: list[tuple[ColumnId, Expression | None]] = [
+            (column, None) for column in self.tape.some(child.columns, 1, 4)
+        ]
+        made = [(self.column(INT), self.number(child.columns)) for _ in range(self.tape.below(3))]
+        pairs = [*passed, *made]
+        return Project(
+            columns=tuple(c for c, _ in pairs), child=child, expressions=tuple(e for _, e in pairs)
+        )
+
+    def select(self, budget: int) -> Node:
+        child = self.query(budget)
+        return Select(columns=tuple(self.tape.some(child.columns, 1, 4)), child=child)
+
+    def rename(self, budget: int) -> Node:
+        child = self.query(budget)
+        sources = tuple(self.tape.some(child.columns, 1, 4))
+        columns = tuple(self.column(self.types[source]) for source in sources)
+        return Rename(columns=columns, child=child, sources=sources)
+
+    def union(self, budget: int) -> Node:
+        number = 2 + self.tape.chance(25)
+        width = 1 + self.tape.below(2)
+        columns = tuple(self.column(INT) for _ in range(width))
+        inputs = []
+        for _ in range(number):
+            child = self.query((budget - 1) // number)
+            numbers = tuple(self.number(child.columns) for _ in columns)
+            inputs.append(Project(columns=columns, child=child, expressions=numbers))
+        return Union(columns=columns, inputs=tuple(inputs))
+
+    def expand(self, budget: int) -> Node:
+        child = self.query(budget)
+        sets = 1 + self.tape.below(3)
+        columns = (self.column(INT), self.column(INT), self.column(INT))
+        a, b = self.number(child.columns), self.number(child.columns)
+        nothing = Expression(lambda row: None, frozenset(), "null")
+        projections = [
+            (a if which != 1 else nothing, b if which == 0 else nothing, _constant(which))
+            for which in range(sets)
+        ]
+        return Expand(columns=columns, child=child, projections=tuple(projections))
+
+    def extend(self, budget: int) -> Node:
+        child = self.query(budget)
+        number, made = self.number(child.columns), self.column(INT)
+        kept = tuple(self.tape.some(child.columns, 0, 4))
+
+        def explode(row: Row) -> list[dict[ColumnId, Any]]:
+            value = number.handle(row)
+            return [{made: each} for each in range(0 if value is None else value % 3)]
+
+        return Extend(columns=(*kept, made), child=child, handle=explode, kept=kept, made=(made,))
+
+    # -- joins -------------------------------------------------------------------------------------------
+
+    def join(self, budget: int) -> Node:
+        kind = self.tape.choose(list(JoinKind))
+        if kind is JoinKind.SCALAR:
+            left, right = self.query(budget // 2), self.one_row(budget // 2)
+            return Join(columns=(*left.columns, *right.columns), left=left, right=right, kind=kind)
+        left, right = self.query(budget // 2), self.query(budget // 2)
+        return self.joined(left, right, kind)
+
+    def joined(self, left: Node, right: Node, kind: JoinKind) -> Node:
+        keys = []
+        for column in self.tape.some(self.of(right, INT), 1, 1 + self.tape.chance(15)):
+            ints = self.of(left, INT)
+            if ints and not self.tape.chance(12):
+                keys.append(Key(left=self.tape.choose(ints), right=column, null_safe=self.tape.chance(20)))
+        conditions = []
+        if self.tape.chance(25) or (not keys and kind is not JoinKind.SEMI):
+            conditions.append(self.predicate(left.columns, right.columns))
+        columns, exists = (*left.columns, *right.columns), None
+        if kind in (JoinKind.SEMI, JoinKind.ANTI):
+            columns = left.columns
+        elif kind is JoinKind.EXISTENCE:
+            exists = self.column(FLAG)
+            columns = (*left.columns, exists)
+        return Join(
+            columns=columns,
+            left=left,
+            right=right,
+            kind=kind,
+            keys=tuple(keys),
+            condition=tuple(conditions),
+            exists=exists,
+        )
+
+    def chain(self, budget: int) -> Node:
+        """Three to five inputs, with selections and projections between."""
+        parts = 3 + self.tape.below(3)
+        current = self.query(budget // parts)
+        for _ in range(parts - 1):
+            part = self.query(budget // parts)
+            if self.tape.chance(30):
+                current, part = part, current
+            current = self.joined(current, part, JoinKind.INNER)
+            match self.tape.below(6):
+                case 3:
+                    current = self.filtered(current)
+                case 4:
+                    current = self.projected(current)
+                case 5:
+                    current = Select(columns=tuple(self.tape.some(current.columns, 1, 4)), child=current)
+        return current
+
+    def one_row(self, budget: int) -> Node:
+        """At most one row."""
+        if self.tape.chance(25):
+            return self.top(budget, limit=1)
+        child = self.aggregate(budget, keyless=True)
+        return self.filtered(child) if self.tape.chance(25) else child
+
+    def scalar_filter(self, budget: int) -> Node:
+        child = self.query(budget // 2)
+        scalars = [self.one_row(budget // 3) for _ in range(1 + self.tape.chance(30))]
+        conditions = [self.predicate(child.columns, scalar.columns) for scalar in scalars]
+        both = Expression(
+            lambda row: all(condition.handle(row) for condition in conditions),
+            frozenset().union(*(condition.references for condition in conditions)),
+            " and ".join(condition.text for condition in conditions),
+        )
+        return ScalarFilter(columns=child.columns, child=child, scalars=tuple(scalars), condition=both)
+
+    # -- groups ------------------------------------------------------------------------------------------
+
+    def aggregate(self, budget: int, keyless: bool = False) -> Node:
+        child = self.query(budget)
+        keys = () if keyless else tuple(self.tape.some(self.of(child, INT, FLAG), 0, 2))
+        # Without a call only keys make columns; a list would not pass for one that merges.
+        calls = [self.call(child) for _ in range(self.tape.below(3) if keys else 1 + self.tape.below(2))]
+        if not self.tape.chance(25):
+            calls = [call for call in calls if call.merges] or (
+                [] if keys else [self.call(child, CallKind.COUNT)]
+            )
+        return self.remembered(child, keys, tuple(calls))
+
+    def distinct(self, budget: int) -> Node:
+        child = self.query(budget)
+        columns = tuple(self.of(child, INT, FLAG))
+        return self.remembered(child, columns, ()) if columns else child
+
+    def remembered(self, child: Node, keys: tuple[ColumnId, ...], calls: tuple[Call, ...]) -> Aggregate:
+        made = Aggregate(
+            columns=(*keys, *(call.output for call in calls)),
+            child=child,
+            keys=keys,
+            calls=calls,
+            count=self.column(INT),
+            number=len(self.stateful),
+        )
+        self.stateful.append(made)
+        return made
+
+    def call(self, child: Node, kind: CallKind | None = None) -> Call:
+        kind = kind or self.tape.choose(list(CallKind))
+        floats = self.of(child, FLOAT)
+        inexact = bool(floats) and self.tape.chance(40)
+        argument = self.number(child.columns)
+        if inexact:
+            column = self.tape.choose(floats)
+            argument = Expression(lambda row: row[column], frozenset([column]), column)
+        gives = INT if kind is CallKind.COUNT or not inexact else FLOAT
+        gives = {CallKind.AVERAGE: FLOAT, CallKind.OTHER: LIST}.get(kind, gives)
+        width = {CallKind.SUM: 2, CallKind.AVERAGE: 2, CallKind.OTHER: 0}.get(kind, 1)
+        return Call(
+            output=self.column(gives),
+            kind=kind,
+            handle=lambda rows: tuple(
+                sorted(same(v) for row in rows if (v := argument.handle(row)) is not None)
+            ),
+            argument=None if kind is CallKind.COUNT and self.tape.chance(50) else argument,
+            condition=self.predicate(child.columns) if self.tape.chance(20) else None,
+            exact=not inexact,
+            accumulators=tuple(self.column(gives) for _ in range(width)),
+            text=f"{kind}({argument.text})",
+        )
+
+    def window(self, budget: int) -> Node:
+        child = self.query(budget)
+        partition = tuple(self.tape.some(self.of(child, INT, FLAG), 0, 2))
+        order, number = order_of(child.columns), self.number(child.columns)
+        place, running = self.column(INT), self.column(INT)
+
+        def windowed(rows: Sequence[Row]) -> list[dict[ColumnId, Any]]:
+            found, total = [], 0
+            for at, row in enumerate(sorted(rows, key=order)):
+                total += number.handle(row) or 0
+                found.append({**row, place: at + 1, running: total})
+            return found
+
+        columns = (*child.columns, place, running)
+        return Window(columns=columns, child=child, handle=windowed, partition=partition)
+
+    def top(self, budget: int, limit: int | None = None) -> Node:
+        child = self.query(budget)
+        made = Top(
+            columns=child.columns,
+            child=child,
+            order=order_of(self.tape.some(child.columns, len(child.columns), len(child.columns))),
+            limit=limit or self.tape.below(4),
+            offset=self.tape.below(3),
+            number=len(self.stateful),
+            complete=self.column(FLAG),
+        )
+        self.stateful.append(made)
+        return made
+
+    def other(self, budget: int) -> Node:
+        child = self.query(budget)
+        made = self.column(INT)
+
+        def numbered(rows: Sequence[Row]) -> list[dict[ColumnId, Any]]:
+            return [{**row, made: len(rows)} for row in rows]
+
+        return Other(
+            columns=(*child.columns, made), inputs=(child,), handle=numbered, reason="counts all rows"
+        )
+
+
+def _constant(value: int) -> Expression:
+    return Expression(lambda row: value, frozenset(), f"{value}")

@@ -1,0 +1,113 @@
+"""Random scalar expressions over typed columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tautochrone.algebra.delta import Row
+from tautochrone.algebra.plan import ColumnId, Expression, Node
+from tautochrone.testing.bagnodes import same
+
+from .tape import Tape
+
+INT, FLOAT, FLAG, LIST = "int", "float", "flag", "list"
+
+
+def order_of(columns: Sequence[ColumnId]) -> Callable[[Row], Any]:
+    """A total order by all columns: NULLs first. Rows that compare equal are the same row."""
+    return lambda row: [
+        (row[c] is not None, repr(v) if isinstance(v := same(row[c]), tuple) else v or 0) for c in columns
+    ]
+
+
+class Scalars:
+    """Columns and what is computed from them.
+
+    Attributes:
+        types: what each column holds.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.types: dict[ColumnId, str] = {}
+
+    def column(self, kind: str) -> ColumnId:
+        made = ColumnId(f"{kind[0]}{len(self.types)}")
+        self.types[made] = kind
+        return made
+
+    def of(self, node: Node, *kinds: str) -> list[ColumnId]:
+        return [column for column in node.columns if self.types[column] in kinds]
+
+    def number(self, columns: Sequence[ColumnId]) -> Expression:
+        """An integer or NULL."""
+        ints = [column for column in columns if self.types[column] == INT]
+        constant = self.tape.choose([1, 0, 2, None])
+        if not ints or self.tape.chance(10):
+            return Expression(lambda row: constant, frozenset(), f"{constant}")
+        a, b = self.tape.choose(ints), self.tape.choose(ints)
+        match self.tape.below(4):
+            case 0:
+                return Expression(lambda row: row[a], frozenset([a]), a)
+            case 1:
+                return Expression(
+                    lambda row: constant if row[a] is None else row[a],
+                    frozenset([a]),
+                    f"coalesce({a}, {constant})",
+                )
+            case 2:
+                return Expression(
+                    lambda row: None if row[a] is None else row[a] % 2, frozenset([a]), f"{a} % 2"
+                )
+            case _:
+                return Expression(
+                    lambda row: None if row[a] is None or row[b] is None else row[a] + row[b],
+                    frozenset([a, b]),
+                    f"{a} + {b}",
+                )
+
+    def predicate(self, columns: Sequence[ColumnId], others: Sequence[ColumnId] = ()) -> Expression:
+        """True, false or NULL; of columns of both sides when there are `others`."""
+        usable = [column for column in columns if self.types[column] in (INT, FLOAT)]
+        second = [column for column in others if self.types[column] in (INT, FLOAT)]
+        if not usable:
+            return Expression(lambda row: True, frozenset(), "true")
+        a = self.tape.choose(usable)
+        constant = 0.2512345 if self.types[a] == FLOAT else self.tape.below(3)
+        if second:
+            b = self.tape.choose(second)
+            reads = frozenset([a, b])
+            if INT not in (self.types[a], self.types[b]) or self.types[a] != self.types[b]:
+                return Expression(lambda row: _less(row[a], row[b], 0.0512345), reads, f"{a} < {b}")
+            match self.tape.below(3):
+                case 0:
+                    return Expression(lambda row: _less(row[a], row[b]), reads, f"{a} < {b}")
+                case 1:  # what NOT IN becomes: unknown counts as equal
+                    return Expression(
+                        lambda row: row[a] is None or row[b] is None or row[a] == row[b],
+                        reads,
+                        f"({a} = {b}) is not false",
+                    )
+                case _:
+                    return Expression(
+                        lambda row: None if row[a] is None or row[b] is None else row[a] != row[b],
+                        reads,
+                        f"{a} <> {b}",
+                    )
+        reads = frozenset([a])
+        match self.tape.below(4):
+            case 0:
+                return Expression(lambda row: row[a] is not None, reads, f"{a} is not null")
+            case 1:
+                return Expression(lambda row: _less(constant, row[a]), reads, f"{a} > {constant}")
+            case 2:
+                return Expression(lambda row: _less(row[a], constant + 1), reads, f"{a} < {constant + 1}")
+            case _:
+                return Expression(
+                    lambda row: row[a] is None or row[a] > constant, reads, f"{a} is null or {a} > {constant}"
+                )
+
+
+def _less(a: Any, b: Any, least: float = 0) -> bool | None:
+    return None if a is None or b is None else a + least < b

@@ -1,0 +1,128 @@
+"""Small queries by hand, in words close to SQL's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import count as numbers
+from typing import Any
+
+from tautochrone.algebra.delta import Row
+from tautochrone.algebra.plan import (
+    Aggregate,
+    Call,
+    CallKind,
+    ColumnId,
+    Expression,
+    Filter,
+    Join,
+    JoinKind,
+    Key,
+    Node,
+    Scan,
+    Top,
+    Window,
+)
+
+from .scalars import order_of
+
+_NUMBERS = numbers()
+
+
+def bag(*rows: tuple[Any, ...]) -> Counter[tuple[Any, ...]]:
+    return Counter(rows)
+
+
+def cols(names: str) -> tuple[ColumnId, ...]:
+    return tuple(ColumnId(name) for name in names.split())
+
+
+def scan(table: str, columns: str, positions: Sequence[int] | None = None) -> Scan:
+    return Scan(columns=cols(columns), table=table, handle=positions)
+
+
+def expression(reads: str, handle: Callable[[Row], Any]) -> Expression:
+    return Expression(handle, frozenset(cols(reads)), reads)
+
+
+def where(child: Node, reads: str, handle: Callable[[Row], Any]) -> Filter:
+    return Filter(columns=child.columns, child=child, condition=expression(reads, handle))
+
+
+def join(
+    left: Node,
+    right: Node,
+    on: str = "",
+    kind: JoinKind = JoinKind.INNER,
+    condition: Expression | None = None,
+) -> Join:
+    """`on`: pairs such as `a=b`, or `a==b` where NULL meets NULL."""
+    keys = []
+    for pair in on.split():
+        safe = "==" in pair
+        a, b = pair.split("==" if safe else "=")
+        keys.append(Key(left=ColumnId(a), right=ColumnId(b), null_safe=safe))
+    columns, exists = (*left.columns, *right.columns), None
+    if kind in (JoinKind.SEMI, JoinKind.ANTI):
+        columns = left.columns
+    elif kind is JoinKind.EXISTENCE:
+        exists = ColumnId("exists")
+        columns = (*left.columns, exists)
+    conditions = (condition,) if condition else ()
+    return Join(
+        columns=columns,
+        left=left,
+        right=right,
+        kind=kind,
+        keys=tuple(keys),
+        condition=conditions,
+        exists=exists,
+    )
+
+
+def call(kind: CallKind, argument: str = "", exact: bool = True) -> Call:
+    """An aggregate function of a column; without one COUNT counts rows."""
+    number = next(_NUMBERS)
+    width = {CallKind.SUM: 2, CallKind.AVERAGE: 2, CallKind.OTHER: 0}.get(kind, 1)
+    return Call(
+        output=ColumnId(f"{kind}{number}"),
+        kind=kind,
+        handle=lambda rows: tuple(sorted(row[argument] for row in rows if row[argument] is not None)),
+        argument=expression(argument, lambda row: row[argument]) if argument else None,
+        exact=exact,
+        accumulators=tuple(ColumnId(f"{kind}{number}_{part}") for part in range(width)),
+    )
+
+
+def group(child: Node, keys: str, *calls: Call) -> Aggregate:
+    return Aggregate(
+        columns=(*cols(keys), *(each.output for each in calls)),
+        child=child,
+        keys=cols(keys),
+        calls=calls,
+        count=ColumnId(f"count_{next(_NUMBERS)}"),
+        number=next(_NUMBERS),
+    )
+
+
+def row_number(child: Node, partition: str, order: str, made: str = "place") -> Window:
+    """ROW_NUMBER by some columns, ties broken by all."""
+    key = order_of((*cols(order), *child.columns))
+
+    def numbered(rows: Sequence[Row]) -> list[dict[ColumnId, Any]]:
+        return [{**row, ColumnId(made): at + 1} for at, row in enumerate(sorted(rows, key=key))]
+
+    columns = (*child.columns, ColumnId(made))
+    return Window(columns=columns, child=child, handle=numbered, partition=cols(partition))
+
+
+def first(child: Node, order: str, limit: int, offset: int = 0) -> Top:
+    return Top(
+        columns=child.columns,
+        child=child,
+        order=order_of((*cols(order), *child.columns)),
+        limit=limit,
+        offset=offset,
+        number=next(_NUMBERS),
+        complete=ColumnId(f"complete_{next(_NUMBERS)}"),
+    )

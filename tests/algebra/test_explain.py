@@ -1,0 +1,84 @@
+"""The tree that `taut dry-run --explain` prints, over plans made by hand."""
+
+from __future__ import annotations
+
+from tautochrone.algebra.explain import explain, explained
+from tautochrone.algebra.plan import (
+    Aggregate,
+    Call,
+    CallKind,
+    ColumnId,
+    Constant,
+    Expression,
+    Filter,
+    Join,
+    JoinKind,
+    Key,
+    Other,
+    Scan,
+    Top,
+    Union,
+)
+from tautochrone.algebra.rules import RULES
+from tautochrone.model.refresh import NodeRefresh, RefreshMode
+
+
+def ids(*names: str) -> tuple[ColumnId, ...]:
+    return tuple(ColumnId(name) for name in names)
+
+
+A, B, C, X, N, S, E, Z = ids("a", "b", "c", "x", "n", "s", "e", "z")
+
+ORDERS = Scan(columns=(A, X), table="lake.db.orders")
+ITEMS = Scan(columns=(B, C), table="lake.db.items")
+JOINED = Join(
+    columns=(A, X, B, C), left=ORDERS, right=ITEMS, kind=JoinKind.INNER, keys=(Key(left=A, right=B),)
+)
+COUNT = Call(output=N, kind=CallKind.COUNT, handle=None, accumulators=(S,), text="count(1)")
+MEDIAN = Call(output=E, kind=CallKind.OTHER, handle=None, text="median(x#17L)")
+
+
+def group(*calls: Call) -> Aggregate:
+    columns = (C, *(call.output for call in calls))
+    return Aggregate(columns=columns, child=JOINED, keys=(C,), calls=calls, count=Z, number=0)
+
+
+def test_a_tree() -> None:
+    big = Expression(None, frozenset({N}), "(n#12L >\n 3)")
+    lines = explain(Filter(columns=(C, N), child=group(COUNT), condition=big), RULES)
+    assert lines == [
+        "filter (n > 3) - append: filter of the change",
+        "  aggregate count(1) by 1 key - incremental: merged into groups; state: 3 columns",
+        f"    join inner (1 key) - incremental: {RULES[Join].mode(JOINED)[1]}",
+        "      scan lake.db.orders",
+        "      scan lake.db.items",
+    ]
+
+
+def test_only_what_is_kept_is_called_state() -> None:
+    assert [part.state for part in explained(group(COUNT, MEDIAN), RULES)] == [0, 0, 0, 0]
+    top = Top(columns=(A, X), child=ORDERS, order=None, limit=3, offset=2, number=0, complete=Z)
+    assert explain(top, RULES)[0].startswith("top 3 after 2 - incremental: ")
+    assert explain(top, RULES)[0].endswith("; state: 3 columns")
+
+
+def test_what_has_no_rule_is_diff_and_what_is_below_is_still_told() -> None:
+    odd = Other(columns=(A, X), inputs=(ORDERS,), handle=None, reason="Sample has no rule")
+    whole = Union(columns=(A, X), inputs=(odd, Constant(columns=(A, X), handle=None)))
+    found = explained(whole, RULES)
+    assert [(part.node, part.mode) for part in found] == [
+        ("union", RULES[Union].mode(whole)[0]),
+        ("other", RefreshMode.DIFF),
+        ("scan", None),
+        ("constant", None),
+    ]
+    assert found[1].refresh == NodeRefresh(node="other", mode=RefreshMode.DIFF, reason="Sample has no rule")
+    assert found[2].refresh is None
+    assert explain(odd, {}) == ["other - diff: it has no rule", "  scan lake.db.orders"]
+
+
+def test_long_texts_are_cut() -> None:
+    long = Expression(None, frozenset(), "(a = 1) OR " * 40)
+    (line, _) = explain(Filter(columns=(A, X), child=ORDERS, condition=long), RULES)
+    assert "…" in line
+    assert len(line) < 120

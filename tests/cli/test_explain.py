@@ -1,0 +1,117 @@
+"""`taut dry-run` about refreshes: policies, warnings, the tree of a view."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.cli.main import _parser
+from tautochrone.cli.project import dry_run
+from tautochrone.errors import DefinitionError, TautochroneError
+from tautochrone.service import open as opening
+
+pytestmark = pytest.mark.spark
+
+DEFINITIONS = """
+CREATE MATERIALIZED VIEW orders AS SELECT id AS k, id * 2 AS amount FROM range(9);
+
+CREATE MATERIALIZED VIEW totals TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental_strict')
+AS SELECT k, count(*) AS n, sum(amount) AS total FROM orders GROUP BY k;
+
+CREATE MATERIALIZED VIEW dice TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental_strict')
+AS SELECT k, rand() AS r FROM orders;
+
+CREATE MATERIALIZED VIEW ranked TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental_strict')
+AS SELECT k, row_number() OVER (ORDER BY k) AS r FROM orders;
+
+CREATE MATERIALIZED VIEW whole TBLPROPERTIES ('tautochrone.refresh-policy' = 'full')
+AS SELECT k FROM orders
+"""
+
+
+class Taut:
+    """Runs `taut dry-run` on the tests' own Spark."""
+
+    def __init__(self, folder: Path, spark: SparkSession, capsys: Any, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.capsys = folder, capsys
+        (folder / "d").mkdir()
+        (folder / "d/a.sql").write_text(DEFINITIONS)
+        (folder / "spark-pipeline.yml").write_text(
+            "name: shop\nstorage: storage\nlibraries:\n  - glob:\n      include: d/**\n"
+        )
+        patch.setattr(opening, "start_session", lambda *_: spark.newSession())
+        patch.setattr(SparkSession, "stop", lambda _self: None)
+
+    def __call__(self, *arguments: str) -> tuple[str, str]:
+        spec = str(self.folder / "spark-pipeline.yml")
+        assert dry_run(_parser().parse_args(["dry-run", "--spec", spec, *arguments])) == 0
+        shown = self.capsys.readouterr()
+        return shown.out, shown.err
+
+
+@pytest.fixture
+def taut(tmp_path: Path, spark: SparkSession, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> Taut:
+    return Taut(tmp_path, spark, capsys, monkeypatch)
+
+
+def test_policies_and_what_strict_will_refuse(taut: Taut) -> None:
+    out, err = taut("--json")
+    found = {entry["dataset"].rsplit(".", 1)[1]: entry for entry in map(json.loads, out.splitlines())}
+    assert {name: entry["policy"] for name, entry in found.items()} == {
+        "orders": "auto",
+        "totals": "incremental_strict",
+        "dice": "incremental_strict",
+        "ranked": "incremental_strict",
+        "whole": "full",
+    }
+    assert found["totals"]["warning"] is None
+    assert "rand() gives something else each time" in found["dice"]["warning"]
+    assert found["dice"]["warning"].startswith("[REFRESH_NOT_INCREMENTAL]")
+    assert found["dice"]["warning"].endswith("d/a.sql:7")
+    assert "window without PARTITION BY" in found["ranked"]["warning"]
+    assert "warning" not in found["orders"]
+    assert err.count("warning: [REFRESH_NOT_INCREMENTAL]") == 2
+
+
+def test_the_projects_policy_is_the_default(taut: Taut) -> None:
+    (taut.folder / "tautochrone.toml").write_text('[refresh]\npolicy = "incremental_strict"\n')
+    out, _ = taut("--json")
+    assert json.loads(out.splitlines()[0])["policy"] == "incremental_strict"
+
+
+def test_explain_prints_the_tree(taut: Taut) -> None:
+    out, err = taut("--explain", "totals")
+    head, _, *tree = out.splitlines()
+    assert head == "lake.default.totals  policy incremental_strict  mode incremental"
+    (aggregate,) = [line for line in tree if line.lstrip().startswith("aggregate")]
+    assert "by 1 key - incremental: merged into groups" in aggregate
+    # The key, how many rows, the count and for the sum a sum and a count.
+    assert aggregate.endswith("; state: 5 columns")
+    assert tree[-1].strip() == "scan lake.default.orders"
+    assert err == ""
+
+
+def test_explain_says_why_not(taut: Taut) -> None:
+    out, err = taut("--explain", "dice")
+    assert out.splitlines()[:2] == [
+        "lake.default.dice  policy incremental_strict  mode diff",
+        "because rand() gives something else each time",
+    ]
+    assert err.startswith("warning: [REFRESH_NOT_INCREMENTAL]")
+    out, err = taut("--explain", "whole", "--json")
+    told = json.loads(out)
+    assert (told["policy"], told["mode"], told["warning"]) == ("full", "full", None)
+    assert told["tree"][-1].strip() == "scan lake.default.orders"
+
+
+def test_names_that_cannot_be_explained(taut: Taut) -> None:
+    with pytest.raises(DefinitionError, match=r"DATASET_NOT_FOUND") as caught:
+        taut("--explain", "totls")
+    assert caught.value.hint == "did you mean totals?"
+    (taut.folder / "d/b.sql").write_text("CREATE TEMPORARY VIEW some AS SELECT * FROM orders")
+    with pytest.raises(TautochroneError, match=r"NOTHING_TO_EXPLAIN.*some is a temporary view"):
+        taut("--explain", "some")

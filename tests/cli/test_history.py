@@ -1,0 +1,121 @@
+"""`taut status --history`, from a store that was filled by hand: no Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tautochrone.cli.main import main
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.names import TableName, Version
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+
+VIEW = TableName("lake", ("default",), "totals")
+NODES = (
+    NodeRefresh(node="join", mode=RefreshMode.INCREMENTAL, reason="one term per input"),
+    NodeRefresh(node="aggregate", mode=RefreshMode.INCREMENTAL, reason="merged into groups"),
+)
+HISTORY = (
+    Refresh(mode=RefreshMode.FULL, reason="first build", rows_inserted=40, duration_ms=2_100),
+    Refresh(
+        mode=RefreshMode.INCREMENTAL,
+        reason="0.3 % of orders changed",
+        rows_inserted=3,
+        rows_deleted=2,
+        duration_ms=512,
+        nodes=NODES,
+        estimate_ms=400,
+        delta_rows=30,
+    ),
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command on a project with two refreshes, one a minute after the epoch and one later."""
+    (tmp_path / "spark-pipeline.yml").write_text(
+        "name: shop\nstorage: storage\nlibraries:\n  - glob:\n      include: d/**\n"
+    )
+    with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db", clock=lambda: 60_000) as store:
+        store.start_run("shop", "shop", [DatasetEntry(VIEW, "materialized view", "d")])
+        fence = store.take_over("shop")
+        for place, refresh in enumerate(HISTORY):
+            number = store.open_checkpoint("shop", fence, {}, place).number
+            store.record_version("shop", fence, number, VIEW, Version(str(place)), refresh)
+            store.publish("shop", fence, number, place)
+
+    def command(*arguments: str) -> str:
+        assert main([*arguments, "--spec", str(tmp_path / "spark-pipeline.yml")]) == 0
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_history_for_people(run: Callable[..., str]) -> None:
+    name, header, _line, newest, oldest = run("status", "totals", "--history").splitlines()
+    assert name == "lake.default.totals"
+    assert header.split() == [
+        "checkpoint", "finished_at", "mode", "changed", "inserted", "deleted", "expected_ms", "took_ms",
+        "reason",
+    ]  # fmt: skip
+    when = "1970-01-01T00:01:00.000Z"
+    assert newest.split(maxsplit=8) == [
+        "2",
+        when,
+        "incremental",
+        "30",
+        "3",
+        "2",
+        "400",
+        "512",
+        HISTORY[1].reason,
+    ]
+    assert oldest.split(maxsplit=8) == ["1", when, "full", "0", "40", "0", "NULL", "2100", "first build"]
+
+
+def test_nodes_and_limit_when_asked(run: Callable[..., str]) -> None:
+    lines = run("status", "totals", "--history", "--nodes", "--limit", "1").splitlines()
+    assert [line.split(maxsplit=3) for line in lines[-2:]] == [
+        ["2", "join", "incremental", "one term per input"],
+        ["2", "aggregate", "incremental", "merged into groups"],
+    ]
+    assert not [line for line in lines if "first build" in line]
+
+
+def test_json_has_everything(run: Callable[..., str]) -> None:
+    newest, oldest = (
+        json.loads(line) for line in run("status", "totals", "--history", "--json").splitlines()
+    )
+    assert newest == {
+        "dataset": "lake.default.totals",
+        "checkpoint": 2,
+        "version": "1",
+        "mode": "incremental",
+        "reason": "0.3 % of orders changed",
+        "delta_rows": 30,
+        "rows_inserted": 3,
+        "rows_deleted": 2,
+        "estimate_ms": 400,
+        "duration_ms": 512,
+        "nodes": [
+            {"node": "join", "mode": "incremental", "reason": "one term per input"},
+            {"node": "aggregate", "mode": "incremental", "reason": "merged into groups"},
+        ],
+        "error": None,
+        "finished_at": "1970-01-01T00:01:00.000Z",
+    }
+    assert oldest["estimate_ms"] is None
+
+
+def test_errors_have_a_column_when_there_are_any(run: Callable[..., str], tmp_path: Path) -> None:
+    assert "error" not in run("status", "totals", "--history")
+    with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
+        fence = store.take_over("shop")
+        number = store.open_checkpoint("shop", fence, {}, 9).number
+        store.record_failure("shop", fence, number, VIEW, "[REFRESH_NOT_INCREMENTAL] no")
+    lines = run("status", "totals", "--history").splitlines()
+    assert lines[1].split()[-1] == "error"
+    assert lines[3].endswith("[REFRESH_NOT_INCREMENTAL] no")

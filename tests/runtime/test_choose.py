@@ -1,0 +1,218 @@
+"""Which mode is chosen, from metadata alone: the job is a handful of values here."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tautochrone.errors import RefreshError
+from tautochrone.model.definitions import Dataset, DatasetKind, FlowInputs, SourceLocation
+from tautochrone.model.lake import ChangeKind, CommitNote, Fork, TableChange
+from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
+from tautochrone.project.policy import POLICY_PROPERTY
+from tautochrone.runtime.choose import Choice, Size, choose, require_incremental, sizes_of
+from tautochrone.runtime.job import Job
+
+VIEW, ORDERS, ITEMS = (TableName("lake", ("db",), table) for table in ("v", "orders", "items"))
+STRICT = RefreshPolicy.INCREMENTAL_STRICT
+
+
+class World:
+    """Change it, then `choose`."""
+
+    def __init__(self) -> None:
+        self.policy: str | None = None
+        self.default = RefreshPolicy.AUTO
+        self.definition: str | None = "d"
+        self.changes: dict[TableName, TableChange] = {}
+        self.inputs: dict[str, str] = {str(ORDERS): "1", str(ITEMS): "1"}
+        self.sizes = {ORDERS: Size(changed_rows=10, rows=1_000_000), ITEMS: Size(changed_rows=0, rows=50)}
+        self.history: list[Refresh] = []
+        self.flow = SimpleNamespace(
+            linear=False,
+            linear_reason="Join",
+            deterministic=True,
+            deterministic_reason="",
+            inputs=FlowInputs(batch=frozenset({ORDERS, ITEMS})),
+        )
+
+    def moved(self, table: TableName, kind: ChangeKind = ChangeKind.CHANGED) -> None:
+        self.changes[table] = TableChange(kind=kind, reason=f"{table.table} was {kind}")
+
+    def job(self) -> Job:
+        properties = {} if self.policy is None else {POLICY_PROPERTY: self.policy}
+        place = SourceLocation("views.sql", 3)
+        dataset = Dataset(VIEW, DatasetKind.MATERIALIZED_VIEW, place, properties=properties)
+
+        def table(name: TableName) -> Any:
+            return SimpleNamespace(change_between=lambda _old, _new: self.changes[name])
+
+        records = [SimpleNamespace(refresh=refresh, error=None) for refresh in self.history]
+        job = SimpleNamespace(
+            flows=lambda _table: (self.flow,),
+            definitions=SimpleNamespace(datasets={VIEW: dataset}),
+            settings=SimpleNamespace(refresh_policy=self.default),
+            fingerprint=lambda _table: "d",
+            inputs=lambda _table: frozenset({ORDERS, ITEMS}),
+            tables={ORDERS: table(ORDERS)},
+            lake=SimpleNamespace(load=table),
+            store=SimpleNamespace(history=lambda _table, limit: tuple(records[:limit])),
+        )
+        return cast(Job, job)
+
+    def choose(self, *obstacles: str, forced: str | None = None, planned: bool = True) -> Choice:
+        note = CommitNote(
+            pipeline="p", job="j", fence=Fence(1), store="s", definition=self.definition, inputs=self.inputs
+        )
+        fork = Fork(table=VIEW, version=Version("9"), fence=Fence(1), note=note)
+        versions = {name: Version("2" if name in self.changes else "1") for name in (ORDERS, ITEMS)}
+        return choose(
+            self.job(),
+            VIEW,
+            fork,
+            versions,
+            forced=forced,
+            obstacles=(lambda: obstacles) if planned else None,
+            sizes=lambda name, _old, _new: self.sizes.get(name, Size()),
+        )
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("policy", list(RefreshPolicy))
+def test_under_every_policy_no_news_is_no_work_and_a_new_definition_is_full(
+    world: World, policy: RefreshPolicy
+) -> None:
+    world.policy = policy
+    assert world.choose() == Choice(RefreshMode.NO_DATA, "no input changed", policy=policy)
+    world.definition = "other"
+    assert world.choose() == Choice(RefreshMode.FULL, "the definition changed", policy=policy)
+    world.definition = None
+    assert world.choose() == Choice(RefreshMode.FULL, "first build", policy=policy)
+
+
+def test_a_change_is_followed(world: World) -> None:
+    world.moved(ORDERS)
+    found = world.choose()
+    assert found.mode is RefreshMode.INCREMENTAL
+    costs = "incremental 0.6 s expected, full 1.0 s expected"
+    assert found.reason == f"less than 0.01 % of orders changed; {costs}"
+    assert found.ranges == {ORDERS: (Version("1"), Version("2"))}
+    assert (found.estimate_ms, found.delta_rows) == (600, 10)
+
+
+def test_added_rows_of_a_linear_query_are_appended_unless_the_policy_is_full(world: World) -> None:
+    world.flow.linear = True
+    world.moved(ORDERS, ChangeKind.APPEND)
+    for policy in (RefreshPolicy.AUTO, RefreshPolicy.INCREMENTAL, STRICT):
+        world.default = policy
+        assert (world.choose().mode, world.choose().delta_rows) == (RefreshMode.APPEND, 10)
+    world.policy = "full"
+    assert (world.choose().mode, world.choose().reason) == (RefreshMode.FULL, "its refresh policy is full")
+    world.policy = None
+    world.moved(ITEMS)
+    assert world.choose().mode is RefreshMode.INCREMENTAL
+
+
+def test_the_views_own_policy_comes_before_the_projects(world: World) -> None:
+    world.moved(ORDERS)
+    world.default = RefreshPolicy.FULL
+    assert world.choose().mode is RefreshMode.FULL
+    world.policy = "incremental"
+    assert (world.choose().mode, world.choose().policy) == (
+        RefreshMode.INCREMENTAL,
+        RefreshPolicy.INCREMENTAL,
+    )
+
+
+def test_what_cannot_be_followed_is_compared_or_refused(world: World) -> None:
+    world.moved(ORDERS)
+    assert (world.choose("recursive").mode, world.choose("recursive").reason) == (
+        RefreshMode.DIFF,
+        "recursive",
+    )
+    assert world.choose(planned=False).reason == "Join"
+    world.policy = STRICT
+    with pytest.raises(RefreshError) as caught:
+        world.choose("recursive")
+    assert (caught.value.error_class, caught.value.location) == ("REFRESH_NOT_INCREMENTAL", "views.sql:3")
+    assert "recursive" in caught.value.message
+    assert "--full-refresh v" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda w: w.moved(ORDERS, ChangeKind.UNKNOWN), "orders was unknown"),
+        (lambda w: w.inputs.pop(str(ORDERS)), "lake.db.orders is a new input"),
+        (lambda w: vars(w.flow).update(deterministic=False, deterministic_reason="rand()"),
+         "rand() gives something else each time"),
+        (lambda w: vars(w.flow).update(inputs=FlowInputs(unversioned=("csv:/data/x.csv",))),
+         "it reads csv:/data/x.csv, which has no versions"),
+    ],
+)  # fmt: skip
+def test_why_a_planned_view_cannot_follow(world: World, spoil: Any, reason: str) -> None:
+    world.moved(ORDERS)
+    spoil(world)
+    assert (world.choose().mode, world.choose().reason) == (RefreshMode.DIFF, reason)
+
+
+def test_forced_comparison(world: World) -> None:
+    found = world.choose(forced="it reads csv:x, which has no versions")
+    assert (found.mode, found.reason) == (RefreshMode.DIFF, "it reads csv:x, which has no versions")
+    world.policy = STRICT
+    with pytest.raises(RefreshError, match="which has no versions"):
+        world.choose(forced="it reads csv:x, which has no versions")
+
+
+def test_only_refreshes_of_the_same_definition_count(world: World) -> None:
+    """After the definition changed, what the old one took says nothing."""
+    world.moved(ORDERS)
+
+    def full(reason: str, ms: int) -> Refresh:
+        return Refresh(mode=RefreshMode.FULL, reason=reason, duration_ms=ms)
+
+    old = [full("its refresh policy is full", 10)] * 3
+    world.history = old
+    assert world.choose().mode is RefreshMode.FULL
+    world.history = [full("the definition changed", 9_000), *old]
+    assert "full 2.1 s expected" in world.choose().reason
+
+
+def test_the_plan_is_made_only_for_a_change(world: World) -> None:
+    def never() -> tuple[str, ...]:
+        raise AssertionError
+
+    job = world.job()
+    note = CommitNote(
+        pipeline="p", job="j", fence=Fence(1), store="s", definition="d", inputs={str(ORDERS): "1"}
+    )
+    fork = Fork(table=VIEW, version=Version("9"), fence=Fence(1), note=note)
+    assert choose(job, VIEW, fork, {ORDERS: Version("1")}, obstacles=never).mode is RefreshMode.NO_DATA
+
+
+def test_sizes_come_from_metadata_and_from_who_reads_the_change() -> None:
+    def table(rows: int) -> Any:
+        return SimpleNamespace(row_count=lambda version: rows + int(version))
+
+    job = SimpleNamespace(tables={ORDERS: table(100)}, lake=SimpleNamespace(load=lambda _name: table(7_000)))
+    sizes = sizes_of(cast(Job, job), lambda _name, old, new: int(new) - int(old))
+    assert sizes(ORDERS, Version("1"), Version("5")) == Size(changed_rows=4, rows=105)
+    assert sizes(ITEMS, Version("2"), Version("2")) == Size(changed_rows=0, rows=7_002)
+
+
+def test_strict_holds_every_node_to_it(world: World) -> None:
+    nodes = [
+        NodeRefresh(node="join", mode=RefreshMode.INCREMENTAL, reason="telescoping"),
+        NodeRefresh(node="window", mode=RefreshMode.DIFF, reason="no rule"),
+    ]
+    require_incremental(world.job(), VIEW, RefreshPolicy.INCREMENTAL, nodes)
+    require_incremental(world.job(), VIEW, STRICT, nodes[:1])
+    with pytest.raises(RefreshError, match=r"REFRESH_NOT_INCREMENTAL.*window needs diff: no rule"):
+        require_incremental(world.job(), VIEW, STRICT, nodes)

@@ -1,0 +1,279 @@
+-- name | what it is | worst mode that a refresh may have. The first word of the name is its chapter.
+
+-- linear_filter | projection, filter, CASE, casts | incremental
+SELECT id, CASE WHEN x > 5 THEN 'big' WHEN x IS NULL THEN 'none' ELSE g END AS size, CAST(d AS
+  DECIMAL(38,4)) AS d FROM src.a WHERE x <> 3 OR x IS NULL;
+
+-- linear_union | UNION ALL | incremental
+SELECT id, k, g FROM src.a UNION ALL SELECT id, k, s FROM src.b UNION ALL SELECT id, k, g FROM src.a
+  WHERE x > 0;
+
+-- linear_explode | LATERAL VIEW explode | incremental
+SELECT k, w, item FROM src.c LATERAL VIEW explode(list) t AS item;
+
+-- linear_posexplode | LATERAL VIEW OUTER posexplode | incremental
+SELECT k, place, item FROM src.c LATERAL VIEW OUTER posexplode(list) t AS place, item;
+
+-- linear_lateral | LATERAL subquery | incremental
+SELECT c.k, c.w, t.item, t.twice FROM src.c, LATERAL (SELECT explode(list) AS item, c.z * 2 AS twice) t;
+
+-- linear_values | VALUES as a table | incremental
+SELECT id, v.name FROM src.a JOIN (VALUES (1, 'one'), (2, 'two'), (3, NULL)) AS v(k, name) ON a.k = v.k;
+
+-- join_inner | inner join | incremental
+SELECT a.id, b.id AS bid, a.g, b.s FROM src.a a JOIN src.b b ON a.k = b.k;
+
+-- join_theta | join without equality | incremental
+SELECT a.id, b.id AS bid FROM src.a a JOIN src.b b ON a.x < b.y - 10 AND a.k <> b.k;
+
+-- join_cross | cross join | incremental
+SELECT a.id, c.w FROM src.a a CROSS JOIN src.c c WHERE a.x > 11;
+
+-- join_self | self join | incremental
+SELECT l.id, r.id AS other FROM src.a l JOIN src.a r ON l.k = r.k AND l.id < r.id;
+
+-- join_null_safe | join by `<=>` | incremental
+SELECT a.id, b.id AS bid FROM src.a a JOIN src.b b ON a.k <=> b.k AND a.g <=> b.s;
+
+-- join_left | LEFT OUTER JOIN with a residual condition | incremental
+SELECT a.id, a.k, b.id AS bid FROM src.a a LEFT JOIN src.b b ON a.k = b.k AND b.y > a.x;
+
+-- join_right | RIGHT OUTER JOIN | incremental
+SELECT a.id, b.id AS bid, b.s FROM src.a a RIGHT JOIN src.b b ON a.k = b.k AND a.g = b.s;
+
+-- join_full | FULL OUTER JOIN | incremental
+SELECT a.id, b.id AS bid, a.g, b.s FROM src.a a FULL OUTER JOIN src.b b ON a.k = b.k AND a.g = b.s;
+
+-- join_full_nested | FULL OUTER JOINs nested | incremental
+SELECT a.id, b.id AS bid, c.w FROM src.a a FULL JOIN src.b b ON a.k = b.y FULL JOIN src.c c ON
+  coalesce(a.k, b.k) = c.k;
+
+-- join_left_theta | outer join without equality | incremental
+SELECT c.k, c.w, b.id FROM src.c c LEFT JOIN src.b b ON c.z > b.y + 9;
+
+-- join_chain | four joins of three kinds | incremental
+SELECT a.id, b.id AS bid, c.w, d.g FROM src.a a JOIN src.b b ON a.k = b.k LEFT JOIN src.c c ON b.y = c.z
+  JOIN src.a d ON d.id = b.id;
+
+-- subquery_exists | EXISTS | incremental
+SELECT id, g FROM src.a WHERE EXISTS (SELECT 1 FROM src.b WHERE b.k = a.k AND b.y > a.x);
+
+-- subquery_not_exists | NOT EXISTS | incremental
+SELECT id, g FROM src.a WHERE NOT EXISTS (SELECT 1 FROM src.b WHERE b.k = a.k AND b.s = a.g);
+
+-- subquery_exists_or | EXISTS under OR | incremental
+SELECT id FROM src.a WHERE x > 12 OR EXISTS (SELECT 1 FROM src.b WHERE b.k = a.k) OR NOT EXISTS (SELECT
+  1 FROM src.c WHERE c.k = a.k);
+
+-- subquery_in | IN with NULLs | incremental
+SELECT id FROM src.a WHERE k IN (SELECT y FROM src.b WHERE s <> 'q');
+
+-- subquery_not_in | NOT IN with NULLs | incremental
+SELECT id FROM src.a WHERE x NOT IN (SELECT y FROM src.b WHERE id % 5 = 0);
+
+-- subquery_not_in_correlated | NOT IN, correlated, with NULLs | incremental
+SELECT id FROM src.a WHERE x NOT IN (SELECT y FROM src.b WHERE b.k = a.k);
+
+-- subquery_in_select | IN as a value | incremental
+SELECT id, k IN (SELECT k FROM src.c WHERE z > 3) AS there FROM src.a WHERE k IS NOT NULL;
+
+-- subquery_scalar | scalar subquery, uncorrelated | incremental
+SELECT id, x, (SELECT max(z) FROM src.c) AS top FROM src.a WHERE x >= (SELECT avg(y) FROM src.b);
+
+-- subquery_scalar_correlated | scalar subquery, correlated | incremental
+SELECT id, (SELECT sum(y) FROM src.b WHERE b.k = a.k) AS total FROM src.a;
+
+-- subquery_scalar_count | correlated COUNT, 0 without rows | incremental
+SELECT id, (SELECT count(*) FROM src.b WHERE b.k = a.k) AS n FROM src.a WHERE (SELECT count(*) FROM
+  src.c WHERE c.k = a.k) < 3;
+
+-- subquery_having | scalar subquery in HAVING | incremental
+SELECT k, count(*) AS n FROM src.a GROUP BY k HAVING count(*) >= (SELECT avg(n) FROM (SELECT count(*) AS
+  n FROM src.b GROUP BY k));
+
+-- set_union | UNION | incremental
+SELECT k, g FROM src.a UNION SELECT k, s FROM src.b;
+
+-- set_except | EXCEPT | incremental
+SELECT k, g FROM src.a EXCEPT SELECT k, s FROM src.b;
+
+-- set_except_all | EXCEPT ALL | incremental
+SELECT k FROM src.a EXCEPT ALL SELECT k FROM src.b;
+
+-- set_intersect | INTERSECT | incremental
+SELECT k, g FROM src.a INTERSECT SELECT k, s FROM src.b;
+
+-- set_intersect_all | INTERSECT ALL | incremental
+SELECT g FROM src.a INTERSECT ALL SELECT s FROM src.b;
+
+-- set_distinct | DISTINCT | incremental
+SELECT DISTINCT g, day FROM src.a;
+
+-- set_nested | set operations nested | incremental
+(SELECT k FROM src.a EXCEPT SELECT k FROM src.b) UNION ALL (SELECT y FROM src.b INTERSECT SELECT x FROM
+  src.a);
+
+-- top_limit | ORDER BY … LIMIT | incremental
+SELECT id, x, g FROM src.a ORDER BY x DESC, id, g, k, d, day LIMIT 5;
+
+-- top_offset | ORDER BY … LIMIT … OFFSET | incremental
+SELECT id, y FROM src.b ORDER BY y NULLS LAST, id, k, s LIMIT 4 OFFSET 3;
+
+-- top_below | LIMIT below a join | incremental
+SELECT t.id, b.id AS bid FROM (SELECT id, k FROM src.a ORDER BY x, id, k LIMIT 6) t JOIN src.b b ON t.k
+  = b.k;
+
+-- top_rows | QUALIFY by ROW_NUMBER | incremental
+SELECT * FROM (SELECT id, g, x, row_number() OVER (PARTITION BY g ORDER BY x DESC, id) AS place FROM
+  src.a) WHERE place <= 2;
+
+-- top_rank | QUALIFY by RANK with ties | incremental
+SELECT * FROM (SELECT id, g, x, rank() OVER (PARTITION BY g ORDER BY x) AS place FROM src.a) WHERE place
+  = 1;
+
+-- group_counts | COUNT(*), COUNT(x), SUM of nothing | incremental
+SELECT g, count(*) AS n, count(x) AS known, sum(x) AS total, count_if(x > 3) AS many FROM src.a GROUP BY
+  g;
+
+-- group_avg | AVG | incremental
+SELECT k, avg(x) AS mean, avg(d) AS mean_d FROM src.a GROUP BY k;
+
+-- group_scalar | aggregate without GROUP BY | incremental
+SELECT count(*) AS n, sum(z) AS total, min(w) AS first, max(k) AS last FROM src.c WHERE z > 2;
+
+-- group_min_max | MIN and MAX when the extremum goes | incremental
+SELECT k, min(x) AS low, max(x) AS high, min(g) AS first, max(day) AS latest FROM src.a GROUP BY k;
+
+-- group_filter | aggregates with FILTER | incremental
+SELECT g, sum(x) FILTER (WHERE k > 3) AS some, count(*) FILTER (WHERE x IS NULL) AS none FROM src.a
+  GROUP BY g;
+
+-- group_having | HAVING | incremental
+SELECT k, sum(x) AS total FROM src.a GROUP BY k HAVING sum(x) > 10 AND count(*) > 1;
+
+-- group_distinct | COUNT(DISTINCT) | incremental
+SELECT g, count(DISTINCT k) AS n FROM src.a GROUP BY g;
+
+-- group_distinct_several | several COUNT(DISTINCT) | incremental
+SELECT g, count(DISTINCT k) AS ks, count(DISTINCT x) AS xs, sum(DISTINCT x) AS total, count(*) AS n FROM
+  src.a GROUP BY g;
+
+-- group_distinct_filter | COUNT(DISTINCT) with FILTER | incremental
+SELECT g, count(DISTINCT k) FILTER (WHERE x > 2) AS some, count(DISTINCT k) FILTER (WHERE x <= 2) AS
+  others, count(DISTINCT day) AS days FROM src.a GROUP BY g;
+
+-- group_decimal | SUM and AVG of decimals up to (38, x) | incremental
+SELECT g, sum(d) AS total, sum(CAST(d AS DECIMAL(38,6))) AS wide, sum(d * d) AS squares, avg(CAST(d AS
+  DECIMAL(30,10))) AS mean FROM src.a GROUP BY g;
+
+-- group_float | SUM, AVG and extrema of doubles | incremental
+SELECT k, sum(f) AS total, avg(f) AS mean, min(f) AS low, max(f) AS high FROM src.c GROUP BY k;
+
+-- group_by_float | GROUP BY a double (NaN, -0.0) | incremental
+SELECT f, count(*) AS n FROM src.c GROUP BY f;
+
+-- group_stddev | STDDEV, VARIANCE, CORR | incremental
+SELECT g, round(stddev(x), 6) AS s, round(var_pop(k), 6) AS v, round(corr(x, k), 6) AS c FROM src.a
+  GROUP BY g;
+
+-- group_bool | BOOL_AND, BOOL_OR, BIT_XOR | incremental
+SELECT g, bool_and(x > 0) AS all_of, bool_or(x > 9) AS any_of, bit_xor(k) AS bits FROM src.a GROUP BY g;
+
+-- group_collect | COLLECT_LIST, COLLECT_SET | incremental
+SELECT g, sort_array(collect_list(x)) AS xs, sort_array(collect_set(k)) AS ks FROM src.a GROUP BY g;
+
+-- group_string | string aggregates | incremental
+SELECT k, array_join(sort_array(collect_list(g)), '-') AS word, listagg(CAST(id AS STRING), ',') WITHIN
+  GROUP (ORDER BY id) AS ids FROM src.a GROUP BY k;
+
+-- group_median | MEDIAN, PERCENTILE | incremental
+SELECT g, median(x) AS middle, percentile(x, 0.9) AS high, percentile_disc(0.5) WITHIN GROUP (ORDER BY
+  x) AS disc FROM src.a GROUP BY g;
+
+-- group_max_by | MAX_BY, MIN_BY with a total order | incremental
+SELECT k, max_by(id, struct(x, id)) AS best, min_by(g, struct(day, id, g)) AS first FROM src.a GROUP BY
+  k;
+
+-- group_sets | GROUPING SETS | incremental
+SELECT g, k, grouping_id(g, k) AS level, sum(x) AS total FROM src.a GROUP BY GROUPING SETS ((g), (k),
+  (g, k), ());
+
+-- group_rollup | ROLLUP | incremental
+SELECT g, day, count(*) AS n, min(x) AS low FROM src.a GROUP BY ROLLUP (g, day);
+
+-- group_cube | CUBE with COUNT(DISTINCT) | incremental
+SELECT g, k, count(DISTINCT x) AS xs FROM src.a GROUP BY CUBE (g, k);
+
+-- group_pivot | PIVOT | incremental
+SELECT * FROM (SELECT k, g, x FROM src.a) PIVOT (sum(x) AS total FOR g IN ('p', 'q', 'r'));
+
+-- nested_aggregates | aggregate of an aggregate | incremental
+SELECT n, count(*) AS groups, max(total) AS best FROM (SELECT k, count(*) AS n, sum(x) AS total FROM
+  src.a GROUP BY k) GROUP BY n;
+
+-- nested_three | three aggregates deep | incremental
+SELECT max(groups) AS most FROM (SELECT n, count(*) AS groups FROM (SELECT g, day, count(*) AS n FROM
+  src.a GROUP BY g, day) GROUP BY n);
+
+-- nested_join | join of aggregates | incremental
+SELECT l.k, l.n, r.total FROM (SELECT k, count(*) AS n FROM src.a GROUP BY k) l FULL JOIN (SELECT k,
+  sum(y) AS total FROM src.b GROUP BY k) r ON l.k = r.k;
+
+-- nested_same | aggregate joined to its own input | incremental
+SELECT a.id, a.x - t.mean AS off FROM src.a a JOIN (SELECT g, avg(x) AS mean FROM src.a GROUP BY g) t ON
+  a.g = t.g;
+
+-- nested_max_row | rows of the group's maximum | incremental
+SELECT id, k, x FROM src.a WHERE x = (SELECT max(x) FROM src.a m WHERE m.k = a.k);
+
+-- window_ranks | ROW_NUMBER, RANK, NTILE | incremental
+SELECT id, g, row_number() OVER w AS n, dense_rank() OVER (PARTITION BY g ORDER BY x) AS r, ntile(2)
+  OVER w AS half FROM src.a WINDOW w AS (PARTITION BY g ORDER BY x, id, k, d, day);
+
+-- window_lag | LAG, LEAD, FIRST_VALUE | incremental
+SELECT id, lag(x) OVER w AS before, lead(x, 2, -1) OVER w AS after, first_value(id) OVER w AS first FROM
+  src.a WINDOW w AS (PARTITION BY k ORDER BY day, id, x, g, d);
+
+-- window_running | running sum, ROWS frame | incremental
+SELECT id, sum(x) OVER (PARTITION BY g ORDER BY id, x, k, d, day) AS running, max(x) OVER (PARTITION BY
+  g ORDER BY id, x, k, d, day ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS near FROM src.a;
+
+-- window_range | RANGE frame | incremental
+SELECT id, count(*) OVER (PARTITION BY k ORDER BY x RANGE BETWEEN 2 PRECEDING AND CURRENT ROW) AS close
+  FROM src.a;
+
+-- window_two | windows by different partitions | incremental
+SELECT id, sum(x) OVER (PARTITION BY g) AS of_g, count(*) OVER (PARTITION BY k) AS of_k FROM src.a;
+
+-- window_middle | aggregate over window over join | incremental
+SELECT g, sum(place) AS places, count(*) AS n FROM (SELECT a.g, row_number() OVER (PARTITION BY a.k
+  ORDER BY b.y, a.id, b.id, a.g) AS place FROM src.a a JOIN src.b b ON a.k = b.k) WHERE place < 4 GROUP BY
+  g;
+
+-- window_over_aggregate | window over an aggregate | incremental
+SELECT g, day, sum(n) OVER (PARTITION BY g ORDER BY day) AS running FROM (SELECT g, day, count(*) AS n
+  FROM src.a GROUP BY g, day);
+
+-- window_share | share of the partition's total | incremental
+SELECT id, k, x * 100 / nullif(sum(x) OVER (PARTITION BY k), 0) AS percent FROM src.a WHERE x > 0;
+
+-- cte_twice | a CTE used twice | incremental
+WITH t AS (SELECT k, sum(x) AS total FROM src.a GROUP BY k) SELECT l.k, l.total, r.total AS next FROM t
+  l LEFT JOIN t r ON r.k = l.k + 1;
+
+-- views_base | a view that others read | incremental
+SELECT a.k, a.g, sum(b.y) AS total, count(*) AS n FROM src.a a JOIN src.b b ON a.k = b.k GROUP BY a.k,
+  a.g;
+
+-- views_left | one side of a diamond | incremental
+SELECT g, sum(total) AS total FROM views_base GROUP BY g;
+
+-- views_right | the other side | incremental
+SELECT g, max(n) AS most FROM views_base WHERE k > 2 GROUP BY g;
+
+-- views_diamond | views over views over views | incremental
+SELECT l.g, l.total, r.most, b.n FROM views_left l LEFT JOIN views_right r ON l.g <=> r.g JOIN
+  views_base b ON b.g <=> l.g;
+
+-- views_mixed | a view joined with a table that it reads | incremental
+SELECT a.id, v.total FROM src.a a LEFT JOIN views_base v ON a.k = v.k AND a.g = v.g;

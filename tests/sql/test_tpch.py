@@ -1,0 +1,63 @@
+"""The 22 queries of TPC-H as views of one project, kept up to date through changes of all eight tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+from tautochrone.testing import tpch
+from tautochrone.testing.tpch_changes import TpchChanges
+
+from .stand import STRICT, Stand
+
+pytestmark = pytest.mark.spark
+
+SCALE = 0.01
+
+
+@pytest.fixture
+def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
+    made = Stand(tmp_path, spark)
+    data = tpch.generate(tmp_path / "data", SCALE)
+    tpch.load(made.outside, data)
+    policy = "incremental_strict" if STRICT else None
+    made.pipeline.write("definitions/tpch.sql", tpch.project(SCALE, policy))
+    yield made
+    made.close()
+
+
+def append_by_another_engine(stand: Stand) -> None:
+    """Customers without orders, by PyIceberg: a file that Spark did not write, in a table with deletes."""
+    storage = stand.pipeline.settings.storage
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
+    table = catalog.load_table("tpch.customer")
+    rows = table.scan(limit=3).to_arrow()
+    keys = pa.array([2_000_000, 2_000_001, None], pa.int64())
+    table.append(rows.set_column(0, rows.schema.field(0), keys))
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("steps", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_all_queries_through_all_changes(stand: Stand, steps: int) -> None:
+    first = stand.checkpoint()
+    assert {told["mode"] for told in first.of("refresh")} == {"full"}
+    assert len(first.of("refresh")) == 22
+    changes = TpchChanges(stand.outside, seed=7, share=0.01)
+    moved: set[str] = set()
+    for step in range(1, steps + 1):
+        changes.everything(step)
+        if step == 2:
+            append_by_another_engine(stand)
+        happened = stand.checkpoint(restart=step == 3)
+        assert len(happened.of("refresh")) == 22
+        for told in happened.of("refresh"):
+            if told["rows_inserted"] + told["rows_deleted"]:
+                moved.add(told["dataset"].rsplit(".", 1)[-1])
+    # A view that never changed proves nothing.
+    still = set(tpch.queries(SCALE)) - moved
+    assert len(still) <= 3 if steps == 1 else not still, still
