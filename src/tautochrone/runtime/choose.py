@@ -16,15 +16,22 @@ from tautochrone.runtime.estimate import Facts, InputFacts, decide
 from tautochrone.runtime.job import Job
 
 __all__ = [
+    "TINY_ROWS",
     "Choice",
     "Obstacles",
     "Size",
     "Sizes",
     "choose",
+    "follows",
     "not_incremental",
+    "policy_for",
     "require_incremental",
     "sizes_of",
 ]
+
+TINY_ROWS = 1_000
+"""Where nobody asked for more, a view whose inputs hold at most so many rows together keeps no state: its
+refresh would cost more than computing everything."""
 
 _FIRST, _REDEFINED = "first build", "the definition changed"
 _LOOKED_AT = 100
@@ -85,7 +92,7 @@ def choose(
         RefreshError: `REFRESH_NOT_INCREMENTAL`, the policy forbids the only mode that is left.
     """
     flow = job.flows(table)[0]
-    policy = policy_of(job.definitions.datasets[table], job.settings.refresh_policy)
+    policy = policy_for(job, table)
     if fork.note is None or fork.note.definition is None:
         return Choice(RefreshMode.FULL, _FIRST, policy=policy)
     old = {TableName.parse(name): Version(version) for name, version in fork.note.inputs.items()}
@@ -125,6 +132,24 @@ def choose(
         delta_rows=delta_rows,
         policy=policy,
     )
+
+
+def policy_for(job: Job, table: TableName) -> RefreshPolicy:
+    """A view's own policy, or the project's."""
+    return policy_of(job.definitions.datasets[table], job.settings.refresh_policy)
+
+
+def follows(job: Job, policy: RefreshPolicy, inputs: Mapping[TableName, Version]) -> bool:
+    """Whether a view with these inputs keeps what it needs to follow changes. No Spark job."""
+    if policy is not RefreshPolicy.AUTO:
+        return policy is not RefreshPolicy.FULL
+    rows = 0
+    for name, version in inputs.items():
+        count = (job.tables.get(name) or job.lake.load(name)).row_count(version)
+        if count is None:
+            return True
+        rows += count
+    return rows > TINY_ROWS
 
 
 def sizes_of(job: Job, changed_rows: Callable[[TableName, Version, Version], int | None]) -> Sizes:

@@ -15,9 +15,9 @@ from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.instants import NEWEST
 from tautochrone.model.lake import ChangeKind, Fork
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.runtime.changes import Changes
-from tautochrone.runtime.choose import Choice, choose, sizes_of
+from tautochrone.runtime.choose import TINY_ROWS, Choice, choose, follows, policy_for, sizes_of
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.plans import Plans
 from tautochrone.runtime.refresh import Refreshed, as_text, refresh_view
@@ -151,7 +151,7 @@ class Target:
         inputs = self._inputs(table)
         planned = self._plans.of(table, self._session)
         if table in self._full:
-            choice = Choice(RefreshMode.FULL, "a full refresh was asked for")
+            choice = Choice(RefreshMode.FULL, "a full refresh was asked for", policy=policy_for(job, table))
         else:
             choice = self._choice(table, fork, inputs)
         if choice.mode is RefreshMode.NO_DATA:
@@ -164,7 +164,7 @@ class Target:
             fork,
             inputs,
             self._session(table),
-            planned if choice.policy is not RefreshPolicy.FULL else None,
+            planned if follows(job, choice.policy, inputs) else None,
             self._changes,
         )
         self._compared.add(table)
@@ -182,7 +182,14 @@ class Target:
             obstacles=lambda: self._plans.obstacles(table, self._session),
             sizes=sizes_of(job, self._changes.size),
         )
-        lost = self._plans.lost_state(table, fork) if choice.mode is RefreshMode.INCREMENTAL else None
+        if choice.mode is not RefreshMode.INCREMENTAL:
+            return choice
+        if not follows(job, choice.policy, inputs):
+            reason = (
+                f"its inputs hold at most {TINY_ROWS} rows: comparing is cheaper than following the change"
+            )
+            return replace(choice, mode=RefreshMode.DIFF, reason=reason)
+        lost = self._plans.lost_state(table, fork)
         # Like a first build: there is nothing to go on from.
         return choice if lost is None else replace(choice, mode=RefreshMode.FULL, reason=lost)
 
