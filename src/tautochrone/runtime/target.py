@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
@@ -149,13 +149,15 @@ class Target:
             mode = RefreshMode(fork.note.mode or RefreshMode.NO_DATA)
             return _without_rows(fork.version, mode, "committed by the run before")
         inputs = self._inputs(table)
-        planned = self._plans.of(table, self._session)
         if table in self._full:
             choice = Choice(RefreshMode.FULL, "a full refresh was asked for", policy=policy_for(job, table))
         else:
             choice = self._choice(table, fork, inputs)
         if choice.mode is RefreshMode.NO_DATA:
             return _without_rows(self._same_rows(table, last, fork.version), choice.mode, choice.reason)
+        planned = None
+        if choice.mode is not RefreshMode.APPEND and follows(job, choice.policy, inputs):
+            planned = self._plans.of(table, self._session)
         found = refresh_view(
             job,
             table,
@@ -164,7 +166,7 @@ class Target:
             fork,
             inputs,
             self._session(table),
-            planned if follows(job, choice.policy, inputs) else None,
+            planned,
             self._changes,
         )
         self._compared.add(table)
@@ -173,13 +175,19 @@ class Target:
 
     def _choice(self, table: TableName, fork: Fork, inputs: Mapping[TableName, Version]) -> Choice:
         job = self._job
+
+        def obstacles() -> Sequence[str]:
+            # A plan is only made where it will be used.
+            planned = follows(job, policy_for(job, table), inputs)
+            return self._plans.obstacles(table, self._session) if planned else ()
+
         choice = choose(
             job,
             table,
             fork,
             inputs,
             forced=self._unversioned(table),
-            obstacles=lambda: self._plans.obstacles(table, self._session),
+            obstacles=obstacles,
             sizes=sizes_of(job, self._changes.size),
         )
         if choice.mode is not RefreshMode.INCREMENTAL:
