@@ -92,9 +92,9 @@ SELECT order_id, total FROM silver_orders ORDER BY total DESC, order_id LIMIT 3
 
 ORDERS = """\
 {"order_id": 1, "customer_id": 1, "product": "pen", "quantity": 2, "price": 1.5, "ts": "2026-01-01T10:00:00Z"}
-{"order_id": 2, "customer_id": 2, "product": "ink", "quantity": 1, "price": 150.0, "ts": "2026-01-01T11:00Z"}
+{"order_id": 2, "customer_id": 2, "product": "ink", "quantity": 1, "price": 150, "ts":"2026-01-01T11:00:00Z"}
 {"order_id": broken
-{"order_id": 3, "customer_id": 1, "product": "ink", "quantity": 0, "price": 150.0, "ts": "2026-01-01T11:00Z"}
+{"order_id": 3, "customer_id": 1, "product": "ink", "quantity": 0, "price": 150, "ts":"2026-01-01T11:00:00Z"}
 """
 
 

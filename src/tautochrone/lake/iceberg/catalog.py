@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
@@ -49,9 +50,8 @@ class IcebergLake:
             def make() -> None:
                 catalog = self._iceberg.catalog()
                 identifier = self._iceberg.identifier(name)
+                self._ensure_namespace(catalog, identifier)
                 try:
-                    if not catalog.namespaceExists(identifier.namespace()):
-                        catalog.createNamespace(identifier.namespace())
                     builder = catalog.buildTable(identifier, shape.schema)
                     builder.withPartitionSpec(shape.spec).withSortOrder(shape.order).withProperties(
                         self._iceberg.map(properties)
@@ -67,6 +67,15 @@ class IcebergLake:
             # A table without a first snapshot has no parent that a fork could be checked against.
             table.raise_fence(fork, first)
         return table
+
+    def _ensure_namespace(self, catalog: Any, identifier: Any) -> None:
+        """On its own: that somebody else was faster with the namespace says nothing of the table."""
+        try:
+            if not catalog.namespaceExists(identifier.namespace()):
+                catalog.createNamespace(identifier.namespace())
+        except Py4JJavaError as error:
+            if not java_error_class(error).endswith("AlreadyExistsException"):
+                raise
 
     def keep_view(self, name: TableName, query: str, schema: StructType, fingerprint: str) -> bool:
         catalog = self._iceberg.catalog()
