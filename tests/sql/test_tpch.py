@@ -41,8 +41,9 @@ def append_by_another_engine(stand: Stand) -> None:
     table.append(rows.set_column(0, rows.schema.field(0), keys))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("steps", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [1, 5])
 def test_all_queries_through_all_changes(stand: Stand, steps: int) -> None:
     first = stand.checkpoint()
     assert {told["mode"] for told in first.of("refresh")} == {"full"}
