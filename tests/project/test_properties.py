@@ -139,10 +139,11 @@ def test_one_definition_in_two_threads(project: ProjectMaker, spark: SparkSessio
     )
     flow = definitions.flows[0]
     sessions = [spark.newSession() for _ in range(4)]
+    active = SparkSession.active()
     with ThreadPoolExecutor(4) as pool:
         frames = list(pool.map(flow.evaluate, sessions))
     assert all(frame.sparkSession is session for frame, session in zip(frames, sessions, strict=True))
-    assert SparkSession.active() is spark
+    assert SparkSession.active() is active
 
 
 def test_a_dataframe_made_while_importing(project: ProjectMaker, spark: SparkSession) -> None:
