@@ -62,7 +62,7 @@ class Engine(Protocol):
     def change_of(self, scan: Scan) -> Change:
         """The change of an input between the two cuts: signed, with the scan's columns."""
 
-    def fresh(self, like: ColumnId | None = None) -> ColumnId:
+    def fresh(self) -> ColumnId:
         """A column id that no plan uses yet."""
 
     def large(self, node: Node) -> bool:
@@ -152,9 +152,10 @@ class Differentiator:
         """Whether any input below a node changed."""
         return any(isinstance(leaf, Scan) and bool(self.change(leaf)) for leaf in walk(node))
 
-    def note(self, node: Node, reason: str | None = None) -> None:
-        """Record how a node was brought up to date; the rule's own words unless `reason` adds to them."""
-        mode, words = self.rules[type(node)].mode(node)
+    def note(self, node: Node, reason: str | None = None, mode: RefreshMode | None = None) -> None:
+        """Record how a node was brought up to date: as its rule says, unless told otherwise."""
+        usual, words = self.rules[type(node)].mode(node)
+        mode = mode or usual
         self.nodes.append(NodeRefresh(node=type(node).__name__.lower(), mode=mode, reason=reason or words))
 
     def _rows(self, node: Node, moment: Moment) -> Node:

@@ -15,7 +15,6 @@ __all__ = [
     "Matching",
     "MergeGroups",
     "MergeTop",
-    "Negate",
     "Pad",
     "Stored",
     "Weigh",
@@ -28,11 +27,6 @@ class Weigh(Unary):
     """An unsigned bag as a signed one: `WEIGHT` is `sign` everywhere."""
 
     sign: int = 1
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Negate(Unary):
-    """Every weight with the other sign."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

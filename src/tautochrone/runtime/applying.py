@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +10,13 @@ from pyspark.sql import functions as sf
 
 from tautochrone.errors import RefreshError
 from tautochrone.model.names import TableName
+from tautochrone.spark.literals import LITERALS, literals, suits
 
-__all__ = ["find_rows"]
+__all__ = ["FEW_ROWS", "find_rows"]
 
-_LITERALS = 1000
+FEW_ROWS = 20_000
+"""So many rows are looked at on the driver and sent to every task."""
+
 _PRUNING_COLUMNS = 3
 _ROW, _GONE, _EXACT = "__taut_row", "__taut_gone", "__taut_exact"
 _TOLERANCE = 1e-9
@@ -31,14 +32,15 @@ def find_rows(
 
     Args:
         stored: the view's rows with `_file` and `_pos`.
-        deletes: rows of the view, one per copy, small enough to be broadcast.
+        deletes: rows of the view, one per copy.
         count: how many they are.
 
     Raises:
         RefreshError: `REFRESH_INCONSISTENT`, the view does not hold a row that it should lose.
     """
     names = deletes.columns
-    for condition in _literals(deletes):
+    few = count <= FEW_ROWS
+    for condition in _literals(deletes) if few else ():
         stored = stored.where(condition)
     wanted = deletes.groupBy(*(f"`{name}`" for name in names)).agg(sf.count(sf.lit(1)).alias(_GONE))
     keys = [f"__taut_{place}" for place in range(len(names))]
@@ -52,7 +54,7 @@ def find_rows(
         else:
             same = same & ours.eqNullSafe(theirs)
     found = (
-        stored.join(sf.broadcast(renamed), same, "inner")
+        stored.join(sf.broadcast(renamed) if few else renamed, same, "inner")
         .select(_ROW, _GONE, exact.alias(_EXACT), "_file", "_pos")
         .collect()
     )
@@ -90,40 +92,23 @@ def _assigned(found: Sequence[Row]) -> dict[str, list[int]]:
 
 
 def _literals(deletes: DataFrame) -> list[str]:
-    """Conditions `column IN (…)` for the columns with the fewest values that have SQL literals."""
-    kinds = [(name, kind) for name, kind in deletes.dtypes if _suits(kind)]
+    """Conditions `column IN (…)` for the columns that tell the rows apart best."""
+    kinds = [(name, kind) for name, kind in deletes.dtypes if suits(kind) and kind != "timestamp"]
     if not kinds:
         return []
     rows = deletes.select(*(f"`{name}`" for name, _ in kinds)).collect()
     found = []
     for place, (name, kind) in enumerate(kinds):
         values = {row[place] for row in rows}
-        if len(values) <= _LITERALS:
+        if len(values) <= LITERALS:
             found.append((len(values), f"`{name}`", kind, values))
-    found.sort(key=lambda entry: entry[0])
+    found.sort(key=lambda entry: entry[0], reverse=True)
     return [_in(name, kind, values) for _, name, kind, values in found[:_PRUNING_COLUMNS]]
 
 
-def _suits(kind: str) -> bool:
-    return kind in ("tinyint", "smallint", "int", "bigint", "string", "date") or kind.startswith("decimal")
-
-
 def _in(name: str, kind: str, values: set[Any]) -> str:
-    texts = [_text(value, kind) for value in values if value is not None]
-    parts = [f"{name} IN ({', '.join(texts)})"] if texts else []
+    texts = literals(values, kind)
+    parts = [f"{name} IN ({texts})"] if texts else []
     if None in values:
         parts.append(f"{name} IS NULL")
     return " OR ".join(parts)
-
-
-def _text(value: Any, kind: str) -> str:
-    match value:
-        case str():
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
-        case dt.date():
-            return f"DATE '{value.isoformat()}'"
-        case decimal.Decimal():
-            return f"CAST({value:f}BD AS {kind})"
-        case _:
-            return f"CAST({value} AS {kind})"

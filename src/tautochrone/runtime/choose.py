@@ -145,7 +145,7 @@ def follows(job: Job, policy: RefreshPolicy, inputs: Mapping[TableName, Version]
         return policy is not RefreshPolicy.FULL
     rows = 0
     for name, version in inputs.items():
-        count = (job.tables.get(name) or job.lake.load(name)).row_count(version)
+        count = job.lake_table(name).row_count(version)
         if count is None:
             return True
         rows += count
@@ -160,7 +160,7 @@ def sizes_of(job: Job, changed_rows: Callable[[TableName, Version, Version], int
     """
 
     def size(name: TableName, old: Version, new: Version) -> Size:
-        table = job.tables.get(name) or job.lake.load(name)
+        table = job.lake_table(name)
         changed = 0 if old == new else changed_rows(name, old, new)
         return Size(changed_rows=changed, rows=table.row_count(new))
 
@@ -202,7 +202,7 @@ def _change(job: Job, name: TableName, old: Version | None, new: Version) -> Tab
         return TableChange(kind=ChangeKind.UNKNOWN, reason=f"{name} is a new input")
     if old == new:
         return TableChange(kind=ChangeKind.NONE, reason="")
-    table = job.tables.get(name) or job.lake.load(name)
+    table = job.lake_table(name)
     return table.change_between(old, new)
 
 

@@ -52,5 +52,5 @@ def what_changed(job: Job, cut: Cut, last: dict[TableName, Version]) -> list[Tab
 
 
 def _moved(job: Job, name: TableName, old: Version, new: Version) -> bool:
-    table = job.tables.get(name) or job.lake.load(name)
+    table = job.lake_table(name)
     return table.change_between(old, new).kind is not ChangeKind.NONE

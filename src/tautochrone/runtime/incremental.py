@@ -154,7 +154,7 @@ class IncrementalRefresh:
         return _MANY if count is None else count
 
     def _lake(self, name: TableName) -> LakeTable:
-        return self.job.tables.get(name) or self.job.lake.load(name)
+        return self.job.lake_table(name)
 
     def _parts(
         self, engine: SparkEngine, change: Change

@@ -109,6 +109,14 @@ class Job:
             **fields,  # type: ignore[arg-type]
         )
 
+    def lake_table(self, name: TableName) -> LakeTable:
+        """A table of the job's own, or somebody else's, fresh from the catalog.
+
+        Raises:
+            TableMissingError: it is not there.
+        """
+        return self.tables.get(name) or self.lake.load(name)
+
     def flows(self, table: TableName) -> tuple[ResolvedFlow, ...]:
         return self.graph.flows_of(table)
 

@@ -105,7 +105,7 @@ class SparkEngine:
             plan = Pad(columns=signed(scan.columns), child=plan, nulls=nulls, like=scan)
         return Change(plan, grows)
 
-    def fresh(self, like: ColumnId | None = None) -> ColumnId:  # noqa: ARG002
+    def fresh(self) -> ColumnId:
         return self.columns.fresh()
 
     def large(self, node: Node) -> bool:

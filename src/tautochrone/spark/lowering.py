@@ -31,7 +31,6 @@ from tautochrone.algebra.plan import (
     Matching,
     MergeGroups,
     MergeTop,
-    Negate,
     Node,
     Other,
     Pad,
@@ -121,7 +120,6 @@ class Lowering:
             ScalarFilter: self._scalar_filter,
             Pad: self._pad,
             Weigh: self._weigh,
-            Negate: self._negate,
             Matching: lambda node: lower_matching(self, node),
             Where: self._where,
             Top: groups.top,
@@ -321,10 +319,6 @@ class Lowering:
         child = self.plan(node.child)
         sign = self.catalyst.literal(node.sign)
         return self.projected([*self.attributes(node.columns[:-1]), self.columns.named(WEIGHT, sign)], child)
-
-    def _negate(self, node: Negate) -> JavaObject:
-        names = [f"`{column}`" for column in node.columns[:-1]]
-        return self.bound(self.named_frame(node.child).selectExpr(*names, f"-`{WEIGHT}`"), node.columns)
 
     def _where(self, node: Where) -> JavaObject:
         flag = self.columns.attribute(node.flag)

@@ -1,12 +1,10 @@
 """Restricting a relation to keys: as literals while they are few, so that files without them are not read.
 
-Measured: looking up 500 keys in 20 million ordered rows takes 0.9 s by literals and 5 s by a join.
+A join of a large table with few keys reads all of the table; literals are held against its files' statistics.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaObject
@@ -15,17 +13,12 @@ from pyspark.sql import functions as sf
 from tautochrone.algebra.plan import ColumnId, Kept, Matching
 from tautochrone.spark.catalyst import kind
 from tautochrone.spark.evaluate import dataframe_of_plan
+from tautochrone.spark.literals import LITERALS, Moment, literals, suits
 
 if TYPE_CHECKING:
     from tautochrone.spark.lowering import Lowering
 
-__all__ = ["LITERALS", "literal_filter", "lower_matching"]
-
-LITERALS = 1000
-"""More distinct keys than these become a join instead of an IN list."""
-
-_SUFFIXES = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
-_TYPES = ("tinyint", "smallint", "int", "bigint", "string", "date", "decimal", "timestamp")
+__all__ = ["literal_filter", "lower_matching"]
 
 
 def lower_matching(lowering: Lowering, node: Matching) -> JavaObject:
@@ -50,19 +43,17 @@ def literal_filter(
     catalyst = lowering.catalyst
     attribute = lowering.columns.attribute(column)
     type_name = str(attribute.dataType().catalogString())
-    if not type_name.startswith(_TYPES) or type_name == "timestamp_ntz":
+    if not suits(type_name):
         return None
     place = keys.columns.index(source)
     values = _values(lowering, keys, place)
     if len(values) > LITERALS:
         return None
-    texts = [_text(value, type_name) for value in values if value is not None]
-    if any(text is None for text in texts):
-        return None
+    texts = literals(values, type_name)
     parts: list[JavaObject] = []
     if texts:
         session_state = catalyst.session._jsparkSession.sessionState()  # noqa: SLF001
-        parsed = session_state.sqlParser().parseExpression(f"x IN ({', '.join(str(t) for t in texts)})")
+        parsed = session_state.sqlParser().parseExpression(f"x IN ({texts})")
         parts.append(catalyst.expression("In")(attribute, parsed.list()))
     if null_safe and None in values:
         parts.append(catalyst.expression("IsNull")(attribute))
@@ -78,34 +69,8 @@ def _values(lowering: Lowering, keys: Kept, place: int) -> set[Any]:
     chosen = frame.select(lowering.of(output.apply(place)).alias("value"))
     if dict(chosen.dtypes)["value"] == "timestamp":
         chosen = chosen.select(sf.date_format("value", "yyyy-MM-dd HH:mm:ss.SSSSSSXXX").alias("value"))
-        return {_Moment(row[0]) if row[0] is not None else None for row in chosen.collect()}
+        return {Moment(row[0]) if row[0] is not None else None for row in chosen.collect()}
     return {row[0] for row in chosen.collect()}
-
-
-class _Moment(str):
-    """A timestamp with its offset, as text."""
-
-    __slots__ = ()
-
-
-def _text(value: Any, type_name: str) -> str | None:
-    """A value as a SQL literal of exactly that type; None when it has none."""
-    match value:
-        case _Moment():
-            return f"TIMESTAMP '{value}'"
-        case bool():
-            return None
-        case int():
-            return f"{value}{_SUFFIXES[type_name]}"
-        case str():
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
-        case dt.date():
-            return f"DATE '{value.isoformat()}'"
-        case decimal.Decimal():
-            return f"CAST({value:f}BD AS {type_name})"
-        case _:
-            return None
 
 
 def _joined(lowering: Lowering, node: Matching, plan: JavaObject) -> JavaObject:

@@ -32,7 +32,6 @@ from tautochrone.algebra.plan import (
     MergeGroups,
     MergeTop,
     Moment,
-    Negate,
     Node,
     Pad,
     Rename,
@@ -110,7 +109,7 @@ class BagEngine:
             plan = Select(columns=columns, child=plan)  # a change need not be computed already
         return Change(plan, grows=all(weight > 0 for _, weight in rows))
 
-    def fresh(self, like: ColumnId | None = None) -> ColumnId:  # noqa: ARG002 - types are Python's
+    def fresh(self) -> ColumnId:
         """A new column id."""
         self._ids += 1
         return ColumnId(f"fresh{self._ids}")
@@ -176,7 +175,6 @@ _MEANINGS: dict[type[Node], Callable[..., list[Dict]]] = {
     Constant: lambda plan: [dict(zip(plan.columns, row, strict=True)) for row in plan.handle],
     Kept: lambda plan: [dict(row) for row in plan.handle or ()],
     Weigh: lambda plan, rows: [{**row, WEIGHT: plan.sign} for row in rows],
-    Negate: lambda _, rows: [{**row, WEIGHT: -row[WEIGHT]} for row in rows],
     Consolidate: consolidate,
     Select: lambda plan, rows: [{column: row[column] for column in plan.columns} for row in rows],
     Rename: lambda plan, rows: [

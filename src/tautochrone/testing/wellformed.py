@@ -23,7 +23,6 @@ from tautochrone.algebra.plan import (
     Matching,
     MergeGroups,
     MergeTop,
-    Negate,
     Node,
     Other,
     Pad,
@@ -151,7 +150,7 @@ def _weigh(node: Weigh) -> None:
     _gives(node, node.child.columns, [WEIGHT])
 
 
-def _same_signed(node: Negate | Consolidate) -> None:
+def _same_signed(node: Consolidate) -> None:
     _signed(node, node.child)
     _gives(node, node.child.columns)
 
@@ -229,7 +228,6 @@ _CHECKS: dict[type[Node], Callable[..., None]] = {
     ScalarFilter: _scalar_filter,
     Other: _other,
     Weigh: _weigh,
-    Negate: _same_signed,
     Consolidate: _same_signed,
     Select: _select,
     Rename: _rename,

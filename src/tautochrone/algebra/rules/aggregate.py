@@ -57,6 +57,8 @@ class AggregateRule:
 
     def change(self, node: Aggregate, at: Differentiator) -> Change:
         if not node.merges or node.number not in at.states:
+            if node.merges and not node.keys:
+                at.note(node, "it has no state: computed over all rows and compared", RefreshMode.DIFF)
             return by_affected_groups(node, node.keys, at)
         child = at.change(node.child)
         assert child.plan is not None
@@ -152,7 +154,7 @@ def _merged(
     stored: Node = Stored(columns=node.state_columns, of=node)
     if on:
         stored = Matching(columns=stored.columns, child=stored, keys=added, on=on)
-    before = tuple(at.engine.fresh(column) for column in node.accumulators)
+    before = tuple(at.engine.fresh() for _ in node.accumulators)
     again = at.engine.fresh()
     columns = (*node.keys, *before, *node.accumulators, again)
     merged: Node = MergeGroups(
@@ -183,7 +185,7 @@ def _looked_up(node: Aggregate, unknown: Kept, before: tuple[ColumnId, ...], at:
     if on:
         rows = Matching(columns=rows.columns, child=rows, keys=unknown, on=on)
     computed = state_of(node, rows, at)
-    ids = tuple(at.engine.fresh(key) for key in node.keys)
+    ids = tuple(at.engine.fresh() for _ in node.keys)
     renamed = Rename(
         columns=(*ids, *node.accumulators), child=computed, sources=(*node.keys, *node.accumulators)
     )

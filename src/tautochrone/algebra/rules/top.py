@@ -36,6 +36,7 @@ class TopRule:
 
     def change(self, node: Top, at: Differentiator) -> Change:
         if node.number not in at.states:
+            at.note(node, "its rows cannot be kept: computed as a whole and compared", RefreshMode.DIFF)
             return OtherRule().change(node, at)  # type: ignore[arg-type]
         child = at.kept(node.child)
         if child.plan is None:
