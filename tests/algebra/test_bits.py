@@ -68,7 +68,7 @@ class BitView:
             self.rows = self.rows - minus + plus
             for node in stateful(self.query):
                 if node.number in at.updates:
-                    update = engine.rows(at.updates[node.number])
+                    update = engine.rows(at.update(node.number))
                     self.states[node.number] = world.merged_state(node, self.states[node.number], update)
         self.tables = new
 

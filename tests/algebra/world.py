@@ -126,10 +126,9 @@ class View:
         self.changes.append(total(change, self.query.columns))
 
     def _take_in(self, node: Aggregate | Top, at: Differentiator) -> None:
-        update = at.updates.get(node.number)
-        if update is None:
+        if node.number not in at.updates:
             return
-        rows = at.engine.rows(update)  # type: ignore[attr-defined]
+        rows = at.engine.rows(at.update(node.number))  # type: ignore[attr-defined]
         self.states[node.number] = merged_state(node, self.states[node.number], rows)
 
 

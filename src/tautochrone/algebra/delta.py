@@ -111,7 +111,7 @@ class Differentiator:
     engine: Engine
     rules: Mapping[type[Node], Rule]
     states: frozenset[int] = frozenset()
-    updates: dict[int, Kept] = field(default_factory=dict)
+    updates: dict[int, Node] = field(default_factory=dict)
     nodes: list[NodeRefresh] = field(default_factory=list)
     _changes: dict[int, Change] = field(default_factory=dict)
     _at: dict[tuple[int, Moment], Node] = field(default_factory=dict)
@@ -138,6 +138,13 @@ class Differentiator:
         plan = self.engine.keep(found.plan if found.grows else _consolidated(found.plan))
         found = Change(plan, found.grows) if plan.rows else NOTHING
         self._changes[id(node)] = found
+        return found
+
+    def update(self, number: int) -> Kept:
+        """What a state must take in, computed."""
+        found = self.updates[number]
+        if not isinstance(found, Kept):
+            found = self.updates[number] = self.engine.keep(found)
         return found
 
     def old(self, node: Node) -> Node:

@@ -10,12 +10,10 @@ from pyspark.sql import functions as sf
 
 from tautochrone.errors import RefreshError
 from tautochrone.model.names import TableName
+from tautochrone.spark.engine import FEW_ROWS
 from tautochrone.spark.literals import LITERALS, literals, suits
 
-__all__ = ["FEW_ROWS", "find_rows"]
-
-FEW_ROWS = 20_000
-"""So many rows are looked at on the driver and sent to every task."""
+__all__ = ["find_rows"]
 
 _PRUNING_COLUMNS = 3
 _ROW, _GONE, _EXACT = "__taut_row", "__taut_gone", "__taut_exact"
@@ -23,7 +21,7 @@ _TOLERANCE = 1e-9
 
 
 def find_rows(
-    stored: DataFrame, table: TableName, deletes: DataFrame, count: int
+    stored: DataFrame, table: TableName, deletes: DataFrame, *, stored_rows: int, few: bool
 ) -> Mapping[str, Sequence[int]]:
     """Where the rows to remove are: data file → positions, one per copy.
 
@@ -33,33 +31,42 @@ def find_rows(
     Args:
         stored: the view's rows with `_file` and `_pos`.
         deletes: rows of the view, one per copy.
-        count: how many they are.
+        stored_rows: about how many rows the view has.
+        few: those to remove are held on the driver, which looks at them and sends them to every task.
 
     Raises:
         RefreshError: `REFRESH_INCONSISTENT`, the view does not hold a row that it should lose.
     """
     names = deletes.columns
-    few = count <= FEW_ROWS
-    for condition in _literals(deletes) if few else ():
+    rows = deletes.collect() if few else []
+    if few and not rows:
+        return {}
+    for condition in _literals(deletes, rows):
         stored = stored.where(condition)
+    one_task = few and stored_rows <= FEW_ROWS
+    if one_task:
+        stored, deletes = stored.coalesce(1), deletes.coalesce(1)
     wanted = deletes.groupBy(*(f"`{name}`" for name in names)).agg(sf.count(sf.lit(1)).alias(_GONE))
     keys = [f"__taut_{place}" for place in range(len(names))]
     renamed = wanted.toDF(*keys, _GONE).withColumn(_ROW, sf.monotonically_increasing_id())
     same, exact = sf.lit(True), sf.lit(True)
-    for key, (name, kind) in zip(keys, deletes.dtypes, strict=True):
+    floats = [kind in ("double", "float") for _, kind in deletes.dtypes]
+    for key, name, inexact in zip(keys, names, floats, strict=True):
         ours, theirs = stored[f"`{name}`"], renamed[key]
-        if kind in ("double", "float"):
-            exact = exact & ours.eqNullSafe(theirs)
-            same = same & _close(ours, theirs)
-        else:
-            same = same & ours.eqNullSafe(theirs)
+        exact = exact & ours.eqNullSafe(theirs)
+        same = same & (_close(ours, theirs) if inexact else ours.eqNullSafe(theirs))
+    if one_task and not all(floats):
+        renamed = renamed.hint("shuffle_hash")
+    elif few:
+        renamed = renamed.hint("broadcast")
     found = (
-        stored.join(sf.broadcast(renamed) if few else renamed, same, "inner")
+        stored.join(renamed, same, "inner")
         .select(_ROW, _GONE, exact.alias(_EXACT), "_file", "_pos")
         .collect()
     )
     places = _assigned(found)
     held = sum(len(positions) for positions in places.values())
+    count = len(rows) if few else deletes.count()
     if held != count:
         raise RefreshError(
             "REFRESH_INCONSISTENT",
@@ -91,14 +98,12 @@ def _assigned(found: Sequence[Row]) -> dict[str, list[int]]:
     return places
 
 
-def _literals(deletes: DataFrame) -> list[str]:
+def _literals(deletes: DataFrame, rows: Sequence[Row]) -> list[str]:
     """Conditions `column IN (…)` for the columns that tell the rows apart best."""
-    kinds = [(name, kind) for name, kind in deletes.dtypes if suits(kind) and kind != "timestamp"]
-    if not kinds:
-        return []
-    rows = deletes.select(*(f"`{name}`" for name, _ in kinds)).collect()
     found = []
-    for place, (name, kind) in enumerate(kinds):
+    for place, (name, kind) in enumerate(deletes.dtypes):
+        if not rows or not suits(kind) or kind == "timestamp":
+            continue
         values = {row[place] for row in rows}
         if len(values) <= LITERALS:
             found.append((len(values), f"`{name}`", kind, values))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.delta import Change, Differentiator
-from tautochrone.algebra.plan import Aggregate, Kept, Moment, Scan, walk
+from tautochrone.algebra.plan import WEIGHT, Aggregate, Kept, Moment, Scan, walk
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import state_of
 from tautochrone.algebra.rules.top import top_state_of
@@ -25,11 +25,11 @@ from tautochrone.runtime.applying import find_rows
 from tautochrone.runtime.changes import Changes
 from tautochrone.runtime.choose import Choice, require_incremental
 from tautochrone.runtime.job import Job
+from tautochrone.runtime.layout import Planned
 from tautochrone.runtime.states import States
 from tautochrone.spark.catalyst import Catalyst
 from tautochrone.spark.engine import Inputs, SparkEngine, TableDelta
 from tautochrone.spark.evaluate import activate, dataframe_of_plan
-from tautochrone.spark.frontend import View
 from tautochrone.spark.plans import analysed
 from tautochrone.spark.tuning import tuned
 
@@ -49,7 +49,7 @@ class IncrementalRefresh:
     job: Job
     table: LakeTable
     fork: Fork
-    planned: View
+    planned: Planned
     note: CommitNote
     inputs: Mapping[TableName, Version]
     changes: Changes
@@ -62,35 +62,38 @@ class IncrementalRefresh:
             RefreshError: the policy forbids a node's mode; the view lacks a row that it should lose.
         """
         activate(self.session)
-        rows = sum(self._row_count(table) for table in self.planned.tables)
+        rows = sum(self._row_count(table) for table in self.planned.view.tables)
         with tuned(self.session, delta_rows=choice.delta_rows, input_rows=rows):
             return self._refresh(choice)
 
     def _refresh(self, choice: Choice) -> tuple[Version, Refresh]:
-        states = States(self.job, self.table.name, self.planned, self.fork)
-        engine = self._engine(states.rows)
+        states = States(self.job, self.table.name, self.planned.layouts, self.fork)
+        engine = self._engine(states.rows, states.row_count)
         at = Differentiator(engine, RULES, states=states.numbers())
-        change = at.kept(self.planned.plan)
+        change = at.kept(self.planned.view.plan)
         nodes = tuple(dict.fromkeys(at.nodes))
         require_incremental(self.job, self.table.name, choice.policy, nodes)
         local = engine.small
-        updates = {number: engine.frame_of(kept) for number, kept in at.updates.items()}
-        added, removed = self._parts(engine, change)
+        updates = {number: engine.frame(update) for number, update in at.updates.items()}
+        delta = self._delta(engine, change)
         places: Mapping[str, Sequence[int]] = {}
-        if removed is not None:
-            frame, count = removed
-            places = find_rows(self._stored_rows(frame.columns), self.table.name, frame, count)
-        staged = [self.table.stage(self.fork, added[0], local=local)] if added is not None else []
+        if delta.removed is not None:
+            stored = self._stored_rows(delta.removed.columns)
+            rows = self.table.row_count(self.fork.version)
+            places = find_rows(
+                stored,
+                self.table.name,
+                delta.removed,
+                stored_rows=_MANY if rows is None else rows,
+                few=local,
+            )
+        staged = [self.table.stage(self.fork, delta.added, local=local)] if delta.added is not None else []
         note = replace(self.note, companions=states.write(updates, self.note, local=local))
         version = self._commit(staged, places, note)
-        rows_in, rows_out = (0 if part is None else part[1] for part in (added, removed))
-        if rows_in or rows_out:
-            delta = TableDelta(
-                None if added is None else added[0],
-                None if removed is None else removed[0],
-                rows_in + rows_out,
-            )
+        if delta.rows:
             self.changes.tell(self.table.name, self.fork.version, version, delta)
+        rows_in = sum(part.rows for part in staged)
+        rows_out = sum(len(positions) for positions in places.values())
         return version, self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
 
     def build(self) -> tuple[DataFrame, Mapping[str, str]]:
@@ -101,16 +104,19 @@ class IncrementalRefresh:
         for old rows that are not quite there.
         """
         activate(self.session)
-        states = States(self.job, self.table.name, self.planned, self.fork)
+        states = States(self.job, self.table.name, self.planned.layouts, self.fork)
         built: dict[int, Version] = {}
-        engine = self._engine(lambda number: states.rows_at(number, built[number]), lambda _table: None)
-        for node in states.nodes:
+        engine = self._engine(
+            lambda number: states.rows_at(number, built[number]), lambda _number: _MANY, lambda _table: None
+        )
+        for layout in self.planned.layouts.values():
+            node = layout.node
             at = Differentiator(engine, RULES, states=frozenset(built))
             rows = at.new(node.child)
             plan = state_of(node, rows, at) if isinstance(node, Aggregate) else top_state_of(node, rows)
             built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.note)
         at = Differentiator(engine, RULES, states=frozenset(built))
-        frame = engine.lowering.frame(at.new(self.planned.plan)).toDF(*self._names())
+        frame = engine.lowering.frame(at.new(self.planned.view.plan)).toDF(*self._names())
         return frame, states.companions(built)
 
     # -- inside -----------------------------------------------------------------------------------
@@ -127,6 +133,7 @@ class IncrementalRefresh:
     def _engine(
         self,
         stored: Callable[[int], DataFrame],
+        stored_rows: Callable[[int], int],
         delta: Callable[[TableName], TableDelta | None] | None = None,
     ) -> SparkEngine:
         old = {} if self.fork.note is None else self.fork.note.inputs
@@ -138,45 +145,42 @@ class IncrementalRefresh:
         def read(table: TableName, moment: Moment) -> DataFrame:
             at = version(table, moment)
             if (table, moment) not in frames:
-                frames[table, moment] = self._lake(table).read(self.job.base, at)
+                frames[table, moment] = self.job.lake_table(table).read(self.job.base, at)
             return frames[table, moment]
 
         def change(table: TableName) -> TableDelta | None:
             return self.changes.delta(table, version(table, Moment.OLD), version(table, Moment.NEW))
 
-        inputs = Inputs(read=read, delta=delta or change, rows=_once(self._row_count), stored=stored)
-        scans = tuple(node for node in walk(self.planned.plan) if isinstance(node, Scan))
-        return SparkEngine(Catalyst(self.session), self.planned.attributes, inputs, scans)
+        inputs = Inputs(
+            read=read,
+            delta=delta or change,
+            rows=self._row_count,
+            stored_rows=stored_rows,
+            stored=stored,
+        )
+        scans = tuple(node for node in walk(self.planned.view.plan) if isinstance(node, Scan))
+        return SparkEngine(Catalyst(self.session), self.planned.view.attributes, inputs, scans)
 
     def _row_count(self, table: TableName) -> int:
         """About how many rows an input has at the target; many when it does not tell."""
-        count = self._lake(table).row_count(self.inputs[table])
+        count = self.job.lake_table(table).row_count(self.inputs[table])
         return _MANY if count is None else count
 
-    def _lake(self, name: TableName) -> LakeTable:
-        return self.job.lake_table(name)
-
-    def _parts(
-        self, engine: SparkEngine, change: Change
-    ) -> tuple[tuple[DataFrame, int] | None, tuple[DataFrame, int] | None]:
-        """Rows to add and rows to remove, with the view's column names, each None when there are none."""
+    def _delta(self, engine: SparkEngine, change: Change) -> TableDelta:
+        """Rows to add and rows to remove, with the view's column names."""
         if change.plan is None:
-            return None, None
+            return TableDelta(None, None, 0)
         assert isinstance(change.plan, Kept)
-        frame = engine.frame_of(change.plan).toDF(*self._names(), "__taut_weight")
-        found: list[tuple[DataFrame, int] | None] = []
-        for sign in (1, -1):
-            chosen = frame.where(f"__taut_weight = {sign}").drop("__taut_weight")
-            plan, rows = engine.hold(chosen)
-            found.append((dataframe_of_plan(self.session, plan), rows) if rows else None)
-        return found[0], found[1]
+        frame = engine.frame(change.plan).toDF(*self._names(), WEIGHT)
+        added, removed = (frame.where(f"{WEIGHT} = {sign}").drop(WEIGHT) for sign in (1, -1))
+        return TableDelta(added, None if change.grows else removed, change.plan.rows)
 
     def _commit(
         self, staged: Sequence[Staged], places: Mapping[str, Sequence[int]], note: CommitNote
     ) -> Version:
         if places:
             return self.table.apply(self.fork, staged, places, note).version
-        if staged:
+        if any(part.rows for part in staged):
             return self.table.commit_staged(self.fork, staged, note).version
         # The inputs moved, the rows did not: said in the table too, so that a lost store can be rebuilt.
         self.table.note_only(self.fork, note)
@@ -197,14 +201,3 @@ class IncrementalRefresh:
             estimate_ms=choice.estimate_ms,
             delta_rows=choice.delta_rows or delta_rows,
         )
-
-
-def _once(function: Callable[[TableName], int]) -> Callable[[TableName], int]:
-    known: dict[TableName, int] = {}
-
-    def answer(table: TableName) -> int:
-        if table not in known:
-            known[table] = function(table)
-        return known[table]
-
-    return answer

@@ -20,9 +20,9 @@ from tautochrone.runtime.changes import Changes
 from tautochrone.runtime.choose import Choice
 from tautochrone.runtime.incremental import IncrementalRefresh
 from tautochrone.runtime.job import Job
+from tautochrone.runtime.layout import Planned
 from tautochrone.spark.bags import difference, incomparable, survivors
 from tautochrone.spark.errors import problem_of
-from tautochrone.spark.frontend import View
 from tautochrone.spark.plans import substitute_leaves
 
 __all__ = ["Refreshed", "refresh_view"]
@@ -44,7 +44,7 @@ def refresh_view(
     fork: Fork,
     inputs: Mapping[TableName, Version],
     session: SparkSession,
-    planned: View | None = None,
+    planned: Planned | None = None,
     changes: Changes | None = None,
 ) -> Refreshed:
     """Compute and commit. `session` shows the lake at the target; `fork` is the view's table.

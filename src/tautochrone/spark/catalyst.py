@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
 from tautochrone.algebra.plan import ColumnId
+from tautochrone.spark.packages import packages_of
 
 __all__ = ["Catalyst", "items", "kind"]
 
@@ -26,41 +26,25 @@ def kind(node: JavaObject) -> str:
     return str(node.getClass().getSimpleName()).removesuffix("$")
 
 
-_CLASSES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-
-
-def _classes_of(jvm: Any) -> dict[str, Any]:
-    """Classes found so far in a JVM."""
-    return _CLASSES.setdefault(jvm, {})
-
-
 class Catalyst:
     """Constructors of Catalyst trees for one session.
 
     A column id is `c` and the number of Catalyst's `ExprId`, so an expression of the optimised plan stays
     valid over any plan that gives attributes with the same numbers.
-
-    Every look-up of a class costs a message per part of its path, and a plan needs hundreds of nodes, so
-    classes are looked up once.
     """
 
     def __init__(self, session: SparkSession) -> None:
-        jvm = session._jvm  # noqa: SLF001
-        assert jvm is not None
         self.session = session
-        self.jvm: Any = jvm
-        self._classes: dict[str, Any] = _classes_of(jvm)
+        self.jvm: Any = packages_of(session._jvm)  # noqa: SLF001
 
     # -- classes ----------------------------------------------------------------------------------
 
     def find(self, path: str) -> Any:
         """A class below `org.apache.spark.sql`, or a Scala `object` when the path ends with `$`."""
-        if path not in self._classes:
-            found: Any = self.jvm.org.apache.spark.sql
-            for part in path.split("."):
-                found = getattr(found, part)
-            self._classes[path] = getattr(found, "MODULE$") if path.endswith("$") else found
-        return self._classes[path]
+        found: Any = self.jvm.org.apache.spark.sql
+        for part in path.split("."):
+            found = getattr(found, part)
+        return getattr(found, "MODULE$") if path.endswith("$") else found
 
     def logical(self, name: str) -> Any:
         return self.find(f"catalyst.plans.logical.{name}")
@@ -98,6 +82,13 @@ class Catalyst:
     @cached_property
     def no_hint(self) -> JavaObject:
         return self.logical("JoinHint").NONE()
+
+    @cached_property
+    def hash_hint(self) -> JavaObject:
+        """Of a join whose right side is built into a hash table where it is, without a broadcast."""
+        strategy = self.some(self.logical("SHUFFLE_HASH$"))
+        right = self.some(self.logical("HintInfo")(strategy))
+        return self.logical("JoinHint")(self.none, right)
 
     # -- columns ----------------------------------------------------------------------------------
 

@@ -26,13 +26,15 @@ from tautochrone.algebra.plan import (
 )
 from tautochrone.model.names import TableName
 from tautochrone.spark.catalyst import Catalyst, items
-from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.lowering import Columns, Lowering
 
-__all__ = ["Inputs", "SparkEngine", "TableDelta"]
+__all__ = ["FEW_ROWS", "Inputs", "SparkEngine", "TableDelta"]
 
 LOCAL_ROWS = 20_000
 """Changes up to this size are held on the driver; plans over them need no shuffle, often no Spark job."""
+
+FEW_ROWS = 50_000
+"""What reads at most so many rows is done in one task."""
 
 _LARGE_ROWS = 200_000
 """Inputs above this size are worth a job that finds out which keys to read."""
@@ -55,12 +57,14 @@ class Inputs:
         read: all rows of a table at a cut.
         delta: its change between the cuts; None when it did not move.
         rows: about how many rows a table has.
+        stored_rows: about how many rows the state of a stateful node has.
         stored: the state of a stateful node: its rows with the state's columns in order, one per group.
     """
 
     read: Callable[[TableName, Moment], DataFrame]
     delta: Callable[[TableName], TableDelta | None]
     rows: Callable[[TableName], int]
+    stored_rows: Callable[[int], int]
     stored: Callable[[int], DataFrame]
 
 
@@ -83,12 +87,12 @@ class SparkEngine:
 
     def __post_init__(self) -> None:
         self.columns = Columns(self.catalyst, self.attributes)
-        self.lowering = Lowering(self.catalyst, self.columns, self._rows_at, self._stored)
+        self.lowering = Lowering(self.catalyst, self.columns, self._rows_at, self._stored, self.few)
 
     # -- the protocol -----------------------------------------------------------------------------
 
     def keep(self, plan: Node) -> Kept:
-        handle, rows = self.hold(self.lowering.frame(plan))
+        handle, rows = self._hold(self.lowering.frame(plan), plan.columns)
         return Kept(columns=plan.columns, handle=handle, rows=rows)
 
     def change_of(self, scan: Scan) -> Change:
@@ -107,6 +111,23 @@ class SparkEngine:
 
     def fresh(self) -> ColumnId:
         return self.columns.fresh()
+
+    def few(self, node: Node) -> bool:
+        """Whether all rows that a node reads fit into one task."""
+        return all(self._leaf_rows(leaf) <= FEW_ROWS for leaf in walk(node) if not leaf.children)
+
+    def _leaf_rows(self, leaf: Node) -> int:
+        match leaf:
+            case Kept():
+                return leaf.rows
+            case Scan():
+                return self.inputs.rows(leaf.table)
+            case ScanAt():
+                return self.inputs.rows(leaf.scan.table)
+            case Stored():
+                return self.inputs.stored_rows(leaf.of.number)
+            case _:
+                return 0
 
     def large(self, node: Node) -> bool:
         return any(
@@ -139,9 +160,8 @@ class SparkEngine:
         for frame, sign in ((found.added, 1), (found.removed, -1)):
             if frame is None:
                 continue
-            chosen = frame.select(*(f"`{name}`" for name in names))
-            plan = chosen._jdf.queryExecution().analyzed()  # noqa: SLF001
-            plain = Kept(columns=ids, handle=plan, rows=found.rows)
+            chosen = self.lowering.bound(frame.select(*(f"`{name}`" for name in names)), ids)
+            plain = Kept(columns=ids, handle=chosen, rows=found.rows)
             parts.append(Weigh(columns=signed(ids), child=plain, sign=sign))
         if not parts:
             return None
@@ -183,23 +203,23 @@ class SparkEngine:
         """Whether results are held on the driver."""
         return self._small
 
-    def frame_of(self, kept: Kept) -> DataFrame:
-        """A held result as a DataFrame, columns in order."""
-        return dataframe_of_plan(self.catalyst.session, kept.handle)
+    def frame(self, plan: Node) -> DataFrame:
+        """A plan's rows as a DataFrame, columns in order; over held results it needs no Spark job."""
+        return self.lowering.frame(plan)
 
-    def hold(self, frame: DataFrame) -> tuple[JavaObject, int]:
-        """A plan over the computed rows, and how many there are.
+    def _hold(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> tuple[JavaObject, int]:
+        """A plan over the computed rows, with `columns`, and how many there are.
 
         Small results become a local relation: what is done with it row by row, Spark's optimiser
         computes on the driver. Larger ones stay where they were computed.
         """
         if not self._small:
             held = frame.localCheckpoint(eager=True)
-            return held._jdf.queryExecution().analyzed().newInstance(), int(held.count())  # noqa: SLF001
+            return self.lowering.bound(held, columns), int(held.count())
         execution = frame._jdf.queryExecution()  # noqa: SLF001
         rows = execution.executedPlan().executeCollect()
         data = self.catalyst.jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
         relation = self.catalyst.logical("LocalRelation")(
-            execution.analyzed().output(), data, False, self.catalyst.none
+            self.columns.identify(execution.analyzed().output(), columns), data, False, self.catalyst.none
         )
-        return relation.newInstance(), len(rows)
+        return relation, len(rows)

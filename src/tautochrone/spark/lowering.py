@@ -6,6 +6,7 @@ column ids. So expressions of the optimised query fit wherever they are put.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,7 +63,7 @@ class Columns:
         self._catalyst = catalyst
         self._known = dict(known)
         self._expr_ids: dict[ColumnId, JavaObject] = {}
-        _, self._expr_ids[WEIGHT] = catalyst.new_id()
+        self._weight, self._expr_ids[WEIGHT] = catalyst.new_id()
         self.named(WEIGHT, catalyst.literal(1))
 
     def fresh(self) -> ColumnId:
@@ -78,6 +79,14 @@ class Columns:
             self._expr_ids[column] = self._known[column].exprId()
         return self._expr_ids[column]
 
+    def identify(self, output: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
+        """Attributes under the ids of columns. Mostly they are; Spark renews some that occur twice."""
+        wanted = [self._weight if column == WEIGHT else column for column in columns]
+        if [f"c{number}" for number in re.findall(r"#(\d+)", str(output.toString()))] == wanted:
+            return output
+        pairs = zip(columns, items(output), strict=True)
+        return self._catalyst.seq(entry.withExprId(self.expr_id(column)) for column, entry in pairs)
+
     def named(self, column: ColumnId, expression: JavaObject) -> JavaObject:
         """`expression` under the id of `column`, which gets its attribute by that."""
         alias = self._catalyst.alias(expression, str(column), self.expr_id(column))
@@ -89,7 +98,9 @@ class Columns:
 class Lowering:
     """Lowers plans for one refresh.
 
-    `rows_at` and `stored` give the plans of inputs and states, already with the right columns.
+    `rows_at` and `stored` give the plans of inputs and states, already with the right columns. `few` tells
+    of a node whether all that it reads fits into one task: then everything is done in that task, without
+    the stages, broadcasts and shuffles that take most of the time of a small query.
     """
 
     def __init__(
@@ -98,9 +109,12 @@ class Lowering:
         columns: Columns,
         rows_at: Callable[[ScanAt], JavaObject],
         stored: Callable[[Stored], JavaObject],
+        few: Callable[[Node], bool],
     ) -> None:
         self.catalyst = catalyst
+        self.few = few
         self.columns = columns
+        self._used: dict[int, Kept] = {}
         groups = GroupLowering(self)
         self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
             ScanAt: rows_at,
@@ -135,6 +149,14 @@ class Lowering:
     def plan(self, node: Node) -> JavaObject:
         """The Catalyst plan of a node."""
         return self._rules[type(node)](node)
+
+    def gathered(self, node: Node) -> JavaObject:
+        """The plan of a node whose rows are about to be grouped, sorted or joined."""
+        plan = self.plan(node)
+        return self.one_task(plan) if self.few(node) else plan
+
+    def one_task(self, plan: JavaObject) -> JavaObject:
+        return self.catalyst.logical("Repartition")(1, False, plan)
 
     def frame(self, node: Node) -> DataFrame:
         """A DataFrame of a node. Its columns are found by `column`, not by name."""
@@ -184,6 +206,11 @@ class Lowering:
 
     def _kept(self, node: Kept) -> JavaObject:
         plan = node.handle
+        if id(node) not in self._used:
+            self._used[id(node)] = node
+            return plan
+        # Spark gives the second of two equal leaves new ids, and with it whatever passes them on.
+        plan = plan.newInstance()
         pairs = zip(node.columns, items(plan.output()), strict=True)
         return self.projected([self.columns.named(column, entry) for column, entry in pairs], plan)
 
@@ -236,13 +263,15 @@ class Lowering:
         return self.catalyst.logical("Union")(self.catalyst.seq(plans), False, False)
 
     def _join(self, node: Join) -> JavaObject:
-        left, right = self.plan(node.left), self.plan(node.right)
+        left, right, hint = self.plan(node.left), self.plan(node.right), self.catalyst.no_hint
+        if node.keys and self.few(node.left) and self.few(node.right):
+            left, right, hint = self.one_task(left), self.one_task(right), self.catalyst.hash_hint
         conditions = [condition.handle for condition in node.condition]
         for key in node.keys:
             a, b = self.columns.attribute(key.left), self.columns.attribute(key.right)
             conditions.append(self.equal(a, b, null_safe=key.null_safe))
         made = self.catalyst.logical("Join")(
-            left, right, self._join_type(node), self.conjunction(conditions), self.catalyst.no_hint
+            left, right, self._join_type(node), self.conjunction(conditions), hint
         )
         if node.kind in (JoinKind.SEMI, JoinKind.ANTI):
             return self.arranged(made, node.left.columns, node.columns)
@@ -283,7 +312,7 @@ class Lowering:
         return self.join_type(names[node.kind])
 
     def _opaque(self, node: Window | Other) -> JavaObject:
-        plans = [self.plan(child) for child in node.children]
+        plans = [self.gathered(child) for child in node.children]
         made = node.handle.withNewChildren(self.catalyst.seq(plans)) if plans else node.handle
         return self.selected(made, node.columns)
 

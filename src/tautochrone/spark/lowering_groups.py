@@ -49,7 +49,7 @@ class GroupLowering:
     def aggregate(self, node: Aggregate) -> JavaObject:
         low = self._lowering
         catalyst = low.catalyst
-        child = low.plan(node.child)
+        child = low.gathered(node.child)
         keys = low.attributes(node.keys)
         calls = [low.columns.named(call.output, call.handle) for call in node.calls]
         return catalyst.logical("Aggregate")(
@@ -59,7 +59,9 @@ class GroupLowering:
     def top(self, node: Top) -> JavaObject:
         low = self._lowering
         catalyst = low.catalyst
-        plan = catalyst.logical("Sort")(catalyst.seq(node.order), True, low.plan(node.child), catalyst.none)
+        plan = catalyst.logical("Sort")(
+            catalyst.seq(node.order), True, low.gathered(node.child), catalyst.none
+        )
         if node.offset:
             plan = catalyst.logical("Offset")(catalyst.literal(node.offset), plan)
         limit = catalyst.literal(node.limit)
@@ -71,7 +73,11 @@ class GroupLowering:
         """Equal rows of both signs cancel; what is left stands once per copy."""
         low = self._lowering
         rows = _quoted(node.columns[:-1])
-        summed = low.named_frame(node.child).groupBy(*rows).agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
+        summed = (
+            self._named(low.gathered(node.child), node.child.columns)
+            .groupBy(*rows)
+            .agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
+        )
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
         return low.bound(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
 
@@ -133,10 +139,11 @@ class GroupLowering:
         low = self._lowering
         of = node.of
         # The rows to merge are few, and so are those of their groups: no statistics needed.
-        added = low.named_frame(node.added).alias("new")
-        stored = low.named_frame(node.stored).alias("old")
+        added = self._named(low.gathered(node.added), node.added.columns).alias("new")
+        stored = self._named(low.gathered(node.stored), node.stored.columns).alias("old")
         same = " AND ".join(f"new.{key} <=> old.{key}" for key in of.keys) or "true"
-        joined = added.join(sf.broadcast(stored), sf.expr(same), "left")
+        here = bool(of.keys) and low.few(node.added) and low.few(node.stored)
+        joined = added.join(stored.hint("shuffle_hash" if here else "broadcast"), sf.expr(same), "left")
         gone = dict(zip((call.output for call in of.calls), node.accumulate.gone, strict=True))
         alive = f"({_plus(of.count)}) > 0"
         after, unsure = [_plus(of.count)], ["false"]
@@ -240,7 +247,7 @@ class GroupLowering:
     ) -> DataFrame:
         """Columns of a node and expressions of the query over it, whose names go into `names`."""
         low = self._lowering
-        plan = low.plan(node)
+        plan = low.gathered(node)
         for expression in expressions:
             names[id(expression)] = low.columns.fresh()
         named = [low.columns.named(names[id(e)], e.handle) for e in expressions]

@@ -95,5 +95,8 @@ def _joined(lowering: Lowering, node: Matching, plan: JavaObject) -> JavaObject:
         for (column, _), new in zip(node.on, ids, strict=True)
     ]
     how = lowering.join_type("LeftAnti" if node.absent else "LeftSemi")
-    made = catalyst.logical("Join")(plan, renamed, how, lowering.conjunction(conditions), catalyst.no_hint)
+    hint = catalyst.no_hint
+    if lowering.few(node):
+        plan, renamed, hint = lowering.one_task(plan), lowering.one_task(renamed), catalyst.hash_hint
+    made = catalyst.logical("Join")(plan, renamed, how, lowering.conjunction(conditions), hint)
     return lowering.arranged(made, node.child.columns, node.columns)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from py4j.java_gateway import JavaObject
 from pyspark.java_gateway import ensure_callback_server_started
@@ -11,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.names import TableName
 from tautochrone.spark.catalyst import Catalyst, kind
+from tautochrone.spark.evaluate import with_settings
 from tautochrone.spark.plans import analysed, lake_table
 
 __all__ = ["OptimisedPlan", "optimised"]
@@ -61,18 +61,10 @@ def optimised(frame: DataFrame, catalog: str) -> OptimisedPlan:
     return OptimisedPlan(answer, leaves.tables)
 
 
-@contextmanager
-def _without_rules(session: SparkSession) -> Iterator[None]:
+def _without_rules(session: SparkSession) -> AbstractContextManager[None]:
     before = session.conf.get(_EXCLUDED, None)
     ours = ",".join(f"{_RULES}.{rule}" for rule in _NOT_WANTED)
-    session.conf.set(_EXCLUDED, f"{before},{ours}" if before else ours)
-    try:
-        yield
-    finally:
-        if before is None:
-            session.conf.unset(_EXCLUDED)
-        else:
-            session.conf.set(_EXCLUDED, before)
+    return with_settings(session, {_EXCLUDED: f"{before},{ours}" if before else ours})
 
 
 class _Leaves:

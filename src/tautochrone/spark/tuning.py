@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from tautochrone.spark.evaluate import with_settings
+
 __all__ = ["tuned"]
 
 _FEW_CHANGES = 20_000
@@ -34,14 +36,5 @@ def tuned(session: SparkSession, *, delta_rows: int, input_rows: int) -> Iterato
         wanted |= _ONE_STAGE_AFTER_ANOTHER
         if input_rows <= _FEW_ROWS:
             wanted |= _INTERPRETED
-    before = {key: session.conf.get(key, None) for key in wanted}
-    for key, value in wanted.items():
-        session.conf.set(key, value)
-    try:
+    with with_settings(session, wanted):
         yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                session.conf.unset(key)
-            else:
-                session.conf.set(key, old)

@@ -66,8 +66,8 @@ class AggregateRule:
         added = at.engine.keep(accumulate)
         if added.rows == 0:
             return NOTHING
-        merged, before = _merged(node, accumulate, added, at)
-        at.updates[node.number] = at.engine.keep(Select(columns=node.state_columns, child=merged))
+        merged, before = _merged(node, accumulate, added, at, grows=child.grows)
+        at.updates[node.number] = Select(columns=node.state_columns, child=merged)
         return Change(
             Union(
                 columns=signed(node.columns),
@@ -95,7 +95,7 @@ class AggregateRule:
         stored: Node = Stored(columns=node.state_columns, of=node)
         if moment is Moment.OLD or not at.change(node):
             return Finish(columns=node.columns, child=stored, of=node, sources=node.accumulators)
-        update = at.updates[node.number]
+        update = at.update(node.number)
         newer = Finish(columns=node.columns, child=update, of=node, sources=node.accumulators)
         if not node.keys:
             return newer
@@ -147,7 +147,7 @@ def _accumulate(node: Aggregate, rows: Node, at: Differentiator) -> Accumulate:
 
 
 def _merged(
-    node: Aggregate, accumulate: Accumulate, added: Kept, at: Differentiator
+    node: Aggregate, accumulate: Accumulate, added: Kept, at: Differentiator, *, grows: bool
 ) -> tuple[Node, tuple[ColumnId, ...]]:
     """Keys, accumulators before (second answer: their ids) and after, of each group in the change."""
     on = tuple((key, key) for key in node.keys)
@@ -167,7 +167,8 @@ def _merged(
         again=again,
     )
     kept = at.engine.keep(merged)
-    if not any(_looks_again(call) for call in node.calls):
+    # Where nothing goes, no value that counted goes.
+    if grows or not any(_looks_again(call) for call in node.calls):
         return kept, before
     unknown = at.engine.keep(Where(columns=columns, child=kept, flag=again))
     if unknown.rows == 0:

@@ -58,7 +58,7 @@ class TopRule:
     def rows_from_state(self, node: Top, at: Differentiator, moment: Moment) -> Node:
         """The answer at a cut, from the kept rows."""
         if moment is Moment.NEW and at.change(node):
-            return _answer(node, at.updates[node.number])
+            return _answer(node, at.update(node.number))
         return _answer(node, Stored(columns=node.state_columns, of=node))
 
     def mode(self, node: Top) -> tuple[RefreshMode, str]:

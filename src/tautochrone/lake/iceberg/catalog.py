@@ -109,8 +109,7 @@ class IcebergLake:
         return True
 
     def load(self, name: TableName) -> IcebergTable:
-        load(self._iceberg, name)
-        return IcebergTable(self._iceberg, name, self._effects)
+        return IcebergTable(self._iceberg, name, self._effects, load(self._iceberg, name))
 
     def tables(self) -> Sequence[TableName]:
         catalog = self._iceberg.catalog()

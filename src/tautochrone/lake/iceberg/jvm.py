@@ -21,6 +21,8 @@ from tautochrone.errors import (
 from tautochrone.lake.iceberg.functions import Functions
 from tautochrone.lake.iceberg.tasksets import TaskSets
 from tautochrone.model.names import TableName
+from tautochrone.spark.evaluate import activate
+from tautochrone.spark.packages import packages_of
 
 __all__ = ["Iceberg", "MetadataMovedError", "java_error_class", "translate"]
 
@@ -72,11 +74,12 @@ class Iceberg:
     def __init__(self, session: SparkSession, catalog: str) -> None:
         self.session = session
         self.catalog_name = catalog
-        jvm: Any = session._jvm  # noqa: SLF001
+        jvm: Any = packages_of(session._jvm)  # noqa: SLF001
         self.jvm = jvm
         self.jsession: Any = session._jsparkSession  # noqa: SLF001
         self.api: Any = jvm.org.apache.iceberg
         self._gateway: Any = session.sparkContext._gateway  # noqa: SLF001
+        self._identifiers: dict[TableName, Any] = {}
 
     @cached_property
     def functions(self) -> Functions:
@@ -92,15 +95,21 @@ class Iceberg:
         """The Java catalog. Threads other than the one that made the session have no active session,
         and Iceberg's Spark code looks for it there."""
         self.activate(self.session)
+        return self._catalog
+
+    @cached_property
+    def _catalog(self) -> Any:
         return self.api.spark.Spark3Util.loadIcebergCatalog(self.jsession, self.catalog_name)
 
     def activate(self, session: SparkSession) -> None:
         """Make `session` the active one of this thread's JVM thread."""
-        self.jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
+        activate(session)
 
     def identifier(self, name: TableName) -> Any:
-        levels = self.strings([*name.namespace])
-        return self.api.catalog.TableIdentifier.of(self.api.catalog.Namespace.of(levels), name.table)
+        if name not in self._identifiers:
+            namespace = self.api.catalog.Namespace.of(self.strings([*name.namespace]))
+            self._identifiers[name] = self.api.catalog.TableIdentifier.of(namespace, name.table)
+        return self._identifiers[name]
 
     def load(self, name: TableName) -> Any:
         """The table, fresh from the catalog.

@@ -7,7 +7,7 @@ from typing import Any
 
 from tautochrone.errors import HistoryLostError
 from tautochrone.lake.iceberg.changes import rows_appended, rows_changed
-from tautochrone.lake.iceberg.commits import NO_VERSION, load
+from tautochrone.lake.iceberg.commits import NO_VERSION, Loaded, load
 from tautochrone.lake.iceberg.history import ancestors, change_between, in_history
 from tautochrone.lake.iceberg.jvm import Iceberg
 from tautochrone.lake.iceberg.notes import NOTE_KEY, decode
@@ -19,21 +19,27 @@ from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["IcebergReading"]
 
+_COUNTS_KEPT = 64
+
 
 class IcebergReading:
     """See `model.lake.LakeTable` for what each method promises."""
 
-    def __init__(self, iceberg: Iceberg, name: TableName, effects: Effects) -> None:
+    def __init__(
+        self, iceberg: Iceberg, name: TableName, effects: Effects, last: Loaded | None = None
+    ) -> None:
         self._iceberg = iceberg
         self._name = name
         self._effects = effects
+        self._last = last
+        self._counts: dict[Version, int | None] = {}
 
     @property
     def name(self) -> TableName:
         return self._name
 
     def fork(self) -> Fork:
-        loaded = load(self._iceberg, self._name)
+        loaded = self._last = load(self._iceberg, self._name)
         note = loaded.note
         return Fork(
             table=self._name,
@@ -62,7 +68,7 @@ class IcebergReading:
         ]
 
     def change_between(self, old: Version, new: Version) -> TableChange:
-        return change_between(self._name, load(self._iceberg, self._name).metadata, old, new)
+        return change_between(self._name, self._having(old, new).metadata, old, new)
 
     def read(self, session: Any, version: Version) -> Rows:
         if version == NO_VERSION:
@@ -76,7 +82,7 @@ class IcebergReading:
         return {"start-snapshot-id": old, "end-snapshot-id": new}
 
     def changed_rows(self, session: Any, old: Version, new: Version) -> RowChange:
-        loaded = load(self._iceberg, self._name)
+        loaded = self._having(old, new)
         change = change_between(self._name, loaded.metadata, old, new)
         if change.kind is ChangeKind.UNKNOWN:
             raise HistoryLostError("HISTORY_LOST", change.reason)
@@ -95,7 +101,28 @@ class IcebergReading:
     def row_count(self, version: Version) -> int | None:
         if version == NO_VERSION:
             return 0
-        loaded = load(self._iceberg, self._name)
+        if version not in self._counts:
+            if len(self._counts) >= _COUNTS_KEPT:
+                self._counts.clear()
+            self._counts[version] = self._count(version)
+        return self._counts[version]
+
+    def tags(self) -> Sequence[str]:
+        return tags(load(self._iceberg, self._name).metadata)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _having(self, *versions: Version) -> Loaded:
+        """The table as last read when these versions were there: what is said of them never changes."""
+        known = self._last
+        if known is None or not all(
+            version == NO_VERSION or known.metadata.snapshot(int(version)) is not None for version in versions
+        ):
+            known = self._last = load(self._iceberg, self._name)
+        return known
+
+    def _count(self, version: Version) -> int | None:
+        loaded = self._having(version)
         snapshot = loaded.metadata.snapshot(int(version))
         if snapshot is None:
             return None
@@ -106,6 +133,3 @@ class IcebergReading:
         if str(summary.get("total-delete-files")) == "0":
             return int(records)
         return rows_behind_vectors(self._iceberg.functions, loaded.table, version)
-
-    def tags(self) -> Sequence[str]:
-        return tags(load(self._iceberg, self._name).metadata)

@@ -1,0 +1,44 @@
+"""Java classes by name, looked up once for a JVM.
+
+Py4J asks the JVM at every dot of `jvm.org.apache.iceberg.…`, and again for every static method. Each question
+costs a fifth of a millisecond, and a refresh would ask a thousand of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from py4j.java_gateway import JavaClass, JavaPackage
+
+__all__ = ["Packages", "packages_of"]
+
+
+class Packages:
+    """Behaves as the package or class that it stands for, and remembers every name below it.
+
+    Static fields are remembered too: what is read through here must be constant.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self.__dict__["_target"] = target
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if isinstance(found, JavaPackage | JavaClass):
+            found = Packages(found)
+        self.__dict__[name] = found
+        return found
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._target(*arguments)
+
+
+_KNOWN: WeakKeyDictionary[Any, Packages] = WeakKeyDictionary()
+
+
+def packages_of(jvm: Any) -> Packages:
+    """The remembering form of a gateway's `jvm`."""
+    if jvm not in _KNOWN:
+        _KNOWN[jvm] = Packages(jvm)
+    return _KNOWN[jvm]

@@ -1,0 +1,84 @@
+"""The states behind a view: folded now and then, and never read by a release that would misread them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.model.names import TableName
+from tautochrone.runtime import layout, states
+from tautochrone.testing.harness import Pipeline
+
+pytestmark = pytest.mark.spark
+
+STATE = TableName("lake", states.STATE_NAMESPACE, "default__totals__1")
+
+PROJECT = """
+    from pyspark import pipelines as dp
+
+    FOLLOWS = {{"tautochrone.refresh-policy": "incremental_strict"}}
+
+    @dp.table
+    def events():
+        return spark.readStream.schema("id long, word string").json({folder!r})
+
+    @dp.materialized_view(table_properties=FOLLOWS)
+    def kept():
+        return spark.sql("SELECT word, max(id) AS last FROM events GROUP BY word")
+
+    @dp.materialized_view(table_properties=FOLLOWS)
+    def totals():
+        return spark.sql("SELECT last % 3 AS third, count(*) AS n, sum(last) AS s FROM kept GROUP BY 1")
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+    made = Pipeline(tmp_path, spark)
+    made.write("definitions/p.py", PROJECT.format(folder=str(tmp_path / "in")))
+    yield made
+    made.close()
+
+
+def put(pipeline: Pipeline, number: int) -> None:
+    """Two words move: groups of `totals` come, shrink, vanish and come back."""
+    rows = [{"id": 3 * number + place, "word": f"w{(number + place) % 4}"} for place in range(2)]
+    pipeline.write(f"in/{number}.json", "\n".join(map(json.dumps, rows)))
+
+
+def runs(pipeline: Pipeline) -> int:
+    note = pipeline.job.lake.load(STATE).fork().note
+    assert note is not None
+    assert note.mode is not None
+    return int(note.mode.removeprefix("run "))
+
+
+def test_runs_are_folded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "_FOLD_AFTER", 2)
+    seen = []
+    for number in range(6):
+        put(pipeline, number)
+        happened = pipeline.run()
+        assert happened.state == "COMPLETED", [told for told in happened if "error" in told]
+        assert happened.refresh("totals")["mode"] == ("incremental" if number else "full")
+        pipeline.verify()
+        seen.append(runs(pipeline))
+    assert seen == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_state_of_another_release_is_built_anew(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(pipeline, 0)
+    pipeline.run()
+    monkeypatch.setattr(layout, "_FORMAT", layout._FORMAT + 1)
+    for number, mode in ((1, "full"), (2, "incremental")):
+        put(pipeline, number)
+        refresh = pipeline.run().refresh("totals")
+        assert refresh["mode"] == mode, refresh
+        assert mode == "incremental" or "another release" in refresh["reason"]
+        pipeline.verify()
