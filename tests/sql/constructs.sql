@@ -158,6 +158,10 @@ SELECT g, count(DISTINCT k) AS n FROM src.a GROUP BY g;
 SELECT g, count(DISTINCT k) AS ks, count(DISTINCT x) AS xs, sum(DISTINCT x) AS total, count(*) AS n FROM
   src.a GROUP BY g;
 
+-- group_distinct_whole | COUNT(DISTINCT) beside other aggregates, over all rows | incremental
+SELECT count(*) AS n, count(DISTINCT k) AS ks, sum(DISTINCT x + 1) FILTER (WHERE x > 2) AS total,
+  count(DISTINCT g, k) AS pairs, max(x) AS most FROM src.a;
+
 -- group_distinct_filter | COUNT(DISTINCT) with FILTER | incremental
 SELECT g, count(DISTINCT k) FILTER (WHERE x > 2) AS some, count(DISTINCT k) FILTER (WHERE x <= 2) AS
   others, count(DISTINCT day) AS days FROM src.a GROUP BY g;

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from tautochrone.testing import tpch
@@ -31,16 +29,6 @@ def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
     made.close()
 
 
-def append_by_another_engine(stand: Stand) -> None:
-    """Customers without orders, by PyIceberg: a file that Spark did not write, in a table with deletes."""
-    storage = stand.pipeline.settings.storage
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
-    table = catalog.load_table("tpch.customer")
-    rows = table.scan(limit=3).to_arrow()
-    keys = pa.array([2_000_000, 2_000_001, None], pa.int64())
-    table.append(rows.set_column(0, rows.schema.field(0), keys))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("steps", [1, 5])
@@ -52,8 +40,6 @@ def test_all_queries_through_all_changes(stand: Stand, steps: int) -> None:
     moved: set[str] = set()
     for step in range(1, steps + 1):
         changes.everything(step)
-        if step == 2:
-            append_by_another_engine(stand)
         happened = stand.checkpoint(restart=step == 3)
         assert len(happened.of("refresh")) == 22
         for told in happened.of("refresh"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -79,12 +80,14 @@ def _layout(view: View, node: Aggregate | Top) -> StateLayout | None:
     keys: tuple[str, ...] = ()
     if isinstance(node, Aggregate):
         keys = tuple(f"k{place}" for place in range(len(node.keys)))
-        what = [str(call.kind) for call in node.calls]
+        what = [str(view.attributes[key].name()) for key in node.keys] + [call.text for call in node.calls]
     else:
-        what = [str(node.limit), str(node.offset)]
+        what = [str(entry.toString()) for entry in node.order] + [str(node.limit), str(node.offset)]
     values = tuple(f"a{place}" for place in range(len(types) - len(keys)))
     named = zip((*keys, *values, RUN), (*types, "long"), strict=True)
     fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in named]
+    # Spark numbers its columns anew each time.
+    what = [re.sub(r"\d+", "", text) for text in what]
     told = json.dumps([_FORMAT, pyspark.__version__, node.number, type(node).__name__, what, fields])
     return StateLayout(
         node=node,

@@ -11,12 +11,17 @@ from tautochrone.algebra.plan import (
     Call,
     CallKind,
     ColumnId,
+    Join,
+    JoinKind,
+    Key,
     Node,
+    Rename,
     Select,
     Top,
     Window,
 )
 from tautochrone.spark.catalyst import items, kind
+from tautochrone.spark.optimised import DISTINCT_MARK
 
 if TYPE_CHECKING:
     from tautochrone.spark.frontend import Translator
@@ -79,13 +84,35 @@ class Groups:
         return translator.projected(self._grouped(child, unique, calls), named)
 
     def _grouped(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
-        inner = self._distinct(child, keys, calls)
-        if inner is not None:
-            child = inner
-            calls = [
-                call.copy(call.aggregateFunction(), call.mode(), False, call.filter(), call.resultId())
-                for call in calls
-            ]
+        """Groups with plain calls, and beside them one grouping for each argument of DISTINCT."""
+        parts = _parts(calls)
+        if len(parts) < 2:
+            return self._of_one_kind(child, keys, calls)
+        whole: Node | None = None
+        for part in parts:
+            made = self._of_one_kind(child, keys, part)
+            whole = made if whole is None else self._beside(whole, made, keys)
+        assert whole is not None
+        outputs = tuple(self._translator.meet(call.resultAttribute()) for call in calls)
+        return Select(columns=(*keys, *outputs), child=whole)
+
+    def _beside(self, left: Node, right: Node, keys: tuple[ColumnId, ...]) -> Node:
+        """Two groupings of the same rows as one: both have every group once."""
+        translator = self._translator
+        ids = tuple(translator.meet(translator.attributes[key].newInstance()) for key in keys)
+        outputs = right.columns[len(keys) :]
+        renamed = Rename(columns=(*ids, *outputs), child=right, sources=right.columns) if keys else right
+        return Join(
+            columns=(*left.columns, *renamed.columns),
+            left=left,
+            right=renamed,
+            kind=JoinKind.INNER,
+            keys=tuple(Key(left=a, right=b, null_safe=True) for a, b in zip(keys, ids, strict=True)),
+        )
+
+    def _of_one_kind(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
+        if calls and _distinct(calls[0]):
+            child, calls = self._distinct_rows(child, keys, calls)
         self._number += 1
         translated = tuple(self._call(call) for call in calls)
         return Aggregate(
@@ -97,23 +124,28 @@ class Groups:
             number=self._number,
         )
 
-    def _distinct(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node | None:
+    def _distinct_rows(
+        self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]
+    ) -> tuple[Node, list[JavaObject]]:
         """`f(DISTINCT x)` by group as f(x) over the distinct rows of group and x, so that each of the two
-        can follow a change by its own state."""
-        if not calls or not all(call.isDistinct() and call.filter().isEmpty() for call in calls):
-            return None
-        arguments = [list(items(call.aggregateFunction().children())) for call in calls]
-        first = arguments[0]
-        same = all(
-            len(other) == len(first) and all(a.semanticEquals(b) for a, b in zip(first, other, strict=True))
-            for other in arguments
-        )
-        if not same or any(kind(argument) != "AttributeReference" for argument in first):
-            return None
-        wanted = (*keys, *(self._translator.meet(argument) for argument in first))
-        columns = tuple(dict.fromkeys(wanted))
+        can follow a change by its own state. Where a FILTER does not hold, x is NULL, which never counts."""
+        translator = self._translator
+        catalyst = translator.catalyst
+        arguments = [
+            catalyst.rebuilt(argument, lambda e: e.child() if kind(e) == DISTINCT_MARK else None)
+            for argument in items(calls[0].aggregateFunction().children())
+        ]
+        if calls[0].filter().isDefined():
+            condition = calls[0].filter().get()
+            arguments = [
+                catalyst.expression("If")(condition, argument, catalyst.null(argument.dataType()))
+                for argument in arguments
+            ]
+        child, found = translator.computed(child, arguments)
+        values = catalyst.seq(translator.attributes[column] for column in found)
+        columns = tuple(dict.fromkeys((*keys, *found)))
         self._number += 1
-        return Aggregate(
+        rows = Aggregate(
             columns=columns,
             child=child,
             keys=columns,
@@ -121,19 +153,29 @@ class Groups:
             count=self._fresh("bigint"),
             number=self._number,
         )
+        plain = [
+            call.copy(
+                call.aggregateFunction().withNewChildren(values),
+                call.mode(),
+                False,
+                catalyst.none,
+                call.resultId(),
+            )
+            for call in calls
+        ]
+        return rows, plain
 
     def _call(self, handle: JavaObject) -> Call:
         translator = self._translator
         function = handle.aggregateFunction()
         arguments = list(items(function.children()))
+        if kind(function) == "Count" and len(arguments) > 1:
+            arguments = [self._all_there(arguments)]
         condition = handle.filter()
         output = translator.meet(handle.resultAttribute())
         found = _KINDS.get(kind(function), CallKind.OTHER)
-        if kind(function) == "First" and function.ignoreNulls() and condition.isDefined():
-            # What Spark makes of several DISTINCTs: one row per group carries the value, the filter finds it.
-            found = CallKind.MAX if "gid" in str(condition.get().toString()) else found
         type_name = str(arguments[0].dataType().catalogString()) if arguments else ""
-        if handle.isDistinct() or (len(arguments) != 1 and found is not CallKind.MAX):
+        if len(arguments) != 1:
             found = CallKind.OTHER
         if found in (CallKind.SUM, CallKind.AVERAGE) and type_name.startswith(_NOT_SUMMED):
             found = CallKind.OTHER
@@ -154,6 +196,14 @@ class Groups:
             reads=translator.catalyst.references(handle),
             text=str(handle.toString()),
         )
+
+    def _all_there(self, arguments: list[JavaObject]) -> JavaObject:
+        """What COUNT of several values counts: rows in which none of them is NULL."""
+        catalyst = self._translator.catalyst
+        there = catalyst.expression("IsNotNull")(arguments[0])
+        for argument in arguments[1:]:
+            there = catalyst.expression("And")(there, catalyst.expression("IsNotNull")(argument))
+        return catalyst.expression("If")(there, catalyst.literal(True), catalyst.null(there.dataType()))
 
     def _accumulators(self, found: CallKind, function: JavaObject, type_name: str) -> tuple[ColumnId, ...]:
         match found:
@@ -254,6 +304,34 @@ class Groups:
         if pruned is None:
             return top
         return translator.projected(top, list(items(pruned.projectList())))
+
+
+def _parts(calls: list[JavaObject]) -> list[list[JavaObject]]:
+    """Calls that one grouping can answer: the plain ones, and those that are DISTINCT in the same values."""
+    parts: list[list[JavaObject]] = []
+    for call in calls:
+        for part in parts:
+            if _same_rows(part[0], call):
+                part.append(call)
+                break
+        else:
+            parts.append([call])
+    return parts
+
+
+def _distinct(call: JavaObject) -> bool:
+    return DISTINCT_MARK.lower() in str(call.aggregateFunction().toString())
+
+
+def _same_rows(one: JavaObject, other: JavaObject) -> bool:
+    if not (_distinct(one) and _distinct(other)):
+        return not _distinct(one) and not _distinct(other)
+    if one.filter().isDefined() != other.filter().isDefined():
+        return False
+    if one.filter().isDefined() and not one.filter().get().semanticEquals(other.filter().get()):
+        return False
+    a, b = (list(items(call.aggregateFunction().children())) for call in (one, other))
+    return len(a) == len(b) and all(x.semanticEquals(y) for x, y in zip(a, b, strict=True))
 
 
 def _average_sum(type_name: str) -> str:

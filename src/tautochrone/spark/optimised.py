@@ -9,11 +9,14 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.names import TableName
-from tautochrone.spark.catalyst import Catalyst, kind
+from tautochrone.spark.catalyst import Catalyst, items, kind
 from tautochrone.spark.evaluate import with_settings
 from tautochrone.spark.plans import analysed, lake_table
 
-__all__ = ["OptimisedPlan", "optimised"]
+__all__ = ["DISTINCT_MARK", "OptimisedPlan", "optimised"]
+
+DISTINCT_MARK = "KnownNullable"
+"""Spark's tag around the arguments of an aggregate that sees each combination of their values once."""
 
 _RULES = "org.apache.spark.sql.catalyst.optimizer"
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
@@ -83,6 +86,8 @@ class _Leaves:
         return self.applyOrElse(node, None)
 
     def applyOrElse(self, node: JavaObject, _default: object) -> JavaObject:  # noqa: N802
+        if kind(node) == "Aggregate":
+            return self._with_marks(node)
         if kind(node) != "DataSourceV2Relation":
             return node
         name = lake_table(node, self._catalog)
@@ -103,6 +108,32 @@ class _Leaves:
             catalyst.none,
             catalyst.none,
         )
+
+    def _with_marks(self, node: JavaObject) -> JavaObject:
+        """An aggregate whose DISTINCT is said by a mark around the arguments.
+
+        Spark would rewrite several of them into numbered copies of the rows, and which number means what
+        depends on hashes: a state could not be read after a restart.
+        """
+        if "distinct" not in str(node.aggregateExpressions().toString()):
+            return node
+        catalyst = self._catalyst
+
+        def replace(expression: JavaObject) -> JavaObject | None:
+            if kind(expression) != "AggregateExpression" or not expression.isDistinct():
+                return None
+            function = expression.aggregateFunction()
+            marked = [catalyst.expression(DISTINCT_MARK)(child) for child in items(function.children())]
+            return expression.copy(
+                function.withNewChildren(catalyst.seq(marked)),
+                expression.mode(),
+                False,
+                expression.filter(),
+                expression.resultId(),
+            )
+
+        named = [catalyst.rebuilt(entry, replace) for entry in items(node.aggregateExpressions())]
+        return node.copy(node.groupingExpressions(), catalyst.seq(named), node.child(), node.hint())
 
     class Java:
         implements = ("scala.PartialFunction",)

@@ -39,7 +39,7 @@ def without_unused_columns(plan: Node) -> Node:
     used: set[ColumnId] = set(plan.columns)
     for node in walk(plan):
         used.update(_named(node))
-    return _pruned(plan, used)
+    return _pruned(plan, used, {})
 
 
 def _named(node: Node) -> Iterator[ColumnId]:
@@ -93,9 +93,13 @@ def _of(expression: Expression | None, column: ColumnId | None) -> Iterator[Colu
         yield column
 
 
-def _pruned(node: Node, used: set[ColumnId]) -> Node:
-    if isinstance(node, Scan):
-        return replace(node, handle=frozenset(used.intersection(node.columns)))
-    if not node.children:
-        return node
-    return with_children(node, [_pruned(child, used) for child in node.children])
+def _pruned(node: Node, used: set[ColumnId], known: dict[int, Node]) -> Node:
+    """A node that stands in two places stays one: its change is computed once."""
+    if id(node) not in known:
+        if isinstance(node, Scan):
+            known[id(node)] = replace(node, handle=frozenset(used.intersection(node.columns)))
+        elif node.children:
+            known[id(node)] = with_children(node, [_pruned(child, used, known) for child in node.children])
+        else:
+            known[id(node)] = node
+    return known[id(node)]
