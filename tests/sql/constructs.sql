@@ -162,6 +162,10 @@ SELECT g, count(DISTINCT k) AS ks, count(DISTINCT x) AS xs, sum(DISTINCT x) AS t
 SELECT count(*) AS n, count(DISTINCT k) AS ks, sum(DISTINCT x + 1) FILTER (WHERE x > 2) AS total,
   count(DISTINCT g, k) AS pairs, max(x) AS most FROM src.a;
 
+-- group_names | columns called like ours | incremental
+SELECT k AS weight, count(*) AS run, sum(x) AS taut_sum, max(id) AS newest, min(x) AS __taut_row FROM src.a
+  GROUP BY k;
+
 -- group_distinct_filter | COUNT(DISTINCT) with FILTER | incremental
 SELECT g, count(DISTINCT k) FILTER (WHERE x > 2) AS some, count(DISTINCT k) FILTER (WHERE x <= 2) AS
   others, count(DISTINCT day) AS days FROM src.a GROUP BY g;

@@ -10,7 +10,6 @@ from bench import fixed, report, tpch
 from pyspark.sql import SparkSession
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_the_smallest_bench(tmp_path: Path, spark: SparkSession) -> None:

@@ -23,7 +23,7 @@ def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
     made.close()
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_some_constructs(stand: Stand) -> None:
     """Every fourth one through one change; `make soak` takes all of them through three."""
     some = [c for c in CONSTRUCTS if not c.name.startswith(("views", "python"))][::4]

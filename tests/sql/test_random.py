@@ -39,12 +39,6 @@ def test_the_same_seed_writes_the_same_queries() -> None:
     assert Writer(6).view("r0") != Writer(5).view("r0")
 
 
-@pytest.mark.slow
-def test_some_views_through_two_changes(tmp_path: Path, spark: SparkSession) -> None:
-    assert play(tmp_path, spark, seed=3, views=10, checkpoints=2) >= 15
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_twenty_views_through_twelve_changes(tmp_path: Path, spark: SparkSession) -> None:
     assert play(tmp_path, spark, seed=3, views=20, checkpoints=12) >= 200

@@ -29,9 +29,8 @@ def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
     made.close()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("steps", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_all_queries_through_all_changes(stand: Stand, steps: int) -> None:
     first = stand.checkpoint()
     assert {told["mode"] for told in first.of("refresh")} == {"full"}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.delta import Change, Differentiator
-from tautochrone.algebra.plan import WEIGHT, Aggregate, Kept, Moment, Scan, walk
+from tautochrone.algebra.plan import Aggregate, Kept, Moment, Scan, walk
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import state_of
 from tautochrone.algebra.rules.top import top_state_of
@@ -37,6 +37,7 @@ __all__ = ["IncrementalRefresh"]
 
 
 _MANY = 10_000_000
+_SIGN = "__taut_sign"
 
 
 @dataclass(slots=True)
@@ -171,8 +172,8 @@ class IncrementalRefresh:
         if change.plan is None:
             return TableDelta(None, None, 0)
         assert isinstance(change.plan, Kept)
-        frame = engine.frame(change.plan).toDF(*self._names(), WEIGHT)
-        added, removed = (frame.where(f"{WEIGHT} = {sign}").drop(WEIGHT) for sign in (1, -1))
+        frame = engine.frame(change.plan).toDF(*self._names(), _SIGN)
+        added, removed = (frame.where(f"{_SIGN} = {sign}").drop(_SIGN) for sign in (1, -1))
         return TableDelta(added, None if change.grows else removed, change.plan.rows)
 
     def _commit(

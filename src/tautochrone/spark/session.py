@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _ICEBERG_SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
 
@@ -75,7 +76,6 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
     if spark.short_lived:
         options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    conf["spark.driver.extraJavaOptions"] = " ".join(options)
     # Otherwise Spark looks the host's name up, warns, and may listen on other interfaces.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Python functions run where the definitions were imported, not in whatever `python3` is on the path.
@@ -83,6 +83,8 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     conf.update(_catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options))
     conf["spark.sql.defaultCatalog"] = catalog.name
     conf.update(spark.conf)
+    # The user's come last: of two that contradict each other Java takes the later one.
+    conf[_JAVA_OPTIONS] = " ".join([*options, conf.get(_JAVA_OPTIONS, "")]).strip()
     users_jars = conf.get("spark.jars")
     conf["spark.jars"] = f"{jars},{users_jars}" if users_jars else jars
     builder = SparkSession.builder.appName(spark.app_name).master(
