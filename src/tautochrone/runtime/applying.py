@@ -43,6 +43,8 @@ def find_rows(
         return {}
     for condition in _literals(deletes, rows):
         stored = stored.where(condition)
+    stored_names = [f"__taut_stored_{place}" for place in range(len(names))]
+    stored = stored.toDF(*stored_names, "_file", "_pos")
     one_task = few and stored_rows <= FEW_ROWS
     if one_task:
         stored, deletes = stored.coalesce(1), deletes.coalesce(1)
@@ -51,10 +53,10 @@ def find_rows(
     renamed = wanted.toDF(*keys, _GONE).withColumn(_ROW, sf.monotonically_increasing_id())
     same, exact = sf.lit(True), sf.lit(True)
     floats = [kind in ("double", "float") for _, kind in deletes.dtypes]
-    for key, name, inexact in zip(keys, names, floats, strict=True):
-        ours, theirs = stored[f"`{name}`"], renamed[key]
-        exact = exact & ours.eqNullSafe(theirs)
-        same = same & (_close(ours, theirs) if inexact else ours.eqNullSafe(theirs))
+    for key, name, inexact in zip(keys, stored_names, floats, strict=True):
+        wants, has = renamed[key], stored[name]
+        exact = exact & has.eqNullSafe(wants)
+        same = same & (_close(has, wants) if inexact else has.eqNullSafe(wants))
     if one_task and not all(floats):
         renamed = renamed.hint("shuffle_hash")
     elif few:
