@@ -180,8 +180,8 @@ SELECT k, sum(f) AS total, avg(f) AS mean, min(f) AS low, max(f) AS high FROM sr
 -- group_by_float | GROUP BY a double (NaN, -0.0) | incremental
 SELECT f, count(*) AS n FROM src.c GROUP BY f;
 
--- group_stddev | STDDEV, VARIANCE, CORR | incremental
-SELECT g, round(stddev(x), 6) AS s, round(var_pop(k), 6) AS v, round(corr(x, k), 6) AS c FROM src.a
+-- group_stddev | STDDEV, VARIANCE, COVAR | incremental
+SELECT g, round(stddev(x), 6) AS s, round(var_pop(k), 6) AS v, round(covar_samp(x, k), 6) AS c FROM src.a
   GROUP BY g;
 
 -- group_bool | BOOL_AND, BOOL_OR, BIT_XOR | incremental
