@@ -47,7 +47,7 @@ from tautochrone.algebra.plan import (
     Where,
     Window,
 )
-from tautochrone.spark.catalyst import Catalyst, items
+from tautochrone.spark.catalyst import Catalyst, items, kind
 from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.lowering_groups import GroupLowering
 from tautochrone.spark.lowering_keys import lower_matching
@@ -209,8 +209,9 @@ class Lowering:
         if id(node) not in self._used:
             self._used[id(node)] = node
             return plan
-        # Spark gives the second of two equal leaves new ids, and with it whatever passes them on.
-        plan = plan.newInstance()
+        if kind(plan) == "LocalRelation":
+            # Spark gives the second of two equal leaves new ids, and with it whatever passes them on.
+            plan = plan.newInstance()
         pairs = zip(node.columns, items(plan.output()), strict=True)
         return self.projected([self.columns.named(column, entry) for column, entry in pairs], plan)
 

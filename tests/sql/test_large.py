@@ -1,0 +1,72 @@
+"""Changes that are too large to be held on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.runtime import applying, states
+from tautochrone.spark import engine
+
+from .stand import Stand
+
+pytestmark = pytest.mark.spark
+
+VIEWS = {
+    "joined": "SELECT s.id, s.amount, p.name FROM src.sales s LEFT JOIN src.shops p ON s.shop = p.id",
+    "totals": "SELECT name, count(*) AS n, sum(amount) AS s, min(id) AS low, max(amount) AS most, "
+    "count(DISTINCT amount) AS amounts FROM joined GROUP BY name",
+    "pairs": "SELECT a.id, b.id AS other FROM src.sales a JOIN src.sales b ON a.id = b.id + 1 "
+    "WHERE a.shop = 3",
+    "first_ones": "SELECT id, amount FROM src.sales ORDER BY amount DESC, id LIMIT 20",
+    "ranked": "SELECT id, rank() OVER (PARTITION BY shop ORDER BY amount) AS place FROM src.sales "
+    "WHERE shop < 5",
+}
+
+
+@pytest.fixture
+def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
+    made = Stand(tmp_path, spark)
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+def test_many_rows_at_once(stand: Stand) -> None:
+    follow(stand, engine.LOCAL_ROWS + 10_000)
+
+
+def test_what_counts_as_many_is_a_number(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with less: everything is beyond the limits."""
+    monkeypatch.setattr(engine, "LOCAL_ROWS", 100)
+    for module in (engine, states, applying):
+        monkeypatch.setattr(module, "FEW_ROWS", 100)
+    follow(stand, 1_500)
+
+
+def follow(stand: Stand, many: int) -> None:
+    """Build, add `many` rows to 2,000, take most away again."""
+    merge = "'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read'"
+    stand.sql(
+        "CREATE NAMESPACE lake.src",
+        f"CREATE TABLE lake.src.shops USING iceberg TBLPROPERTIES ('format-version' = '3', {merge}) AS "
+        "SELECT id, concat('n', id % 40) AS name FROM range(60)",
+        f"CREATE TABLE lake.src.sales USING iceberg TBLPROPERTIES ('format-version' = '3', {merge}) AS "
+        "SELECT id, id % 50 AS shop, id * 7 % 1000 AS amount FROM range(2000)",
+    )
+    for name, query in VIEWS.items():
+        stand.view(name, query)
+    stand.checkpoint()
+    stand.sql(
+        "INSERT INTO lake.src.sales SELECT id, id % 70 AS shop, id * 11 % 1000 AS amount "
+        f"FROM range(2000, {2000 + many})",
+        "UPDATE lake.src.shops SET name = 'other' WHERE id % 9 = 1",
+    )
+    happened = stand.checkpoint(restart=False)
+    assert happened.refresh("joined")["rows_inserted"] > many
+    stand.sql("DELETE FROM lake.src.sales WHERE id > 500 AND id % 7 <> 3")
+    happened = stand.checkpoint()
+    assert happened.refresh("joined")["rows_deleted"] > many // 2
