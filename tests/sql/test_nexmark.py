@@ -87,8 +87,9 @@ def test_streaming_tables(stand: Stand) -> None:
     assert changed == VIEWS, VIEWS - changed
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("steps", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [1, 4])
 def test_tables_that_are_updated_and_deleted_from(stand: Stand, steps: int) -> None:
     stand.sql("CREATE NAMESPACE lake.nexmark")
     for table, columns in nexmark.SCHEMAS.items():
