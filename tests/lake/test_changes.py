@@ -255,7 +255,7 @@ class TestCost(ChangeBench):
             if gone == 0:
                 kept = derived
             del derived
-        # Releasing is part of making the next one, and Py4J lets go of what Python dropped in its own time.
+        # Releasing is part of making the next one.
         patience = time.monotonic() + 60
         last: Any = None
         while time.monotonic() < patience:
@@ -279,9 +279,19 @@ def held(lake: IcebergLake, table: LakeTable) -> dict[str, list[str]]:
 
 
 def collect_garbage(spark: SparkSession) -> None:
-    for _ in range(3):
-        gc.collect()
-        spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
+    """What Python dropped is let go in the JVM too.
+
+    Py4J tells the JVM by a worker that wakes once a second: a loop of about a second, which does not
+    wait for it, can miss it each time.
+    """
+    gateway: Any = spark.sparkContext._gateway
+    dropped = gateway._gateway_client.finalizer_deque
+    gc.collect()
+    while dropped:
+        time.sleep(0.05)
+    # The last one may have left the queue and still be on its way.
+    time.sleep(0.2)
+    spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
 
 
 def delete_by_word(lake: IcebergLake, name: TableName, word: str) -> None:
