@@ -30,7 +30,7 @@ WORK = PROJECT.parents[1] / ".work" / "demo"
 VIEWS = 6
 SECONDS_PER_DAY = 86_400
 ASK_EVERY_SECONDS = 5
-FIRST_CHECKPOINT_SECONDS = 300
+FIRST_CHECKPOINT_SECONDS = 120
 WORST = "SELECT origin, dest, arrived, mean_arrival_delay FROM worst_routes WHERE place = 1"
 
 

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model.clock import NOW, today
 from tautochrone.model.names import TableName
 
 from .conftest import ProjectMaker, schema_of
@@ -44,12 +45,9 @@ def test_linear(project: ProjectMaker, name: Name, query: str, linear: bool, rea
     ("expression", "reason"),
     [
         ("a", ""),
-        ("current_timestamp()", "current_timestamp()"),
-        ("now() - INTERVAL 1 DAY", "now()"),
-        ("date_diff(current_date(), ts)", "current_date()"),
+        ("now() - INTERVAL 1 DAY", ""),
         ("uuid()", "uuid()"),
         ("(SELECT max(r) FROM (SELECT rand() AS r FROM t))", "rand()"),
-        ("CASE WHEN EXISTS (SELECT 1 FROM t AS u WHERE u.ts > now()) THEN 1 END", "now()"),
         ("current_database()", ""),
     ],
 )
@@ -57,6 +55,27 @@ def test_deterministic(project: ProjectMaker, name: Name, expression: str, reaso
     project.external[name("t")] = schema_of("a int, ts timestamp")
     flow = project.sql(f"CREATE MATERIALIZED VIEW m AS SELECT {expression} AS x FROM t").flows["m"]
     assert (flow.deterministic, flow.deterministic_reason) == (not reason, reason)
+
+
+@pytest.mark.parametrize(
+    ("expression", "clocks"),
+    [
+        ("current_timestamp()", {NOW}),
+        ("now() - INTERVAL 1 DAY", {NOW}),
+        ("localtimestamp()", {NOW}),
+        ("date_diff(current_date(), ts)", {today("UTC")}),
+        (
+            "CASE WHEN EXISTS (SELECT 1 FROM t AS u WHERE u.ts > now()) THEN curdate() END",
+            {NOW, today("UTC")},
+        ),
+        ("current_database()", set()),
+    ],
+)
+def test_clocks(project: ProjectMaker, name: Name, expression: str, clocks: set[TableName]) -> None:
+    project.external[name("t")] = schema_of("a int, ts timestamp")
+    flow = project.sql(f"CREATE MATERIALIZED VIEW m AS SELECT {expression} AS x FROM t").flows["m"]
+    assert flow.inputs.clocks == clocks
+    assert flow.linear is not bool(clocks)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class World:
             settings=SimpleNamespace(refresh_policy=self.default),
             fingerprint=lambda _table: "d",
             inputs=lambda _table: frozenset({ORDERS, ITEMS}),
-            lake_table=table,
+            input_table=table,
             store=SimpleNamespace(history=lambda _table, limit: tuple(records[:limit])),
         )
         return cast(Job, job)
@@ -200,7 +200,7 @@ def test_sizes_come_from_metadata_and_from_who_reads_the_change() -> None:
     def table(rows: int) -> Any:
         return SimpleNamespace(row_count=lambda version: rows + int(version))
 
-    job = SimpleNamespace(lake_table={ORDERS: table(100), ITEMS: table(7_000)}.__getitem__)
+    job = SimpleNamespace(input_table={ORDERS: table(100), ITEMS: table(7_000)}.__getitem__)
     sizes = sizes_of(cast(Job, job), lambda _name, old, new: int(new) - int(old))
     assert sizes(ORDERS, Version("1"), Version("5")) == Size(changed_rows=4, rows=105)
     assert sizes(ITEMS, Version("2"), Version("2")) == Size(changed_rows=0, rows=7_002)

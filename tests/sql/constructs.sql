@@ -91,6 +91,51 @@ SELECT id, (SELECT count(*) FROM src.b WHERE b.k = a.k) AS n FROM src.a WHERE (S
 SELECT k, count(*) AS n FROM src.a GROUP BY k HAVING count(*) >= (SELECT avg(n) FROM (SELECT count(*) AS
   n FROM src.b GROUP BY k));
 
+-- subquery_summed | scalar subquery in an aggregate's argument | incremental
+SELECT k, sum(x - (SELECT min(y) FROM src.b)) AS s, count(*) FILTER (WHERE x > (SELECT avg(y) FROM
+  src.b)) AS n FROM src.a GROUP BY k;
+
+-- subquery_key | scalar subquery in GROUP BY | incremental
+SELECT x > (SELECT avg(y) FROM src.b) AS big, (SELECT max(y) FROM src.b) AS top, count(*) AS n FROM
+  src.a GROUP BY x > (SELECT avg(y) FROM src.b), (SELECT max(y) FROM src.b);
+
+-- subquery_share | scalar subquery beside an aggregate | incremental
+SELECT k, count(*) / (SELECT count(*) FROM src.a) AS share, max(x) > (SELECT avg(y) FROM src.b) AS big
+  FROM src.a GROUP BY k;
+
+-- subquery_distinct | scalar subquery below DISTINCT, ROLLUP | incremental
+SELECT k, g, count(DISTINCT x + (SELECT min(z) FROM src.c)) AS n FROM src.a GROUP BY ROLLUP (k, g);
+
+-- subquery_on | scalar subquery in the condition of an outer join | incremental
+SELECT a.id, b.s FROM src.a FULL JOIN src.b ON a.k = b.k AND a.x > (SELECT avg(z) FROM src.c);
+
+-- subquery_windowed | scalar subquery in a window function | incremental
+SELECT id, rank() OVER (PARTITION BY k ORDER BY x - (SELECT max(y) FROM src.b), id) + (SELECT count(*)
+  FROM src.c) AS r FROM src.a;
+
+-- subquery_exploded | scalar subquery in explode | incremental
+SELECT id, explode(array(x, (SELECT max(y) FROM src.b))) AS e FROM src.a;
+
+-- subquery_ordered | scalar subquery in ORDER BY … LIMIT | incremental
+SELECT id, x FROM src.a ORDER BY x * (SELECT min(y) FROM src.b) DESC, id LIMIT 5;
+
+-- time_filter | now() in WHERE | incremental
+SELECT id, day FROM src.a WHERE day < now() AND pmod(timestampdiff(DAY, day, now()), 3) > 0;
+
+-- time_select | now() in SELECT | incremental
+SELECT id, now() AS at, timestampdiff(DAY, day, localtimestamp()) AS days FROM src.a;
+
+-- time_group | current_date() in aggregates and GROUP BY | incremental
+SELECT pmod(datediff(current_date(), day), 5) AS age, count(*) AS n, sum(CASE WHEN day < current_date()
+  THEN x END) AS s FROM src.a GROUP BY pmod(datediff(current_date(), day), 5);
+
+-- time_beside | now() beside aggregates | incremental
+SELECT g, count(*) AS n, now() AS at, max(day) < current_date() AS past FROM src.a GROUP BY g;
+
+-- time_join | current_date() in the condition of an outer join | incremental
+SELECT a.id, b.s, current_timestamp() AS at FROM src.a LEFT JOIN src.b ON a.k = b.k AND
+  pmod(datediff(current_date(), a.day), 3) > 0;
+
 -- set_union | UNION | incremental
 SELECT k, g FROM src.a UNION SELECT k, s FROM src.b;
 
@@ -166,6 +211,10 @@ SELECT count(*) AS n, count(DISTINCT k) AS ks, sum(DISTINCT x + 1) FILTER (WHERE
 SELECT k AS weight, count(*) AS run, sum(x) AS taut_sum, max(id) AS newest, min(x) AS __taut_row FROM src.a
   GROUP BY k;
 
+-- group_mark | a column called like the mark of DISTINCT | incremental
+SELECT g, sum(knownnullable) AS total, count(knownnullable) AS n FROM (SELECT g, k AS knownnullable FROM src.a
+  UNION ALL SELECT s, k FROM src.b) GROUP BY g;
+
 -- group_distinct_filter | COUNT(DISTINCT) with FILTER | incremental
 SELECT g, count(DISTINCT k) FILTER (WHERE x > 2) AS some, count(DISTINCT k) FILTER (WHERE x <= 2) AS
   others, count(DISTINCT day) AS days FROM src.a GROUP BY g;
@@ -237,6 +286,18 @@ SELECT id, k, x FROM src.a WHERE x = (SELECT max(x) FROM src.a m WHERE m.k = a.k
 -- window_ranks | ROW_NUMBER, RANK, NTILE | incremental
 SELECT id, g, row_number() OVER w AS n, dense_rank() OVER (PARTITION BY g ORDER BY x) AS r, ntile(2)
   OVER w AS half FROM src.a WINDOW w AS (PARTITION BY g ORDER BY x, id, k, d, day);
+
+-- window_best | the best of each group, ties included | incremental
+SELECT * FROM (SELECT id, g, x, rank() OVER (PARTITION BY g ORDER BY x DESC) AS r FROM src.a) WHERE r <= 2;
+
+-- window_levels | rank among the siblings of a ROLLUP | incremental
+SELECT sum(x) AS t, k, g, grouping(k) + grouping(g) AS level, rank() OVER (PARTITION BY grouping(k) +
+  grouping(g), CASE WHEN grouping(g) = 0 THEN k END ORDER BY sum(x) DESC) AS r FROM src.a GROUP BY
+  ROLLUP (k, g);
+
+-- window_same | groups ranked by their own key | incremental
+SELECT * FROM src.a WHERE k IN (SELECT k FROM (SELECT k AS k, rank() OVER (PARTITION BY k ORDER BY
+  sum(y) DESC) AS r FROM src.b GROUP BY k) WHERE r <= 5);
 
 -- window_lag | LAG, LEAD, FIRST_VALUE | incremental
 SELECT id, lag(x) OVER w AS before, lead(x, 2, -1) OVER w AS after, first_value(id) OVER w AS first FROM

@@ -88,7 +88,7 @@ class Writer:
                 other = self._dice.choice(child.of("int"))
                 text = self._dice.choice(
                     (
-                        f"coalesce({name}, -1)",
+                        f"coalesce({self._number(name)}, -1)",
                         f"CASE WHEN {name} > {other} THEN {other} ELSE 7 END",
                         f"CAST({name} % 4 AS INT)",
                     )
@@ -104,6 +104,8 @@ class Writer:
         on = [self._equal(left, right)]
         if self._dice.random() < 0.3 and (pair := self._pair(left, right)) is not None:
             on.append(f"{pair[0]} {self._dice.choice(('<', '>=', '<>'))} {pair[1]}")
+        if self._dice.random() < 0.15 and (numbers := left.of("int")):
+            on.append(f"l.{self._dice.choice(numbers)} < {self._one()}")
         columns = left.columns if kind.startswith("LEFT ") else (*left.columns, *right.columns)
         kept = self._kept(columns)
         text = f"FROM ({left.sql}) l {kind} JOIN ({right.sql}) r ON {' AND '.join(on)}"
@@ -148,7 +150,8 @@ class Writer:
         if of in ("int", "money"):
             # Wide enough for sums of sums.
             wide = "BIGINT" if of == "int" else "DECIMAL(38,2)"
-            choices += [(f"CAST(sum({column}){only} AS {wide})", of)] * 3
+            summed = self._number(column) if of == "int" else column
+            choices += [(f"CAST(sum({summed}){only} AS {wide})", of)] * 3
         if of == "int":
             choices += [(f"avg({column}){only}", "float"), (f"median({column}){only}", "float")]
         if of == "text":
@@ -159,7 +162,7 @@ class Writer:
         child = self._relation(depth - 1)
         partition = self._dice.choice(child.of())
         over = f"(PARTITION BY {partition} ORDER BY {', '.join(child.of())})"
-        number = self._dice.choice(child.of("int") or ["1"])
+        number = self._number(self._dice.choice(child.of("int") or ["1"]))
         text = self._dice.choice(
             (
                 f"row_number() OVER {over}",
@@ -177,6 +180,18 @@ class Writer:
         if self._dice.random() < 0.4:
             sql = f"SELECT * FROM ({sql}) w WHERE {made} <= 3"
         return Relation(sql, columns)
+
+    def _number(self, column: str) -> str:
+        """An expression over an INT column; now and then with a scalar subquery."""
+        return f"{column} + {self._one()}" if self._dice.random() < 0.12 else column
+
+    def _one(self) -> str:
+        """A scalar subquery that gives a number."""
+        other = self._base()
+        numbers = other.of("int")
+        if not numbers:
+            return "0"
+        return f"(SELECT coalesce(max({self._dice.choice(numbers)}), 0) FROM ({other.sql}) one)"
 
     def _top(self, depth: int) -> Relation:
         child = self._relation(depth - 1)

@@ -43,6 +43,7 @@ _CHAPTERS = {
     "linear": "Row by row",
     "join": "Joins",
     "subquery": "Subqueries",
+    "time": "Time",
     "set": "Set operations",
     "top": "Top rows",
     "group": "Aggregates",

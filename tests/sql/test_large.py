@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.runtime import applying, states
 from tautochrone.spark import engine
 
 from .stand import Stand
@@ -42,8 +41,7 @@ def test_many_rows_at_once(stand: Stand) -> None:
 def test_what_counts_as_many_is_a_number(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with less: everything is beyond the limits."""
     monkeypatch.setattr(engine, "LOCAL_ROWS", 100)
-    for module in (engine, states, applying):
-        monkeypatch.setattr(module, "FEW_ROWS", 100)
+    monkeypatch.setattr(engine, "FEW_ROWS", 100)
     follow(stand, 1_500)
 
 

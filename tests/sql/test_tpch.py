@@ -17,6 +17,13 @@ pytestmark = pytest.mark.spark
 
 SCALE = 0.01
 
+STRANGERS = """
+INSERT INTO lake.tpch.customer
+SELECT CASE WHEN c_custkey % 3 > 0 THEN c_custkey + 2000000 END, * EXCEPT (c_custkey)
+FROM lake.tpch.customer WHERE c_custkey < 20
+"""
+"""Customers without orders, some without a key."""
+
 
 @pytest.fixture
 def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
@@ -39,6 +46,8 @@ def test_all_queries_through_all_changes(stand: Stand, steps: int) -> None:
     moved: set[str] = set()
     for step in range(1, steps + 1):
         changes.everything(step)
+        if step == 1:
+            stand.sql(STRANGERS)
         happened = stand.checkpoint(restart=step == 3)
         assert len(happened.of("refresh")) == 22
         for told in happened.of("refresh"):

@@ -68,6 +68,9 @@ class Engine(Protocol):
     def large(self, node: Node) -> bool:
         """Whether reading `node` without knowing keys would be dear."""
 
+    def spread(self) -> None:
+        """From now on results may be as large as the inputs: they are not held on one machine."""
+
 
 class Rule(Protocol):
     """How one kind of node follows a change, and what it means at all."""

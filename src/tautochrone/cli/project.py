@@ -59,6 +59,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
 
 
 def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:
+    from tautochrone.model.clock import spoken
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.model.refresh import RefreshPolicy
     from tautochrone.project.policy import policy_of
@@ -66,7 +67,8 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
 
     dataset = graph.definitions.datasets[name]
     inputs, flows = graph.inputs(name), graph.flows_of(name)
-    outside = [*inputs.unversioned, *(["a stream from outside"] if inputs.external_streams else [])]
+    outside = [*map(spoken, sorted(inputs.clocks)), *inputs.unversioned]
+    outside += ["a stream from outside"] if inputs.external_streams else []
     view = dataset.kind is DatasetKind.MATERIALIZED_VIEW
     policy = policy_of(dataset, default) if view else None
     entry: dict[str, Any] = {

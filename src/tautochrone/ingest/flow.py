@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StringType, StructType
 
 from tautochrone.errors import DefinitionError, IngestError, StateLostError, TautochroneError
 from tautochrone.ingest.committer import TableCommitter
@@ -58,15 +58,25 @@ def align(rows: DataFrame, schema: StructType, flow: str) -> DataFrame:
             f"Flow {flow} yields columns that its table does not have: {', '.join(extra)}",
             hint="add them to the table's schema, or drop them in the flow's query",
         )
-    present = {name.lower() for name in rows.columns}
+    present = {column.name.lower(): column.dataType for column in rows.schema.fields}
     return rows.select(
         *(
-            rows[column.name]
+            _without_collation(rows[_quoted(column.name)], column.name, present[column.name.lower()])
             if column.name.lower() in present
             else sf.lit(None).cast(column.dataType).alias(column.name)
             for column in schema.fields
         )
     )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _without_collation(value: Column, name: str, of: DataType) -> Column:
+    """Lake tables have no collations: what comes back is plain text."""
+    collated = isinstance(of, StringType) and "collate" in of.simpleString()
+    return value.cast(StringType()).alias(name) if collated else value
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from tautochrone.meta import tables as t
 from tautochrone.meta.base import Repository, parse
 from tautochrone.meta.rows import checkpoint_row, set_state
 from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.clock import is_clock
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
 __all__ = ["Pins", "add_pin"]
@@ -142,6 +143,7 @@ class Pins(Repository):
         return {
             parse(name): frozenset(Version(version) for version in versions)
             for name, versions in found.items()
+            if not is_clock(parse(name))
         }
 
 

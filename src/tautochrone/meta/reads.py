@@ -17,6 +17,7 @@ from tautochrone.meta.base import VERSIONED_KINDS, Repository
 from tautochrone.meta.pins import add_pin
 from tautochrone.meta.rows import as_versions, checkpoint_row, require_published, row_cut
 from tautochrone.model.checkpoint import CheckpointState, Consistency, Resolution
+from tautochrone.model.clock import is_clock
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
 __all__ = ["DEFAULT_LEASE_MS", "Reads"]
@@ -75,7 +76,9 @@ class Reads(Repository):
             pin = add_pin(connection, chosen, versions, owner, self._clock() + lease_ms)
             return Resolution(
                 checkpoint=None if chosen is None else CheckpointNumber(chosen),
-                versions=as_versions(versions),
+                versions={
+                    name: version for name, version in as_versions(versions).items() if not is_clock(name)
+                },
                 pin=pin,
                 behind={TableName.parse(name): why for name, why in sorted(behind.items())},
             )

@@ -20,6 +20,7 @@ from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import Repository
 from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import CheckpointNumber, TableName, Version
@@ -188,6 +189,9 @@ def _state_at(
             if table in derived:
                 if table not in chosen or version not in chosen[table].aliases:
                     return None
+            elif is_clock(TableName.parse(table)):
+                # A view whose rows did not change keeps the time of its last commit.
+                roots[table] = max(roots.get(table, version), version, key=int)
             elif roots.setdefault(table, version) != version:
                 return None
     return chosen, roots

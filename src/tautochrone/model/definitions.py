@@ -59,13 +59,15 @@ class FlowInputs:
     `batch` and `stream` are lake tables (datasets or outsiders' tables) read as a whole or as a
     stream, seen through temporary views. `external_streams` is true when a stream comes from outside
     the lake (files, Kafka, rate…). `unversioned` names batch reads that have no version of their own,
-    such as `csv:/data/x.csv` or `local data`.
+    such as `csv:/data/x.csv` or `local data`. `clocks` is what a batch query asks for the time
+    (`model.clock`).
     """
 
     batch: frozenset[TableName] = frozenset()
     stream: frozenset[TableName] = frozenset()
     external_streams: bool = False
     unversioned: tuple[str, ...] = ()
+    clocks: frozenset[TableName] = frozenset()
 
     @property
     def tables(self) -> frozenset[TableName]:

@@ -34,6 +34,7 @@ __all__ = [
     "LakeTable",
     "Outcome",
     "Prepared",
+    "ReadableTable",
     "RowChange",
     "Rows",
     "Staged",
@@ -187,11 +188,35 @@ class TableDefinition:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-class LakeTable(Protocol):
-    """One table of one format. See the module docstring for the order of calls."""
+class ReadableTable(Protocol):
+    """What can be asked of versions that are there."""
 
     @property
     def name(self) -> TableName: ...
+
+    def change_between(self, old: Version, new: Version) -> TableChange:
+        """Classify what happened between two versions of main."""
+
+    def changed_rows(self, session: Any, old: Version, new: Version) -> RowChange:
+        """The rows that came and went between two versions of main, at the cost of the change.
+
+        Raises:
+            HistoryLostError: what happened between the versions is unknown.
+        """
+
+    def row_count(self, version: Version) -> int | None:
+        """The number of rows at a version from metadata alone; None when metadata cannot tell."""
+
+    def read(self, session: Any, version: Version) -> Rows:
+        """All rows at a version, as a DataFrame of `session`."""
+
+    def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
+        """Spark read options that show only the rows appended between two versions; only valid when
+        the change between them is `APPEND`."""
+
+
+class LakeTable(ReadableTable, Protocol):
+    """One table of one format. See the module docstring for the order of calls."""
 
     def fork(self) -> Fork:
         """Read the table's metadata once, fresh from the catalog."""
@@ -271,26 +296,6 @@ class LakeTable(Protocol):
 
     def versions(self) -> Sequence[tuple[Version, CommitNote | None, int]]:
         """Main's history as far as it is kept, oldest first: version, note of its commit, epoch ms."""
-
-    def change_between(self, old: Version, new: Version) -> TableChange:
-        """Classify what happened between two versions of main."""
-
-    def changed_rows(self, session: Any, old: Version, new: Version) -> RowChange:
-        """The rows that came and went between two versions of main, at the cost of the change.
-
-        Raises:
-            HistoryLostError: what happened between the versions is unknown.
-        """
-
-    def row_count(self, version: Version) -> int | None:
-        """The number of rows at a version from metadata alone; None when metadata cannot tell."""
-
-    def read(self, session: Any, version: Version) -> Rows:
-        """All rows at a version, as a DataFrame of `session`."""
-
-    def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
-        """Spark read options that show only the rows appended between two versions; only valid when
-        the change between them is `APPEND`."""
 
     def tag(self, version: Version, name: str) -> None:
         """Keep a version from expiring under a name. Repeatable."""

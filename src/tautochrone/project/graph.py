@@ -76,6 +76,7 @@ class Graph:
             stream=frozenset().union(*(part.stream for part in parts)),
             external_streams=any(part.external_streams for part in parts),
             unversioned=tuple(dict.fromkeys(text for part in parts for text in part.unversioned)),
+            clocks=frozenset().union(*(part.clocks for part in parts)),
         )
 
     def readers(self, table: TableName) -> tuple[TableName, ...]:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from tautochrone.errors import RefreshError
 from tautochrone.model.names import TableName
-from tautochrone.spark.engine import FEW_ROWS
+from tautochrone.spark.engine import are_few
 from tautochrone.spark.literals import LITERALS, literals, suits
 
 __all__ = ["find_rows"]
@@ -21,7 +21,7 @@ _TOLERANCE = 1e-9
 
 
 def find_rows(
-    stored: DataFrame, table: TableName, deletes: DataFrame, *, stored_rows: int, few: bool
+    stored: DataFrame, table: TableName, deletes: DataFrame, *, stored_rows: int | None, few: bool
 ) -> Mapping[str, Sequence[int]]:
     """Where the rows to remove are: data file → positions, one per copy.
 
@@ -31,7 +31,7 @@ def find_rows(
     Args:
         stored: the view's rows with `_file` and `_pos`.
         deletes: rows of the view, one per copy.
-        stored_rows: about how many rows the view has.
+        stored_rows: how many rows the view has; None when nobody knows.
         few: those to remove are held on the driver, which looks at them and sends them to every task.
 
     Raises:
@@ -45,7 +45,7 @@ def find_rows(
         stored = stored.where(condition)
     stored_names = [f"__taut_stored_{place}" for place in range(len(names))]
     stored = stored.toDF(*stored_names, "_file", "_pos")
-    one_task = few and stored_rows <= FEW_ROWS
+    one_task = few and are_few(stored_rows)
     if one_task:
         stored, deletes = stored.coalesce(1), deletes.coalesce(1)
     wanted = deletes.groupBy(*(f"`{name}`" for name in names)).agg(sf.count(sf.lit(1)).alias(_GONE))

@@ -60,7 +60,7 @@ class Changes:
             told = self._told.get((table, old, new))
         if told is not None:
             return told.rows
-        lake_table = self._job.lake_table(table)
+        lake_table = self._job.input_table(table)
         if lake_table.change_between(old, new).kind is ChangeKind.UNKNOWN:
             return None
         return self._rows(table, old, new).rows
@@ -71,7 +71,7 @@ class Changes:
             known = self._read.get(key)
         if known is not None:
             return known
-        lake_table = self._job.lake_table(table)
+        lake_table = self._job.input_table(table)
         found = lake_table.changed_rows(self._job.base, old, new)
         with self._lock:
             self._read[key] = found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from tautochrone.errors import RefreshError
+from tautochrone.model.clock import is_clock, spoken
 from tautochrone.model.lake import ChangeKind, Fork, TableChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
@@ -107,7 +108,8 @@ def choose(
     if not moved and forced is None:
         return Choice(RefreshMode.NO_DATA, "no input changed", policy=policy)
     measure = _measure(sizes, old, new)
-    changed = tuple(_facts_of(name, measure(name)) for name in sorted(moved))
+    # A clock has one row that always changes: that says nothing about the rows that look at it.
+    changed = tuple(_facts_of(name, measure(name)) for name in sorted(moved) if not is_clock(name))
     delta_rows = sum(part.changed_rows or 0 for part in changed)
     ranges = {name: (old[name], new[name]) for name in moved if name in old}
     appendable = flow.linear and all(change.kind is ChangeKind.APPEND for change in moved.values())
@@ -116,6 +118,7 @@ def choose(
         return Choice(RefreshMode.APPEND, reason, ranges, delta_rows=delta_rows, policy=policy)
     facts = Facts(
         changed=changed,
+        clocks=tuple(spoken(name) for name in sorted(moved) if is_clock(name)),
         unchanged_rows=_total(measure(name).rows for name in new if name not in moved),
         view_rows=None if sizes is None else sizes(table, fork.version, fork.version).rows,
         obstacles=tuple(_obstacles(flow, moved, forced, obstacles)),
@@ -145,7 +148,7 @@ def follows(job: Job, policy: RefreshPolicy, inputs: Mapping[TableName, Version]
         return policy is not RefreshPolicy.FULL
     rows = 0
     for name, version in inputs.items():
-        count = job.lake_table(name).row_count(version)
+        count = job.input_table(name).row_count(version)
         if count is None:
             return True
         rows += count
@@ -160,7 +163,7 @@ def sizes_of(job: Job, changed_rows: Callable[[TableName, Version, Version], int
     """
 
     def size(name: TableName, old: Version, new: Version) -> Size:
-        table = job.lake_table(name)
+        table = job.input_table(name)
         changed = 0 if old == new else changed_rows(name, old, new)
         return Size(changed_rows=changed, rows=table.row_count(new))
 
@@ -202,7 +205,7 @@ def _change(job: Job, name: TableName, old: Version | None, new: Version) -> Tab
         return TableChange(kind=ChangeKind.UNKNOWN, reason=f"{name} is a new input")
     if old == new:
         return TableChange(kind=ChangeKind.NONE, reason="")
-    table = job.lake_table(name)
+    table = job.input_table(name)
     return table.change_between(old, new)
 
 

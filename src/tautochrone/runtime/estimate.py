@@ -58,6 +58,7 @@ class Facts:
 
     Attributes:
         changed: the inputs that changed.
+        clocks: what the query asks of the time, in words, that changed.
         unchanged_rows: rows of the other inputs together; None when unknown.
         view_rows: rows of the view as it stands; None when unknown.
         obstacles: why the plan, or nodes of it, cannot follow a change; empty when all can.
@@ -65,6 +66,7 @@ class Facts:
     """
 
     changed: tuple[InputFacts, ...]
+    clocks: tuple[str, ...] = ()
     unchanged_rows: int | None = 0
     view_rows: int | None = None
     obstacles: tuple[str, ...] = ()
@@ -198,7 +200,7 @@ def _followed(run: Refresh) -> bool:
 
 
 def _words(facts: Facts, found: Estimate) -> str:
-    parts = ", ".join(_changed(part) for part in facts.changed)
+    parts = ", ".join([*map(_changed, facts.changed), *(f"{name} went on" for name in facts.clocks)])
     incremental = f"incremental {_seconds(found.incremental_ms)} {_how(found.incremental_runs)}"
     full = f"full {_seconds(found.full_ms)} {_how(found.full_runs)}"
     return f"{parts}; {incremental}, {full}"

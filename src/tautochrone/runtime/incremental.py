@@ -9,7 +9,7 @@ A crash before 5 leaves the view as it was; the next refresh rolls the states ba
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -36,7 +36,6 @@ from tautochrone.spark.tuning import tuned
 __all__ = ["IncrementalRefresh"]
 
 
-_MANY = 10_000_000
 _SIGN = "__taut_sign"
 
 
@@ -55,6 +54,7 @@ class IncrementalRefresh:
     inputs: Mapping[TableName, Version]
     changes: Changes
     session: SparkSession
+    _counts: dict[TableName, int | None] = field(default_factory=dict)
 
     def refresh(self, choice: Choice) -> tuple[Version, Refresh]:
         """Follow the change.
@@ -63,7 +63,8 @@ class IncrementalRefresh:
             RefreshError: the policy forbids a node's mode; the view lacks a row that it should lose.
         """
         activate(self.session)
-        rows = sum(self._row_count(table) for table in self.planned.view.tables)
+        counts = [self._row_count(table) for table in self.planned.view.tables]
+        rows = None if None in counts else sum(count or 0 for count in counts)
         with tuned(self.session, delta_rows=choice.delta_rows, input_rows=rows):
             return self._refresh(choice)
 
@@ -80,21 +81,19 @@ class IncrementalRefresh:
         places: Mapping[str, Sequence[int]] = {}
         if delta.removed is not None:
             stored = self._stored_rows(delta.removed.columns)
-            rows = self.table.row_count(self.fork.version)
-            places = find_rows(
-                stored,
-                self.table.name,
-                delta.removed,
-                stored_rows=_MANY if rows is None else rows,
-                few=local,
-            )
+            whole = self.table.row_count(self.fork.version)
+            places = find_rows(stored, self.table.name, delta.removed, stored_rows=whole, few=local)
         staged = [self.table.stage(self.fork, delta.added, local=local)] if delta.added is not None else []
         note = replace(self.note, companions=states.write(updates, self.note, local=local))
         version = self._commit(staged, places, note)
-        if delta.rows:
-            self.changes.tell(self.table.name, self.fork.version, version, delta)
         rows_in = sum(part.rows for part in staged)
         rows_out = sum(len(positions) for positions in places.values())
+        if rows_in or rows_out:
+            # A side without rows is left out: views above save much where nothing was removed.
+            told = TableDelta(
+                delta.added if rows_in else None, delta.removed if rows_out else None, rows_in + rows_out
+            )
+            self.changes.tell(self.table.name, self.fork.version, version, told)
         return version, self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
 
     def build(self) -> tuple[DataFrame, Mapping[str, str]]:
@@ -108,7 +107,7 @@ class IncrementalRefresh:
         states = States(self.job, self.table.name, self.planned.layouts, self.fork)
         built: dict[int, Version] = {}
         engine = self._engine(
-            lambda number: states.rows_at(number, built[number]), lambda _number: _MANY, lambda _table: None
+            lambda number: states.rows_at(number, built[number]), lambda _number: None, lambda _table: None
         )
         for layout in self.planned.layouts.values():
             node = layout.node
@@ -134,7 +133,7 @@ class IncrementalRefresh:
     def _engine(
         self,
         stored: Callable[[int], DataFrame],
-        stored_rows: Callable[[int], int],
+        stored_rows: Callable[[int], int | None],
         delta: Callable[[TableName], TableDelta | None] | None = None,
     ) -> SparkEngine:
         old = {} if self.fork.note is None else self.fork.note.inputs
@@ -146,7 +145,7 @@ class IncrementalRefresh:
         def read(table: TableName, moment: Moment) -> DataFrame:
             at = version(table, moment)
             if (table, moment) not in frames:
-                frames[table, moment] = self.job.lake_table(table).read(self.job.base, at)
+                frames[table, moment] = self.job.input_table(table).read(self.job.base, at)
             return frames[table, moment]
 
         def change(table: TableName) -> TableDelta | None:
@@ -162,10 +161,11 @@ class IncrementalRefresh:
         scans = tuple(node for node in walk(self.planned.view.plan) if isinstance(node, Scan))
         return SparkEngine(Catalyst(self.session), self.planned.view.attributes, inputs, scans)
 
-    def _row_count(self, table: TableName) -> int:
-        """About how many rows an input has at the target; many when it does not tell."""
-        count = self.job.lake_table(table).row_count(self.inputs[table])
-        return _MANY if count is None else count
+    def _row_count(self, table: TableName) -> int | None:
+        """How many rows an input has at the target; None when it does not tell. Asked of a table once."""
+        if table not in self._counts:
+            self._counts[table] = self.job.input_table(table).row_count(self.inputs[table])
+        return self._counts[table]
 
     def _delta(self, engine: SparkEngine, change: Change) -> TableDelta:
         """Rows to add and rows to remove, with the view's column names."""

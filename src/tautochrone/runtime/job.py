@@ -5,24 +5,27 @@ Everything else in `runtime` takes a `Job` and does one thing with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
 from tautochrone.meta.store import MetaStore
 from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.instants import InstantServer
-from tautochrone.model.lake import CommitNote, LakeCatalog, LakeTable
+from tautochrone.model.lake import CommitNote, LakeCatalog, LakeTable, ReadableTable
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.runtime.clock import ClockTable
 
 __all__ = ["Job", "Journal"]
 
@@ -89,6 +92,8 @@ class Job:
     emit: Emit
     definitions: Definitions
     graph: Graph
+    micros: Callable[[], int] = lambda: time.time_ns() // 1000
+    """The time of whoever takes cuts, in microseconds since 1970."""
     tables: dict[TableName, LakeTable] = field(default_factory=dict)
 
     @property
@@ -109,12 +114,14 @@ class Job:
             **fields,  # type: ignore[arg-type]
         )
 
-    def lake_table(self, name: TableName) -> LakeTable:
-        """A table of the job's own, or somebody else's, fresh from the catalog.
+    def input_table(self, name: TableName) -> ReadableTable:
+        """A table of the job's own, or somebody else's, fresh from the catalog, or a clock.
 
         Raises:
             TableMissingError: it is not there.
         """
+        if is_clock(name):
+            return ClockTable(name, self.base)
         return self.tables.get(name) or self.lake.load(name)
 
     def flows(self, table: TableName) -> tuple[ResolvedFlow, ...]:
@@ -145,16 +152,24 @@ class Job:
         return [table for table in self.graph.order if table not in roots]
 
     def inputs(self, table: TableName) -> frozenset[TableName]:
-        """Lake tables that a dataset's flows read."""
-        return self.graph.inputs(table).tables - {table}
+        """Lake tables and clocks that a dataset's flows read."""
+        read = self.graph.inputs(table)
+        return (read.tables | read.clocks) - {table}
 
     @property
     def outsiders(self) -> frozenset[TableName]:
         """Lake tables that the pipeline reads and does not write."""
-        read: set[TableName] = set()
-        for table in self.graph.order:
-            read |= self.inputs(table)
-        return frozenset(read - set(self.graph.order))
+        return frozenset(name for name in self._read_only if not is_clock(name))
+
+    @property
+    def clocks(self) -> frozenset[TableName]:
+        """The clocks that the pipeline reads."""
+        return frozenset(filter(is_clock, self._read_only))
+
+    @property
+    def _read_only(self) -> frozenset[TableName]:
+        read = frozenset[TableName]().union(*(self.inputs(table) for table in self.graph.order))
+        return read - set(self.graph.order)
 
     def fingerprint(self, table: TableName) -> str:
         """Of all flows of a dataset together."""

@@ -14,7 +14,7 @@ from tautochrone.errors import RefreshError, TautochroneError
 from tautochrone.ingest.flow import align
 from tautochrone.model.lake import CommitNote, Committed, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.changes import Changes
 from tautochrone.runtime.choose import Choice
@@ -22,6 +22,7 @@ from tautochrone.runtime.incremental import IncrementalRefresh
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.layout import Planned
 from tautochrone.spark.bags import difference, incomparable, survivors
+from tautochrone.spark.clock import frozen
 from tautochrone.spark.errors import problem_of
 from tautochrone.spark.plans import substitute_leaves
 
@@ -69,7 +70,15 @@ def refresh_view(
     try:
         if choice.mode is RefreshMode.INCREMENTAL:
             assert follower is not None
-            return Refreshed(*follower.refresh(choice))
+            try:
+                return Refreshed(*follower.refresh(choice))
+            except (PySparkException, Py4JJavaError) as error:
+                if choice.policy is RefreshPolicy.INCREMENTAL_STRICT:
+                    raise
+                # Rows that never met at one cut may meet on the way, and a function refuse them.
+                reason = f"following the change failed: {problem_of(error).message}"
+                choice = replace(choice, mode=RefreshMode.DIFF, reason=reason)
+                note = replace(note, mode=str(choice.mode))
         rows = None
         if follower is not None and choice.mode is not RefreshMode.APPEND:
             rows, companions = follower.build()
@@ -107,7 +116,7 @@ class _Worker:
         def delta(name: TableName, _occurrence: int) -> Mapping[str, str] | None:
             if name not in choice.ranges:
                 return None
-            source = self.job.lake_table(name)
+            source = self.job.input_table(name)
             return source.read_options(*choice.ranges[name])
 
         rows = substitute_leaves(self.session, self._query(), delta, self.table.name.catalog)
@@ -167,11 +176,9 @@ class _Worker:
         if self.rows is not None:
             return self.rows
         self.job.definitions.prepare(self.session, self.flow.views)
-        return align(
-            self.flow.flow.evaluate(self.session),
-            self.job.graph.schemas[self.table.name],
-            self.flow.flow.name,
-        )
+        versions = {TableName.parse(name): Version(version) for name, version in self.note.inputs.items()}
+        asked = frozen(self.flow.flow.evaluate(self.session), versions)
+        return align(asked, self.job.graph.schemas[self.table.name], self.flow.flow.name)
 
     def _stored_rows(self) -> int:
         if self.fork.note is None or self.fork.note.mode is None:

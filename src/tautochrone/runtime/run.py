@@ -142,7 +142,8 @@ class Run:
         job = self._job
         open_target = job.store.open_target(job.name)
         if open_target is not None:
-            unknown = [table for table in job.root_tables if table not in open_target.roots]
+            needed = [*job.root_tables, *sorted(job.clocks)]
+            unknown = [table for table in needed if table not in open_target.roots]
             if unknown:
                 # The project changed since the cut: it can no longer be completed.
                 job.journal.abort(open_target.number)
@@ -161,7 +162,7 @@ class Run:
             return
         if job.settings.tag_outsiders:
             tag_cut(job, cut)
-        checkpoint = job.journal.open(cut.roots, round(time.time() * 1000))
+        checkpoint = job.journal.open(cut.roots, cut.micros // 1000)
         self._bring(checkpoint, cut.missing)
 
     def _news(self, cut: Cut, last: dict[TableName, Version], latest: Checkpoint | None) -> bool:

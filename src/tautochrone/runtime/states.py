@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from tautochrone.errors import TableMissingError
 from tautochrone.model.lake import CommitNote, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.layout import RUN, StateLayout
-from tautochrone.spark.engine import FEW_ROWS
+from tautochrone.spark.engine import are_few
 
 __all__ = ["STATE_NAMESPACE", "States"]
 
@@ -43,9 +44,10 @@ class States:
             name = self._name(number)
             if str(name) not in known:
                 return f"the view has no state {name.table} yet"
-            if not self.job.lake.exists(name):
+            try:
+                note = self._table(number).fork().note
+            except TableMissingError:
                 return f"its state {name} is gone"
-            note = self._table(number).fork().note
             if note is None or note.definition != layout.signature:
                 return f"its state {name.table} was written by another release"
         return None
@@ -57,9 +59,9 @@ class States:
         """A state's rows at the fork."""
         return self.rows_at(number, self._version(number))
 
-    def row_count(self, number: int) -> int:
-        """Rows that a state's log has at the fork."""
-        return self._table(number).row_count(self._version(number)) or 0
+    def row_count(self, number: int) -> int | None:
+        """Rows that a state's log has at the fork; None when its table does not tell."""
+        return self._table(number).row_count(self._version(number))
 
     def rows_at(self, number: int, version: Version) -> DataFrame:
         """A state's rows: its node's state columns in order, the newest run of each key."""
@@ -67,7 +69,7 @@ class States:
         stored: DataFrame = table.read(self.job.base, version)
         if layout.is_buffer:
             return stored.select(*layout.columns)
-        if (table.row_count(version) or FEW_ROWS) < FEW_ROWS:
+        if are_few(table.row_count(version)):
             stored = stored.coalesce(1)
         newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")
         grouped = stored.groupBy(*layout.keys).agg(newest)

@@ -10,12 +10,15 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.ingest.flow import align
 from tautochrone.meta.store import MetaStore
+from tautochrone.model.clock import spoken
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.instants import InstantServer
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.project.definitions import Definitions
-from tautochrone.project.graph import Graph
+from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.spark.bags import compare
+from tautochrone.spark.clock import frozen
+from tautochrone.spark.frontend import plan_of
 from tautochrone.spark.session import reader_session, use_database
 
 __all__ = ["Verdict", "verify"]
@@ -79,10 +82,22 @@ def verify(
                 reason=f"its query is not deterministic: {flow.deterministic_reason}",
             )
             continue
-        if view not in store.versions_at(at):
+        versions = store.versions_at(at)
+        if view not in versions:
             raise CheckpointUnavailableError(
                 "CHECKPOINT_INCOMPLETE", f"{view} has no version at checkpoint {at}"
             )
+        untold = sorted(flow.inputs.clocks - versions.keys())
+        if untold:
+            yield Verdict(
+                dataset=view,
+                checkpoint=at,
+                equal=None,
+                missing=0,
+                unexpected=0,
+                reason=f"checkpoint {at} does not tell {spoken(untold[0])}, which its query asks for",
+            )
+            continue
         settings = sorted(flow.flow.conf.items())
         key = (at, *settings)
         if key not in sessions:
@@ -92,13 +107,23 @@ def verify(
                 sessions[key].conf.set(setting, value)
         session = sessions[key]
         definitions.prepare(session, flow.views)
-        expected = align(flow.flow.evaluate(session), graph.schemas[view], flow.flow.name)
+        asked = frozen(flow.flow.evaluate(session), versions)
+        expected = align(asked, graph.schemas[view], flow.flow.name)
         actual = session.table(view.sql)
         missing, unexpected = compare(expected, actual)
+        equal: bool | None = missing == unexpected == 0
+        several = () if equal else _chances(graph, flow, view.catalog)
         yield Verdict(
             dataset=view,
             checkpoint=at,
-            equal=missing == unexpected == 0,
+            equal=None if several else equal,
             missing=missing,
             unexpected=unexpected,
+            reason=f"its query has several right answers: {'; '.join(several)}" if several else None,
         )
+
+
+def _chances(graph: Graph, flow: ResolvedFlow, catalog: str) -> Sequence[str]:
+    """Why the recomputation may rightly differ; asked only when it does."""
+    assert graph.scratch is not None
+    return plan_of(flow.flow.evaluate(graph.scratch), catalog).chances

@@ -58,26 +58,22 @@ class Catalyst:
         found = list(values)
         if not found:
             return self._empty
-        return self._to_seq(found)
+        return self._python.toSeq(found)
 
-    @cached_property
-    def _to_seq(self) -> Any:
-        return self.jvm.org.apache.spark.api.python.PythonUtils.toSeq
+    @property
+    def _python(self) -> Any:
+        return self.jvm.org.apache.spark.api.python.PythonUtils
 
     @cached_property
     def _empty(self) -> JavaObject:
-        return self._to_seq([])
+        return self._python.toSeq([])
 
     @cached_property
     def none(self) -> JavaObject:
         return self.jvm.scala.Option.empty()
 
     def some(self, value: Any) -> JavaObject:
-        return self._option.apply(value)
-
-    @cached_property
-    def _option(self) -> Any:
-        return self.jvm.scala.Option
+        return self.jvm.scala.Option.apply(value)
 
     @cached_property
     def no_hint(self) -> JavaObject:

@@ -28,7 +28,7 @@ from tautochrone.model.names import TableName
 from tautochrone.spark.catalyst import Catalyst, items
 from tautochrone.spark.lowering import Columns, Lowering
 
-__all__ = ["FEW_ROWS", "Inputs", "SparkEngine", "TableDelta"]
+__all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few"]
 
 LOCAL_ROWS = 20_000
 """Changes up to this size are held on the driver; plans over them need no shuffle, often no Spark job."""
@@ -38,6 +38,11 @@ FEW_ROWS = 50_000
 
 _LARGE_ROWS = 200_000
 """Inputs above this size are worth a job that finds out which keys to read."""
+
+
+def are_few(rows: int | None) -> bool:
+    """Whether what reads so many rows is done in one task; None: nobody knows how many."""
+    return rows is not None and rows <= FEW_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +61,15 @@ class Inputs:
     Attributes:
         read: all rows of a table at a cut.
         delta: its change between the cuts; None when it did not move.
-        rows: about how many rows a table has.
-        stored_rows: about how many rows the state of a stateful node has.
+        rows: how many rows a table has; None when nobody knows.
+        stored_rows: how many rows the state of a stateful node has, likewise.
         stored: the state of a stateful node: its rows with the state's columns in order, one per group.
     """
 
     read: Callable[[TableName, Moment], DataFrame]
     delta: Callable[[TableName], TableDelta | None]
-    rows: Callable[[TableName], int]
-    stored_rows: Callable[[int], int]
+    rows: Callable[[TableName], int | None]
+    stored_rows: Callable[[int], int | None]
     stored: Callable[[int], DataFrame]
 
 
@@ -114,9 +119,9 @@ class SparkEngine:
 
     def few(self, node: Node) -> bool:
         """Whether all rows that a node reads fit into one task."""
-        return all(self._leaf_rows(leaf) <= FEW_ROWS for leaf in walk(node) if not leaf.children)
+        return all(are_few(self._leaf_rows(leaf)) for leaf in walk(node) if not leaf.children)
 
-    def _leaf_rows(self, leaf: Node) -> int:
+    def _leaf_rows(self, leaf: Node) -> int | None:
         match leaf:
             case Kept():
                 return leaf.rows
@@ -130,9 +135,11 @@ class SparkEngine:
                 return 0
 
     def large(self, node: Node) -> bool:
-        return any(
-            self.inputs.rows(leaf.table) > _LARGE_ROWS for leaf in walk(node) if isinstance(leaf, Scan)
-        )
+        counts = [self.inputs.rows(leaf.table) for leaf in walk(node) if isinstance(leaf, Scan)]
+        return any(count is None or count > _LARGE_ROWS for count in counts)
+
+    def spread(self) -> None:
+        self._small = False
 
     # -- inputs -----------------------------------------------------------------------------------
 
@@ -160,7 +167,7 @@ class SparkEngine:
         for frame, sign in ((found.added, 1), (found.removed, -1)):
             if frame is None:
                 continue
-            chosen = self.lowering.bound(frame.select(*(f"`{name}`" for name in names)), ids)
+            chosen = self._typed(table, frame.select(*(f"`{name}`" for name in names)), ids)
             plain = Kept(columns=ids, handle=chosen, rows=found.rows)
             parts.append(Weigh(columns=signed(ids), child=plain, sign=sign))
         if not parts:
@@ -182,11 +189,22 @@ class SparkEngine:
             if attribute is None:
                 named.append(self.columns.named(column, self.lowering.null_like(column)))
                 continue
-            named.append(self.columns.named(column, self._widened(column, attribute)))
+            named.append(self.columns.named(column, self._as_planned(column, attribute)))
         return self.lowering.projected(named, plan)
 
-    def _widened(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
-        """An older version of the table may have had a narrower type."""
+    def _typed(self, table: TableName, frame: DataFrame, ids: tuple[ColumnId, ...]) -> JavaObject:
+        """Changed rows, with the types that the plan knows of the table: a view below may just have told
+        narrower ones than it stores."""
+        planned = {self._name(c): c for scan in self.scans if scan.table == table for c in scan.handle}
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        named = [
+            self.columns.named(column, self._as_planned(planned[name], attribute))
+            for name, column, attribute in zip(frame.columns, ids, items(plan.output()), strict=True)
+        ]
+        return self.lowering.projected(named, plan)
+
+    def _as_planned(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
+        """An older version of the table may have had a narrower type, a state has what its format knows."""
         wanted = self.columns.attribute(column).dataType()
         if attribute.dataType().sameType(wanted):
             return attribute
@@ -194,7 +212,10 @@ class SparkEngine:
         return self.catalyst.expression("Cast")(attribute, wanted, self.catalyst.none, mode)
 
     def _stored(self, node: Stored) -> JavaObject:
-        return self.lowering.bound(self.inputs.stored(node.of.number), node.columns)
+        plan = self.inputs.stored(node.of.number)._jdf.queryExecution().analyzed()  # noqa: SLF001
+        pairs = zip(node.columns, items(plan.output()), strict=True)
+        named = [self.columns.named(column, self._as_planned(column, entry)) for column, entry in pairs]
+        return self.lowering.projected(named, plan)
 
     # -- results ----------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tautochrone.algebra.plan import (
@@ -33,10 +35,12 @@ from tautochrone.algebra.plan import (
 )
 from tautochrone.model.names import TableName
 from tautochrone.spark.catalyst import Catalyst, items, kind
+from tautochrone.spark.errors import problem_of
 from tautochrone.spark.frontend_groups import Groups
 from tautochrone.spark.frontend_joins import join
 from tautochrone.spark.optimised import OptimisedPlan, optimised
 from tautochrone.spark.plans import analysed, determinism
+from tautochrone.spark.scalars import SCALAR, has_subquery
 from tautochrone.spark.used import without_unused_columns
 
 __all__ = ["Translator", "View", "plan_of"]
@@ -57,11 +61,13 @@ class View:
         attributes: Catalyst's attribute of each column id in the plan.
         obstacles: why the plan cannot tell the query's change: functions that give something else each
             time, inputs without versions.
+        chances: those of them for which the query has several right answers.
     """
 
     plan: Node
     attributes: Mapping[ColumnId, JavaObject]
     obstacles: tuple[str, ...]
+    chances: tuple[str, ...] = ()
 
     @property
     def tables(self) -> frozenset[TableName]:
@@ -70,13 +76,52 @@ class View:
 
 
 def plan_of(frame: DataFrame, catalog: str) -> View:
-    """Translate a query. Its tables need not hold rows: only their columns count."""
+    """Translate a query. Its tables need not hold rows: only their columns count.
+
+    What Spark cannot plan over leaves without rows is an obstacle, and no failure of the query.
+    """
+    try:
+        return _plan_of(frame, catalog)
+    except (PySparkException, Py4JError) as error:
+        return _unplanned(frame, f"its plan cannot be followed: {problem_of(error).message}")
+
+
+def _unplanned(frame: DataFrame, reason: str) -> View:
+    handle = analysed(frame)
+    catalyst = Catalyst(frame.sparkSession)
+    attributes = {catalyst.id_of(attribute): attribute for attribute in items(handle.output())}
+    plan = Other(columns=tuple(attributes), inputs=(), handle=handle, reason=reason)
+    return View(plan=plan, attributes=attributes, obstacles=(reason,))
+
+
+def _plan_of(frame: DataFrame, catalog: str) -> View:
     translator = Translator(Catalyst(frame.sparkSession), optimised(frame, catalog))
     plan = translator.node(translator.source.plan)
     plan = Select(columns=plan.columns, child=plan) if isinstance(plan, Scan) else plan
     certain, reason = determinism(analysed(frame))
-    obstacles = tuple(translator.obstacles) if certain else (f"{reason} gives something else each time",)
-    return View(plan=without_unused_columns(plan), attributes=translator.attributes, obstacles=obstacles)
+    if not certain:
+        translator.obstacles = [f"{reason} gives something else each time"]
+    plan = without_unused_columns(plan)
+    obstacles = [*translator.obstacles, *_not_compared(plan, translator.attributes)]
+    return View(
+        plan=plan,
+        attributes=translator.attributes,
+        obstacles=tuple(dict.fromkeys(obstacles)),
+        chances=tuple(translator.chances),
+    )
+
+
+def _not_compared(plan: Node, attributes: Mapping[ColumnId, JavaObject]) -> list[str]:
+    """Columns that a refresh could not tell apart as values, or at all."""
+    unused = {
+        c for node in walk(plan) if isinstance(node, Scan) for c in node.columns if c not in node.handle
+    }
+    found = []
+    for column, attribute in attributes.items():
+        text = str(attribute.dataType().simpleString())
+        if "variant" in text or (column not in unused and ("collate" in text or "map<" in text)):
+            found.append(f"column {attribute.name()} of type {text} cannot be followed")
+    return found
 
 
 class Translator:
@@ -86,7 +131,9 @@ class Translator:
         self.catalyst = catalyst
         self.source = source
         self.attributes: dict[ColumnId, JavaObject] = {}
-        self.obstacles: list[str] = []
+        self.obstacles = list(source.obstacles)
+        self.chances: list[str] = []
+        self._nested = has_subquery(catalyst, source.plan)
         self._groups = Groups(self)
         self._rules: dict[str, Callable[[JavaObject], Node]] = {
             "Project": self._project,
@@ -108,6 +155,8 @@ class Translator:
     def node(self, plan: JavaObject) -> Node:
         """The node of a plan, with everything below it."""
         name = kind(plan)
+        if self._nested and name not in ("Filter", "Aggregate"):
+            self.refuse_subqueries(name, list(items(plan.expressions())))
         if name in _TRANSPARENT:
             return self.node(plan.children().apply(0))
         if name in _CONSTANT:
@@ -127,11 +176,18 @@ class Translator:
     def expression(self, handle: JavaObject) -> Expression:
         return Expression(handle, self.catalyst.references(handle), str(handle.toString()))
 
+    def one_of_several(self, reason: str) -> None:
+        """The query has several right answers: whoever computes it again may get another one."""
+        self.obstacles.append(reason)
+        self.chances.append(reason)
+
     def other(self, plan: JavaObject, reason: str) -> Node:
-        """A node without a rule. Leaves are inputs that nobody can follow."""
+        """A node without a rule. Leaves are inputs that nobody can follow. What is above them may hang on the
+        order or the placement of rows, which this plan leaves out: then the whole query is compared."""
+        before = list(self.obstacles)
         children = tuple(self.node(child) for child in items(plan.children()))
-        if not children:
-            self.obstacles.append(f"{kind(plan)} has no versions")
+        # One reason is enough: parts of an operator that has no rule have none either.
+        self.obstacles = [*before, reason if children else f"{kind(plan)} has no versions"]
         return Other(columns=self.meet_all(plan.output()), inputs=children, handle=plan, reason=reason)
 
     def computed(self, child: Node, expressions: list[JavaObject]) -> tuple[Node, list[ColumnId]]:
@@ -155,24 +211,34 @@ class Translator:
             found,
         )
 
-    def without_subqueries(self, handle: JavaObject) -> tuple[JavaObject, dict[ColumnId, Node]]:
+    def _without_subqueries(self, handle: JavaObject) -> tuple[JavaObject, list[Node]]:
         """An expression that reads scalar subqueries as columns, and those subqueries."""
-        found: dict[ColumnId, Node] = {}
+        found: dict[int, tuple[JavaObject, Node]] = {}
 
         def replace(expression: JavaObject) -> JavaObject | None:
-            if kind(expression) != "ScalarSubquery":
+            if kind(expression) != SCALAR:
                 return None
-            attribute = expression.plan().output().apply(0).withNullability(True)
-            column = self.catalyst.id_of(attribute)
-            if column not in found:
-                plan = self.node(expression.plan())
-                found[column] = plan if plan.columns == (column,) else Select(columns=(column,), child=plan)
-                self.attributes[column] = attribute
-            return attribute
+            number = int(expression.exprId().id())
+            if number not in found:
+                source = expression.plan().output().apply(0)
+                # It may read the same table as the rows: only a new id is surely another one.
+                column, expr_id = self.catalyst.new_id()
+                self.meet(source.withExprId(expr_id).withNullability(True))
+                sources = (self.catalyst.id_of(source),)
+                node = Rename(columns=(column,), child=self.node(expression.plan()), sources=sources)
+                found[number] = self.attributes[column], node
+            return found[number][0]
 
-        if "scalar-subquery" not in str(handle.toString()):
-            return handle, found
-        return self.catalyst.rebuilt(handle, replace), found
+        if not (self._nested and has_subquery(self.catalyst, handle)):
+            return handle, []
+        rebuilt = self.catalyst.rebuilt(handle, replace)
+        self.refuse_subqueries("a condition or a result", [rebuilt])
+        return rebuilt, [node for _, node in found.values()]
+
+    def refuse_subqueries(self, name: str, expressions: list[JavaObject]) -> None:
+        """Their plans are over leaves without rows: nobody may ever evaluate them."""
+        if self._nested and any(has_subquery(self.catalyst, expression) for expression in expressions):
+            self.obstacles.append(f"a subquery in {name} has no rule")
 
     # -- row by row -------------------------------------------------------------------------------
 
@@ -193,14 +259,16 @@ class Translator:
         columns: list[ColumnId] = []
         expressions: list[Expression | None] = []
         for entry in named:
-            columns.append(self.meet(entry.toAttribute()))
+            column = self.meet(entry.toAttribute())
+            if column in columns:
+                # The optimiser drops aliases, and then the same column stands there twice.
+                continue
+            columns.append(column)
             if kind(entry) == "AttributeReference":
                 expressions.append(None)
                 continue
-            handle, scalars = self.without_subqueries(entry.child())
-            for scalar in scalars.values():
-                if set(scalar.columns) <= set(child.columns):
-                    continue
+            handle, scalars = self._without_subqueries(entry.child())
+            for scalar in scalars:
                 both = (*child.columns, *scalar.columns)
                 child = Join(columns=both, left=child, right=scalar, kind=JoinKind.SCALAR)
             expressions.append(self.expression(handle))
@@ -210,13 +278,13 @@ class Translator:
 
     def _filter(self, plan: JavaObject) -> Node:
         child = self.node(plan.child())
-        condition, scalars = self.without_subqueries(plan.condition())
+        condition, scalars = self._without_subqueries(plan.condition())
         if not scalars:
             return Filter(columns=child.columns, child=child, condition=self.expression(condition))
         return ScalarFilter(
             columns=child.columns,
             child=child,
-            scalars=tuple(scalars.values()),
+            scalars=tuple(scalars),
             condition=self.expression(condition),
         )
 
@@ -243,7 +311,8 @@ class Translator:
         child = self.node(plan.child())
         made = self.meet_all(plan.generatorOutput())
         # EXCEPT ALL gives out copies of columns under their own ids.
-        kept = tuple(column for column in self.meet_all(plan.requiredChildOutput()) if column not in made)
+        passed = dict.fromkeys(self.meet_all(plan.requiredChildOutput()))
+        kept = tuple(column for column in passed if column not in made)
         return Extend(columns=(*kept, *made), child=child, handle=plan, kept=kept, made=made)
 
     def _python(self, plan: JavaObject) -> Node:

@@ -11,6 +11,7 @@ from tautochrone.algebra.plan import (
     Call,
     CallKind,
     ColumnId,
+    Expression,
     Join,
     JoinKind,
     Key,
@@ -21,7 +22,14 @@ from tautochrone.algebra.plan import (
     Window,
 )
 from tautochrone.spark.catalyst import items, kind
-from tautochrone.spark.optimised import DISTINCT_MARK
+from tautochrone.spark.chance import (
+    by_chance,
+    chance_in_range,
+    chance_without_order,
+    first_of_partition,
+    sorted_arrays,
+)
+from tautochrone.spark.distinct import is_distinct, parts, values_of
 
 if TYPE_CHECKING:
     from tautochrone.spark.frontend import Translator
@@ -35,6 +43,7 @@ _KINDS = {
     "Min": CallKind.MIN,
     "Max": CallKind.MAX,
 }
+_RANKS = frozenset({"Rank", "DenseRank", "PercentRank"})
 _INEXACT = ("double", "float")
 _NOT_SUMMED = ("interval", "void")
 _NOT_ORDERED = ("map", "variant", "interval")
@@ -47,6 +56,7 @@ class Groups:
     def __init__(self, translator: Translator) -> None:
         self._translator = translator
         self._number = 0
+        self._sorted: set[int] = set()
 
     # -- aggregates -------------------------------------------------------------------------------
 
@@ -68,6 +78,7 @@ class Groups:
             if kind(expression) == "AggregateExpression":
                 calls.append(expression)
                 return expression.resultAttribute()
+            self._sorted.update(sorted_arrays(expression))
             return next((key for other, key in computed if other.semanticEquals(expression)), None)
 
         named = []
@@ -80,16 +91,19 @@ class Groups:
                 )
             else:
                 named.append(entry)
+        translator.refuse_subqueries("Aggregate", [*grouping, *calls])
+        if any("sessionWindow" in str(translator.attributes[key].metadata().json()) for key in keys):
+            translator.obstacles.append("session_window() merges groups, which has no rule")
         unique = tuple(dict.fromkeys(keys))
         return translator.projected(self._grouped(child, unique, calls), named)
 
     def _grouped(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
         """Groups with plain calls, and beside them one grouping for each argument of DISTINCT."""
-        parts = _parts(calls)
-        if len(parts) < 2:
+        groups = parts(calls)
+        if len(groups) < 2:
             return self._of_one_kind(child, keys, calls)
         whole: Node | None = None
-        for part in parts:
+        for part in groups:
             made = self._of_one_kind(child, keys, part)
             whole = made if whole is None else self._beside(whole, made, keys)
         assert whole is not None
@@ -111,7 +125,7 @@ class Groups:
         )
 
     def _of_one_kind(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
-        if calls and _distinct(calls[0]):
+        if calls and is_distinct(calls[0]):
             child, calls = self._distinct_rows(child, keys, calls)
         self._number += 1
         translated = tuple(self._call(call) for call in calls)
@@ -131,10 +145,9 @@ class Groups:
         can follow a change by its own state. Where a FILTER does not hold, x is NULL, which never counts."""
         translator = self._translator
         catalyst = translator.catalyst
-        arguments = [
-            catalyst.rebuilt(argument, lambda e: e.child() if kind(e) == DISTINCT_MARK else None)
-            for argument in items(calls[0].aggregateFunction().children())
-        ]
+        arguments = values_of(calls[0])
+        if not arguments:
+            translator.obstacles.append("DISTINCT of a constant has no rule")
         if calls[0].filter().isDefined():
             condition = calls[0].filter().get()
             arguments = [
@@ -142,7 +155,6 @@ class Groups:
                 for argument in arguments
             ]
         child, found = translator.computed(child, arguments)
-        values = catalyst.seq(translator.attributes[column] for column in found)
         columns = tuple(dict.fromkeys((*keys, *found)))
         self._number += 1
         rows = Aggregate(
@@ -153,21 +165,32 @@ class Groups:
             count=self._fresh("bigint"),
             number=self._number,
         )
-        plain = [
-            call.copy(
-                call.aggregateFunction().withNewChildren(values),
-                call.mode(),
-                False,
-                catalyst.none,
-                call.resultId(),
-            )
-            for call in calls
-        ]
+        values = [translator.attributes[column] for column in found]
+        complete = catalyst.expression("aggregate.Complete$")
+        plain = []
+        for call in calls:
+            function = self._over(call.aggregateFunction(), values)
+            plain.append(call.copy(function, complete, False, catalyst.none, call.resultId()))
         return rows, plain
+
+    def _over(self, function: JavaObject, values: list[JavaObject]) -> JavaObject:
+        """A DISTINCT function over columns instead of its `_values`."""
+        catalyst = self._translator.catalyst
+        left = iter(values)
+
+        def column(argument: JavaObject) -> JavaObject:
+            if kind(argument) == "SortOrder":
+                inner, *same = items(argument.children())
+                return argument.withNewChildren(catalyst.seq([column(inner), *same]))
+            return argument if argument.foldable() else next(left)
+
+        return function.withNewChildren(catalyst.seq([column(child) for child in items(function.children())]))
 
     def _call(self, handle: JavaObject) -> Call:
         translator = self._translator
         function = handle.aggregateFunction()
+        if int(handle.resultId().id()) not in self._sorted and (reason := by_chance(function)):
+            translator.one_of_several(reason)
         arguments = list(items(function.children()))
         if kind(function) == "Count" and len(arguments) > 1:
             arguments = [self._all_there(arguments)]
@@ -184,18 +207,28 @@ class Groups:
         if found in (CallKind.SUM, CallKind.AVERAGE) and str(function.prettyName()).startswith("try_"):
             found = CallKind.OTHER
         argument = arguments[0] if arguments else None
+        if found in (CallKind.SUM, CallKind.AVERAGE) and _rounds(type_name, function):
+            found = CallKind.OTHER
         rows_only = found is CallKind.COUNT and argument is not None and not argument.nullable()
         return Call(
             output=output,
             kind=found,
             handle=handle,
-            argument=None if argument is None or rows_only else translator.expression(argument),
+            argument=None if argument is None or rows_only else self._where(argument, condition),
             condition=translator.expression(condition.get()) if condition.isDefined() else None,
             exact=not type_name.startswith(_INEXACT) or found not in (CallKind.SUM, CallKind.AVERAGE),
             accumulators=self._accumulators(found, function, type_name),
             reads=translator.catalyst.references(handle),
             text=str(handle.toString()),
         )
+
+    def _where(self, argument: JavaObject, condition: JavaObject) -> Expression:
+        """An argument, evaluated only where FILTER holds: elsewhere it may be an error."""
+        catalyst = self._translator.catalyst
+        if condition.isDefined() and kind(argument) != "AttributeReference":
+            nothing = catalyst.null(argument.dataType())
+            argument = catalyst.expression("If")(condition.get(), argument, nothing)
+        return self._translator.expression(argument)
 
     def _all_there(self, arguments: list[JavaObject]) -> JavaObject:
         """What COUNT of several values counts: rows in which none of them is NULL."""
@@ -231,29 +264,45 @@ class Groups:
     # -- windows ----------------------------------------------------------------------------------
 
     def window(self, plan: JavaObject) -> Node:
-        """Window functions. Those over rows get a total order: ties would be broken by chance."""
+        """Window functions. Those over rows get a total order: ties would be broken by chance. Ranks give
+        ties the same number, so their order stays as it was written."""
         translator = self._translator
         catalyst = translator.catalyst
         child = translator.node(plan.child())
         partition = list(items(plan.partitionSpec()))
         keyed = all(kind(entry) == "AttributeReference" for entry in partition)
         keys = tuple(translator.meet(entry) for entry in partition) if keyed else ()
+        order = list(items(plan.orderSpec()))
+        more = self.ties(child, order)
         by_rows: list[JavaObject] = []
         by_range: list[JavaObject] = []
         for entry in items(plan.windowExpressions()):
-            frame = kind(entry.child().windowSpec().frameSpecification().frameType())
-            (by_rows if frame == "RowFrame" else by_range).append(entry)
-        order = list(items(plan.orderSpec()))
+            window = entry.child()
+            if _told_apart(window):
+                by_rows.append(entry)
+                continue
+            reason = chance_in_range(window) if more else None
+            if reason is not None and first_of_partition(window):
+                # Which row is first does not hang on where the frame ends.
+                by_rows.append(entry)
+                continue
+            if reason is not None:
+                translator.one_of_several(reason)
+            by_range.append(entry)
+        if not order and (reason := next(filter(None, map(chance_without_order, by_rows)), None)):
+            # Spark itself makes such ones of a LIMIT in a LATERAL subquery.
+            translator.one_of_several(reason)
+            return translator.other(plan, reason)
         for entries, ties in ((by_range, False), (by_rows, bool(order))):
             if not entries:
                 continue
-            whole = [*order, *self.ties(child, order)] if ties else order
+            whole = [*order, *more] if ties else order
             handle = catalyst.logical("Window")(
                 catalyst.seq(entries), plan.partitionSpec(), catalyst.seq(whole), plan.child(), plan.hint()
             )
             made = tuple(translator.meet(entry.toAttribute()) for entry in entries)
             child = Window(columns=(*child.columns, *made), child=child, handle=handle, partition=keys)
-        wanted = translator.meet_all(plan.output())
+        wanted = tuple(dict.fromkeys(translator.meet_all(plan.output())))
         return child if child.columns == wanted else Select(columns=wanted, child=child)
 
     def ties(self, child: Node, order: list[JavaObject]) -> list[JavaObject]:
@@ -282,12 +331,13 @@ class Groups:
         if kind(below) == "Offset":
             offset = int(below.offsetExpr().value())
             below = below.child()
-        pruned = None
-        if kind(below) == "Project" and kind(below.child()) == "Sort":
-            pruned, below = below, below.child()
+        pruned = []
+        while kind(below) == "Project":
+            pruned.append(below)
+            below = below.child()
         if kind(below) != "Sort" or kind(plan.limitExpr()) != "Literal":
             reason = "LIMIT without ORDER BY is no function of its input"
-            translator.obstacles.append(reason)
+            translator.one_of_several(reason)
             return translator.other(plan, reason)
         child = translator.node(below.child())
         order = list(items(below.order()))
@@ -301,37 +351,25 @@ class Groups:
             number=self._number,
             complete=self._fresh("boolean"),
         )
-        if pruned is None:
-            return top
-        return translator.projected(top, list(items(pruned.projectList())))
+        node: Node = top
+        for project in reversed(pruned):
+            node = translator.projected(node, list(items(project.projectList())))
+        return node
 
 
-def _parts(calls: list[JavaObject]) -> list[list[JavaObject]]:
-    """Calls that one grouping can answer: the plain ones, and those that are DISTINCT in the same values."""
-    parts: list[list[JavaObject]] = []
-    for call in calls:
-        for part in parts:
-            if _same_rows(part[0], call):
-                part.append(call)
-                break
-        else:
-            parts.append([call])
-    return parts
+def _told_apart(window: JavaObject) -> bool:
+    """Whether a window function looks at single rows. Ranks do not: equal rows get the same number."""
+    frame = kind(window.windowSpec().frameSpecification().frameType())
+    return frame == "RowFrame" and kind(window.windowFunction()) not in _RANKS
 
 
-def _distinct(call: JavaObject) -> bool:
-    return DISTINCT_MARK.lower() in str(call.aggregateFunction().toString())
-
-
-def _same_rows(one: JavaObject, other: JavaObject) -> bool:
-    if not (_distinct(one) and _distinct(other)):
-        return not _distinct(one) and not _distinct(other)
-    if one.filter().isDefined() != other.filter().isDefined():
+def _rounds(type_name: str, function: JavaObject) -> bool:
+    """Whether adding two sums would round: Spark gives such an addition a place less."""
+    text = str(function.dataType().catalogString()) if kind(function) == "Sum" else _average_sum(type_name)
+    if not text.startswith("decimal("):
         return False
-    if one.filter().isDefined() and not one.filter().get().semanticEquals(other.filter().get()):
-        return False
-    a, b = (list(items(call.aggregateFunction().children())) for call in (one, other))
-    return len(a) == len(b) and all(x.semanticEquals(y) for x, y in zip(a, b, strict=True))
+    precision, scale = map(int, text[len("decimal(") : -1].split(","))
+    return precision == 38 and scale > 6
 
 
 def _average_sum(type_name: str) -> str:

@@ -34,8 +34,6 @@ def join(translator: Translator, plan: JavaObject) -> Node:
         return translator.other(plan, f"{name} join has no rule")
     condition = plan.condition()
     parts = translator.catalyst.conjuncts(condition.get()) if condition.isDefined() else []
-    if any("subquery" in str(part.toString()) for part in parts):
-        return translator.other(plan, "subquery in a join condition")
     left, right = translator.node(plan.left()), translator.node(plan.right())
     wanted = _columns(translator, plan, name, left, right)
     if name == "RightOuter":

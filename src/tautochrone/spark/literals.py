@@ -15,8 +15,8 @@ LITERALS = 1000
 _SUFFIXES = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
 
 
-class Moment(str):
-    """A timestamp with its offset, as text."""
+class Moment(int):
+    """A timestamp in microseconds since 1970."""
 
     __slots__ = ()
 
@@ -34,9 +34,10 @@ def literals(values: Collection[Any], kind: str) -> str:
 def _literal(value: Any, kind: str) -> str:
     match value:
         case Moment():
-            return f"TIMESTAMP '{value}'"
+            return f"timestamp_micros({int(value)})"
         case str():
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+            # Spark's parser would put the value of a setting where ${…} stands.
+            escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "$\\{")
             return f"'{escaped}'"
         case dt.date():
             return f"DATE '{value.isoformat()}'"

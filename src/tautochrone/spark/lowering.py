@@ -155,6 +155,10 @@ class Lowering:
         plan = self.plan(node)
         return self.one_task(plan) if self.few(node) else plan
 
+    def gathered_frame(self, node: Node) -> DataFrame:
+        """Like `named_frame`, of a plan that is `gathered`."""
+        return dataframe_of_plan(self.catalyst.session, self.gathered(node)).toDF(*node.columns)
+
     def one_task(self, plan: JavaObject) -> JavaObject:
         return self.catalyst.logical("Repartition")(1, False, plan)
 

@@ -73,11 +73,7 @@ class GroupLowering:
         """Equal rows of both signs cancel; what is left stands once per copy."""
         low = self._lowering
         rows = _quoted(node.columns[:-1])
-        summed = (
-            self._named(low.gathered(node.child), node.child.columns)
-            .groupBy(*rows)
-            .agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
-        )
+        summed = low.gathered_frame(node.child).groupBy(*rows).agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
         return low.bound(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
 
@@ -139,8 +135,8 @@ class GroupLowering:
         low = self._lowering
         of = node.of
         # The rows to merge are few, and so are those of their groups: no statistics needed.
-        added = self._named(low.gathered(node.added), node.added.columns).alias("new")
-        stored = self._named(low.gathered(node.stored), node.stored.columns).alias("old")
+        added = low.gathered_frame(node.added).alias("new")
+        stored = low.gathered_frame(node.stored).alias("old")
         same = " AND ".join(f"new.{key} <=> old.{key}" for key in of.keys) or "true"
         here = bool(of.keys) and low.few(node.added) and low.few(node.stored)
         joined = added.join(stored.hint("shuffle_hash" if here else "broadcast"), sf.expr(same), "left")

@@ -68,7 +68,8 @@ def _values(lowering: Lowering, keys: Kept, place: int) -> set[Any]:
     output = keys.handle.output()
     chosen = frame.select(lowering.of(output.apply(place)).alias("value"))
     if dict(chosen.dtypes)["value"] == "timestamp":
-        chosen = chosen.select(sf.date_format("value", "yyyy-MM-dd HH:mm:ss.SSSSSSXXX").alias("value"))
+        # Offsets of old times have seconds, which no text of a timestamp keeps.
+        chosen = chosen.select(sf.unix_micros("value").alias("value"))
         return {Moment(row[0]) if row[0] is not None else None for row in chosen.collect()}
     return {row[0] for row in chosen.collect()}
 

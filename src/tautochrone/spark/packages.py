@@ -1,7 +1,7 @@
 """Java classes by name, looked up once for a JVM.
 
 Py4J asks the JVM at every dot of `jvm.org.apache.iceberg.…`, and again for every static method. Each question
-costs a fifth of a millisecond, and a refresh would ask a thousand of them.
+is a round trip between two processes, and a refresh would ask very many of them.
 """
 
 from __future__ import annotations

@@ -7,14 +7,13 @@ Every call into the JVM costs about 0.2 ms, so questions that Catalyst can answe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 
 from py4j.java_gateway import JavaObject
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.definitions import FlowInputs
 from tautochrone.model.names import TableName
+from tautochrone.spark.clock import clocks_of, current_like
 from tautochrone.spark.evaluate import dataframe_of_plan, sequence
 
 __all__ = [
@@ -52,9 +51,8 @@ _STATEFUL = frozenset(
         "TransformWithStateInPySpark", "GlobalLimit", "Limit",
     }
 )  # fmt: skip
-_TIME = {
-    "CurrentTimestamp": "current_timestamp()", "Now": "now()", "CurrentDate": "current_date()",
-    "LocalTimestamp": "localtimestamp()", "CurrentTime": "current_time()", "CurrentUser": "current_user()",
+_OTHERS = {
+    "CurrentTime": "current_time()", "CurrentUser": "current_user()",
 }  # fmt: skip
 _SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery"})
 _RANDOM = {
@@ -131,7 +129,9 @@ def inputs_of(plan: JavaObject, catalog: str) -> FlowInputs:
                 batch.add(name)
             elif kind not in ("CTERelationRef", "OuterReference", *_CONSTANT):
                 unversioned[_describe(leaf, kind)] = None
-    return FlowInputs(frozenset(batch), frozenset(stream), external, tuple(unversioned))
+    # A stream has a time of its own: that of its batch.
+    clocks = frozenset[TableName]() if plan.isStreaming() else frozenset(clocks_of(plan))
+    return FlowInputs(frozenset(batch), frozenset(stream), external, tuple(unversioned), clocks)
 
 
 def constants_of(plan: JavaObject) -> list[str]:
@@ -193,17 +193,15 @@ def linearity(plan: JavaObject, catalog: str) -> tuple[bool, str]:
             return False, f"{_describe(node, kind)} is no lake table" if local else kind
         if kind == "DataSourceV2Relation" and lake_table(node, catalog) is None:
             return False, f"{_describe(node, kind)} is no lake table"
-    certain, reason = determinism(plan)
-    return certain, reason
+    for function in clocks_of(plan).values():
+        return False, f"{function} is another one at each checkpoint"
+    return determinism(plan)
 
 
 def determinism(plan: JavaObject) -> tuple[bool, str]:
-    """Would the query give the same rows again? With the function's name when it would not.
-
-    Only the *analysed* plan can tell: the optimiser freezes time functions into literals.
-    """
+    """Would the query give the same rows again at the same time? With the function that would not."""
     roots = list(_roots(plan))
-    if all(root.deterministic() for root in roots) and not any(_reads_clock(root) for root in roots):
+    if all(root.deterministic() for root in roots) and not any(current_like(root) for root in roots):
         return True, ""
     for root in roots:
         for node in _walk(root):
@@ -214,25 +212,10 @@ def determinism(plan: JavaObject) -> tuple[bool, str]:
     return True, ""
 
 
-def _reads_clock(plan: JavaObject) -> bool:
-    # The bit also covers current_database() and its kin, which a definition fixes: see _TIME.
-    return bool(plan.treePatternBits().get(_current_like()))
-
-
-@cache
-def _current_like() -> int:
-    """The number of Catalyst's CURRENT_LIKE pattern in this Spark."""
-    context = SparkContext._active_spark_context  # noqa: SLF001
-    assert context is not None
-    assert context._jvm is not None  # noqa: SLF001
-    patterns = context._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # noqa: SLF001
-    return int(patterns.CURRENT_LIKE().id())
-
-
 def _uncertain(expression: JavaObject) -> str:
     kind = _kind(expression)
-    if kind in _TIME:
-        return _TIME[kind]
+    if kind in _OTHERS:
+        return _OTHERS[kind]
     if kind in _SUBQUERIES:  # their plans are walked on their own
         return ""
     for child in _items(expression.children()):

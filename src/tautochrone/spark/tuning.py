@@ -16,7 +16,7 @@ from tautochrone.spark.evaluate import with_settings
 __all__ = ["tuned"]
 
 _FEW_CHANGES = 20_000
-_FEW_ROWS = 100_000
+_INTERPRETED_ROWS = 100_000
 _ONE_STAGE_AFTER_ANOTHER = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
@@ -29,12 +29,12 @@ _INTERPRETED = {
 
 
 @contextmanager
-def tuned(session: SparkSession, *, delta_rows: int, input_rows: int) -> Iterator[None]:
+def tuned(session: SparkSession, *, delta_rows: int, input_rows: int | None) -> Iterator[None]:
     """Settings for a change of `delta_rows` rows in inputs of `input_rows` rows; put back afterwards."""
     wanted: dict[str, str] = {}
     if delta_rows <= _FEW_CHANGES:
         wanted |= _ONE_STAGE_AFTER_ANOTHER
-        if input_rows <= _FEW_ROWS:
+        if input_rows is not None and input_rows <= _INTERPRETED_ROWS:
             wanted |= _INTERPRETED
     with with_settings(session, wanted):
         yield

@@ -118,6 +118,9 @@ class BagEngine:
         """Either: rules must not depend on it."""
         return self._dice.random() < 0.5
 
+    def spread(self) -> None:
+        """There is one machine."""
+
     # -- evaluation --------------------------------------------------------------------------------------
 
     def rows(self, plan: Node) -> list[Dict]:

@@ -29,6 +29,8 @@ def half_change(node: Join, at: Differentiator) -> Change:
         plan = replace(node, columns=signed(node.columns), left=left.plan, right=rows)
         parts.append(Change(plan, left.grows))
     if right.plan is not None:
+        if not node.keys and at.engine.large(node.left):
+            at.engine.spread()
         touched = at.engine.keep(_touched(node, at.old(node.left), right.plan))
         if touched.rows:
             for sign, rows in ((1, at.new(node.right)), (-1, at.old(node.right))):

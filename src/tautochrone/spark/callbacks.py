@@ -1,0 +1,37 @@
+"""Python functions where Scala wants a partial function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from py4j.java_gateway import JavaObject
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+__all__ = ["Rewrite", "allow_callbacks"]
+
+
+def allow_callbacks(session: SparkSession) -> None:
+    """To be called before a `Rewrite` is handed to the JVM."""
+    gateway = session.sparkContext._gateway  # noqa: SLF001
+    assert gateway is not None
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+
+
+class Rewrite:
+    """For Catalyst's `transform…`: gets every node of a tree, answers with the node or with another one."""
+
+    def __init__(self, rule: Callable[[JavaObject], JavaObject]) -> None:
+        self._rule = rule
+
+    def isDefinedAt(self, _node: JavaObject) -> bool:  # noqa: N802
+        return True
+
+    def apply(self, node: JavaObject) -> JavaObject:
+        return self._rule(node)
+
+    def applyOrElse(self, node: JavaObject, _default: object) -> JavaObject:  # noqa: N802
+        return self._rule(node)
+
+    class Java:
+        implements = ("scala.PartialFunction",)

@@ -1,0 +1,84 @@
+"""Aggregate functions whose answer hangs on the order of rows or on how ties are broken.
+
+The old answer of a group cannot be computed again to be taken out of a view, so whoever uses such a function
+has the view compared with what is stored.
+"""
+
+from __future__ import annotations
+
+from py4j.java_gateway import JavaObject
+
+from tautochrone.spark.catalyst import items, kind
+
+__all__ = [
+    "by_chance",
+    "chance_in_range",
+    "chance_without_order",
+    "first_of_partition",
+    "sorted_arrays",
+]
+
+_FIRST = {"First": "first()", "Last": "last()", "Mode": "mode()"}
+_ARRAYS = {"CollectList": "collect_list()", "CollectSet": "collect_set()"}
+_BEST = {"MaxBy": "max_by()", "MinBy": "min_by()"}
+_ORDERLESS = frozenset({"SortArray", "ArrayMax", "ArrayMin", "Size"})
+
+
+def by_chance(function: JavaObject) -> str | None:
+    """Why a function's answer is one of several, or None."""
+    name = kind(function)
+    if name in _FIRST:
+        return f"{_FIRST[name]} takes any of several rows"
+    if name in _ARRAYS:
+        return f"{_ARRAYS[name]} gives an array in any order: use sort_array()"
+    if name in _BEST and not _tells(function.orderingExpr(), function.valueExpr()):
+        return f"{_BEST[name]} breaks ties by chance: order by a struct that ends with the value"
+    if name == "ListAgg":
+        orders = [entry.child() for entry in items(function.orderExpressions())]
+        if not any(order.semanticEquals(function.child()) for order in orders):
+            return "listagg() joins in any order what WITHIN GROUP does not tell apart"
+    return None
+
+
+def chance_in_range(window: JavaObject) -> str | None:
+    """Why a window function over a RANGE frame gives one of several answers where rows tie, or None."""
+    called = window.windowFunction()
+    if kind(called) == "NthValue":
+        return "nth_value() takes any of several rows"
+    return by_chance(called.aggregateFunction()) if kind(called) == "AggregateExpression" else None
+
+
+def chance_without_order(entry: JavaObject) -> str | None:
+    """Why a window function over a ROWS frame without ORDER BY gives one of several answers, or None."""
+    window = entry.child()
+    called, frame = window.windowFunction(), window.windowSpec().frameSpecification()
+    ends = kind(frame.lower()), kind(frame.upper())
+    if kind(called) != "AggregateExpression" or ends != ("UnboundedPreceding", "UnboundedFollowing"):
+        return "a window function over rows without ORDER BY is no function of its input"
+    return by_chance(called.aggregateFunction())
+
+
+def first_of_partition(window: JavaObject) -> bool:
+    """Whether it is first_value() of an ordered partition, wherever the frame ends after the row."""
+    called, spec = window.windowFunction(), window.windowSpec()
+    if kind(called) != "AggregateExpression" or kind(called.aggregateFunction()) != "First":
+        return False
+    frame = spec.frameSpecification()
+    whole = kind(frame.lower()) == "UnboundedPreceding"
+    ends = kind(frame.upper()) in ("CurrentRow", "UnboundedFollowing")
+    # Without NULLs, which of tied rows is first does hang on the end.
+    return whole and ends and not called.aggregateFunction().ignoreNulls() and not spec.orderSpec().isEmpty()
+
+
+def sorted_arrays(expression: JavaObject) -> set[int]:
+    """Results (by id) of functions whose array `expression` reads without regard to its order."""
+    if kind(expression) not in _ORDERLESS:
+        return set()
+    array = expression.children().apply(0)
+    return {int(array.resultId().id())} if kind(array) == "AggregateExpression" else set()
+
+
+def _tells(order: JavaObject, value: JavaObject) -> bool:
+    """Whether equal orders have equal values."""
+    parts = list(items(order.valExprs())) if kind(order) == "CreateNamedStruct" else [order]
+    return any(part.semanticEquals(value) for part in parts)

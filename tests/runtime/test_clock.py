@@ -1,0 +1,117 @@
+"""Views that ask for the time: it is that of the checkpoint, and an input like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.runtime.run import Run
+from tautochrone.runtime.selection import select
+from tautochrone.testing.harness import Happened, Pipeline
+
+pytestmark = pytest.mark.spark
+
+HOUR = 3_600_000_000
+NOON = 1_750_000_000_000_000 // (24 * HOUR) * 24 * HOUR + 12 * HOUR
+"""Of some day in 2025, in UTC."""
+
+VIEWS = """
+CREATE MATERIALIZED VIEW recent TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental_strict') AS
+SELECT id, at FROM src.events WHERE at > now() - INTERVAL 2 HOURS;
+
+CREATE MATERIALIZED VIEW aged TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental_strict') AS
+SELECT id, timestampdiff(HOUR, at, current_timestamp()) AS hours, localtimestamp() AS seen FROM src.events;
+
+CREATE MATERIALIZED VIEW by_day TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental_strict') AS
+SELECT datediff(current_date(), CAST(at AS DATE)) AS days, count(*) AS n,
+  sum(CASE WHEN CAST(at AS DATE) = current_date() THEN 1 ELSE 0 END) AS today
+FROM src.events GROUP BY datediff(current_date(), CAST(at AS DATE));
+
+CREATE MATERIALIZED VIEW computed TBLPROPERTIES ('tautochrone.refresh-policy' = 'full') AS
+SELECT id, current_date() AS day FROM src.events;
+"""
+
+
+class Clocked:
+    """A pipeline whose job is told the time."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.pipeline = Pipeline(folder, spark)
+        self.pipeline.write("definitions/views.sql", VIEWS)
+        self.micros = NOON
+
+    def sql(self, *statements: str) -> None:
+        for statement in statements:
+            self.pipeline.session.sql(statement).collect()
+
+    def event(self, number: int, hours_ago: float) -> None:
+        at = self.micros - int(hours_ago * HOUR)
+        self.sql(f"INSERT INTO lake.src.events VALUES ({number}, timestamp_micros({at}))")
+
+    def run(self) -> Happened:
+        with self.pipeline.opened() as (job, happened):
+            job.micros = lambda: self.micros
+            Run(job, select(job, (), (), everything=False)).once()
+        assert not [told for told in happened if "error" in told], list(happened)
+        return happened
+
+    def rows(self, view: str) -> list[tuple[object, ...]]:
+        return sorted(tuple(row) for row in self.pipeline.session.table(f"lake.default.{view}").collect())
+
+
+@pytest.fixture
+def clocked(tmp_path: Path, spark: SparkSession) -> Iterator[Clocked]:
+    made = Clocked(tmp_path, spark)
+    made.sql(
+        "CREATE NAMESPACE IF NOT EXISTS lake.src",
+        "CREATE TABLE lake.src.events (id INT, at TIMESTAMP) USING iceberg",
+    )
+    yield made
+    made.pipeline.close()
+
+
+def test_views_stand_at_the_checkpoints_time(clocked: Clocked) -> None:
+    for number, hours in enumerate((0.5, 1.5, 3, 30)):
+        clocked.event(number, hours)
+    clocked.run()
+    assert {verdict.equal for verdict in clocked.pipeline.verify()} == {True}
+    assert [row[0] for row in clocked.rows("recent")] == [0, 1]
+    assert clocked.rows("by_day") == [(0, 3, 3), (1, 1, 0)]
+
+    clocked.micros += HOUR
+    clocked.event(9, 0)
+    happened = clocked.run()
+    assert {verdict.equal for verdict in clocked.pipeline.verify()} == {True}
+    assert [row[0] for row in clocked.rows("recent")] == [0, 9]
+    recent = happened.refresh("recent")
+    assert (recent["mode"], recent["rows_inserted"], recent["rows_deleted"]) == ("incremental", 1, 1)
+    assert happened.refresh("aged")["mode"] == "incremental"
+    # What asks for the date only is not touched by an hour.
+    assert happened.refresh("by_day")["rows_deleted"] == 1
+
+
+def test_time_alone_opens_no_checkpoint_a_new_date_does(clocked: Clocked) -> None:
+    clocked.event(1, 1)
+    clocked.run()
+    clocked.micros += HOUR
+    assert clocked.run().of("no_news")
+
+    clocked.micros += 24 * HOUR
+    happened = clocked.run()
+    assert happened.of("checkpoint")
+    assert clocked.rows("by_day") == [(1, 1, 0)]
+    assert clocked.rows("recent") == []
+    assert {verdict.equal for verdict in clocked.pipeline.verify()} == {True}
+
+
+def test_an_older_checkpoint_keeps_its_time(clocked: Clocked) -> None:
+    clocked.event(1, 1)
+    clocked.run()
+    clocked.micros += 48 * HOUR
+    clocked.event(2, 1)
+    clocked.run()
+    verdicts = clocked.pipeline.verify(1)
+    assert {verdict.equal for verdict in verdicts} == {True}

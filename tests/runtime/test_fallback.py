@@ -1,0 +1,47 @@
+"""A change that Spark refuses to compute on the way, although both ends are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.testing.harness import Pipeline
+
+pytestmark = pytest.mark.spark
+
+VIEW = """
+CREATE MATERIALIZED VIEW {name} TBLPROPERTIES ('tautochrone.refresh-policy' = '{policy}') AS
+SELECT a.id, 10 / (a.x - b.y) AS ratio FROM src.a JOIN src.b ON a.k = b.k;
+"""
+
+
+def test_rows_that_never_met_at_one_cut_divide_by_zero(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = Pipeline(tmp_path, spark)
+    for name, policy in (("loose", "incremental"), ("strict", "incremental_strict")):
+        pipeline.write(f"definitions/{name}.sql", VIEW.format(name=name, policy=policy))
+    for statement in (
+        "CREATE NAMESPACE IF NOT EXISTS lake.src",
+        "CREATE TABLE lake.src.a (id INT, k INT, x INT) USING iceberg",
+        "CREATE TABLE lake.src.b (k INT, y INT) USING iceberg",
+        "INSERT INTO lake.src.a VALUES (1, 1, 1)",
+        "INSERT INTO lake.src.b VALUES (1, 2)",
+    ):
+        pipeline.session.sql(statement)
+    pipeline.run()
+
+    # (1, 2) becomes (2, 5); the new row of one side meets the old one of the other as (2, 2).
+    pipeline.session.sql("UPDATE lake.src.a SET x = 2")
+    pipeline.session.sql("UPDATE lake.src.b SET y = 5")
+    happened = pipeline.run()
+    mode, reason = happened.mode("loose")
+    assert mode == "diff"
+    assert reason.startswith("following the change failed: Division by zero")
+    assert "Division by zero" in happened.failure("strict")
+    rows = pipeline.session.table("lake.default.loose").collect()
+    assert [(row.id, round(row.ratio, 6)) for row in rows] == [(1, -3.333333)]
+
+    pipeline.session.sql("UPDATE lake.src.a SET x = 3")
+    assert pipeline.run().mode("loose")[0] == "incremental"
+    pipeline.close()

@@ -1,0 +1,135 @@
+"""Which queries are no functions of their input, or cannot be planned: said as a reason, never guessed."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.algebra.plan import Aggregate, Join, JoinKind, ScalarFilter, Scan, walk
+from tautochrone.spark.evaluate import activate
+from tautochrone.spark.frontend import View, plan_of
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.planned")
+    spark.sql("CREATE TABLE IF NOT EXISTS lake.planned.t (k INT, x INT, g STRING) USING iceberg")
+    return spark
+
+
+def planned(session: SparkSession, query: str) -> View:
+    activate(session)
+    return plan_of(session.sql(query.replace(" t", " lake.planned.t")), "lake")
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT k, any_value(x) FROM t GROUP BY k", "first() takes any of several rows"),
+        ("SELECT k, mode(x) FROM t GROUP BY k", "mode() takes any of several rows"),
+        (
+            "SELECT k, collect_list(x) FROM t GROUP BY k",
+            "collect_list() gives an array in any order",
+        ),
+        ("SELECT k, sort_array(collect_list(x)), size(collect_set(g)) FROM t GROUP BY k", None),
+        ("SELECT k, max_by(g, x) FROM t GROUP BY k", "max_by() breaks ties by chance"),
+        ("SELECT k, max_by(g, struct(x, g)), min_by(x, x) FROM t GROUP BY k", None),
+        ("SELECT k, listagg(g) FROM t GROUP BY k", "listagg() joins in any order"),
+        ("SELECT k, listagg(g, ',') WITHIN GROUP (ORDER BY g) FROM t GROUP BY k", None),
+        (
+            "SELECT x, last_value(g) OVER (PARTITION BY k ORDER BY x) FROM t",
+            "last() takes any of several rows",
+        ),
+        ("SELECT x, first_value(g) OVER (PARTITION BY k ORDER BY x) FROM t", None),
+        ("SELECT x, last_value(g) OVER (PARTITION BY k ORDER BY x, g, k) FROM t", None),
+        (
+            "SELECT count(DISTINCT y), count(DISTINCT x) FROM (SELECT 1 AS y, x FROM t)",
+            "DISTINCT of a constant",
+        ),
+        ("SELECT k, listagg(g) WITHIN GROUP (ORDER BY x) FROM t GROUP BY k", "listagg() joins in any order"),
+        ("SELECT first_value(x) OVER (PARTITION BY k) FROM t", "first() takes any of several rows"),
+        (
+            "SELECT sum(x) OVER (PARTITION BY k ROWS 1 PRECEDING) FROM t",
+            "a window function over rows without",
+        ),
+        ("SELECT sum(x) OVER (PARTITION BY k) FROM t", None),
+        (
+            "SELECT first_value(x) IGNORE NULLS OVER (PARTITION BY k ORDER BY g) FROM t",
+            "first() takes any of several rows",
+        ),
+        ("SELECT g COLLATE UTF8_LCASE AS c, count(*) FROM t GROUP BY ALL", "column "),
+        ("SELECT count(DISTINCT coalesce(x, 0)), sum(x) FROM t", None),
+        ("SELECT k, count(*) AS n, now() AS at FROM t GROUP BY k", None),
+        ("SELECT x FROM t ORDER BY x, k OFFSET 3", "Offset has no rule"),
+        ("SELECT x, map('a', x) AS m FROM t", "column m of type map<string,int> cannot be followed"),
+        ("SELECT x, _file AS f FROM t", "it reads lake.planned.t with metadata columns"),
+        (
+            "SELECT k, session_window(timestamp_seconds(x), '1 hour') AS w, count(*) FROM t GROUP BY 1, 2",
+            "session_window() merges groups, which has no rule",
+        ),
+        ("SELECT x FROM t LIMIT 3", "LIMIT without ORDER BY is no function of its input"),
+        ("SELECT rand() AS r FROM t", "rand() gives something else each time"),
+        ("SELECT x, now() AS at FROM t", None),
+    ],
+)
+def test_what_cannot_be_followed(session: SparkSession, query: str, reason: str | None) -> None:
+    obstacles = planned(session, query).obstacles
+    assert [text for text in obstacles if not text.startswith(reason or "?")] == []
+    assert bool(obstacles) is (reason is not None)
+
+
+def test_several_right_answers_are_told_from_other_obstacles(session: SparkSession) -> None:
+    several = planned(session, "SELECT k, any_value(x) AS x FROM t GROUP BY k")
+    assert several.chances == several.obstacles == ("first() takes any of several rows",)
+    assert planned(session, "SELECT x FROM t ORDER BY x, k OFFSET 3").chances == ()
+
+
+def test_a_version_of_its_own_is_not_the_cuts(session: SparkSession) -> None:
+    session.sql("INSERT INTO lake.planned.t VALUES (1, 2, 'a')")
+    (version,) = session.sql("SELECT max(snapshot_id) FROM lake.planned.t.snapshots").first()  # type: ignore[misc]
+    view = planned(session, f"SELECT x FROM t VERSION AS OF {version}")
+    assert view.obstacles == ("it reads lake.planned.t at a version of its own",)
+
+
+def test_a_plan_that_spark_refuses_over_no_rows_is_an_obstacle(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = session.sql("SELECT k, x FROM lake.planned.t")
+
+    def refused(*_: object) -> None:
+        # Spark raises it itself, in a rule of ours.
+        session._jvm.java.lang.Integer.parseInt("no number")  # type: ignore[union-attr]
+
+    monkeypatch.setattr("tautochrone.spark.frontend.optimised", refused)
+    (obstacle,) = plan_of(frame, "lake").obstacles
+    assert obstacle.startswith("its plan cannot be followed: ")
+
+
+def test_a_scalar_subquery_stays_in_filters_only(session: SparkSession) -> None:
+    one = "(SELECT max(x) FROM t)"
+    summed = planned(session, f"SELECT k, sum(x - {one}) AS s FROM t GROUP BY k").plan
+    above = planned(session, f"SELECT k, count(*) / {one} AS s FROM t GROUP BY k").plan
+    for plan in (summed, above):
+        assert [node.kind for node in walk(plan) if isinstance(node, Join)] == [JoinKind.SCALAR]
+    kept = planned(session, f"SELECT k FROM t WHERE x < {one}").plan
+    assert [type(node) for node in walk(kept) if isinstance(node, ScalarFilter)] == [ScalarFilter]
+    assert not [node for node in walk(kept) if isinstance(node, Join)]
+
+
+def test_a_column_that_stands_twice_is_one(session: SparkSession) -> None:
+    query = (
+        "SELECT k FROM (SELECT k AS k, rank() OVER (PARTITION BY k ORDER BY sum(x)) AS r FROM t GROUP BY k) "
+        "WHERE r < 3"
+    )
+    for node in walk(planned(session, query).plan):
+        assert len(set(node.columns)) == len(node.columns)
+
+
+def test_distinct_is_split_from_the_rest(session: SparkSession) -> None:
+    plan = planned(session, "SELECT k, count(DISTINCT x) AS a, sum(x) AS b FROM t GROUP BY k").plan
+    groups = [node for node in walk(plan) if isinstance(node, Aggregate)]
+    assert len(groups) == 3
+    assert len({node.number for node in groups}) == 3
+    assert {type(leaf) for leaf in walk(plan) if not leaf.children} == {Scan}
