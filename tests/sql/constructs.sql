@@ -223,6 +223,14 @@ SELECT g, count(DISTINCT k) FILTER (WHERE x > 2) AS some, count(DISTINCT k) FILT
 SELECT g, sum(d) AS total, sum(CAST(d AS DECIMAL(38,6))) AS wide, sum(d * d) AS squares, avg(CAST(d AS
   DECIMAL(30,10))) AS mean FROM src.a GROUP BY g;
 
+-- group_decimal_wide | SUM and AVG of DECIMAL(38,18) | incremental
+SELECT g, sum(CAST(d AS DECIMAL(38,18)) / 7) AS s, avg(CAST(d AS DECIMAL(38,18)) * 3) AS a, count(*) AS n,
+  max(CAST(d AS DECIMAL(38,18))) AS most FROM src.a GROUP BY g;
+
+-- group_filter_guards | FILTER that keeps a function from failing | incremental
+SELECT k, sum(12 DIV x) FILTER (WHERE x <> 0) AS s, max(CAST(g AS INT)) FILTER (WHERE g RLIKE '^[0-9]+$')
+  AS most FROM src.a GROUP BY k;
+
 -- group_float | SUM, AVG and extrema of doubles | incremental
 SELECT k, sum(f) AS total, avg(f) AS mean, min(f) AS low, max(f) AS high FROM src.c GROUP BY k;
 
@@ -346,3 +354,23 @@ SELECT l.g, l.total, r.most, b.n FROM views_left l LEFT JOIN views_right r ON l.
 
 -- views_mixed | a view joined with a table that it reads | incremental
 SELECT a.id, v.total FROM src.a a LEFT JOIN views_base v ON a.k = v.k AND a.g = v.g;
+
+-- views_odd | columns with dots, blanks and backticks | incremental
+SELECT k AS `a.b`, f AS `f``f`, count(*) AS `n n`, max(z) AS `a.b.c` FROM src.c GROUP BY k, f;
+
+-- views_odd_read | a view over odd columns | incremental
+SELECT `a.b`, sum(`n n`) AS `n.n`, max(`f``f`) AS ```most```, count(`a.b.c`) AS `a` FROM views_odd GROUP BY
+  `a.b`;
+
+-- views_odd_compared | a view over odd columns that is compared | diff
+SELECT `a.b`, `f``f`, first(`n n`) AS `n.n` FROM views_odd GROUP BY `a.b`, `f``f`;
+
+-- views_tiny | columns narrower than the lake stores | incremental
+SELECT id, CAST(k AS TINYINT) AS k, CAST(x AS SMALLINT) AS x FROM src.a;
+
+-- views_tiny_sums | aggregates over narrow columns | incremental
+SELECT k, sum(x) AS s, CAST(max(x) AS TINYINT) AS most, count(*) AS n FROM views_tiny GROUP BY k;
+
+-- views_tiny_joined | narrow columns joined with their aggregates | incremental
+SELECT t.id, t.k, s.most, t.x * s.n AS times FROM views_tiny t JOIN views_tiny_sums s ON t.k = s.k AND t.x <=
+  s.most;

@@ -117,10 +117,17 @@ def document(found: Mapping[str, Measured]) -> str:
             if construct.name.split("_")[0] == chapter:
                 measured = found[construct.name]
                 how = ", ".join(f"{node}: {mode}" for node, mode in measured.nodes)
-                cells = (construct.title, measured.mode, how, f"`{construct.query}`")
+                cells = (construct.title, measured.mode, how, _code(construct.query))
                 lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _code(text: str) -> str:
+    """Text as Markdown shows it unchanged, whatever backticks it holds."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {text} {fence}" if longest else f"`{text}`"
 
 
 def modes(text: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ from tautochrone.ingest.problems import explain
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import FlowPosition
+from tautochrone.model.names import quoted
 
 __all__ = ["FlowQuery", "StreamingFlow", "align"]
 
@@ -61,16 +62,12 @@ def align(rows: DataFrame, schema: StructType, flow: str) -> DataFrame:
     present = {column.name.lower(): column.dataType for column in rows.schema.fields}
     return rows.select(
         *(
-            _without_collation(rows[_quoted(column.name)], column.name, present[column.name.lower()])
+            _without_collation(rows[quoted(column.name)], column.name, present[column.name.lower()])
             if column.name.lower() in present
             else sf.lit(None).cast(column.dataType).alias(column.name)
             for column in schema.fields
         )
     )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _without_collation(value: Column, name: str, of: DataType) -> Column:

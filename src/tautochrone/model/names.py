@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
-__all__ = ["CheckpointNumber", "Fence", "TableName", "Version"]
+__all__ = ["CheckpointNumber", "Fence", "TableName", "Version", "quoted"]
 
 CheckpointNumber = NewType("CheckpointNumber", int)
 """Numbers only grow and are never reused within one store."""
@@ -15,6 +15,11 @@ Fence = NewType("Fence", int)
 
 Version = NewType("Version", str)
 """A lake table's snapshot in the format's own spelling (Iceberg: the snapshot id in decimal)."""
+
+
+def quoted(*parts: str) -> str:
+    """A name for Spark SQL, one part or several with dots between, whatever characters they hold."""
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,8 +41,7 @@ class TableName:
     @property
     def sql(self) -> str:
         """The name quoted for Spark SQL."""
-        parts = (self.catalog, *self.namespace, self.table)
-        return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+        return quoted(self.catalog, *self.namespace, self.table)
 
     @classmethod
     def parse(cls, text: str) -> TableName:

@@ -16,11 +16,10 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, quoted
 from tautochrone.project.definitions import Definitions, Flow, circular, is_view, missing_relation
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
-from tautochrone.project.sqltext import quote
 from tautochrone.project.validate import did_you_mean
 from tautochrone.spark.plans import (
     analysed,
@@ -99,7 +98,7 @@ class _Analysis:
         flows = self._definitions.flows_of(name)
         frames = [self._flow(flow, (*path, name)) for flow in flows]
         if is_view(dataset):
-            frames[0].createOrReplaceTempView(quote(self._definitions.view_name(name)))
+            frames[0].createOrReplaceTempView(quoted(self._definitions.view_name(name)))
             self._schemas[name] = frames[0].schema
         else:
             self._table(dataset, flows, frames)

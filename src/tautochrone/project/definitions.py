@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, quoted
 from tautochrone.project.explain import explain
 from tautochrone.project.names import NameScope
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.project.sqltext import quote, split_name
+from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock
 from tautochrone.spark.evaluate import in_session
 
@@ -162,7 +162,7 @@ class Definitions:
                 if other is None or other in done:
                     raise
                 self._register(other, session, done, (*path, name))
-        frame.createOrReplaceTempView(quote(self.view_name(name)))
+        frame.createOrReplaceTempView(quoted(self.view_name(name)))
         done.add(name)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.names import TableName
-from tautochrone.project.sqltext import quote, rename
+from tautochrone.model.names import TableName, quoted
+from tautochrone.project.sqltext import rename
 
 __all__ = ["SESSION_CATALOG", "NameScope"]
 
@@ -71,9 +71,9 @@ class NameScope:
                 # With one part fewer it may be the qualifier of a column.
                 name = self.find(parts[:length]) if length > 1 else None
                 if name in self.views:
-                    return length, quote(self.views[name])
+                    return length, quoted(self.views[name])
             if parts[0] == SESSION_CATALOG != self.catalog and len(parts) > 2:
-                return 1, quote(self.catalog)
+                return 1, quoted(self.catalog)
             return None
 
         return rename(text, replace)

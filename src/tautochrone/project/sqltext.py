@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Chunk", "normalise", "quote", "rename", "split", "split_name"]
+__all__ = ["Chunk", "normalise", "rename", "split", "split_name"]
 
 _TOKEN = re.compile(
     r"""
@@ -156,8 +156,3 @@ def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | Non
 
 def _unquote(text: str) -> str:
     return text[1:-1].replace("``", "`") if text.startswith("`") else text
-
-
-def quote(part: str) -> str:
-    """A name part between backticks."""
-    return "`" + part.replace("`", "``") + "`"

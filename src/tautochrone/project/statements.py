@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import SourceLocation
-from tautochrone.project.sqltext import Chunk, quote, split
+from tautochrone.model.names import quoted
+from tautochrone.project.sqltext import Chunk, split
+from tautochrone.spark.catalyst import items
 from tautochrone.spark.errors import problem_of
 from tautochrone.spark.evaluate import parser
 
@@ -182,8 +184,8 @@ class _Reader:
 
     def _columns(self, columns: JavaObject) -> str | None:
         texts = []
-        for column in _items(columns):
-            text = f"{quote(str(column.name()))} {column.dataType().sql()}"
+        for column in items(columns):
+            text = f"{quoted(str(column.name()))} {column.dataType().sql()}"
             text += "" if column.nullable() else " NOT NULL"
             comment = _option(column.comment())
             if comment is not None:

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import RefreshError
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.engine import are_few
 from tautochrone.spark.literals import LITERALS, literals, suits
 
@@ -48,7 +48,7 @@ def find_rows(
     one_task = few and are_few(stored_rows)
     if one_task:
         stored, deletes = stored.coalesce(1), deletes.coalesce(1)
-    wanted = deletes.groupBy(*(f"`{name}`" for name in names)).agg(sf.count(sf.lit(1)).alias(_GONE))
+    wanted = deletes.groupBy(*map(quoted, names)).agg(sf.count(sf.lit(1)).alias(_GONE))
     keys = [f"__taut_{place}" for place in range(len(names))]
     renamed = wanted.toDF(*keys, _GONE).withColumn(_ROW, sf.monotonically_increasing_id())
     same, exact = sf.lit(True), sf.lit(True)
@@ -108,7 +108,7 @@ def _literals(deletes: DataFrame, rows: Sequence[Row]) -> list[str]:
             continue
         values = {row[place] for row in rows}
         if len(values) <= LITERALS:
-            found.append((len(values), f"`{name}`", kind, values))
+            found.append((len(values), quoted(name), kind, values))
     found.sort(key=lambda entry: entry[0], reverse=True)
     return [_in(name, kind, values) for _, name, kind, values in found[:_PRUNING_COLUMNS]]
 

@@ -19,7 +19,7 @@ from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import state_of
 from tautochrone.algebra.rules.top import top_state_of
 from tautochrone.model.lake import CommitNote, Fork, LakeTable, Staged
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
 from tautochrone.runtime.applying import find_rows
 from tautochrone.runtime.changes import Changes
@@ -123,7 +123,7 @@ class IncrementalRefresh:
 
     def _stored_rows(self, names: Sequence[str]) -> DataFrame:
         rows = self.table.read(self.job.base, self.fork.version)
-        chosen = rows.select(*(f"`{name}`" for name in names), "_file", "_pos")
+        chosen = rows.select(*map(quoted, names), "_file", "_pos")
         # In the view's own session, whose settings suit the size of the change.
         return dataframe_of_plan(self.session, analysed(chosen))
 

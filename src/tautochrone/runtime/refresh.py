@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import RefreshError, TautochroneError
 from tautochrone.ingest.flow import align
 from tautochrone.model.lake import CommitNote, Committed, Fork, LakeTable, TableDefinition
-from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.names import CheckpointNumber, TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.changes import Changes
@@ -158,7 +158,9 @@ class _Worker:
         if column is not None:
             reason = f"{choice.reason}; column {column} cannot be compared"
             return self.full(Choice(RefreshMode.FULL, reason))
-        old = self.table.read(self.job.base, self.fork.version).select(*new.columns, "_file", "_pos")
+        old = self.table.read(self.job.base, self.fork.version).select(
+            *map(quoted, new.columns), "_file", "_pos"
+        )
         found = difference(old, new)
         if found.inserted == 0 and found.deleted == 0:
             return self._unchanged(choice)

@@ -19,7 +19,7 @@ from tautochrone.errors import QueryError
 from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.instants import NEWEST
-from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.model.names import CheckpointNumber, TableName, quoted
 from tautochrone.service.instants import Instants, checkpoint_instant
 from tautochrone.service.leases import Leases
 from tautochrone.service.metadata import metadata_source
@@ -227,17 +227,13 @@ class Reader:
     def _use_database(self, session: SparkSession) -> None:
         # Only by SQL: Spark's catalog manager, called from outside a query, would load the catalog
         # from the *active* session's settings, and this one would read the real lake.
-        session.sql(f"USE {_quoted(self._catalog)}")
+        session.sql(f"USE {quoted(self._catalog)}")
         levels = tuple(self._database.split("."))
         if levels in self._source.namespaces():
-            session.sql(f"USE {_quoted(self._catalog, *levels)}")
+            session.sql(f"USE {quoted(self._catalog, *levels)}")
 
     def _beat(self) -> None:
         with self._lock:
             # Old instants must not stay pinned only because nobody asked anything since.
             while len(self._sessions) > 1:
                 self._sessions.popitem(last=False)
-
-
-def _quoted(*parts: str) -> str:
-    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from tautochrone.model.names import quoted
 from tautochrone.spark.floats import Floats, paired_floats
 
 __all__ = ["BagDifference", "compare", "difference", "incomparable", "survivors"]
@@ -63,7 +64,7 @@ def _keys(rows: DataFrame) -> tuple[list[Column], list[Column]]:
     keys: list[Column] = []
     values: list[Column] = []
     for place, field in enumerate(rows.schema.fields):
-        column = sf.col(f"`{field.name}`")
+        column = sf.col(quoted(field.name))
         if _holds(field.dataType, "map", "variant"):
             keys.append(_key(column, field.dataType).alias(f"__taut_key_{place}"))
             values.append(sf.first(column).alias(field.name))
@@ -95,7 +96,7 @@ def difference(old: DataFrame, new: DataFrame) -> BagDifference:
 
     NULLs are equal to each other, so are NaNs, and so are 0.0 and -0.0, as in `GROUP BY`.
     """
-    columns = [sf.col(f"`{name}`") for name in new.columns]
+    columns = [sf.col(quoted(name)) for name in new.columns]
     place = sf.struct(sf.col(FILE), sf.col(POSITION))
     both = old.select(*columns, place.alias(_PLACES), sf.lit(0).alias(_NEW), sf.lit(1).alias(_OLD)).unionAll(
         new.select(
@@ -150,7 +151,7 @@ def compare(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
     order in which floats are added up is nobody's promise. Floats inside structs, arrays and maps are
     compared exactly.
     """
-    columns = [sf.col(f"`{name}`") for name in expected.columns]
+    columns = [sf.col(quoted(name)) for name in expected.columns]
     both = expected.select(*columns, sf.lit(1).alias(_NEW)).unionAll(
         actual.select(*columns, sf.lit(-1).alias(_NEW))
     )
@@ -183,7 +184,7 @@ def _paired(surplus: DataFrame, floats: list[str]) -> int:
     """How many surplus rows of one side have a partner on the other."""
     exact = surplus.drop(*floats)
     keys, _ = _keys(exact.drop(_NEW))
-    values = sf.array(*(sf.col(f"`{name}`").cast("double") for name in floats))
+    values = sf.array(*(sf.col(quoted(name)).cast("double") for name in floats))
     row = sf.struct(values.alias("floats"), sf.abs(_NEW).alias("copies"))
     groups = (
         # A group needs a key even if all columns are floats.

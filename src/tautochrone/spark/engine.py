@@ -24,7 +24,7 @@ from tautochrone.algebra.plan import (
     Weigh,
     walk,
 )
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.catalyst import Catalyst, items
 from tautochrone.spark.lowering import Columns, Lowering
 
@@ -167,7 +167,7 @@ class SparkEngine:
         for frame, sign in ((found.added, 1), (found.removed, -1)):
             if frame is None:
                 continue
-            chosen = self._typed(table, frame.select(*(f"`{name}`" for name in names)), ids)
+            chosen = self._typed(table, frame.select(*map(quoted, names)), ids)
             plain = Kept(columns=ids, handle=chosen, rows=found.rows)
             parts.append(Weigh(columns=signed(ids), child=plain, sign=sign))
         if not parts:

@@ -29,6 +29,7 @@ from tautochrone.algebra.plan import (
     Node,
     Top,
 )
+from tautochrone.model.names import quoted
 from tautochrone.spark.catalyst import kind
 from tautochrone.spark.evaluate import dataframe_of_plan
 
@@ -72,7 +73,7 @@ class GroupLowering:
     def consolidate(self, node: Consolidate) -> JavaObject:
         """Equal rows of both signs cancel; what is left stands once per copy."""
         low = self._lowering
-        rows = _quoted(node.columns[:-1])
+        rows = [quoted(column) for column in node.columns[:-1]]
         summed = low.gathered_frame(node.child).groupBy(*rows).agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
         return low.bound(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
@@ -90,7 +91,7 @@ class GroupLowering:
         frame = self._named(plan, (*rows, was, now))
         turned = frame.where(f"coalesce({was}, false) <> coalesce({now}, false)")
         sign = f"CASE WHEN {now} THEN 1 ELSE -1 END"
-        return low.bound(turned.selectExpr(*_quoted(rows), sign), node.columns)
+        return low.bound(turned.selectExpr(*map(quoted, rows), sign), node.columns)
 
     # -- state ------------------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class GroupLowering:
         texts.append(f"count_if({WEIGHT} < 0)")
         texts.extend(self._gone(call, names) for call in of.calls)
         made = [sf.expr(f"{text} AS v{place}") for place, text in enumerate(texts)]
-        grouped = frame.groupBy(*_quoted(of.keys)).agg(*made)
+        grouped = frame.groupBy(*map(quoted, of.keys)).agg(*made)
         if not of.keys:
             # Without rows there is nothing to add, not a group of nothing.
             grouped = grouped.where("v0 IS NOT NULL")
@@ -189,7 +190,7 @@ class GroupLowering:
         values = [
             sf.expr(text) if isinstance(text, str) else low.of(text) for text in self._values(of, source)
         ]
-        return low.bound(frame.select(*_quoted(of.keys), *values), node.columns)
+        return low.bound(frame.select(*map(quoted, of.keys), *values), node.columns)
 
     def _values(self, of: Aggregate, source: Mapping[ColumnId, ColumnId]) -> list[str | JavaObject]:
         return [self._value(call, [source[column] for column in call.accumulators]) for call in of.calls]
@@ -272,7 +273,3 @@ def _counted(call: Call, names: Mapping[int, ColumnId]) -> tuple[str, ColumnId |
 
 def _plus(column: ColumnId) -> str:
     return f"coalesce(old.{column}, 0L) + coalesce(new.{column}, 0L)"
-
-
-def _quoted(columns: Sequence[ColumnId]) -> list[str]:
-    return [f"`{column}`" for column in columns]

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.errors import problem_of
 from tautochrone.spark.session import scratch_session
 
@@ -35,8 +35,7 @@ class Scratch:
         for depth in range(1, len(namespace) + 1):
             part = namespace[:depth]
             if part not in self._namespaces:
-                quoted = ".".join(_quote(p) for p in (self.catalog, *part))
-                self.session.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted}")
+                self.session.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.catalog, *part)}")
                 self._namespaces.add(part)
 
     def create_table(self, name: TableName, schema: StructType, location: str | None = None) -> StructType:
@@ -77,7 +76,3 @@ class Scratch:
         jvm = self.session._jvm  # noqa: SLF001
         assert jvm is not None
         return jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
-
-
-def _quote(part: str) -> str:
-    return "`" + part.replace("`", "``") + "`"

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tautochrone.model.names import quoted
 from tautochrone.spark.jars import resolve
 from tautochrone.spark.java import find_java
 from tautochrone.spark.settings import CatalogSettings, SparkSettings
@@ -100,7 +101,7 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
 
 def use_database(session: SparkSession, catalog: str, database: str, *, create: bool) -> None:
     """Make `catalog.database` what unqualified names mean in this session."""
-    name = f"`{catalog}`.`{database}`"
+    name = quoted(catalog, database)
     if create:
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
     # Only by SQL: the catalog manager itself would configure a catalog from the active session.

@@ -28,7 +28,7 @@ from tautochrone.lake.iceberg.history import commits_between, moves_rows
 from tautochrone.lake.iceberg.jvm import Iceberg
 from tautochrone.lake.iceberg.tasks import planned
 from tautochrone.model.lake import RowChange
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import TableName, Version, quoted
 
 __all__ = ["rows_appended", "rows_changed"]
 
@@ -75,7 +75,7 @@ class _Frames:
         self._frames: list[DataFrame] = []
 
     def add(self, frame: DataFrame) -> None:
-        self._frames.append(frame.select(*map(_quoted, self._columns)))
+        self._frames.append(frame.select(*map(quoted, self._columns)))
 
     def union(self) -> DataFrame | None:
         return reduce(DataFrame.union, self._frames) if self._frames else None
@@ -234,7 +234,3 @@ def _at(frame: DataFrame, keys: Any) -> DataFrame:
     """The rows that are among `keys`, a Java list: one hash look-up a row however many there are."""
     key: Any = sql.concat(sql.col("_pos").cast("string"), sql.lit("@"), sql.col("_file"))
     return DataFrame(frame._jdf.filter(key._jc.isInCollection(keys)), frame.sparkSession)  # noqa: SLF001
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
