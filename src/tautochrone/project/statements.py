@@ -5,7 +5,7 @@ Nothing here analyses a query: tables need not exist when definitions are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -95,11 +95,6 @@ def _statement(chunk: Chunk, file: str, spark_parser: JavaObject) -> Statement:
     return _Reader(plan, chunk.text, location).read()
 
 
-def _items(seq: JavaObject) -> Iterator[JavaObject]:
-    for index in range(seq.size()):
-        yield seq.apply(index)
-
-
 def _option(option: JavaObject) -> str | None:
     return str(option.get()) if option.isDefined() else None
 
@@ -109,7 +104,7 @@ def _pair(pair: JavaObject) -> tuple[JavaObject, JavaObject]:
 
 
 def _strings(mapping: JavaObject) -> dict[str, str]:
-    pairs = (_pair(item) for item in _items(mapping.toSeq()))
+    pairs = (_pair(item) for item in items(mapping.toSeq()))
     return {str(key): str(value) for key, value in pairs}
 
 
@@ -145,7 +140,7 @@ class _Reader:
             case StatementKind.SET:
                 return self._set()
             case StatementKind.USE:
-                return self._make(StatementKind.USE, tuple(str(p) for p in _items(plan.namespace())))
+                return self._make(StatementKind.USE, tuple(str(p) for p in items(plan.namespace())))
             case StatementKind.USE_BOTH:
                 return self._make(StatementKind.USE, self._parts(plan.child()))
             case StatementKind.USE_CATALOG:
@@ -163,7 +158,7 @@ class _Reader:
     def _parts(self, node: JavaObject) -> tuple[str, ...]:
         identifier = node.nodeName() == "UnresolvedIdentifier"
         parts = node.nameParts() if identifier else node.multipartIdentifier()
-        return tuple(str(part) for part in _items(parts))
+        return tuple(str(part) for part in items(parts))
 
     def _table(self, kind: StatementKind) -> Statement:
         plan, spec = self._plan, self._plan.tableSpec()
@@ -197,7 +192,7 @@ class _Reader:
     def _transforms(self, transforms: JavaObject) -> tuple[tuple[str, ...], tuple[str, ...]]:
         partitions: list[str] = []
         clusters: list[str] = []
-        for transform in _items(transforms):
+        for transform in items(transforms):
             columns = [".".join(reference.fieldNames()) for reference in transform.references()]
             if transform.name() == "identity":
                 partitions += columns
@@ -218,7 +213,7 @@ class _Reader:
             location=self._location,
             name=name,
             comment=_option(plan.comment()),
-            view_columns=tuple(str(_pair(item)[0]) for item in _items(plan.userSpecifiedColumns())),
+            view_columns=tuple(str(_pair(item)[0]) for item in items(plan.userSpecifiedColumns())),
             properties=_strings(plan.properties()),
         )
 

@@ -1,18 +1,19 @@
-"""Small things that are done to Catalyst trees over Py4J: names of classes, sequences, rebuilding."""
+"""Small things that are done to Catalyst trees over Py4J: classes, sequences, walking, rebuilding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from py4j.java_gateway import JavaObject
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tautochrone.algebra.plan import ColumnId
 from tautochrone.spark.packages import packages_of
 
-__all__ = ["Catalyst", "items", "kind"]
+__all__ = ["Catalyst", "holds", "items", "kind", "nodes", "roots", "walk"]
 
 
 def items(seq: JavaObject) -> Iterator[JavaObject]:
@@ -24,6 +25,40 @@ def items(seq: JavaObject) -> Iterator[JavaObject]:
 def kind(node: JavaObject) -> str:
     """The simple name of a node's class."""
     return str(node.getClass().getSimpleName()).removesuffix("$")
+
+
+def walk(tree: JavaObject) -> Iterator[JavaObject]:
+    """Every node of a plan, or part of an expression, from the top. Subqueries are trees of their own."""
+    yield tree
+    for child in items(tree.children()):
+        yield from walk(child)
+
+
+def roots(plan: JavaObject) -> Iterator[JavaObject]:
+    """The plan and the plan of every subquery in its expressions, at any depth."""
+    yield plan
+    yield from items(plan.subqueriesAll())
+
+
+def nodes(plan: JavaObject) -> Iterator[JavaObject]:
+    """Every node, subqueries in expressions included."""
+    for root in roots(plan):
+        yield from walk(root)
+
+
+def holds(tree: JavaObject, pattern: str) -> bool:
+    """Whether something of one of Catalyst's `TreePattern`s is in a plan, its expressions included, or in an
+    expression. Catalyst keeps that as a bit: the tree is not walked."""
+    return bool(tree.treePatternBits().get(_number(pattern)))
+
+
+@cache
+def _number(pattern: str) -> int:
+    """A pattern's number in this Spark."""
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    assert context is not None
+    patterns = packages_of(context._jvm).org.apache.spark.sql.catalyst.trees.TreePattern  # noqa: SLF001
+    return int(getattr(patterns, pattern)().id())
 
 
 class Catalyst:
@@ -105,6 +140,15 @@ class Catalyst:
         """`attribute ASC NULLS FIRST`."""
         ascending, first = self.expression("Ascending$"), self.expression("NullsFirst$")
         return self.expression("SortOrder")(attribute, ascending, first, self._empty)
+
+    def cast(self, value: JavaObject, data_type: JavaObject, zone: JavaObject | None = None) -> JavaObject:
+        """`CAST(value AS data_type)`, for types that hold every value.
+
+        Args:
+            zone: Scala's `Option` of a time zone, for casts that need one.
+        """
+        mode = self.expression("EvalMode").LEGACY()
+        return self.expression("Cast")(value, data_type, self.none if zone is None else zone, mode)
 
     def literal(self, value: Any) -> JavaObject:
         """A literal of the type that the value has in Java."""

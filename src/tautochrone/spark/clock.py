@@ -6,23 +6,20 @@ Only *analysed* plans are looked at: the optimiser writes the machine's time int
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 
 from py4j.java_gateway import JavaObject
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.clock import NOW, today
 from tautochrone.model.names import TableName, Version
 from tautochrone.spark.callbacks import Rewrite, allow_callbacks
-from tautochrone.spark.catalyst import Catalyst, items, kind
+from tautochrone.spark.catalyst import Catalyst, holds, items, kind, roots, walk
 from tautochrone.spark.evaluate import dataframe_of_plan
-from tautochrone.spark.packages import packages_of
 from tautochrone.spark.scalars import SCALAR
 
-__all__ = ["CLOCK_FUNCTIONS", "clocks_of", "current_like", "day_of", "frozen", "row_of", "with_clocks"]
+__all__ = ["clocks_of", "current_like", "day_of", "frozen", "row_of", "with_clocks"]
 
-CLOCK_FUNCTIONS = {
+_FUNCTIONS = {
     "CurrentTimestamp": "current_timestamp()",
     "Now": "now()",
     "LocalTimestamp": "localtimestamp()",
@@ -34,51 +31,32 @@ CLOCK_FUNCTIONS = {
 def clocks_of(plan: JavaObject) -> Mapping[TableName, str]:
     """The clocks that a query reads, subqueries included, each with a function that asks for it."""
     found: dict[TableName, str] = {}
-    for root in (plan, *items(plan.subqueriesAll())):
-        if current_like(root):
-            _collect(root, found)
+    asking = (node for root in roots(plan) if current_like(root) for node in walk(root))
+    for node in asking:
+        for expression in items(node.expressions()):
+            for part in walk(expression):
+                clock = _clock_of(part)
+                if clock is not None:
+                    found.setdefault(clock, _FUNCTIONS[kind(part)])
     return found
-
-
-def _collect(node: JavaObject, found: dict[TableName, str]) -> None:
-    for expression in items(node.expressions()):
-        _collect_called(expression, found)
-    for child in items(node.children()):
-        _collect(child, found)
-
-
-def _collect_called(expression: JavaObject, found: dict[TableName, str]) -> None:
-    clock = _clock_of(expression)
-    if clock is not None:
-        found.setdefault(clock, CLOCK_FUNCTIONS[kind(expression)])
-    for child in items(expression.children()):
-        _collect_called(child, found)
 
 
 def current_like(plan: JavaObject) -> bool:
     """Whether a function of the time is in a plan or its expressions. The bit also covers
     current_database() and its kin, which a definition fixes."""
-    return bool(plan.treePatternBits().get(_pattern()))
-
-
-@cache
-def _pattern() -> int:
-    """The number of Catalyst's CURRENT_LIKE pattern in this Spark."""
-    context = SparkContext._active_spark_context  # noqa: SLF001
-    assert context is not None
-    return int(packages_of(context._jvm).org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE().id())  # noqa: SLF001
+    return holds(plan, "CURRENT_LIKE")
 
 
 def _clock_of(expression: JavaObject) -> TableName | None:
     name = kind(expression)
-    if name not in CLOCK_FUNCTIONS:
+    if name not in _FUNCTIONS:
         return None
     return today(str(expression.timeZoneId().get())) if name == "CurrentDate" else NOW
 
 
 def day_of(session: SparkSession, zone: str, micros: int) -> int:
     """The date in a time zone, in days since 1970, as Spark counts it."""
-    times = packages_of(session._jvm).org.apache.spark.sql.catalyst.util.DateTimeUtils  # noqa: SLF001
+    times = Catalyst(session).find("catalyst.util.DateTimeUtils")
     return int(times.microsToDays(micros, times.getZoneId(zone)))
 
 
@@ -141,10 +119,9 @@ def _as_asked(catalyst: Catalyst, function: JavaObject, at: JavaObject) -> JavaO
     """The time in the type of the function that asked for it."""
     if kind(function) != "LocalTimestamp":
         return at
-    mode = catalyst.expression("EvalMode").LEGACY()
-    return catalyst.expression("Cast")(at, function.dataType(), function.timeZoneId(), mode)
+    return catalyst.cast(at, function.dataType(), function.timeZoneId())
 
 
 def _type_of(catalyst: Catalyst, clock: TableName) -> JavaObject:
-    types = packages_of(catalyst.session._jvm).org.apache.spark.sql.types.DataTypes  # noqa: SLF001
+    types = catalyst.find("types.DataTypes")
     return types.TimestampType if clock == NOW else types.DateType

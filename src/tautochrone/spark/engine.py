@@ -208,8 +208,7 @@ class SparkEngine:
         wanted = self.columns.attribute(column).dataType()
         if attribute.dataType().sameType(wanted):
             return attribute
-        mode = self.catalyst.expression("EvalMode").LEGACY()
-        return self.catalyst.expression("Cast")(attribute, wanted, self.catalyst.none, mode)
+        return self.catalyst.cast(attribute, wanted)
 
     def _stored(self, node: Stored) -> JavaObject:
         plan = self.inputs.stored(node.of.number)._jdf.queryExecution().analyzed()  # noqa: SLF001

@@ -133,7 +133,7 @@ class Translator:
         self.attributes: dict[ColumnId, JavaObject] = {}
         self.obstacles = list(source.obstacles)
         self.chances: list[str] = []
-        self._nested = has_subquery(catalyst, source.plan)
+        self._nested = has_subquery(source.plan)
         self._groups = Groups(self)
         self._rules: dict[str, Callable[[JavaObject], Node]] = {
             "Project": self._project,
@@ -229,7 +229,7 @@ class Translator:
                 found[number] = self.attributes[column], node
             return found[number][0]
 
-        if not (self._nested and has_subquery(self.catalyst, handle)):
+        if not (self._nested and has_subquery(handle)):
             return handle, []
         rebuilt = self.catalyst.rebuilt(handle, replace)
         self.refuse_subqueries("a condition or a result", [rebuilt])
@@ -237,7 +237,7 @@ class Translator:
 
     def refuse_subqueries(self, name: str, expressions: list[JavaObject]) -> None:
         """Their plans are over leaves without rows: nobody may ever evaluate them."""
-        if self._nested and any(has_subquery(self.catalyst, expression) for expression in expressions):
+        if self._nested and any(has_subquery(expression) for expression in expressions):
             self.obstacles.append(f"a subquery in {name} has no rule")
 
     # -- row by row -------------------------------------------------------------------------------

@@ -6,13 +6,14 @@ Every call into the JVM costs about 0.2 ms, so questions that Catalyst can answe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.definitions import FlowInputs
 from tautochrone.model.names import TableName
+from tautochrone.spark.catalyst import items, kind, nodes, roots, walk
 from tautochrone.spark.clock import clocks_of, current_like
 from tautochrone.spark.evaluate import dataframe_of_plan, sequence
 
@@ -24,7 +25,6 @@ __all__ = [
     "inputs_of",
     "lake_table",
     "linearity",
-    "nodes",
     "stateful_node",
     "substitute_leaves",
     "views_of",
@@ -51,9 +51,9 @@ _STATEFUL = frozenset(
         "TransformWithStateInPySpark", "GlobalLimit", "Limit",
     }
 )  # fmt: skip
-_OTHERS = {
-    "CurrentTime": "current_time()", "CurrentUser": "current_user()",
-}  # fmt: skip
+_PER_QUERY = {"CurrentTime": "current_time()", "CurrentUser": "current_user()"}
+"""The same all through one query, so Catalyst holds them for deterministic; not so in the next query."""
+
 _SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery"})
 _RANDOM = {
     "Rand": "rand()", "Randn": "randn()", "Uuid": "uuid()", "Shuffle": "shuffle()",
@@ -66,33 +66,6 @@ _NOT_STREAMING = False
 def analysed(frame: DataFrame) -> JavaObject:
     """The analysed logical plan."""
     return frame._jdf.queryExecution().analyzed()  # noqa: SLF001
-
-
-def _items(seq: JavaObject) -> Iterator[JavaObject]:
-    for index in range(seq.size()):
-        yield seq.apply(index)
-
-
-def _kind(node: JavaObject) -> str:
-    return str(node.getClass().getSimpleName()).removesuffix("$")
-
-
-def _roots(plan: JavaObject) -> Iterator[JavaObject]:
-    """The plan and the plan of every subquery in its expressions, at any depth."""
-    yield plan
-    yield from _items(plan.subqueriesAll())
-
-
-def _walk(node: JavaObject) -> Iterator[JavaObject]:
-    yield node
-    for child in _items(node.children()):
-        yield from _walk(child)
-
-
-def nodes(plan: JavaObject) -> Iterator[JavaObject]:
-    """Every node, subqueries in expressions included."""
-    for root in _roots(plan):
-        yield from _walk(root)
 
 
 def _table(relation: JavaObject) -> TableName | None:
@@ -116,19 +89,19 @@ def inputs_of(plan: JavaObject, catalog: str) -> FlowInputs:
     stream: set[TableName] = set()
     unversioned: dict[str, None] = {}
     external = False
-    for root in _roots(plan):
-        for leaf in _items(root.collectLeaves()):
-            kind = _kind(leaf)
-            if kind in ("StreamingRelationV2", "StreamingRelation", "StreamingDataSourceV2Relation"):
-                name = None if kind == "StreamingRelation" else lake_table(leaf, catalog)
+    for root in roots(plan):
+        for leaf in items(root.collectLeaves()):
+            what = kind(leaf)
+            if what in ("StreamingRelationV2", "StreamingRelation", "StreamingDataSourceV2Relation"):
+                name = None if what == "StreamingRelation" else lake_table(leaf, catalog)
                 if name is None:
                     external = True
                 else:
                     stream.add(name)
-            elif kind == "DataSourceV2Relation" and (name := lake_table(leaf, catalog)) is not None:
+            elif what == "DataSourceV2Relation" and (name := lake_table(leaf, catalog)) is not None:
                 batch.add(name)
-            elif kind not in ("CTERelationRef", "OuterReference", *_CONSTANT):
-                unversioned[_describe(leaf, kind)] = None
+            elif what not in ("CTERelationRef", "OuterReference", *_CONSTANT):
+                unversioned[_describe(leaf)] = None
     # A stream has a time of its own: that of its batch.
     clocks = frozenset[TableName]() if plan.isStreaming() else frozenset(clocks_of(plan))
     return FlowInputs(frozenset(batch), frozenset(stream), external, tuple(unversioned), clocks)
@@ -136,26 +109,27 @@ def inputs_of(plan: JavaObject, catalog: str) -> FlowInputs:
 
 def constants_of(plan: JavaObject) -> list[str]:
     """What the plan's literal relations hold: they are part of the definition, not inputs."""
-    leaves = [leaf for root in _roots(plan) for leaf in _items(root.collectLeaves())]
+    leaves = [leaf for root in roots(plan) for leaf in items(root.collectLeaves())]
     found = []
     for leaf in leaves:
-        kind = _kind(leaf)
-        if kind == "Range":
+        what = kind(leaf)
+        if what == "Range":
             found.append(f"range {leaf.start()} {leaf.end()} {leaf.step()}")
-        elif kind == "LocalRelation":
+        elif what == "LocalRelation":
             # Rows hash by content, so the same in every process.
             found.append(f"rows {leaf.data().size()} {leaf.data().hashCode()}")
     return found
 
 
-def _describe(leaf: JavaObject, kind: str) -> str:
-    if kind == "DataSourceV2Relation":
+def _describe(leaf: JavaObject) -> str:
+    what = kind(leaf)
+    if what == "DataSourceV2Relation":
         return str(_table(leaf) or leaf.table().name())
-    if kind == "LogicalRelation":
+    if what == "LogicalRelation":
         relation = leaf.relation()
-        if _kind(relation) == "HadoopFsRelation":
+        if kind(relation) == "HadoopFsRelation":
             form = str(relation.fileFormat().toString()).lower()
-            paths = ",".join(str(path) for path in _items(relation.location().rootPaths()))
+            paths = ",".join(str(path) for path in items(relation.location().rootPaths()))
             return f"{form}:{paths.replace('file:', '', 1)}"
         return str(relation.toString())
     return "local data"
@@ -163,7 +137,7 @@ def _describe(leaf: JavaObject, kind: str) -> str:
 
 def views_of(plan: JavaObject) -> frozenset[str]:
     """Names of the temporary views that an analysed plan went through."""
-    found = (node.desc().identifier().table() for node in nodes(plan) if _kind(node) == "View")
+    found = (node.desc().identifier().table() for node in nodes(plan) if kind(node) == "View")
     return frozenset(str(name) for name in found)
 
 
@@ -172,10 +146,10 @@ def stateful_node(plan: JavaObject) -> str | None:
     for node in nodes(plan):
         if not node.isStreaming():
             continue
-        kind = _kind(node)
-        if kind in _STATEFUL:
-            return kind
-        if kind == "Join" and node.left().isStreaming() and node.right().isStreaming():
+        what = kind(node)
+        if what in _STATEFUL:
+            return what
+        if what == "Join" and node.left().isStreaming() and node.right().isStreaming():
             return "stream-stream Join"
     return None
 
@@ -186,13 +160,13 @@ def linearity(plan: JavaObject, catalog: str) -> tuple[bool, str]:
         return False, "the query is a stream"
     if plan.subqueriesAll().size() > 0:
         return False, "subquery in an expression"
-    for node in _walk(plan):
-        kind = _kind(node)
-        if kind not in _LINEAR:
+    for node in walk(plan):
+        what = kind(node)
+        if what not in _LINEAR:
             local = node.children().size() == 0
-            return False, f"{_describe(node, kind)} is no lake table" if local else kind
-        if kind == "DataSourceV2Relation" and lake_table(node, catalog) is None:
-            return False, f"{_describe(node, kind)} is no lake table"
+            return False, f"{_describe(node)} is no lake table" if local else what
+        if what == "DataSourceV2Relation" and lake_table(node, catalog) is None:
+            return False, f"{_describe(node)} is no lake table"
     for function in clocks_of(plan).values():
         return False, f"{function} is another one at each checkpoint"
     return determinism(plan)
@@ -200,12 +174,12 @@ def linearity(plan: JavaObject, catalog: str) -> tuple[bool, str]:
 
 def determinism(plan: JavaObject) -> tuple[bool, str]:
     """Would the query give the same rows again at the same time? With the function that would not."""
-    roots = list(_roots(plan))
-    if all(root.deterministic() for root in roots) and not any(current_like(root) for root in roots):
+    plans = list(roots(plan))
+    if all(root.deterministic() for root in plans) and not any(current_like(root) for root in plans):
         return True, ""
-    for root in roots:
-        for node in _walk(root):
-            for expression in _items(node.expressions()):
+    for root in plans:
+        for node in walk(root):
+            for expression in items(node.expressions()):
                 found = _uncertain(expression)
                 if found:
                     return False, found
@@ -213,22 +187,22 @@ def determinism(plan: JavaObject) -> tuple[bool, str]:
 
 
 def _uncertain(expression: JavaObject) -> str:
-    kind = _kind(expression)
-    if kind in _OTHERS:
-        return _OTHERS[kind]
-    if kind in _SUBQUERIES:  # their plans are walked on their own
+    what = kind(expression)
+    if what in _PER_QUERY:
+        return _PER_QUERY[what]
+    if what in _SUBQUERIES:  # their plans are walked on their own
         return ""
-    for child in _items(expression.children()):
+    for child in items(expression.children()):
         found = _uncertain(child)
         if found:
             return found
     if expression.deterministic():
         return ""
-    if kind in _RANDOM:
-        return _RANDOM[kind]
-    if kind in ("PythonUDF", "ScalaUDF", "PythonUDAF"):
+    if what in _RANDOM:
+        return _RANDOM[what]
+    if what in ("PythonUDF", "ScalaUDF", "PythonUDAF"):
         return f"{expression.name()} (a user function)"
-    return f"{expression.prettyName()}()" if kind != "Alias" else ""
+    return f"{expression.prettyName()}()" if what != "Alias" else ""
 
 
 def substitute_leaves(
@@ -252,7 +226,7 @@ def substitute_leaves(
 
     def leaf(node: JavaObject) -> JavaObject:
         nonlocal count
-        if _kind(node) != "DataSourceV2Relation" or (name := lake_table(node, catalog)) is None:
+        if kind(node) != "DataSourceV2Relation" or (name := lake_table(node, catalog)) is None:
             return node
         options = replacement(name, count)
         count += 1
@@ -276,6 +250,6 @@ def substitute_leaves(
         children = node.children()
         if children.size() == 0:
             return leaf(node)
-        return node.withNewChildren(sequence(session, [copy(child) for child in _items(children)]))
+        return node.withNewChildren(sequence(session, [copy(child) for child in items(children)]))
 
     return dataframe_of_plan(session, copy(analysed(frame)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from py4j.java_gateway import JavaObject
 
 from tautochrone.spark.callbacks import Rewrite
-from tautochrone.spark.catalyst import Catalyst, items, kind
+from tautochrone.spark.catalyst import Catalyst, holds, items, kind
 
 __all__ = ["SCALAR", "beside_rows", "has_subquery"]
 
@@ -18,25 +18,20 @@ SCALAR = "ScalarSubquery"
 
 def beside_rows(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     """The plan with scalar subqueries in filters, and in results of aggregates, only."""
-    if not _holds(catalyst, plan, "SCALAR_SUBQUERY"):
+    if not holds(plan, "SCALAR_SUBQUERY"):
         return plan
     return plan.transformUpWithSubqueries(Rewrite(lambda node: _moved(catalyst, node)))
 
 
-def has_subquery(catalyst: Catalyst, plan: JavaObject) -> bool:
+def has_subquery(plan: JavaObject) -> bool:
     """Whether an expression holds a plan of its own, anywhere in a plan or in an expression."""
-    return _holds(catalyst, plan, "PLAN_EXPRESSION")
-
-
-def _holds(catalyst: Catalyst, tree: JavaObject, pattern: str) -> bool:
-    number = getattr(catalyst.find("catalyst.trees.TreePattern"), pattern)().id()
-    return bool(tree.treePatternBits().get(number))
+    return holds(plan, "PLAN_EXPRESSION")
 
 
 def _moved(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     if kind(node) == "Filter" or node.children().isEmpty():
         return node
-    if not any(_holds(catalyst, expression, "SCALAR_SUBQUERY") for expression in items(node.expressions())):
+    if not any(holds(expression, "SCALAR_SUBQUERY") for expression in items(node.expressions())):
         return node
     beside = _Beside(catalyst)
     if kind(node) == "Aggregate":
