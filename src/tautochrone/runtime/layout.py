@@ -22,8 +22,7 @@ RUN = "run"
 _FORMAT = 1
 """To be raised when what was stored before would be misread: then every state is built anew."""
 
-# A table forgets a collation: keys that are equal in it would be several.
-_NOT_STORED = ("interval", "void", "map", "variant", "collate")
+_NOT_STORED = ("interval", "void", "map", "variant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +73,8 @@ def _stateful(plan: Node) -> list[Aggregate | Top]:
 
 
 def _layout(view: View, node: Aggregate | Top) -> StateLayout | None:
-    found = [view.attributes[column].dataType() for column in node.state_columns]
-    types = [json.loads(of_column.json()) for of_column in found]
-    texts = [str(of_column.simpleString()) for of_column in found]
+    types = [json.loads(view.attributes[column].dataType().json()) for column in node.state_columns]
+    texts = [json.dumps(of_column) for of_column in types]
     if any(word in text for text in texts for word in _NOT_STORED):
         return None
     keys: tuple[str, ...] = ()

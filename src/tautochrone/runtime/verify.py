@@ -62,25 +62,11 @@ def verify(
             continue
         at = newest.get(view) if number is None else CheckpointNumber(number)
         if at is None:
-            yield Verdict(
-                dataset=view,
-                checkpoint=None,
-                equal=None,
-                missing=0,
-                unexpected=0,
-                reason="it was never built",
-            )
+            yield _unknown(view, None, "it was never built")
             continue
         (flow,) = graph.flows_of(view)
         if not flow.deterministic:
-            yield Verdict(
-                dataset=view,
-                checkpoint=at,
-                equal=None,
-                missing=0,
-                unexpected=0,
-                reason=f"its query is not deterministic: {flow.deterministic_reason}",
-            )
+            yield _unknown(view, at, f"its query is not deterministic: {flow.deterministic_reason}")
             continue
         versions = store.versions_at(at)
         if view not in versions:
@@ -89,14 +75,8 @@ def verify(
             )
         untold = sorted(flow.inputs.clocks - versions.keys())
         if untold:
-            yield Verdict(
-                dataset=view,
-                checkpoint=at,
-                equal=None,
-                missing=0,
-                unexpected=0,
-                reason=f"checkpoint {at} does not tell {spoken(untold[0])}, which its query asks for",
-            )
+            reason = f"checkpoint {at} does not tell {spoken(untold[0])}, which its query asks for"
+            yield _unknown(view, at, reason)
             continue
         settings = sorted(flow.flow.conf.items())
         key = (at, *settings)
@@ -121,6 +101,10 @@ def verify(
             unexpected=unexpected,
             reason=f"its query has several right answers: {'; '.join(several)}" if several else None,
         )
+
+
+def _unknown(view: TableName, at: CheckpointNumber | None, reason: str) -> Verdict:
+    return Verdict(dataset=view, checkpoint=at, equal=None, missing=0, unexpected=0, reason=reason)
 
 
 def _chances(graph: Graph, flow: ResolvedFlow, catalog: str) -> Sequence[str]:
