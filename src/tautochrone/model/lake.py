@@ -210,13 +210,13 @@ class ReadableTable(Protocol):
     def read(self, session: Any, version: Version) -> Rows:
         """All rows at a version, as a DataFrame of `session`."""
 
-    def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
-        """Spark read options that show only the rows appended between two versions; only valid when
-        the change between them is `APPEND`."""
-
 
 class LakeTable(ReadableTable, Protocol):
     """One table of one format. See the module docstring for the order of calls."""
+
+    def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
+        """Spark read options that show only the rows appended between two versions; only valid when
+        the change between them is `APPEND`."""
 
     def fork(self) -> Fork:
         """Read the table's metadata once, fresh from the catalog."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +40,3 @@ class ClockTable:
 
     def read(self, session: SparkSession, version: Version) -> DataFrame:
         return row_of(session, self.name, version)
-
-    def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
-        raise NotImplementedError("a clock never gets rows added")

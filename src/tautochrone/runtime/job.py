@@ -114,15 +114,21 @@ class Job:
             **fields,  # type: ignore[arg-type]
         )
 
-    def input_table(self, name: TableName) -> ReadableTable:
-        """A table of the job's own, or somebody else's, fresh from the catalog, or a clock.
+    def lake_table(self, name: TableName) -> LakeTable:
+        """A table of the job's own, or somebody else's, fresh from the catalog.
 
         Raises:
             TableMissingError: it is not there.
         """
-        if is_clock(name):
-            return ClockTable(name, self.base)
         return self.tables.get(name) or self.lake.load(name)
+
+    def input_table(self, name: TableName) -> ReadableTable:
+        """What a view reads under a name: a clock, or a lake table as `lake_table` finds it.
+
+        Raises:
+            TableMissingError: it is not there.
+        """
+        return ClockTable(name, self.base) if is_clock(name) else self.lake_table(name)
 
     def flows(self, table: TableName) -> tuple[ResolvedFlow, ...]:
         return self.graph.flows_of(table)

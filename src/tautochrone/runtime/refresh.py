@@ -116,7 +116,7 @@ class _Worker:
         def delta(name: TableName, _occurrence: int) -> Mapping[str, str] | None:
             if name not in choice.ranges:
                 return None
-            source = self.job.input_table(name)
+            source = self.job.lake_table(name)
             return source.read_options(*choice.ranges[name])
 
         rows = substitute_leaves(self.session, self._query(), delta, self.table.name.catalog)

@@ -251,7 +251,7 @@ class Target:
     def _require_appends(self, table: TableName, name: TableName, old: Version | None, new: Version) -> None:
         if old is None:
             return
-        source = self._job.input_table(name)
+        source = self._job.lake_table(name)
         change = source.change_between(old, new)
         if change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN):
             raise RefreshError(
