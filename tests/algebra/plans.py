@@ -20,7 +20,6 @@ from tautochrone.algebra.plan import (
     JoinKind,
     Key,
     Node,
-    Other,
     Project,
     Rename,
     ScalarFilter,
@@ -66,12 +65,11 @@ class Queries(Scalars):
             (self.extend, 2),
             (self.join, 12),
             (self.chain, 4),
-            (self.aggregate, 9),
+            (self.aggregate, 10),
             (self.distinct, 2),
             (self.window, 3),
             (self.top, 3),
             (self.scalar_filter, 3),
-            (self.other, 1),
         ]
         return self.tape.weighed(makers)(budget - 1)
 
@@ -259,7 +257,7 @@ class Queries(Scalars):
     def call(self, child: Node, kind: CallKind | None = None) -> Call:
         kind = kind or self.tape.choose(list(CallKind))
         floats = self.of(child, FLOAT)
-        inexact = bool(floats) and self.tape.chance(40)
+        inexact = bool(floats) and self.tape.chance(50)
         argument = self.number(child.columns)
         if inexact:
             column = self.tape.choose(floats)
@@ -309,17 +307,6 @@ class Queries(Scalars):
         )
         self.stateful.append(made)
         return made
-
-    def other(self, budget: int) -> Node:
-        child = self.query(budget)
-        made = self.column(INT)
-
-        def numbered(rows: Sequence[Row]) -> list[dict[ColumnId, Any]]:
-            return [{**row, made: len(rows)} for row in rows]
-
-        return Other(
-            columns=(*child.columns, made), inputs=(child,), handle=numbered, reason="counts all rows"
-        )
 
 
 def _constant(value: int) -> Expression:

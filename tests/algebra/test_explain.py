@@ -63,7 +63,7 @@ def test_only_what_is_kept_is_called_state() -> None:
 
 
 def test_what_has_no_rule_is_diff_and_what_is_below_is_still_told() -> None:
-    odd = Other(columns=(A, X), inputs=(ORDERS,), handle=None, reason="Sample has no rule")
+    odd = Other(columns=(A, X), inputs=(ORDERS,), reason="Sample has no rule")
     whole = Union(columns=(A, X), inputs=(odd, Constant(columns=(A, X), handle=None)))
     found = explained(whole, RULES)
     assert [(part.node, part.mode) for part in found] == [
@@ -74,7 +74,7 @@ def test_what_has_no_rule_is_diff_and_what_is_below_is_still_told() -> None:
     ]
     assert found[1].refresh == NodeRefresh(node="other", mode=RefreshMode.DIFF, reason="Sample has no rule")
     assert found[2].refresh is None
-    assert explain(odd, {}) == ["other - diff: it has no rule", "  scan lake.db.orders"]
+    assert explain(odd, RULES) == ["other - diff: Sample has no rule", "  scan lake.db.orders"]
 
 
 def test_long_texts_are_cut() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tautochrone.algebra.delta import Rule
-from tautochrone.algebra.plan import Aggregate, Constant, Filter, Join, Node, ScalarFilter, Scan, Top
+from tautochrone.algebra.plan import Aggregate, Constant, Filter, Join, Node, Other, ScalarFilter, Scan, Top
 from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
 __all__ = ["Explained", "explain", "explained"]
@@ -74,8 +74,9 @@ def explained(plan: Node, rules: Mapping[type[Node], Rule], depth: int = 0) -> l
 def _mode(node: Node, rules: Mapping[type[Node], Rule]) -> tuple[RefreshMode | None, str]:
     if isinstance(node, (Scan, Constant)):
         return None, ""
-    rule = rules.get(type(node))
-    return (RefreshMode.DIFF, "it has no rule") if rule is None else rule.mode(node)
+    if isinstance(node, Other):
+        return RefreshMode.DIFF, node.reason
+    return rules[type(node)].mode(node)
 
 
 def _state(node: Node) -> int:

@@ -240,10 +240,10 @@ class ScalarFilter(Unary):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Other(Node):
-    """An operator without a rule; `reason` says which."""
+    """An operator without a rule; `reason` says which. Nobody computes a plan that holds one: the query is
+    compared as a whole. It is there to tell people why, and how what is below it would be followed."""
 
     inputs: tuple[Node, ...]
-    handle: Any
     reason: str
 
     @property

@@ -90,7 +90,7 @@ def _unplanned(frame: DataFrame, reason: str) -> View:
     handle = analysed(frame)
     catalyst = Catalyst(frame.sparkSession)
     attributes = {catalyst.id_of(attribute): attribute for attribute in items(handle.output())}
-    plan = Other(columns=tuple(attributes), inputs=(), handle=handle, reason=reason)
+    plan = Other(columns=tuple(attributes), inputs=(), reason=reason)
     return View(plan=plan, attributes=attributes, obstacles=(reason,))
 
 
@@ -188,7 +188,7 @@ class Translator:
         children = tuple(self.node(child) for child in items(plan.children()))
         # One reason is enough: parts of an operator that has no rule have none either.
         self.obstacles = [*before, reason if children else f"{kind(plan)} has no versions"]
-        return Other(columns=self.meet_all(plan.output()), inputs=children, handle=plan, reason=reason)
+        return Other(columns=self.meet_all(plan.output()), inputs=children, reason=reason)
 
     def computed(self, child: Node, expressions: list[JavaObject]) -> tuple[Node, list[ColumnId]]:
         """The child with a column for each expression; attributes are columns already."""

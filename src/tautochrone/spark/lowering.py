@@ -33,7 +33,6 @@ from tautochrone.algebra.plan import (
     MergeGroups,
     MergeTop,
     Node,
-    Other,
     Pad,
     Project,
     Rename,
@@ -129,8 +128,7 @@ class Lowering:
             Expand: self._expand,
             Union: self._union,
             Join: self._join,
-            Window: self._opaque,
-            Other: self._opaque,
+            Window: self._window,
             ScalarFilter: self._scalar_filter,
             Pad: self._pad,
             Weigh: self._weigh,
@@ -316,9 +314,8 @@ class Lowering:
             return self.join_type("LeftOuter")
         return self.join_type(names[node.kind])
 
-    def _opaque(self, node: Window | Other) -> JavaObject:
-        plans = [self.gathered(child) for child in node.children]
-        made = node.handle.withNewChildren(self.catalyst.seq(plans)) if plans else node.handle
+    def _window(self, node: Window) -> JavaObject:
+        made = node.handle.withNewChildren(self.catalyst.seq([self.gathered(node.child)]))
         return self.selected(made, node.columns)
 
     def _scalar_filter(self, node: ScalarFilter) -> JavaObject:

@@ -24,7 +24,6 @@ from tautochrone.algebra.plan import (
     MergeGroups,
     MergeTop,
     Node,
-    Other,
     Pad,
     Project,
     Rename,
@@ -140,11 +139,6 @@ def _scalar_filter(node: ScalarFilter) -> None:
     _gives(node, node.child.columns)
 
 
-def _other(node: Other) -> None:
-    for child in node.inputs:
-        _signed(node, child, False)
-
-
 def _weigh(node: Weigh) -> None:
     _signed(node, node.child, False)
     _gives(node, node.child.columns, [WEIGHT])
@@ -226,7 +220,6 @@ _CHECKS: dict[type[Node], Callable[..., None]] = {
     Window: _window,
     Top: _top,
     ScalarFilter: _scalar_filter,
-    Other: _other,
     Weigh: _weigh,
     Consolidate: _same_signed,
     Select: _select,

@@ -12,7 +12,6 @@ from tautochrone.algebra.plan import (
     Filter,
     Join,
     Node,
-    Other,
     Project,
     Rename,
     ScalarFilter,
@@ -26,7 +25,6 @@ from tautochrone.algebra.rules.expand import ExpandRule
 from tautochrone.algebra.rules.extend import ExtendRule
 from tautochrone.algebra.rules.filter import FilterRule
 from tautochrone.algebra.rules.join import JoinRule
-from tautochrone.algebra.rules.other import OtherRule
 from tautochrone.algebra.rules.project import ProjectRule, RenameRule, SelectRule
 from tautochrone.algebra.rules.scalar import ScalarFilterRule
 from tautochrone.algebra.rules.top import TopRule
@@ -48,5 +46,4 @@ RULES: Mapping[type[Node], Rule] = {
     Window: WindowRule(),
     Top: TopRule(),
     ScalarFilter: ScalarFilterRule(),
-    Other: OtherRule(),
 }

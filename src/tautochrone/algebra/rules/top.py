@@ -22,7 +22,6 @@ from tautochrone.algebra.plan import (
     Weigh,
     Where,
 )
-from tautochrone.algebra.rules.other import OtherRule
 from tautochrone.model.refresh import RefreshMode
 
 __all__ = ["TopRule", "top_state_of"]
@@ -37,7 +36,7 @@ class TopRule:
     def change(self, node: Top, at: Differentiator) -> Change:
         if node.number not in at.states:
             at.note(node, "its rows cannot be kept: computed as a whole and compared", RefreshMode.DIFF)
-            return OtherRule().change(node, at)  # type: ignore[arg-type]
+            return _compared(node, at)
         child = at.kept(node.child)
         if child.plan is None:
             return child
@@ -70,6 +69,14 @@ def top_state_of(node: Top, rows: Node) -> Node:
     nothing = Kept(columns=node.state_columns, handle=None, rows=0)
     weighed = Weigh(columns=signed(rows.columns), child=rows)
     return MergeTop(columns=node.state_columns, stored=nothing, change=weighed, of=node)
+
+
+def _compared(node: Top, at: Differentiator) -> Change:
+    """Δ = f(X₁) - f(X₀)."""
+    columns = signed(node.columns)
+    after = Weigh(columns=columns, child=at.new(node), sign=1)
+    before = Weigh(columns=columns, child=at.old(node), sign=-1)
+    return Change(Union(columns=columns, inputs=(after, before)), grows=False)
 
 
 def _complete(node: Top, merged: Kept, at: Differentiator) -> bool:
