@@ -24,7 +24,7 @@ class DatasetEntry:
     """One dataset of a job as the topology records it.
 
     `kind` is a `DatasetKind` value, `definition` the fingerprint of the definition, `inputs` the
-    tables that its flows read (datasets and outsiders' tables).
+    tables and clocks that its flows read (datasets, outsiders' tables, `model.clock`).
     """
 
     name: TableName
@@ -35,7 +35,7 @@ class DatasetEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """Who reads what, around one table: direct neighbours, and everything behind them."""
+    """Who reads what, around one table: direct neighbours, and everything behind them, clocks included."""
 
     table: TableName
     inputs: frozenset[TableName]

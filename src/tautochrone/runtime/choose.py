@@ -202,7 +202,8 @@ def not_incremental(table: TableName, reason: str, location: str) -> RefreshErro
 
 def _change(job: Job, name: TableName, old: Version | None, new: Version) -> TableChange:
     if old is None:
-        return TableChange(kind=ChangeKind.UNKNOWN, reason=f"{name} is a new input")
+        new_input = spoken(name) if is_clock(name) else name
+        return TableChange(kind=ChangeKind.UNKNOWN, reason=f"{new_input} is a new input")
     if old == new:
         return TableChange(kind=ChangeKind.NONE, reason="")
     table = job.input_table(name)

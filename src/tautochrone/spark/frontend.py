@@ -71,7 +71,7 @@ class View:
 
     @property
     def tables(self) -> frozenset[TableName]:
-        """The lake tables that the plan reads."""
+        """The lake tables and clocks that the plan reads."""
         return frozenset(node.table for node in walk(self.plan) if isinstance(node, Scan))
 
 

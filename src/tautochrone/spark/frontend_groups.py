@@ -174,7 +174,7 @@ class Groups:
         return rows, plain
 
     def _over(self, function: JavaObject, values: list[JavaObject]) -> JavaObject:
-        """A DISTINCT function over columns instead of its `_values`."""
+        """A DISTINCT function over columns instead of its `values_of`."""
         catalyst = self._translator.catalyst
         left = iter(values)
 
