@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore
 from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.clock import NOW, today
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 
@@ -20,6 +22,15 @@ ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
 def store(tmp_path: Path) -> Iterator[MetaStore]:
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
         yield opened
+
+
+def timed(version: str, checkpoint: int, **clocks: str) -> LakeVersion:
+    """Of a view that also asks for the time, or for the date in Tokyo."""
+    found = made(version, checkpoint, root="r1")
+    assert found.note is not None
+    names = {"now": str(NOW), "today": str(today("Asia/Tokyo"))}
+    inputs = {**found.note.inputs, **{names[clock]: at for clock, at in clocks.items()}}
+    return replace(found, note=replace(found.note, inputs=inputs))
 
 
 def made(version: str, checkpoint: int | None = None, fence: int = 3, **inputs: str) -> LakeVersion:
@@ -89,6 +100,18 @@ def test_a_note_without_rows_tells_that_nothing_changed(store: MetaStore) -> Non
     }
     assert store.rebuild(lake) == (5, 6)
     assert store.versions_at(6) == {ROOT: "r2", A: "a2", B: "b1"}
+
+
+def test_a_view_whose_rows_stayed_keeps_an_older_time(store: MetaStore) -> None:
+    lake = {
+        A: [timed("a1", 5, now="900", today="20254"), timed("a2", 6, now="1000", today="20255")],
+        # At 6 nothing of it changed, so no commit tells its time there. As text 900 would be the newer one.
+        B: [timed("b1", 5, now="900")],
+    }
+    assert store.rebuild(lake) == (5, 6)
+    assert store.versions_at(5)[NOW] == "900"
+    assert store.versions_at(6) == {ROOT: "r1", A: "a2", B: "b1", NOW: "1000", today("Asia/Tokyo"): "20255"}
+    assert store.resolve().versions == {ROOT: "r1", A: "a2", B: "b1"}
 
 
 def test_a_lake_without_anything_of_ours(store: MetaStore) -> None:

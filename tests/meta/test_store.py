@@ -14,6 +14,7 @@ from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.database import HEAD
 from tautochrone.meta.tables import metadata
 from tautochrone.model.checkpoint import CheckpointState, Consistency
+from tautochrone.model.clock import NOW, today
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
@@ -372,3 +373,20 @@ def test_outsiders_tables_are_left_out_or_pinned_to_the_cut(store: MetaStore) ->
     store.publish("job", fence, number, 1)
     assert store.resolve(tables=[unknown, known]).versions == {known: v("k")}
     assert store.checkpoint(number).roots == {ROOT: v("r"), known: v("k")}
+
+
+@pytest.mark.parametrize("consistency", list(Consistency))
+def test_clocks_are_no_tables_of_the_lake(store: MetaStore, consistency: Consistency) -> None:
+    clocks = {NOW: v(1_750_000_000_000_000), today("Asia/Tokyo"): v(20_254)}
+    inputs = frozenset({ROOT, *clocks})
+    store.start_run("shop", "job", (TOPOLOGY[0], DatasetEntry(VIEW, "materialized view", "b", inputs)))
+    fence = store.take_over("job", at_least=Fence(0))
+    store.report("job", fence, {ROOT: v("r1")})
+    number = store.open_checkpoint("job", fence, {ROOT: v("r1"), **clocks}, 10).number
+    store.record_version("job", fence, number, VIEW, v("v1"), FULL)
+    store.publish("job", fence, number, 15)
+    lake = {ROOT: v("r1"), VIEW: v("v1")}
+    assert store.versions_at(number) == {**lake, **clocks}
+    assert store.resolve(consistency=consistency).versions == lake
+    # The reader's pin holds all that the checkpoint names, the lake keeps what lies in it.
+    assert store.retained_versions() == {name: frozenset({version}) for name, version in lake.items()}

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.runtime.cut import take_cut
 from tautochrone.runtime.run import Run
 from tautochrone.runtime.selection import select
+from tautochrone.runtime.takeover import take_over
 from tautochrone.testing.harness import Happened, Pipeline
 
 pytestmark = pytest.mark.spark
@@ -33,6 +35,11 @@ FROM src.events GROUP BY datediff(current_date(), CAST(at AS DATE));
 CREATE MATERIALIZED VIEW computed TBLPROPERTIES ('tautochrone.refresh-policy' = 'full') AS
 SELECT id, current_date() AS day FROM src.events;
 """
+
+TIMELESS = "CREATE MATERIALIZED VIEW recent AS SELECT id, at FROM src.events;"
+TIMED = (
+    "CREATE MATERIALIZED VIEW recent AS SELECT id, at FROM src.events WHERE at > now() - INTERVAL 2 HOURS;"
+)
 
 
 class Clocked:
@@ -115,3 +122,27 @@ def test_an_older_checkpoint_keeps_its_time(clocked: Clocked) -> None:
     clocked.run()
     verdicts = clocked.pipeline.verify(1)
     assert {verdict.equal for verdict in verdicts} == {True}
+
+
+def test_what_was_cut_before_the_query_asked_for_the_time_has_none(clocked: Clocked) -> None:
+    clocked.pipeline.write("definitions/views.sql", TIMELESS)
+    clocked.event(1, 1)
+    clocked.run()
+    with clocked.pipeline.opened() as (job, _):
+        # As a process leaves it that dies right after its cut.
+        take_over(job)
+        cut = take_cut(job)
+        left = job.journal.open(cut.roots, cut.micros // 1000)
+    clocked.pipeline.write("definitions/views.sql", TIMED)
+
+    with clocked.pipeline.opened():
+        (before,) = clocked.pipeline.verify(1)
+    assert before.equal is None
+    assert before.reason == "checkpoint 1 does not tell the time, which its query asks for"
+
+    happened = clocked.run()
+    (aborted,) = happened.of("checkpoint_aborted")
+    assert aborted["checkpoint"] == left.number
+    assert aborted["reason"].startswith("its cut has no version of tautochrone.clock.now")
+    assert happened.checkpoints == [left.number + 1]
+    assert [verdict.equal for verdict in clocked.pipeline.verify()] == [True]

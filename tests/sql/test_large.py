@@ -45,6 +45,34 @@ def test_what_counts_as_many_is_a_number(stand: Stand, monkeypatch: pytest.Monke
     follow(stand, 1_500)
 
 
+def test_a_time_beside_many_rows_moves_all_of_them_off_the_driver(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change that comes in is one row, so only the rule knows that the one that goes out is large."""
+    spread: list[bool] = []
+    rule = engine.SparkEngine.spread
+
+    def noted(self: engine.SparkEngine) -> None:
+        rule(self)
+        spread.append(self.small)
+
+    monkeypatch.setattr(engine, "_LARGE_ROWS", 100)
+    monkeypatch.setattr(engine.SparkEngine, "spread", noted)
+    stand.sql(
+        "CREATE NAMESPACE lake.src",
+        "CREATE TABLE lake.src.sales USING iceberg TBLPROPERTIES ('format-version' = '3') AS "
+        "SELECT id FROM range(400)",
+    )
+    stand.view("told", "SELECT id, now() AS at FROM src.sales")
+    stand.checkpoint()
+    assert not spread
+    stand.sql("INSERT INTO lake.src.sales VALUES (1000)")
+    refresh = stand.checkpoint().refresh("told")
+    assert (refresh["mode"], refresh["rows_inserted"], refresh["rows_deleted"]) == ("incremental", 401, 400)
+    assert spread
+    assert not any(spread)
+
+
 def follow(stand: Stand, many: int) -> None:
     """Build, add `many` rows to 2,000, take most away again."""
     merge = "'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read'"

@@ -1,0 +1,91 @@
+"""Keys as literals in a condition: exact, whatever characters they hold, in every time zone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.algebra.plan import Kept
+from tautochrone.spark.catalyst import Catalyst, items
+from tautochrone.spark.evaluate import activate, dataframe_of_plan
+from tautochrone.spark.literals import literals
+from tautochrone.spark.lowering import Columns, Lowering
+from tautochrone.spark.lowering_keys import literal_filter
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    """In a time zone whose offset was 9:18:59 until 1887."""
+    made = spark.newSession()
+    made.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    activate(made)
+    return made
+
+
+TEXTS = [
+    "${spark.app.name}",
+    "$${x}",
+    "\\${x}",
+    "$\\{x}",
+    "it's",
+    "back\\slash",
+    "\\",
+    "%_",
+    "'",
+    "line\nend",
+    "",
+]
+
+
+def test_texts_are_what_they_were(session: SparkSession) -> None:
+    (row,) = session.sql(f"SELECT array({literals(TEXTS, 'string')}) AS texts").collect()
+    assert row.texts == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("timestamp", ["1880-01-01 00:00:00", "1887-12-31 23:59:59.000001", "2024-05-05 05:05:05"]),
+        ("date", ["0001-01-01", "1880-01-01", "2024-02-29"]),
+        ("string", ["${spark.app.name}", "${env:HOME}", "it's"]),
+        ("decimal(38,18)", ["0.000000000000000001", "-12345678901234567890.5", "1"]),
+        ("tinyint", ["-128", "0", "127"]),
+    ],
+)
+def test_a_literal_finds_its_own_row_only(session: SparkSession, kind: str, values: list[str]) -> None:
+    for wanted in values:
+        found = looked_up(session, relation(session, kind, values), relation(session, kind, [wanted]))
+        (expected,) = relation(session, kind, [wanted]).collect()
+        assert found.collect() == [expected]
+
+
+def relation(session: SparkSession, kind: str, values: list[str]) -> DataFrame:
+    """One column `value`, as rows in the plan."""
+    # In two parts: as one, Spark would look for a setting of that name.
+    parts = (f"concat('{text[:1]}', '{text[1:]}')" for text in (v.replace("'", "\\'") for v in values))
+    rows = ", ".join(f"({part})" for part in parts)
+    return session.sql(f"SELECT CAST(text AS {kind}) AS value FROM VALUES {rows} AS t(text)")
+
+
+def looked_up(session: SparkSession, rows: DataFrame, keys: DataFrame) -> DataFrame:
+    """The rows whose value is among the keys, by literals."""
+    catalyst = Catalyst(session)
+    plan, held = (frame._jdf.queryExecution().optimizedPlan() for frame in (rows, keys))
+    (attribute,), (key,) = items(plan.output()), items(held.output())
+    column, source = catalyst.id_of(attribute), catalyst.id_of(key)
+    columns = Columns(catalyst, {column: attribute, source: key})
+    kept = Kept(columns=(source,), handle=held, rows=1)
+    condition = literal_filter(_lowering(catalyst, columns), column, kept, source, null_safe=False)
+    assert condition is not None
+    return dataframe_of_plan(session, catalyst.logical("Filter")(condition, plan))
+
+
+def _lowering(catalyst: Catalyst, columns: Columns) -> Lowering:
+    def nothing(_: Any) -> Any:
+        raise AssertionError("literals read no table")
+
+    return Lowering(catalyst, columns, nothing, nothing, nothing)
