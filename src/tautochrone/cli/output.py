@@ -95,8 +95,12 @@ _LINES: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
     "refresh": _refresh,
     "refresh_failed": lambda _e, f: f"  {f['dataset']} FAILED at checkpoint {f['checkpoint']}: {f['error']}",
     "flow_failed": lambda _e, f: (
-        f"  flow {f['flow']} FAILED: {f['error']}" + (f"\n    hint: {f['hint']}" if f.get("hint") else "")
+        f"  flow {f['flow']} FAILED: {f['error']}"
+        + (f"\n    hint: {f['hint']}" if f.get("hint") else "")
+        + (f"\n    it is started again in {f['again_in_s']:g} s" if f["again_in_s"] else "")
     ),
+    "flow_restarted": lambda _e, f: f"  flow {f['flow']} started again (attempt {f['attempt']})",
+    "flow_recovered": lambda _e, f: f"  flow {f['flow']} is well again",
     "checkpoint": _checkpoint,
     "no_news": lambda _e, _f: "",
     "run": lambda _e, f: f"run {f['state']}",

@@ -110,7 +110,7 @@ class FlowQuery:
         """
         self._ask_the_table()
         self._reconcile()
-        self._error, self._stopped = None, False
+        self._error, self._stopped, self._query = None, False, None
         self._endless = "availableNow" not in trigger and "once" not in trigger
         # Py4J logs what a batch raises, with a Python and a Java stack; people get it as our error.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
@@ -129,6 +129,11 @@ class FlowQuery:
     @property
     def active(self) -> bool:
         return self._query is not None and self._query.isActive
+
+    @property
+    def progressed(self) -> bool:
+        """Whether a batch, or a look at the source that found nothing, succeeded since the last start."""
+        return self._query is not None and self._query.lastProgress is not None
 
     def wait(self) -> None:
         """Until the query ends.

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 
-from tautochrone.errors import FencedError, TautochroneError
+from pyspark.sql import SparkSession
+
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.instants import NEWEST
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.cut import Cut, take_cut, what_changed
+from tautochrone.runtime.ingestion import Ingestion
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.outsiders import tag_cut
 from tautochrone.runtime.selection import Selection
@@ -47,7 +51,8 @@ class Run:
         self._selection = selection or Selection()
         self._streams = Streams(job, self._selection.full)
         self._stopping = threading.Event()
-        self._problems: dict[str, str] = {}
+        self._ingestion = Ingestion(job.emit)
+        self._failed: dict[TableName, str] = {}
         job.instants.show(f"published-{job.name}", self._published)
 
     def stop(self) -> None:
@@ -57,37 +62,33 @@ class Run:
     @property
     def problems(self) -> dict[str, str]:
         """What is broken now: flow or dataset → error."""
-        return dict(self._problems)
+        return self._ingestion.problems | {str(table): text for table, text in self._failed.items()}
 
     def once(self) -> RunState:
         """Take what is available now, publish it, end."""
-        queries = self._begin(availableNow=True)
-        for query in queries:
-            while query.active and not self._stopping.wait(_POLL_S):
-                pass
-            query.stop()
-        self._watch(queries)
+        self._begin(availableNow=True)
+        while self._ingestion.active and not self._stopping.wait(_POLL_S):
+            pass
+        self._ingestion.stop()
         self._checkpoint()
         return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
 
     def continuously(self, interval_ms: int) -> RunState:
         """Until `stop`: ingest, and publish a checkpoint at most every `interval_ms`."""
-        queries = self._begin(processingTime=f"{interval_ms} milliseconds")
+        self._begin(processingTime=f"{interval_ms} milliseconds")
         try:
             while not self._stopping.is_set():
                 started = time.monotonic()
-                self._watch(queries)
+                self._ingestion.watch()
                 self._checkpoint()
                 rest = interval_ms / 1000 - (time.monotonic() - started)
                 self._stopping.wait(max(0.0, rest))
         finally:
-            for query in queries:
-                query.stop()
-        self._watch(queries)
+            self._ingestion.stop()
         self._checkpoint()
         return self._finish()
 
-    def _begin(self, **trigger: object) -> list[FlowQuery]:
+    def _begin(self, **trigger: object) -> None:
         take_over(self._job, self._selection.full)
         for table in self._job.graph.order:
             if table in self._selection.full:
@@ -100,40 +101,17 @@ class Run:
                 reason="sinks are recorded, not written yet; the datasets that feed it are published",
             )
         self._target = Target(self._job, self._streams, self._selection.full)
-        return self._start_ingestion(**trigger)
+        self._ingestion.start(self._flows(), **trigger)
 
-    # -- ingestion --------------------------------------------------------------------------------
-
-    def _start_ingestion(self, **trigger: object) -> list[FlowQuery]:
-        started = []
+    def _flows(self) -> list[tuple[FlowQuery, Callable[[], SparkSession]]]:
+        """What reads from outside, in the order of the graph."""
         wanted = self._selection.ingest
-        for table in self._job.graph.order:
-            for flow in self._job.outside_flows(table) if wanted is None or table in wanted else []:
-                query = self._streams.query(table, flow)
-                try:
-                    query.start(self._streams.session(flow), **trigger)
-                    started.append(query)
-                except TautochroneError as error:
-                    self._flow_failed(query, error)
-        return started
-
-    def _watch(self, queries: list[FlowQuery]) -> None:
-        for query in queries:
-            problem = query.failure()
-            if problem is not None and query.flow.name not in self._problems:
-                self._flow_failed(query, problem)
-
-    def _flow_failed(self, query: FlowQuery, error: TautochroneError) -> None:
-        if isinstance(error, FencedError):
-            raise error
-        self._problems[query.flow.name] = str(error)
-        self._job.emit(
-            "flow_failed",
-            flow=query.flow.name,
-            dataset=str(query.committer.table.name),
-            error=str(error),
-            hint=error.hint,
-        )
+        return [
+            (self._streams.query(table, flow), partial(self._streams.session, flow))
+            for table in self._job.graph.order
+            if wanted is None or table in wanted
+            for flow in self._job.outside_flows(table)
+        ]
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -176,7 +154,7 @@ class Run:
         if table not in last:
             # Failed at the newest checkpoint, or never built. In a loop, trying again without news
             # would fail the same way.
-            return str(table) not in self._problems
+            return table not in self._failed
         return self._target.wants_comparison(table) or self._redefined(table)
 
     def _redefined(self, table: TableName) -> bool:
@@ -190,9 +168,7 @@ class Run:
         job = self._job
         started = time.monotonic()
         failures = self._target.bring(checkpoint, self._last_complete(), missing)
-        for table in job.graph.order:
-            self._problems.pop(str(table), None)
-        self._problems.update({str(table): text for table, text in failures.items()})
+        self._failed = dict(failures)
         job.journal.publish(checkpoint.number, round(time.time() * 1000))
         job.emit(
             "checkpoint",
@@ -221,6 +197,6 @@ class Run:
         return self._job.store.versions_at(latest.number).get(table, NEWEST)
 
     def _finish(self, state: RunState = RunState.COMPLETED) -> RunState:
-        state = RunState.FAILED if self._problems else state
-        self._job.emit("run", state=str(state), problems=sorted(self._problems))
+        state = RunState.FAILED if self.problems else state
+        self._job.emit("run", state=str(state), problems=sorted(self.problems))
         return state

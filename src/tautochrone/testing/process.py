@@ -62,7 +62,8 @@ class TautProcess:
         self._errors.flush()
         text = Path(self._errors.name).read_text(errors="replace")
         counts = Counter(str(told["event"]) for told in list(self.events))
-        return f"{dict(counts)}\n{self.events[-5:]}\n{text[-3000:]}"
+        wrong = [told for told in list(self.events) if "error" in told][-3:]
+        return f"{dict(counts)}\n{wrong}\n{self.events[-5:]}\n{text[-3000:]}"
 
     def __enter__(self) -> TautProcess:
         return self

@@ -1,0 +1,162 @@
+"""A flow that dies while the run goes on is started again, and everybody can see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import DefinitionError, FencedError, IngestError, TautochroneError
+from tautochrone.runtime.ingestion import Ingestion
+from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.process import TautProcess
+
+from .test_bad_input import define, drop
+
+BROKEN = IngestError("FLOW_FAILED", "the broker does not answer")
+
+
+class Query:
+    """A flow's query whose fate the test decides."""
+
+    def __init__(self) -> None:
+        self.flow = self.committer = self.table = self
+        self.name = "flow"
+        self.starts = 0
+        self.error: TautochroneError | None = None
+        self.active = self.progressed = False
+
+    def start(self, _session: object, **_trigger: object) -> None:
+        self.starts += 1
+        self.error, self.active, self.progressed = None, True, False
+
+    def die(self, error: TautochroneError = BROKEN) -> None:
+        self.error, self.active = error, False
+
+    def failure(self) -> TautochroneError | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.active = False
+
+
+class Bench:
+    """One flow and a clock that the test turns."""
+
+    def __init__(self, **trigger: object) -> None:
+        self.query, self.now = Query(), 0.0
+        self.told: list[dict[str, Any]] = []
+        self.ingestion = Ingestion(self.emit, lambda: self.now)
+        flow: Any = (self.query, lambda: None)
+        self.ingestion.start([flow], **trigger)
+
+    def emit(self, event: str, /, **fields: Any) -> None:
+        self.told.append({"event": event, **fields})
+
+    def after(self, seconds: float) -> int:
+        """How often the flow was started, once that time has passed."""
+        self.now += seconds
+        self.ingestion.watch()
+        return self.query.starts
+
+    @property
+    def events(self) -> list[str]:
+        return [told["event"] for told in self.told]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(processingTime="1 seconds")
+
+
+def test_waits_grow_up_to_a_minute(bench: Bench) -> None:
+    waits = []
+    for attempt in range(2, 11):
+        bench.query.die()
+        assert bench.after(0) == attempt - 1
+        waits.append(bench.told[-1]["again_in_s"])
+        assert bench.after(waits[-1] - 0.01) == attempt - 1
+        assert bench.after(0.02) == attempt
+        assert bench.ingestion.problems == {"flow": str(BROKEN)}, "not well before it made progress"
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_progress_makes_it_well(bench: Bench) -> None:
+    for _ in range(3):
+        bench.query.die()
+        bench.after(0)
+        bench.after(100)
+    bench.query.progressed = True
+    bench.after(0)
+    assert bench.ingestion.problems == {}
+    assert bench.told[-1] == {"event": "flow_recovered", "flow": "flow", "dataset": "flow", "attempts": 3}
+    bench.query.die()
+    bench.after(0)
+    assert bench.told[-1]["again_in_s"] == 1, "a new trouble"
+
+
+def test_every_failure_is_told_once(bench: Bench) -> None:
+    bench.query.die()
+    for _ in range(5):
+        bench.after(0.1)
+    assert bench.events == ["flow_failed"]
+    bench.after(1)
+    bench.query.die()
+    for _ in range(5):
+        bench.after(0.1)
+    assert bench.events == ["flow_failed", "flow_restarted", "flow_failed"]
+
+
+def test_what_a_person_must_mend_is_not_tried_again(bench: Bench) -> None:
+    bench.query.die(DefinitionError("FLOW_SCHEMA_MISMATCH", "no such column"))
+    bench.after(0)
+    assert bench.told[-1]["again_in_s"] is None
+    assert bench.after(1e6) == 1
+
+
+def test_a_one_shot_run_tries_once() -> None:
+    bench = Bench(availableNow=True)
+    bench.query.die()
+    assert bench.after(1e6) == 1
+    assert bench.ingestion.problems == {"flow": str(BROKEN)}
+
+
+def test_a_fence_ends_it(bench: Bench) -> None:
+    bench.query.die(FencedError("FENCED", "a newer owner exists"))
+    with pytest.raises(FencedError):
+        bench.ingestion.watch()
+
+
+def test_nothing_is_started_after_the_end(bench: Bench) -> None:
+    bench.query.die()
+    bench.after(0)
+    bench.ingestion.stop()
+    assert bench.after(1e6) == 1
+    assert bench.ingestion.problems == {"flow": str(BROKEN)}
+
+
+@pytest.mark.spark
+def test_a_file_mended_while_it_runs(pipeline: Pipeline) -> None:
+    define(pipeline)
+    drop(pipeline, "b", '{"id":2,"amount":"many"}')
+    spec = pipeline.folder / "spark-pipeline.yml"
+    with TautProcess(spec, "--continuous", "--interval", "500ms", "--master", "local[2]") as taut:
+        taut.wait_for(lambda _told: taut.count("flow_restarted"))
+        drop(pipeline, "b", '{"id":2,"amount":20}')
+        taut.wait_for(lambda _told: taut.count("flow_recovered"))
+        drop(pipeline, "c", '{"id":3,"amount":30}')
+        taut.wait_for(lambda told: [e for e in told if e["event"] == "batch" and e["batch"] == 1])
+        assert taut.stop() == 0, taut.said()
+    assert pipeline.run().checkpoints == [], "all was published"
+    assert pipeline.query("SELECT * FROM total") == [(3, 60)]
+    pipeline.verify()
+
+
+@pytest.fixture
+def pipeline(tmp_path: Any, spark: SparkSession) -> Any:
+    made = Pipeline(tmp_path, spark)
+    drop(made, "a", '{"id":1,"amount":10}')
+    made.write("input-others/a.json", '{"id":1}')
+    yield made
+    made.close()
