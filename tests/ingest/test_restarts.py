@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import DefinitionError, FencedError, IngestError, TautochroneError
+from tautochrone.errors import FencedError, IngestError, TautochroneError
 from tautochrone.runtime.ingestion import Ingestion
 from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.process import TautProcess
@@ -108,17 +108,11 @@ def test_every_failure_is_told_once(bench: Bench) -> None:
     assert bench.events == ["flow_failed", "flow_restarted", "flow_failed"]
 
 
-def test_what_a_person_must_mend_is_not_tried_again(bench: Bench) -> None:
-    bench.query.die(DefinitionError("FLOW_SCHEMA_MISMATCH", "no such column"))
-    bench.after(0)
-    assert bench.told[-1]["again_in_s"] is None
-    assert bench.after(1e6) == 1
-
-
 def test_a_one_shot_run_tries_once() -> None:
     bench = Bench(availableNow=True)
     bench.query.die()
     assert bench.after(1e6) == 1
+    assert bench.told[-1]["again_in_s"] is None
     assert bench.ingestion.problems == {"flow": str(BROKEN)}
 
 

@@ -1,8 +1,9 @@
 """The flows that read from outside, kept running.
 
 A flow that dies in a continuous run is started again, later each time it dies without having made
-progress. What only a person can mend (a definition, lost state, records that the source no longer
-has) is not tried again. A one-shot run tries once: whoever runs it runs it again.
+progress, whatever killed it: a folder that is missing may appear, a broker that lost records may be
+one that did not answer, and to try is harmless, for nothing is skipped. A one-shot run tries once:
+whoever runs it runs it again.
 """
 
 from __future__ import annotations
@@ -13,13 +14,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import (
-    DefinitionError,
-    FencedError,
-    OffsetsOutOfRangeError,
-    StateLostError,
-    TautochroneError,
-)
+from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.model.events import Emit
 
@@ -27,8 +22,6 @@ __all__ = ["Ingestion"]
 
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
-_HOPELESS = (DefinitionError, StateLostError, OffsetsOutOfRangeError)
-"""Starting again would fail the same way."""
 
 
 @dataclass(slots=True)
@@ -132,7 +125,7 @@ class Ingestion:
             raise error
         # Progress since the last failure makes this one a new trouble.
         flow.failures = 1 if flow.query.progressed else flow.failures + 1
-        again = "processingTime" in self._trigger and not isinstance(error, _HOPELESS)
+        again = "processingTime" in self._trigger
         flow.running, flow.problem = False, error
         flow.restart_at = self._clock() + flow.wait_s if again else None
         self._emit(
