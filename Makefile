@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Processes that share the tests; each has a Spark of its own.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock demo check test soak bench clean
@@ -41,7 +43,7 @@ check: setup ## ruff, mypy, import contracts, file sizes
 test soak: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 test: setup ## everything that CI runs
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 soak: setup ## the long forms of the suites
 	$(BIN)/pytest
