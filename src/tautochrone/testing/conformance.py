@@ -130,6 +130,14 @@ class LakeConformance(LakeBench):
         assert self.ids(spark, table) == [1, 2, 3]
         assert len(table.versions()) == 2
 
+    def test_a_version_knows_its_rows(self, spark: SparkSession, table: LakeTable) -> None:
+        """All of them, not those of the batch that made it: estimates of a refresh rest on it."""
+        for number in (1, 2, 3):
+            fork = table.fork()
+            staged = table.stage(fork, self.frame(spark, number))
+            made = table.commit(table.prepare(fork, [staged], note()), Fence(1))
+            assert table.row_count(made.version) == number
+
     def test_an_aborted_batch_is_gone(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
         prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())

@@ -73,7 +73,8 @@ class IcebergTable(IcebergReading):
 
         def build(loaded: Loaded) -> Any:
             check_main(self._name, loaded, fork.version, note.fence)
-            snapshot = self._append(loaded, staged, note, branch)
+            # As if for main, whose totals go on; those of a new branch would start at zero.
+            snapshot = self._append(loaded, staged, note, MAIN)
             made.append(snapshot)
             return self._builder(loaded).setBranchSnapshot(snapshot, branch).build()
 
