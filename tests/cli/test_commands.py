@@ -45,8 +45,8 @@ def test_dry_run_writes_nothing(sample: Path) -> None:
     after = sorted(path for path in sample.rglob("*") if "__pycache__" not in path.parts)
     assert before == after
     assert [entry["dataset"].rsplit(".", 1)[1] for entry in found] == [
-        "example_python_materialized_view",
-        "example_sql_materialized_view",
+        "orders",
+        "sales",
     ]
 
 
@@ -67,10 +67,10 @@ def test_the_sample_runs_twice(sample: Path) -> None:
 
 
 def test_reading(sample: Path) -> None:
-    query = "SELECT max(id) AS top, count(*) AS n FROM example_sql_materialized_view"
-    assert lines(taut(sample, "query", query, "--format", "json")) == [{"top": 8, "n": 5}]
-    assert taut(sample, "query", query, "--format", "csv", "--checkpoint", "1").stdout == "top,n\n8,5\n"
-    refused = taut(sample, "query", "DROP TABLE example_sql_materialized_view", expect=1)
+    query = "SELECT max(product) AS top, sum(sold) AS n FROM sales"
+    assert lines(taut(sample, "query", query, "--format", "json")) == [{"top": "tea", "n": 3}]
+    assert taut(sample, "query", query, "--format", "csv", "--checkpoint", "1").stdout == "top,n\ntea,3\n"
+    refused = taut(sample, "query", "DROP TABLE sales", expect=1)
     assert refused.stderr.splitlines()[-2].startswith("[QUERY_NOT_READ_ONLY]")
     assert refused.stdout == ""
     missing = taut(sample, "query", query, "--checkpoint", "99", expect=1)
@@ -80,7 +80,7 @@ def test_reading(sample: Path) -> None:
 def test_status_and_checkpoints(sample: Path) -> None:
     found = lines(taut(sample, "status", "--json"))
     assert [entry["checkpoint"] for entry in found] == [1, 1]
-    history = lines(taut(sample, "status", "example_sql_materialized_view", "--history", "--json"))
+    history = lines(taut(sample, "status", "sales", "--history", "--json"))
     assert [entry["mode"] for entry in history] == ["full"]
     assert [entry["state"] for entry in lines(taut(sample, "checkpoints", "--json"))] == ["published"]
     assert "[DATASET_NOT_FOUND]" in taut(sample, "status", "nowhere", expect=1).stderr
@@ -88,9 +88,9 @@ def test_status_and_checkpoints(sample: Path) -> None:
 
 def test_verify(sample: Path) -> None:
     verdicts = lines(taut(sample, "verify", "--json"))
-    assert [verdict["equal"] for verdict in verdicts] == [True, True]
+    assert [verdict["equal"] for verdict in verdicts] == [True]
     assert verdicts[0] == {
-        "dataset": "lake.default.example_python_materialized_view",
+        "dataset": "lake.default.sales",
         "checkpoint": 1,
         "equal": True,
         "missing": 0,

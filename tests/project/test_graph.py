@@ -25,18 +25,43 @@ Name = Callable[[str], TableName]
 def test_the_sample_of_init(tmp_path: Path, spark: SparkSession, name: Name) -> None:
     spec = load_spec(init_project(tmp_path, "demo") / "spark-pipeline.yml")
     graph = analyse(load_definitions(spec, spark), spark, "lake", lambda _: None)
-    python, sql = name("example_python_materialized_view"), name("example_sql_materialized_view")
-    assert graph.order == (python, sql)
-    assert graph.inputs(sql).batch == {python}
+    orders, sales = name("orders"), name("sales")
+    assert graph.order == (orders, sales)
+    assert graph.inputs(sales).batch == {orders}
+    assert graph.flows_of(orders)[0].streaming
+    assert graph.schemas[sales].simpleString() == "struct<product:string,sold:bigint,revenue:decimal(19,2)>"
+    assert spark.sql("SHOW TABLES IN lake.default").count() == 0
+
+
+def test_the_sample_of_spark(project: ProjectMaker, name: Name) -> None:
+    """What `spark-pipelines init` writes."""
+    python = """
+        from pyspark import pipelines as dp
+        from pyspark.sql import DataFrame, SparkSession
+
+        spark = SparkSession.active()
+
+        @dp.materialized_view
+        def example_python_materialized_view() -> DataFrame:
+            return spark.range(10)
+    """
+    sql = """
+        CREATE MATERIALIZED VIEW example_sql_materialized_view AS
+        SELECT id FROM example_python_materialized_view
+        WHERE id % 2 = 0
+    """
+    graph = project.graph({"defs/a.py": python, "defs/b.sql": sql})
+    of_python, of_sql = name("example_python_materialized_view"), name("example_sql_materialized_view")
+    assert graph.order == (of_python, of_sql)
+    assert graph.inputs(of_sql).batch == {of_python}
     # A range is part of the definition, not an input.
-    assert graph.inputs(python).unversioned == ()
-    assert graph.schemas[sql].simpleString() == "struct<id:bigint>"
-    flow = graph.flows_of(sql)[0]
+    assert graph.inputs(of_python).unversioned == ()
+    assert graph.schemas[of_sql].simpleString() == "struct<id:bigint>"
+    flow = graph.flows_of(of_sql)[0]
     assert flow.linear
     assert flow.deterministic
     assert not flow.streaming
-    assert not graph.flows_of(python)[0].linear
-    assert spark.sql("SHOW TABLES IN lake.default").count() == 0
+    assert not graph.flows_of(of_python)[0].linear
 
 
 def test_statements_of_every_kind(project: ProjectMaker, name: Name) -> None:

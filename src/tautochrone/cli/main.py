@@ -53,9 +53,16 @@ def _parser() -> argparse.ArgumentParser:
 
     query = command("query", "any Spark SQL over datasets, at one instant")
     query.add_argument("sql", help="the query")
-    query.add_argument("--consistency", choices=("strong", "weak"), default="strong")
+    query.add_argument(
+        "--consistency",
+        choices=("strong", "weak"),
+        default="strong",
+        help="all tables at one instant, or each at its newest",
+    )
     query.add_argument("--checkpoint", type=int, metavar="N", help="read at this checkpoint")
-    query.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    query.add_argument(
+        "--format", choices=("table", "csv", "json"), default="table", help="how rows are printed"
+    )
 
     status = command("status", "where every dataset stands", reads=True, spark=False)
     status.add_argument("name", nargs="?", help="one dataset")
@@ -64,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--limit", type=int, default=50, metavar="N", help="with --history: so many")
 
     checkpoints = command("checkpoints", "the newest checkpoints", reads=True, spark=False)
-    checkpoints.add_argument("--limit", type=int, default=20, metavar="N")
+    checkpoints.add_argument("--limit", type=int, default=20, metavar="N", help="so many")
 
     verify = command("verify", "recompute views with plain Spark and compare", reads=True)
     verify.add_argument("names", nargs="*", help="views (default: all)")

@@ -18,16 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["dry_run", "init"]
 
+_NEXT_STEPS = """\
+Wrote {folder}: orders/ holds what arrives, transformations/ what is made of it.
+Next steps:
+  cd {folder}
+  taut run
+  taut query "SELECT * FROM sales"
+  echo '{{"id": 4, "product": "tea", "price": 3.50}}' > orders/2.json
+  taut run
+  taut verify
+"""
+
 
 def init(arguments: argparse.Namespace) -> int:
     """Write the sample project."""
     from tautochrone.project.templates import init_project
 
     folder = init_project(Path(arguments.name).parent, Path(arguments.name).name)
-    sys.stderr.write(
-        f"Wrote {folder}.\nNext steps:\n  cd {folder}\n  taut dry-run\n  taut run\n"
-        '  taut query "SELECT * FROM example_sql_materialized_view"\n'
-    )
+    sys.stderr.write(_NEXT_STEPS.format(folder=folder))
     return 0
 
 

@@ -1,4 +1,8 @@
-"""The sample project that `taut init` writes: word for word what `spark-pipelines init` writes."""
+"""The sample project that `taut init` writes: what is read from outside, and a view that follows it.
+
+It has the layout of `spark-pipelines init` and runs there too. Spark's own sample reads nothing from
+outside, so its second run could not show what a change does.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from tautochrone.errors import SpecError
 
 __all__ = ["init_project"]
 
-_SPEC = """
+_SPEC = """\
 name: {name}
 storage: {storage}
 libraries:
@@ -16,19 +20,37 @@ libraries:
       include: transformations/**
 """
 
-_PYTHON = """from pyspark import pipelines as dp
+_ORDERS = '''\
+"""Orders as they arrive: every file in the folder `orders` is taken in once."""
+
+from pathlib import Path
+
+from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
 spark = SparkSession.active()
+FOLDER = Path(__file__).resolve().parents[1] / "orders"
 
-@dp.materialized_view
-def example_python_materialized_view() -> DataFrame:
-    return spark.range(10)
+
+@dp.table
+def orders() -> DataFrame:
+    return spark.readStream.schema("id INT, product STRING, price DECIMAL(9,2)").json(str(FOLDER))
+'''
+
+# Without the policy a view this small would be computed anew: that is cheaper, but shows nothing.
+_SALES = """\
+-- The policy says: follow the change, even while computing everything is cheaper.
+CREATE MATERIALIZED VIEW sales
+TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')
+AS SELECT product, count(*) AS sold, sum(price) AS revenue
+FROM orders
+GROUP BY product;
 """
 
-_SQL = """CREATE MATERIALIZED VIEW example_sql_materialized_view AS
-SELECT id FROM example_python_materialized_view
-WHERE id % 2 = 0
+_FIRST_ORDERS = """\
+{"id": 1, "product": "tea", "price": 3.50}
+{"id": 2, "product": "coffee", "price": 4.20}
+{"id": 3, "product": "tea", "price": 3.50}
 """
 
 
@@ -47,11 +69,14 @@ def init_project(folder: Path, name: str) -> Path:
             location=str(project),
         )
     storage = project / "pipeline-storage"
-    transformations = project / "transformations"
-    storage.mkdir(parents=True)
-    transformations.mkdir()
-    spec = _SPEC.format(name=name, storage=f"file://{storage.resolve()}")
-    (project / "spark-pipeline.yml").write_text(spec, encoding="utf-8")
-    (transformations / "example_python_materialized_view.py").write_text(_PYTHON, encoding="utf-8")
-    (transformations / "example_sql_materialized_view.sql").write_text(_SQL, encoding="utf-8")
+    for part in (storage, project / "transformations", project / "orders"):
+        part.mkdir(parents=True)
+    files = {
+        "spark-pipeline.yml": _SPEC.format(name=name, storage=f"file://{storage.resolve()}"),
+        "transformations/orders.py": _ORDERS,
+        "transformations/sales.sql": _SALES,
+        "orders/1.json": _FIRST_ORDERS,
+    }
+    for path, text in files.items():
+        (project / path).write_text(text, encoding="utf-8")
     return project
