@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo check test soak bench clean
+.PHONY: help setup lock demo check docs test soak bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -33,11 +33,17 @@ lock: ## renew requirements.lock from pyproject.toml
 demo: setup ## replay real flights through a pipeline, query it while it runs, verify it
 	@$(BIN)/python -m examples.flights.demo
 
-check: setup ## ruff, mypy, import contracts, file sizes
+check: setup ## ruff, mypy, import contracts, file sizes, the documentation
 	$(BIN)/ruff check src tests examples bench
 	$(BIN)/ruff format --check src tests examples bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.docs.reference --check
+	$(BIN)/zensical build --strict --clean
+
+docs: setup ## write the pages made from the code, build the site in .work/site
+	$(BIN)/python -m tests.docs.reference
+	$(BIN)/zensical build --strict --clean
 
 # Tests start many short JVMs: the optimising compiler would cost more than it wins.
 test soak: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
@@ -52,4 +58,4 @@ bench: setup ## refresh against recompute, TPC-H; sizes by BENCH="--scale 1 --sh
 	$(BIN)/python -m bench $(BENCH)
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .work
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .cache .work

@@ -1,0 +1,252 @@
+"""Which error classes there are: read from the calls that raise them, not from a list beside the code.
+
+A class is a constant in the first place of an error's constructor, of a function that hands its parameter
+`error_class` on to one, or in a field `error_class`. What passes a class of Spark's on is named in
+`PASSED_ON`; any other way to raise an error is refused, so that no class can be missing from the page.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from tautochrone import errors
+
+__all__ = ["Raised", "UnreadError", "document", "raised", "read"]
+
+SOURCES = Path(__file__).parents[2] / "src" / "tautochrone"
+
+PASSED_ON = {"problem.error_class", "condition"}
+"""Expressions that hold a class which Spark gave."""
+
+_CLASS = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)?")
+
+
+class UnreadError(AssertionError):
+    """An error is raised in a way that this module does not read."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Raised:
+    """One class as it is raised somewhere: `<…>` in the texts stands for a value."""
+
+    kind: str
+    error_class: str
+    sentence: str
+    hint: str
+
+
+def raised() -> list[Raised]:
+    """Every class with its sentence."""
+    return read([path.read_text("utf-8") for path in sorted(SOURCES.rglob("*.py"))])
+
+
+def read(sources: Sequence[str]) -> list[Raised]:
+    """The classes that modules raise, sorted; of several places the first of each kind and class counts.
+
+    Raises:
+        UnreadError: a class is neither written out nor passed on.
+    """
+    trees = [ast.parse(source) for source in sources]
+    helpers = {name: found for tree in trees for name, found in _helpers(tree)}
+    of_fields = [error_class for tree in trees for error_class in _of_fields(tree)]
+    first: dict[tuple[str, str], Raised] = {}
+    for tree in trees:
+        for one in _in_module(tree, helpers, of_fields):
+            first.setdefault((one.kind, one.error_class), one)
+    return sorted(first.values())
+
+
+def _helpers(tree: ast.AST) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Functions with a parameter `error_class`: its place, and the kind of error that they raise."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name != "__init__":
+            names = [argument.arg for argument in node.args.args]
+            kinds = [kind for call in ast.walk(node) if (kind := _kind(call))]
+            if "error_class" in names and kinds:
+                yield node.name, (names.index("error_class"), kinds[0])
+
+
+def _of_fields(tree: ast.AST) -> Iterator[str]:
+    """What values of classes with a field `error_class` hold: its default, or what they are made with."""
+    holders = {
+        node.name: line.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for line in node.body
+        if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == "error_class" and line.value
+    }
+    for default in holders.values():
+        yield from _classes(default, {}, [])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called(node) in holders:
+            given = [*node.args, *(k.value for k in node.keywords if k.arg == "error_class")]
+            constants = [a.value for a in given if isinstance(a, ast.Constant)]
+            yield from (str(c) for c in constants if _CLASS.fullmatch(str(c)))
+
+
+def _called(node: ast.Call) -> str:
+    """The last word of what is called."""
+    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+
+
+def _kind(node: ast.AST) -> str | None:
+    """The error that a call constructs. Errors outside the tree's module are internal to theirs."""
+    return name if isinstance(node, ast.Call) and (name := _called(node)) in errors.__all__ else None
+
+
+def _in_module(
+    tree: ast.Module, helpers: dict[str, tuple[int, str]], of_fields: list[str]
+) -> Iterator[Raised]:
+    constants, texts = _constants(tree), _texts(tree)
+    inside = {
+        id(call)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name in helpers
+        for call in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if _called(node) in helpers:
+            place, kind = helpers[_called(node)]
+            for error_class in _classes(node.args[place], constants, of_fields):
+                yield Raised(kind, error_class, _from_spark(error_class), _hint(node, texts))
+        elif (kind := _kind(node)) is not None and id(node) not in inside:
+            for error_class in _classes(node.args[0], constants, of_fields):
+                yield Raised(kind, error_class, _text(node.args[1], texts), _hint(node, texts))
+
+
+def _constants(tree: ast.Module) -> dict[str, list[str]]:
+    """Names that are unpacked from a table of the module: `error_class, words = _WHY_NOT[…]`."""
+    tables = {
+        target.id: [c.value for c in ast.walk(node.value) if isinstance(c, ast.Constant)]
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    found = {}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Tuple)
+            and isinstance(node.value, ast.Subscript)
+            and isinstance(node.value.value, ast.Name)
+        ):
+            values = [str(value) for value in tables.get(node.value.value.id, [])]
+            found[ast.unparse(node.targets[0].elts[0])] = [v for v in values if _CLASS.fullmatch(v)]
+    return found
+
+
+def _classes(node: ast.expr, constants: dict[str, list[str]], of_fields: list[str]) -> list[str]:
+    if isinstance(node, ast.Constant) and _CLASS.fullmatch(str(node.value)):
+        return [str(node.value)]
+    if isinstance(node, ast.IfExp):
+        return [c for part in (node.body, node.orelse) for c in _classes(part, constants, of_fields)]
+    if isinstance(node, ast.JoinedStr):
+        return [_text(node, {})]
+    if isinstance(node, ast.Name) and constants.get(node.id):
+        return list(dict.fromkeys(constants[node.id]))
+    if ast.unparse(node) in PASSED_ON:
+        return []
+    if isinstance(node, ast.Attribute) and node.attr == "error_class" and of_fields:
+        return list(dict.fromkeys(of_fields))
+    raise UnreadError(f"no class can be read from `{ast.unparse(node)}`")
+
+
+def _texts(tree: ast.Module) -> dict[str, str]:
+    """Constants of the module, by name."""
+    return {
+        target.id: str(node.value.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _hint(call: ast.Call, texts: dict[str, str]) -> str:
+    text = next((_text(keyword.value, texts) for keyword in call.keywords if keyword.arg == "hint"), "")
+    return "(depends on the case)" if re.fullmatch(r"<[^<>]*>", text) else text
+
+
+def _text(node: ast.expr, texts: dict[str, str]) -> str:
+    """A text with `<name>` where values go; several texts when it depends."""
+    if isinstance(node, ast.Constant):
+        return "" if node.value is None else str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part, texts) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        return _text(node.value, texts)
+    if isinstance(node, ast.BinOp):
+        return _text(node.left, texts) + _text(node.right, texts)
+    if isinstance(node, ast.IfExp):
+        return " / ".join(filter(None, (_text(node.body, texts), _text(node.orelse, texts))))
+    if isinstance(node, ast.Name) and node.id in texts:
+        return texts[node.id]
+    return f"<{_name(node)}>"
+
+
+def _name(node: ast.expr) -> str:
+    """What a value is about, in one word: `self.engine.url` is `url`, `', '.join(columns)` is `columns`."""
+    if isinstance(node, ast.Name):
+        return node.id.strip("_").lower()
+    if isinstance(node, ast.Attribute):
+        return node.attr.strip("_").lower()
+    if isinstance(node, ast.Subscript):
+        return _name(node.value)
+    if isinstance(node, ast.Call):
+        of = node.func.value if isinstance(node.func, ast.Attribute) else None
+        known = of is not None and not isinstance(of, ast.Constant)
+        return _name(of) if known else _name(node.args[0]) if node.args else _name(node.func)
+    return "…"
+
+
+def _from_spark(error_class: str) -> str:
+    """Spark's own sentence of a class that is Spark's."""
+    conditions = json.loads(files("pyspark.errors").joinpath("error-conditions.json").read_text("utf-8"))
+    return " ".join(conditions[error_class]["message"]) if error_class in conditions else ""
+
+
+_HEAD = """\
+# Error classes
+
+Generated by `python -m tests.docs.reference` from the calls that raise them; nothing here is written by hand.
+
+An error reads `[CLASS] sentence. SQLSTATE: xxxxx; file:line`, with a hint on the next line where there is
+something to do. The class is stable, the sentence is not. `<…>` stands for a value. From Python every one is
+a `tautochrone.errors.TautochroneError` with `error_class`, `sqlstate`, `hint`, `location`, `retryable` and
+`parameters`.
+
+Errors that Spark itself finds in your queries (`UNRESOLVED_COLUMN`, `PARSE_SYNTAX_ERROR`, …) keep Spark's
+class, sentence and SQLSTATE; they come as `DefinitionError`, `RefreshError`, `IngestError` or `QueryError`,
+depending on who met them.
+"""
+
+
+def document() -> str:
+    """The text of `docs/errors.md`."""
+    parts = [_HEAD]
+    found = raised()
+    for kind in errors.__all__:
+        of_kind = [one for one in found if one.kind == kind]
+        if not of_kind:
+            continue
+        error = getattr(errors, kind)
+        parts.append(f"## {kind}\n\n{inspect.getdoc(error)}\n")
+        parts.append("| class | sentence | hint |\n|---|---|---|")
+        parts.extend(f"| `{o.error_class}` | {_cell(o.sentence)} | {_cell(o.hint)} |" for o in of_kind)
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    # A bare `<name>` would be an HTML tag.
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

@@ -1,0 +1,46 @@
+"""The pages of `docs/` that are made from the code.
+
+`python -m tests.docs.reference` writes them; with `--check` it only says which are stale, and fails.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from . import commands, errors
+
+__all__ = ["PAGES", "main", "stale"]
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "commands.md": commands.document,
+    "errors.md": errors.document,
+}
+
+
+def stale(folder: Path = DOCS) -> list[str]:
+    """The pages that are not what the code says now."""
+    return [
+        name
+        for name, document in PAGES.items()
+        if not (folder / name).exists() or (folder / name).read_text("utf-8") != document()
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    found = stale()
+    if "--check" in arguments:
+        for name in found:
+            sys.stderr.write(f"docs/{name} is stale: run `python -m tests.docs.reference`\n")
+        return 1 if found else 0
+    for name in found:
+        (DOCS / name).write_text(PAGES[name](), "utf-8")
+        sys.stdout.write(f"wrote docs/{name}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""The README's quickstart does what it says, and is short."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tautochrone.spark.jars import cache_folder
+
+from . import follow
+from .follow import ROOT, Block, DiffersError, blocks, clean_environment, section
+
+
+def test_the_quickstart_has_at_most_500_words() -> None:
+    assert len(section("Quickstart").split()) <= 500
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_quickstart(tmp_path: Path) -> None:
+    """Without its set-up: the environment is the one that runs this test, and the jars are there."""
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = clean_environment(home) | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(ROOT / "src"),
+        "TAUTOCHRONE_HOME": str(cache_folder().parent),
+    }
+    set_up, *steps = blocks(section("Quickstart"))
+    assert "make setup" in set_up.text
+    follow.follow(steps, tmp_path, environment, timeout_s=880, log=tmp_path / "log")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3700)
+def test_a_newcomer() -> None:
+    """A fresh clone, an empty home, everything downloaded, up to the demo."""
+    assert follow.main() == 0
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (Block("sh", "echo 2\n", "1\n"), "is said to write"),
+        (Block("sh", "cat nowhere\n", None), "cat nowhere"),
+        (Block("python", "raise SystemExit(3)\n", None), "SystemExit"),
+    ],
+)
+def test_following_notices(tmp_path: Path, step: Block, said: str) -> None:
+    steps = [Block("sh", "echo 1\n", "1\n"), step, Block("sh", "echo never\n", None)]
+    with pytest.raises(DiffersError, match=said):
+        follow.follow(steps, tmp_path, dict(os.environ), timeout_s=60, log=tmp_path / "log")
+
+
+def test_blocks_are_read_with_what_they_write() -> None:
+    text = "a\n\n```sh\nls\n```\n\n```text\nx\n```\n\n```toml\na = 1\n```\n\n```python\nf()\n```\n\nb\n"
+    assert blocks(text) == [Block("sh", "ls\n", "x\n"), Block("python", "f()\n", None)]
