@@ -248,5 +248,7 @@ def document() -> str:
 
 
 def _cell(text: str) -> str:
-    # A bare `<name>` would be an HTML tag.
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    """On one line; outside of code a bare `<name>` would be an HTML tag, and stars would be emphasis."""
+    parts = " ".join(text.split()).replace("|", "\\|").split("`")
+    parts[::2] = [part.replace("<", "&lt;").replace("*", "\\*") for part in parts[::2]]
+    return "`".join(parts)
