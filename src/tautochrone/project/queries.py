@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaObject
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import SourceLocation
+from tautochrone.project.definitions import Asked
 from tautochrone.project.names import NameScope
 from tautochrone.project.statements import query_of
 from tautochrone.project.usercode import Bindings, user_code
@@ -54,9 +57,11 @@ class SqlQuery:
     scope: NameScope
     columns: tuple[str, ...] = ()
 
-    def dataframe(self, session: SparkSession) -> DataFrame:
-        plan: JavaObject = parser(session).parsePlan(self.scope.rewrite(self.statement))
-        frame = dataframe_of_plan(session, query_of(plan))
+    def dataframe(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
+        query = query_of(parser(session).parsePlan(self.scope.rewrite(self.statement)))
+        if asked is not None:
+            asked(query)
+        frame = dataframe_of_plan(session, query)
         return frame.toDF(*self.columns) if self.columns else frame
 
     def view_text(self, session: SparkSession) -> str | None:
@@ -82,9 +87,18 @@ class PythonQuery:
     scope: NameScope
     bindings: Bindings
 
-    def dataframe(self, session: SparkSession) -> DataFrame:
+    def dataframe(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
+        def rewrite(text: str) -> str:
+            rewritten = self.scope.rewrite(text)
+            if asked is not None:
+                # Names and conditions come by here too: only whole queries parse as such.
+                with contextlib.suppress(PySparkException):
+                    query = parser(session).parsePlan(rewritten)
+                    asked(query)
+            return rewritten
+
         with (
-            user_code(self.project.root, self.project.imports, self.scope.rewrite, in_query=True),
+            user_code(self.project.root, self.project.imports, rewrite, in_query=True),
             self.bindings.bound(session),
         ):
             frame = self.function()
