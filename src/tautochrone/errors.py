@@ -21,12 +21,15 @@
 
 Every error carries a stable `error_class` (Spark's spelling: UPPER_SNAKE, sub-class after a dot), a
 SQLSTATE, an optional place in the user's files and an optional hint. `str(error)` is what a person
-reads: `[CLASS] sentence. SQLSTATE: xxxxx; file:line`.
+reads: `[CLASS] sentence. SQLSTATE: xxxxx; file:line`; `render()` adds the line of text that it is about,
+underlined, and the hint.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "ConflictError",
     "DefinitionError",
     "EnvironmentProblemError",
+    "Excerpt",
     "FencedError",
     "HistoryLostError",
     "IngestError",
@@ -51,6 +55,44 @@ __all__ = [
 ]
 
 
+_SHOWN_AROUND = 60
+"""Characters of a long line that are shown on each side of the part that is underlined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """One line of the user's text and the part of it that an error is about.
+
+    `line` counts from 1 in its file or query and is None for SQL inside of Python; `start` counts
+    characters of `text` from 0; a `length` of 0 means the place before `start`, such as the line's end.
+    """
+
+    text: str
+    line: int | None
+    start: int
+    length: int
+
+    def shown(self) -> tuple[str, str]:
+        """The line behind its number, and below it the underline. Long lines are cut around the part."""
+        start = min(max(self.start, 0), len(self.text))
+        stop = min(start + max(self.length, 0), len(self.text))
+        first, last = max(0, start - _SHOWN_AROUND), min(len(self.text), stop + _SHOWN_AROUND)
+        gutter = f"{'SQL' if self.line is None else self.line:>5} | "
+        before = ("…" if first else "") + self.text[first:start]
+        after = self.text[stop:last] + ("…" if last < len(self.text) else "")
+        marked = self.text[start:stop]
+        # A tab is as wide as the terminal says, so it stays one; everything else has a width.
+        indent = "".join("\t" if sign == "\t" else " " * _width(sign) for sign in before)
+        underline = "^" * max(1, sum(_width(sign) for sign in marked))
+        return gutter + before + marked + after, " " * (len(gutter) - 2) + "| " + indent + underline
+
+
+def _width(sign: str) -> int:
+    if unicodedata.combining(sign):
+        return 0
+    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+
+
 class TautochroneError(Exception):
     """Root of the tree.
 
@@ -62,6 +104,7 @@ class TautochroneError(Exception):
         sqlstate: five characters; the class default when absent.
         retryable: true when the same call may succeed later without a change.
         parameters: the values in the sentence, for machines.
+        excerpt: the line of the user's text that it is about.
     """
 
     default_sqlstate = "XX000"
@@ -77,6 +120,7 @@ class TautochroneError(Exception):
         sqlstate: str | None = None,
         retryable: bool | None = None,
         parameters: Mapping[str, str] | None = None,
+        excerpt: Excerpt | None = None,
     ) -> None:
         super().__init__(error_class, message)
         self.error_class = error_class
@@ -86,6 +130,7 @@ class TautochroneError(Exception):
         self.sqlstate = sqlstate or self.default_sqlstate
         self.retryable = self.default_retryable if retryable is None else retryable
         self.parameters: Mapping[str, str] = MappingProxyType(dict(parameters or {}))
+        self.excerpt = excerpt
 
     def __str__(self) -> str:
         sentence = self.message if self.message.endswith((".", "!", "?")) else f"{self.message}."
@@ -93,8 +138,10 @@ class TautochroneError(Exception):
         return f"[{self.error_class}] {sentence} SQLSTATE: {self.sqlstate}{place}"
 
     def render(self) -> str:
-        """The message with its hint on a line of its own: what the command line prints."""
-        return f"{self}\n  hint: {self.hint}" if self.hint else str(self)
+        """What the command line prints: the message, the underlined line, the hint, each on its own line."""
+        excerpt = self.excerpt.shown() if self.excerpt else ()
+        hint = (f"  hint: {self.hint}",) if self.hint else ()
+        return "\n".join([str(self), *excerpt, *hint])
 
 
 class SpecError(TautochroneError):

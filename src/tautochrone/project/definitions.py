@@ -12,11 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
 from tautochrone.model.names import TableName, quoted
-from tautochrone.project.explain import explain
+from tautochrone.project.explain import Place, explain
 from tautochrone.project.names import NameScope
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock
+from tautochrone.spark.errors import SparkProblem
 from tautochrone.spark.evaluate import in_session
 
 __all__ = ["Asked", "Definitions", "Flow", "Query", "Sink", "missing", "missing_relation"]
@@ -38,8 +39,8 @@ class Query(Protocol):
     def view_text(self, session: SparkSession, /) -> str | None:
         """The query's SQL when this is a persisted view, else None."""
 
-    def place_of(self, error: BaseException, line: int | None, /) -> str | None:
-        """`file:line` of the user's code that `error` is about; `line` is Spark's own count."""
+    def place_of(self, error: BaseException, problem: SparkProblem | None, /) -> Place | None:
+        """The place in the user's code that `error` is about; `problem` is what Spark says of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tautochrone.errors import DefinitionError
+from tautochrone.errors import DefinitionError, Excerpt
 from tautochrone.model.definitions import SourceLocation
-from tautochrone.spark.errors import problem_of
+from tautochrone.spark.errors import SparkProblem, problem_of
 
-__all__ = ["explain"]
+__all__ = ["Finder", "Place", "explain"]
 
 _HINTS = {
     "UNRESOLVED_COLUMN": "The inputs of the query have no such column; check spelling and aliases.",
@@ -35,33 +36,44 @@ _PYTHON = {
 }
 
 
-def explain(
-    error: Exception,
-    place_of: Callable[[BaseException, int | None], str | None],
-    fallback: SourceLocation,
-) -> DefinitionError:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the project an error belongs: `file:line`, and that line with the part underlined."""
+
+    location: str
+    excerpt: Excerpt | None = None
+
+
+Finder = Callable[[BaseException, SparkProblem | None], Place | None]
+"""Finds the place of an exception; gets what Spark says when it comes from Spark."""
+
+
+def explain(error: Exception, place_of: Finder, fallback: SourceLocation) -> DefinitionError:
     """A DefinitionError for whatever evaluating or importing a definition raised.
 
     Args:
         error: the exception.
-        place_of: finds `file:line` for it; gets Spark's line number when there is one.
+        place_of: see `Finder`.
         fallback: the definition's own place.
     """
     if isinstance(error, DefinitionError):
         if error.location is None:
-            error.location = place_of(error, None) or str(fallback)
+            place = place_of(error, None) or Place(str(fallback))
+            error.location, error.excerpt = place.location, error.excerpt or place.excerpt
         if error.hint is None:
             error.hint = _hint(error.error_class)
         return error
     if isinstance(error, (PySparkException, Py4JJavaError)):
         problem = problem_of(error)
+        place = place_of(error, problem) or Place(str(fallback), problem.excerpt)
         return DefinitionError(
             problem.error_class,
             problem.message,
             sqlstate=problem.sqlstate,
-            location=place_of(error, problem.line) or str(fallback),
+            location=place.location,
             hint=_hint(problem.error_class),
             parameters=problem.parameters,
+            excerpt=place.excerpt,
         )
     hint = next((text for kind, text in _PYTHON.items() if isinstance(error, kind)), None)
     if isinstance(error, SyntaxError):
@@ -70,13 +82,24 @@ def explain(
             f"{type(error).__name__}: {error.msg}",
             location=f"{fallback.file}:{error.lineno}" if error.lineno else str(fallback),
             hint=hint,
+            excerpt=_syntax_excerpt(error),
         )
+    place = place_of(error, None) or Place(str(fallback))
     return DefinitionError(
         "USER_CODE_FAILED",
         f"{type(error).__name__}: {error}",
-        location=place_of(error, None) or str(fallback),
+        location=place.location,
+        excerpt=place.excerpt,
         hint=hint or "The exception comes from the project's own Python; --debug shows its traceback.",
     )
+
+
+def _syntax_excerpt(error: SyntaxError) -> Excerpt | None:
+    if not error.text or error.lineno is None or not error.offset:
+        return None
+    same_line = error.end_lineno == error.lineno and error.end_offset
+    length = error.end_offset - error.offset if same_line and error.end_offset else 1
+    return Excerpt(error.text.rstrip("\n"), error.lineno, error.offset - 1, max(length, 1))
 
 
 def _hint(error_class: str) -> str | None:

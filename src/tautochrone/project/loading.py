@@ -116,7 +116,7 @@ def _import(
         with user_code(project.root, project.imports, scope.rewrite, in_query=False):
             module_spec.loader.exec_module(module)
     except Exception as error:
-        raise explain(error, lambda raised, _: project.place_of(raised), place) from error
+        raise explain(error, project.place_of, place) from error
 
 
 def _forget(names: set[str], project: Project) -> list[ModuleType]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName, quoted
-from tautochrone.project.sqltext import rename
+from tautochrone.project.sqltext import Renamed, rename
 
 __all__ = ["SESSION_CATALOG", "NameScope"]
 
@@ -65,6 +65,10 @@ class NameScope:
 
     def rewrite(self, text: str) -> str:
         """SQL in which `spark_catalog` means our catalog and qualified views mean their stand-ins."""
+        return self.renamed(text).text
+
+    def renamed(self, text: str) -> Renamed:
+        """As `rewrite`, with what was replaced."""
 
         def replace(parts: tuple[str, ...]) -> tuple[int, str] | None:
             for length in (len(parts), len(parts) - 1):

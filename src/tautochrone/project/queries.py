@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from py4j.java_gateway import JavaObject
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.errors import DefinitionError
+from tautochrone.errors import DefinitionError, Excerpt
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.project.definitions import Asked
+from tautochrone.project.explain import Place
 from tautochrone.project.names import NameScope
 from tautochrone.project.statements import query_of
 from tautochrone.project.usercode import Bindings, user_code
+from tautochrone.spark.errors import SparkProblem
 from tautochrone.spark.evaluate import dataframe_of_plan, parser
 
 __all__ = ["Project", "PythonQuery", "SqlQuery"]
@@ -36,15 +39,34 @@ class Project:
         path = Path(file)
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
-    def place_of(self, error: BaseException) -> str | None:
-        """The innermost frame of a traceback that belongs to the project, as `file:line`."""
+    def place_of(self, error: BaseException, problem: SparkProblem | None = None) -> Place | None:
+        """The innermost frame of a traceback that belongs to the project.
+
+        The excerpt is of the SQL when Spark complains about SQL, else of the Python line.
+        """
         folders = (self.root, *self.imports)
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             path = Path(frame.filename)
             below = any(path.is_relative_to(folder) for folder in folders)
             if below and "site-packages" not in path.parts:
-                return f"{self.shown(path)}:{frame.lineno}"
+                excerpt = _excerpt(frame)
+                if problem is not None and problem.excerpt is not None:
+                    # Its lines are not the file's.
+                    excerpt = replace(problem.excerpt, line=None)
+                return Place(f"{self.shown(path)}:{frame.lineno}", excerpt)
         return None
+
+
+def _excerpt(frame: traceback.FrameSummary) -> Excerpt | None:
+    text = linecache.getline(frame.filename, frame.lineno or 0).rstrip("\n")
+    if not text.strip() or frame.lineno is None or frame.colno is None:
+        return None
+    # Python counts bytes here, people see characters.
+    start = len(text.encode()[: frame.colno].decode(errors="replace"))
+    stop = len(text)
+    if frame.end_lineno == frame.lineno and frame.end_colno is not None:
+        stop = len(text.encode()[: frame.end_colno].decode(errors="replace"))
+    return Excerpt(text, frame.lineno, start, stop - start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +94,22 @@ class SqlQuery:
         text = plan.originalText()
         return str(text.get()) if text.isDefined() else None
 
-    def place_of(self, _error: BaseException, line: int | None) -> str | None:
-        start = self.location.line or 1
-        return f"{self.location.file}:{start + (line or 1) - 1}"
+    def place_of(self, _error: BaseException, problem: SparkProblem | None) -> Place | None:
+        first = self.location.line or 1
+        line = problem.line if problem is not None and problem.line is not None else 1
+        return Place(f"{self.location.file}:{first + line - 1}", self._excerpt(problem, first))
+
+    def _excerpt(self, problem: SparkProblem | None, first: int) -> Excerpt | None:
+        """Spark saw the text with names rewritten; people wrote the other one."""
+        renamed = self.scope.renamed(self.statement)
+        seen = problem.excerpt_in(renamed.text, first) if problem is not None else None
+        if seen is None or seen.line is None:
+            return None
+        number = seen.line - first
+        offset = sum(len(line) + 1 for line in renamed.text.split("\n")[:number])
+        begin = sum(len(line) + 1 for line in self.statement.split("\n")[:number])
+        start, stop = renamed.before(offset + seen.start, offset + seen.start + seen.length)
+        return Excerpt(self.statement.split("\n")[number], seen.line, start - begin, stop - start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +151,6 @@ class PythonQuery:
     def view_text(self, _session: SparkSession) -> str | None:
         return None
 
-    def place_of(self, error: BaseException, _line: int | None) -> str | None:
+    def place_of(self, error: BaseException, problem: SparkProblem | None) -> Place | None:
         # Spark counts lines within the text of spark.sql, which no one can find in the file.
-        return self.project.place_of(error)
+        return self.project.place_of(error, problem)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Chunk", "normalise", "rename", "split", "split_name"]
+__all__ = ["Chunk", "Renamed", "normalise", "rename", "split", "split_name"]
 
 _TOKEN = re.compile(
     r"""
@@ -118,7 +118,30 @@ def split_name(text: str) -> tuple[str, ...]:
     return () if expect_name else tuple(parts)
 
 
-def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | None]) -> str:
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """SQL with other names. `edits` are (start, stop, length): what of the old text became how long."""
+
+    text: str
+    edits: tuple[tuple[int, int, int], ...]
+
+    def before(self, start: int, stop: int) -> tuple[int, int]:
+        """Where a part of the new text was in the old one; of a new name, the whole old name."""
+        return self._old(start, at_end=False), self._old(stop, at_end=True)
+
+    def _old(self, position: int, *, at_end: bool) -> int:
+        grown = 0
+        for start, stop, length in self.edits:
+            first, last = start + grown, start + grown + length
+            if position < first or (at_end and position == first):
+                break
+            if position < last or (at_end and position == last):
+                return stop if at_end else start
+            grown += length - (stop - start)
+        return position - grown
+
+
+def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | None]) -> Renamed:
     """Replace dotted names.
 
     Args:
@@ -127,6 +150,7 @@ def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | Non
             replace and by which text, or None.
     """
     result: list[str] = []
+    edits: list[tuple[int, int, int]] = []
     chain: list[_Token] = []
 
     def flush() -> None:
@@ -136,6 +160,7 @@ def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | Non
             result.extend(token.text for token in chain)
         else:
             last = chain.index(names[answer[0] - 1])
+            edits.append((chain[0].start, chain[last].start + len(chain[last].text), len(answer[1])))
             result.append(answer[1])
             result.extend(token.text for token in chain[last + 1 :])
         chain.clear()
@@ -151,7 +176,7 @@ def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | Non
         else:
             result.append(token.text)
     flush()
-    return "".join(result)
+    return Renamed("".join(result), tuple(edits))
 
 
 def _unquote(text: str) -> str:

@@ -91,6 +91,7 @@ def _statement(chunk: Chunk, file: str, spark_parser: JavaObject) -> Statement:
             sqlstate=problem.sqlstate,
             location=f"{file}:{chunk.line + (problem.line or 1) - 1}",
             hint="Spark's parser stops here; look for a missing comma, keyword or bracket before it.",
+            excerpt=problem.excerpt_in(chunk.text, chunk.line),
         ) from error
     return _Reader(plan, chunk.text, location).read()
 

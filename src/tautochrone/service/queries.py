@@ -38,8 +38,8 @@ _METADATA_TABLES = frozenset(
 _SESSION_CATALOG = "spark_catalog"
 
 
-def query_error(error: Exception) -> QueryError:
-    """A Spark exception as ours, with Spark's class, sentence and SQLSTATE."""
+def query_error(error: Exception, query: str) -> QueryError:
+    """A Spark exception as ours, with Spark's class, sentence and SQLSTATE, and the line of the query."""
     problem = problem_of(error)
     place = None if problem.line is None else f"line {problem.line} of the query"
     return QueryError(
@@ -48,6 +48,7 @@ def query_error(error: Exception) -> QueryError:
         sqlstate=problem.sqlstate,
         location=place,
         parameters=problem.parameters,
+        excerpt=problem.excerpt_in(query),
     )
 
 
@@ -61,7 +62,7 @@ def tables_in(session: SparkSession, query: str) -> frozenset[tuple[str, ...]]:
     try:
         plan = session._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
     except Exception as error:
-        raise query_error(error) from None
+        raise query_error(error, query) from None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     commands = [loader.loadClass(name) for name in _COMMANDS]
     found: set[tuple[str, ...]] = set()

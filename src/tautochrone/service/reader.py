@@ -112,7 +112,7 @@ class Reader:
         try:
             return session.sql(query)
         except Exception as error:
-            raise query_error(error) from None
+            raise query_error(error, query) from None
 
     def versions(
         self,
