@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from tautochrone.cli.problems import report, report_defect
 from tautochrone.errors import TautochroneError
 
 __all__ = ["entry", "main"]
@@ -42,7 +43,10 @@ def _parser() -> argparse.ArgumentParser:
         "--explain", metavar="NAME", help="how a view will be refreshed: its plan, rule by rule"
     )
 
-    run = command("run", "take in what is there, refresh, publish", reads=True)
+    run = command("run", "take in what is there, refresh, publish")
+    shown = run.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="events as JSON, one object per line on stdout")
+    shown.add_argument("--quiet", action="store_true", help="say only what fails")
     run.add_argument("--continuous", action="store_true", help="go on until Ctrl-C")
     run.add_argument("--interval", metavar="5s", help="between checkpoints, with --continuous")
     run.add_argument(
@@ -105,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TautochroneError as error:
         if options.debug:
             raise
-        sys.stderr.write(error.render() + "\n")
+        report(error)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -114,11 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if options.debug:
             raise
-        first = (str(error).strip().splitlines() or [""])[0]
-        sys.stderr.write(
-            f"[INTERNAL_ERROR] {type(error).__name__}: {first} SQLSTATE: XX000\n"
-            "  hint: this is a defect of Tautochrone; run again with --debug and report it\n"
-        )
+        report_defect(error)
         return EXIT_USAGE
 
 

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tautochrone.cli.events import line_events
 from tautochrone.cli.options import options_of
-from tautochrone.cli.output import Events, json_line, table
+from tautochrone.cli.output import json_line, table
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName
 
@@ -43,7 +44,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
     """Resolve everything, show what there is, write nothing."""
     from tautochrone.service.open import Project
 
-    with Project(options_of(arguments), Events(as_json=False), short_lived=True) as project:
+    with Project(options_of(arguments), line_events, short_lived=True) as project:
         _, graph = project.analysed()
         default = project.settings.refresh_policy
         if arguments.explain is not None:

@@ -16,14 +16,21 @@ __all__ = ["query", "verify_views"]
 
 def query(arguments: argparse.Namespace) -> int:
     """Answer one query at one instant."""
+    from pyspark.errors import PySparkException
+
     from tautochrone.service.connect import open_connection
+    from tautochrone.service.queries import query_error
 
     with open_connection(options_of(arguments), short_lived=True) as connection:
         frame = connection.sql(
             arguments.sql, consistency=arguments.consistency, checkpoint=arguments.checkpoint
         )
         header = frame.columns
-        rows = frame.collect()
+        try:
+            rows = frame.collect()
+        except PySparkException as error:
+            # Only found while running: a division by zero, a file that is gone.
+            raise query_error(error, arguments.sql) from error
     if arguments.format == "json":
         for row in rows:
             json_line(dict(zip(header, _plain(list(row)), strict=True)))

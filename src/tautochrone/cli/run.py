@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import signal
+import threading
 from types import FrameType
 
+from tautochrone.cli.listen import first_words, listening
 from tautochrone.cli.options import names_of, options_of
-from tautochrone.cli.output import Events
 from tautochrone.errors import SettingsError
 
 __all__ = ["run"]
@@ -21,28 +22,31 @@ def run(arguments: argparse.Namespace) -> int:
     from tautochrone.service.locate import locate
 
     options = options_of(arguments)
-    events = Events(as_json=arguments.json)
     located = locate(options)
+    pipeline = located[0].name
     # Said before the imports that take a second and the JVM that takes six.
-    events("starting", pipeline=located[0].name, master=located[1].spark.master)
-    from tautochrone.runtime.run import Run, RunState
-    from tautochrone.runtime.selection import select
-    from tautochrone.service.open import Project
+    first_words(arguments)("starting", pipeline=pipeline, master=located[1].spark.master)
+    with listening(arguments, pipeline) as events:
+        from tautochrone.runtime.run import Run, RunState
+        from tautochrone.runtime.selection import select
+        from tautochrone.service.open import Project
 
-    with Project(options, events, located=located) as project:
-        job = project.job()
-        selection = select(job, *selected, everything=arguments.full_refresh_all)
-        execution = Run(job, selection)
+        with Project(options, events, located=located) as project:
+            job = project.job()
+            selection = select(job, *selected, everything=arguments.full_refresh_all)
+            execution = Run(job, selection)
 
-        def on_signal(_number: int, _frame: FrameType | None) -> None:
-            # The second Ctrl-C is meant: let Python end the process.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            execution.stop()
+            def on_signal(_number: int, _frame: FrameType | None) -> None:
+                # The second Ctrl-C is meant: let Python end the process.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                execution.stop()
+                # Not from here: the signal may have interrupted this very thread while it wrote.
+                threading.Thread(target=events, args=("stopping",)).start()
 
-        signal.signal(signal.SIGINT, on_signal)
-        signal.signal(signal.SIGTERM, on_signal)
-        if arguments.continuous:
-            state = execution.continuously(project.settings.interval_ms)
-        else:
-            state = execution.once()
+            signal.signal(signal.SIGINT, on_signal)
+            signal.signal(signal.SIGTERM, on_signal)
+            if arguments.continuous:
+                state = execution.continuously(project.settings.interval_ms)
+            else:
+                state = execution.once()
     return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state]

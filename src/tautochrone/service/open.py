@@ -117,6 +117,12 @@ class Project:
     def job(self) -> Job:
         """Everything that a run needs. The definitions are checked before anything is written."""
         definitions, graph = self.analysed()
+        self._emit(
+            "graph",
+            datasets=[
+                {"dataset": str(name), "kind": str(definitions.datasets[name].kind)} for name in graph.order
+            ],
+        )
         Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)

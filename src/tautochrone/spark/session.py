@@ -20,6 +20,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tautochrone.model.names import quoted
+from tautochrone.spark.gateway import start_context
 from tautochrone.spark.jars import resolve
 from tautochrone.spark.java import find_java
 from tautochrone.spark.settings import CatalogSettings, SparkSettings
@@ -69,7 +70,7 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     """Start Spark (about 6 s) with the real catalog as default.
 
     Raises:
-        EnvironmentProblemError: Java or a jar is missing.
+        EnvironmentProblemError: Java or a jar is missing, or Spark refuses to start.
     """
     java = find_java()
     jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
@@ -88,14 +89,16 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     conf[_JAVA_OPTIONS] = " ".join([*options, conf.get(_JAVA_OPTIONS, "")]).strip()
     users_jars = conf.get("spark.jars")
     conf["spark.jars"] = f"{jars},{users_jars}" if users_jars else jars
-    builder = SparkSession.builder.appName(spark.app_name).master(
-        spark.conf.get("spark.master", spark.master)
-    )
+    conf["spark.app.name"] = spark.app_name
+    conf.setdefault("spark.master", spark.master)
+    start_context(conf)
+    builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     # PySpark logs every analysis error as JSON with a Java stack; errors reach people through ours.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return session
 
 

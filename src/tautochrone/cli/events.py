@@ -1,0 +1,111 @@
+"""A run's events as words: one line each, JSON objects, failures only. The live display is `live`.
+
+An event that has no words here is shown with all its fields: what a newer part of the program tells must
+not be lost, and must not end the run.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tautochrone.cli.output import json_line
+
+__all__ = ["failures", "is_failure", "json_events", "line_events", "short", "words"]
+
+Fields = Mapping[str, Any]
+_LOCK = threading.Lock()
+
+
+def json_events(event: str, /, **fields: Any) -> None:
+    """Every event as one JSON object on stdout."""
+    json_line({"event": event, **fields})
+
+
+def line_events(event: str, /, **fields: Any) -> None:
+    """Every event as one readable line on stderr; the hint of a failure is a second one."""
+    _say(words(event, fields))
+
+
+def failures(event: str, /, **fields: Any) -> None:
+    """Only what failed: `--quiet`."""
+    if is_failure(event):
+        _say(words(event, fields))
+
+
+def is_failure(event: str) -> bool:
+    """Failures are named so: `flow_failed`, `refresh_failed`, `cleanup_failed`."""
+    return event.endswith("_failed")
+
+
+def words(event: str, fields: Fields) -> str:
+    """What a person reads of an event; empty for those that say that nothing happened."""
+    try:
+        return _WORDS.get(event, _plain)(event, fields)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        # Its fields are not those that its words were made for.
+        return _plain(event, fields)
+
+
+def short(dataset: str) -> str:
+    """A dataset's name without its catalog, which is the same for all."""
+    return dataset.partition(".")[2] or dataset
+
+
+def _say(line: str) -> None:
+    if line:
+        with _LOCK:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+
+
+def _plain(event: str, fields: Fields) -> str:
+    shown = " ".join(f"{key}={value}" for key, value in fields.items() if value not in (None, "", []))
+    return f"{event.replace('_', ' ')}: {shown}".rstrip(": ")
+
+
+def _graph(_event: str, f: Fields) -> str:
+    kinds = [entry["kind"] for entry in f["datasets"]]
+    counts = ", ".join(
+        f"{kinds.count(kind)} {kind}{'s' * (kinds.count(kind) > 1)}" for kind in sorted({*kinds})
+    )
+    return f"the definitions fit together: {counts}"
+
+
+def _refresh(_event: str, f: Fields) -> str:
+    return (
+        f"  {short(f['dataset']):<32} {f['mode'].upper():<11} +{f['rows_inserted']:,} "
+        f"-{f['rows_deleted']:,} rows  {f['duration_ms'] / 1000:.1f} s  ({f['reason']})"
+    )
+
+
+def _checkpoint(_event: str, f: Fields) -> str:
+    failed = f"  FAILED: {', '.join(f['failed'])}" if f["failed"] else ""
+    return f"checkpoint {f['checkpoint']} published in {f['duration_ms'] / 1000:.1f} s{failed}"
+
+
+def _flow_failed(_event: str, f: Fields) -> str:
+    lines = [f"  flow {f['flow']} FAILED: {f['error']}"]
+    lines += [f"    hint: {f['hint']}"] if f.get("hint") else []
+    lines += [f"    it is started again in {f['again_in_s']:g} s"] if f.get("again_in_s") else []
+    return "\n".join(lines)
+
+
+_WORDS: dict[str, Callable[[str, Fields], str]] = {
+    "starting": lambda _e, f: f"pipeline {f['pipeline']}: starting Spark on {f['master']} (about 6 s)",
+    "graph": _graph,
+    "catalog": lambda _e, f: f"readable at one instant as Iceberg REST catalog {f['uri']} (warehouse strong)",
+    "takeover": lambda _e, f: f"job {f['job']} taken over with fence {f['fence']}",
+    "batch": lambda _e, f: f"  {short(f['dataset']):<32} ingested +{f['rows']:,} rows (batch {f['batch']})",
+    "refresh": _refresh,
+    "refresh_failed": lambda _e, f: f"  {f['dataset']} FAILED at checkpoint {f['checkpoint']}: {f['error']}",
+    "flow_failed": _flow_failed,
+    "flow_restarted": lambda _e, f: f"  flow {f['flow']} started again (attempt {f['attempt']})",
+    "flow_recovered": lambda _e, f: f"  flow {f['flow']} is well again",
+    "checkpoint": _checkpoint,
+    "no_news": lambda _e, _f: "",
+    "stopping": lambda _e, _f: "stopping after what is under way (Ctrl-C again: at once)",
+    "run": lambda _e, f: f"run {f['state']}",
+}

@@ -1,0 +1,155 @@
+"""The live display on a real pseudo-terminal: what stands on the screen, what scrolled by, which bytes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import textwrap
+from collections.abc import Mapping
+
+import pytest
+
+ROWS, COLUMNS = 12, 90
+PLAYED = """
+    import argparse, sys
+    from tautochrone.cli.listen import first_words, listening
+
+    def play(*flags):
+        arguments = argparse.Namespace(json="--json" in flags, quiet="--quiet" in flags)
+        first_words(arguments)("starting", pipeline="shop", master="local[2]")
+        with listening(arguments, "shop") as events:
+            names = ["lake.default.events", "lake.default.by_key"]
+            names += [f"lake.default.v{i}" for i in range(MORE)]
+            events("graph", datasets=[{"dataset": name, "kind": "view"} for name in names])
+            events("takeover", job="shop", fence=1)
+            events("batch", dataset=names[0], flow="events", batch=0, rows=1203)
+            print("a print of the user's code", file=sys.stderr)
+            events("refresh", dataset=names[1], checkpoint=1, mode="full", reason="first build",
+                rows_inserted=7, rows_deleted=2, duration_ms=800, nodes=[])
+            events("refresh_failed", dataset=names[-1], checkpoint=1,
+                error="[DIVIDE_BY_ZERO] Division by zero.")
+            events("checkpoint", checkpoint=1, failed=[names[-1]], duration_ms=900)
+            events("volcano_erupted", lava=3)
+            events("run", state="FAILED", problems=names[-1:])
+"""
+
+
+class Screen:
+    """As much of a terminal as the display needs: printing, line feeds, cursor up, erase line."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = [""]
+        self._row = self._column = 0
+
+    def feed(self, text: str) -> None:
+        for part in re.findall(r"\x1b\[\??[\d;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+|.", text):
+            if part == "\r":
+                self._column = 0
+            elif part == "\n":
+                self._row += 1
+                self.lines += [""] * (self._row + 1 - len(self.lines))
+            elif part.startswith("\x1b"):
+                count = int(re.sub(r"\D", "", part) or 1)
+                if part[-1] == "A":
+                    self._row = max(0, self._row - count)
+                elif part[-1] == "K":
+                    self.lines[self._row] = ""
+                else:
+                    assert part[-1] in "mhl", f"the screen does not know {part!r}"
+            else:
+                line = self.lines[self._row].ljust(self._column)
+                self.lines[self._row] = line[: self._column] + part + line[self._column + len(part) :]
+                self._column += len(part)
+
+
+def on_terminal(code: str, environment: Mapping[str, str]) -> str:
+    """Run Python with stderr on a terminal; every byte that reached the terminal."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    without = {
+        key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "CI")
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.DEVNULL,
+        stderr=slave,
+        env={**without, "TERM": "xterm-256color", **environment},
+    )
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # how Linux says that nobody has the terminal open any more
+            break
+        if not part:
+            break
+        seen += part
+    os.close(master)
+    text = seen.decode()
+    assert process.wait(60) == 0, text
+    return text
+
+
+def play(*flags: str, more: int = 0, **environment: str) -> str:
+    call = f"play({', '.join(map(repr, flags))})"
+    return on_terminal(textwrap.dedent(PLAYED).replace("MORE", str(more)) + call, environment)
+
+
+def test_the_last_picture_stays_below_what_scrolled_by() -> None:
+    sent = play()
+    screen = Screen()
+    screen.feed(sent)
+    lines = [line.rstrip() for line in screen.lines if line.strip()]
+    assert lines[0] == "pipeline shop: starting Spark on local[2] (about 6 s)"
+    assert lines[1] == "a print of the user's code"
+    assert (
+        lines[2].strip() == "lake.default.by_key FAILED at checkpoint 1: [DIVIDE_BY_ZERO] Division by zero."
+    )
+    assert lines[3] == "volcano erupted: lava=3"
+    title, header, events, by_key = lines[4:]
+    assert title.split()[:2] == ["shop", "FAILED"]
+    assert title.endswith("checkpoint 1")
+    assert header.split() == ["dataset", "mode", "rows", "lag", "took", "why"]
+    assert events.split()[:3] == ["default.events", "INGEST", "+1,203"]
+    assert by_key.split()[:4] == ["default.by_key", "FAILED", "+7", "-2"]
+    assert by_key.endswith("[DIVIDE_BY_ZERO] Division by zero.")
+    assert "\x1b[1;31m" in sent, "what failed is red"
+    assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h") == 1, "the cursor comes back"
+
+
+def test_no_color_takes_the_colours_and_leaves_the_display() -> None:
+    sent = play(NO_COLOR="1")
+    assert "\x1b[?25l" in sent
+    colours = re.findall(r"\x1b\[[\d;]*(?:3|4|9)\d(?:;[\d;]*)?m", sent)
+    assert not colours
+
+
+def test_a_small_terminal_shows_what_is_broken_and_counts_the_rest() -> None:
+    screen = Screen()
+    screen.feed(play(more=40))
+    lines = [line for line in screen.lines if line.strip()]
+    assert sum("default.v" in line and "FAILED" in line and "+0" in line for line in lines) == 1
+    assert re.fullmatch(r"… and \d+ more", lines[-1].strip())
+    picture = lines[next(i for i, line in enumerate(lines) if line.split()[:2] == ["shop", "FAILED"]) :]
+    assert len(picture) < ROWS
+
+
+@pytest.mark.parametrize(("flags", "term"), [((), "dumb"), (("--quiet",), "xterm"), (("--json",), "xterm")])
+def test_no_display_without_need(flags: tuple[str, ...], term: str) -> None:
+    sent = play(*flags, TERM=term)
+    assert "\x1b" not in sent
+    lines = sent.splitlines()
+    if not flags:
+        assert lines[-1] == "run FAILED"
+        assert any("INGEST" not in line and "ingested +1,203 rows" in line for line in lines)
+    elif flags == ("--quiet",):
+        assert len(lines) == 2  # the print and the failure
+    else:
+        assert lines == ["a print of the user's code"]

@@ -1,0 +1,166 @@
+"""What the display knows and what each event says, without a terminal and without Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tautochrone.cli.events import failures, json_events, line_events, words
+from tautochrone.cli.progress import Progress
+
+EVENTS = "lake.default.events"
+BY_KEY = "lake.default.by_key"
+REFRESH = {
+    "dataset": BY_KEY,
+    "checkpoint": 1,
+    "mode": "incremental",
+    "reason": "cheaper",
+    "rows_inserted": 1203,
+    "rows_deleted": 17,
+    "duration_ms": 800,
+}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def progress(clock: Clock) -> Progress:
+    made = Progress(clock)
+    made.take("starting", {"pipeline": "shop", "master": "local[2]"})
+    datasets = [
+        {"dataset": EVENTS, "kind": "streaming table"},
+        {"dataset": BY_KEY, "kind": "materialized view"},
+    ]
+    made.take("graph", {"datasets": datasets})
+    return made
+
+
+def checkpoint(progress: Progress, *failed: str, took_ms: int = 500) -> None:
+    progress.take("checkpoint", {"checkpoint": 1, "failed": list(failed), "duration_ms": took_ms})
+
+
+def test_rows_add_up_over_the_run(progress: Progress) -> None:
+    for rows in (10, 5):
+        progress.take("batch", {"dataset": EVENTS, "flow": "events", "batch": 0, "rows": rows})
+    progress.take("refresh", REFRESH)
+    progress.take("refresh", REFRESH)
+    events, by_key = progress.lines.values()
+    assert (events.name, events.mode, events.inserted) == ("default.events", "INGEST", 15)
+    assert (by_key.mode, by_key.inserted, by_key.deleted, by_key.took_s) == ("INCREMENTAL", 2406, 34, 0.8)
+
+
+def test_lag_is_the_age_of_what_readers_see(progress: Progress, clock: Clock) -> None:
+    events = progress.lines[EVENTS]
+    assert progress.lag_s(events) is None
+    checkpoint(progress, took_ms=500)
+    clock.now += 2
+    # The cut was taken before the half second of refreshing.
+    assert progress.lag_s(events) == 2.5
+    progress.take("no_news", {"checkpoint": 1})
+    clock.now += 1
+    assert progress.lag_s(events) == 1
+
+
+def test_what_failed_grows_older_until_it_succeeds(progress: Progress, clock: Clock) -> None:
+    by_key = progress.lines[BY_KEY]
+    checkpoint(progress, took_ms=0)
+    clock.now += 3
+    progress.take("refresh_failed", {"dataset": BY_KEY, "checkpoint": 2, "error": "[DIVIDE_BY_ZERO] x"})
+    checkpoint(progress, BY_KEY, took_ms=0)
+    progress.take("no_news", {"checkpoint": 1})
+    assert by_key.broken
+    assert progress.lag_s(by_key) == 3
+    assert progress.lag_s(progress.lines[EVENTS]) == 0
+    progress.take("refresh", REFRESH)
+    checkpoint(progress, took_ms=0)
+    assert not by_key.broken
+    assert progress.lag_s(by_key) == 0
+
+
+def test_a_dead_flow_marks_its_table_until_it_is_back(progress: Progress) -> None:
+    events = progress.lines[EVENTS]
+    progress.take("flow_failed", {"dataset": EVENTS, "flow": "events", "error": "gone"})
+    checkpoint(progress)
+    assert events.broken
+    assert progress.lag_s(events) is None
+    flow = {"dataset": EVENTS, "flow": "events"}
+    progress.take("flow_restarted", {**flow, "attempt": 2, "reason": "gone"})
+    assert events.broken
+    assert "attempt 2" in events.note
+    progress.take("flow_recovered", {**flow, "attempts": 2})
+    assert not events.broken
+
+
+def test_time_stands_still_after_the_end(progress: Progress, clock: Clock) -> None:
+    checkpoint(progress, took_ms=0)
+    progress.take("run", {"state": "COMPLETED", "problems": []})
+    clock.now += 60
+    assert progress.phase == "COMPLETED"
+    assert progress.elapsed_s == 0
+    assert progress.lag_s(progress.lines[EVENTS]) == 0
+
+
+def test_unknown_events_teach_nothing_and_are_shown_whole(progress: Progress) -> None:
+    before = dict(progress.lines)
+    progress.take("volcano_erupted", {"dataset": EVENTS})
+    assert progress.lines == before
+    said = words("volcano_erupted", {"dataset": EVENTS, "lava": 3, "nothing": None})
+    assert said == f"volcano erupted: dataset={EVENTS} lava=3"
+
+
+def test_known_events_with_other_fields_are_shown_whole_too() -> None:
+    assert words("refresh", {"dataset": BY_KEY, "mode": "full"}) == f"refresh: dataset={BY_KEY} mode=full"
+    assert words("batch", {"dataset": BY_KEY, "rows": "many", "batch": 1}).startswith("batch: dataset=")
+
+
+def test_words(capsys: pytest.CaptureFixture[str]) -> None:
+    line_events("refresh", **REFRESH)
+    line_events("no_news", checkpoint=1)
+    line_events("flow_failed", flow="events", error="[X] gone.", hint="bring it back", again_in_s=4.0)
+    line_events("flow_restarted", flow="events", attempt=2)
+    said = capsys.readouterr()
+    assert said.out == ""
+    refresh, flow, hint, again, restarted = said.err.splitlines()
+    assert refresh.split() == [
+        "default.by_key",
+        "INCREMENTAL",
+        "+1,203",
+        "-17",
+        "rows",
+        "0.8",
+        "s",
+        "(cheaper)",
+    ]
+    assert flow.strip() == "flow events FAILED: [X] gone."
+    assert hint.strip() == "hint: bring it back"
+    assert again.strip() == "it is started again in 4 s"
+    assert restarted.strip() == "flow events started again (attempt 2)"
+
+
+def test_quiet_says_only_what_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    failures("refresh", **REFRESH)
+    failures("run", state="FAILED", problems=[BY_KEY])
+    failures("refresh_failed", dataset=BY_KEY, checkpoint=2, error="[X] y.")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.strip() == f"{BY_KEY} FAILED at checkpoint 2: [X] y."
+
+
+def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    json_events("refresh_failed", dataset=BY_KEY, error="two\nlines é")
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert [json.loads(line) for line in said.out.splitlines()] == [
+        {"event": "refresh_failed", "dataset": BY_KEY, "error": "two\nlines é"}
+    ]
