@@ -30,7 +30,7 @@ PLAYED = """
             events("takeover", job="shop", fence=1)
             events("batch", dataset=names[0], flow="events", batch=0, rows=1203)
             print("a print of the user's code", file=sys.stderr)
-            events("refresh", dataset=names[1], checkpoint=1, mode="full", reason="first build",
+            events("refresh", dataset=names[1], checkpoint=1, mode="full", reason="because " * 30,
                 rows_inserted=7, rows_deleted=2, duration_ms=800, nodes=[])
             events("refresh_failed", dataset=names[-1], checkpoint=1,
                 error="[DIVIDE_BY_ZERO] Division by zero.")
@@ -120,6 +120,7 @@ def test_the_last_picture_stays_below_what_scrolled_by() -> None:
     assert events.split()[:3] == ["default.events", "INGEST", "+1,203"]
     assert by_key.split()[:4] == ["default.by_key", "FAILED", "+7", "-2"]
     assert by_key.endswith("[DIVIDE_BY_ZERO] Division by zero.")
+    assert max(map(len, lines)) <= COLUMNS
     assert "\x1b[1;31m" in sent, "what failed is red"
     assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h") == 1, "the cursor comes back"
 
@@ -135,6 +136,9 @@ def test_a_small_terminal_shows_what_is_broken_and_counts_the_rest() -> None:
     screen = Screen()
     screen.feed(play(more=40))
     lines = [line for line in screen.lines if line.strip()]
+    assert any(
+        re.match(r"default.by_key  FULL +\+7 -2 +[\d.]+ s +0.8 s  because .*…$", line) for line in lines
+    )
     assert sum("default.v" in line and "FAILED" in line and "+0" in line for line in lines) == 1
     assert re.fullmatch(r"… and \d+ more", lines[-1].strip())
     picture = lines[next(i for i, line in enumerate(lines) if line.split()[:2] == ["shop", "FAILED"]) :]

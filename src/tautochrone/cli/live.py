@@ -114,7 +114,8 @@ class LiveDisplay:
         table.add_column("rows", no_wrap=True, justify="right")
         table.add_column("lag", no_wrap=True, justify="right")
         table.add_column("took", no_wrap=True, justify="right")
-        table.add_column("why", no_wrap=True, overflow="ellipsis", style="dim", ratio=1)
+        # The only column that rich may make narrower; its cells do not wrap all the same.
+        table.add_column("why", no_wrap=False, style="dim")
         for line in shown:
             table.add_row(*self._cells(line))
         left = len(lines) - len(shown)
@@ -130,7 +131,12 @@ class LiveDisplay:
             Text(_rows(line)),
             Text("-" if lag is None else _duration(lag), style="red" if line.broken else ""),
             Text("-" if line.took_s is None else _duration(line.took_s)),
-            Text(" ".join(line.note.split()), style="red" if line.broken else ""),
+            Text(
+                " ".join(line.note.split()),
+                style="red" if line.broken else "",
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
         )
 
 

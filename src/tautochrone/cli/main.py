@@ -55,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--full-refresh", action="append", default=[], metavar="A,B", help="rebuild these")
     run.add_argument("--full-refresh-all", action="store_true", help="rebuild everything")
 
+    command("doctor", "check Java, Spark, jars, catalog, storage, Kafka, ports", reads=True)
+
     query = command("query", "any Spark SQL over datasets, at one instant")
     query.add_argument("sql", help="the query")
     query.add_argument(
@@ -92,6 +94,10 @@ def _handler(name: str) -> Callable[[argparse.Namespace], int]:
         from tautochrone.cli import run
 
         return run.run
+    if name == "doctor":
+        from tautochrone.cli import doctor
+
+        return doctor.doctor
     if name in ("status", "checkpoints"):
         from tautochrone.cli import status
 

@@ -1,9 +1,18 @@
 """The MetaService's memory: topology, cuts, versions, fences, pins, lineage. Start at `MetaStore`."""
 
+from tautochrone.meta.database import Database
 from tautochrone.meta.history import DatasetStatus
 from tautochrone.meta.jobs import DatasetEntry, Lineage
 from tautochrone.meta.reads import DEFAULT_LEASE_MS
 from tautochrone.meta.rebuild import LakeVersion
 from tautochrone.meta.store import MetaStore
 
-__all__ = ["DEFAULT_LEASE_MS", "DatasetEntry", "DatasetStatus", "LakeVersion", "Lineage", "MetaStore"]
+__all__ = [
+    "DEFAULT_LEASE_MS",
+    "Database",
+    "DatasetEntry",
+    "DatasetStatus",
+    "LakeVersion",
+    "Lineage",
+    "MetaStore",
+]

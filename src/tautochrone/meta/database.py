@@ -76,6 +76,15 @@ class Database:
             if _revision(connection) != HEAD:
                 _upgrade(connection)
 
+    def revision(self) -> str | None:
+        """The newest migration that the store has had; None for an empty one. Changes nothing.
+
+        Raises:
+            MetaError: `META_STORE_FAILED`, `META_STORE_BUSY`.
+        """
+        with self.read() as connection:
+            return _revision(connection)
+
     def close(self) -> None:
         """Close all connections of this process."""
         self.engine.dispose()

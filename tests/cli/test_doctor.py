@@ -1,0 +1,156 @@
+"""`taut doctor`: one line for each check, a hint where it fails, the exit code tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tautochrone.service.health import Finding, State, check, examine
+from tautochrone.service.locate import Options
+
+ALL = [
+    *("python", "java", "spark", "jars", "project", "ports", "storage", "store", "master"),
+    *("session", "catalog", "definitions", "kafka"),
+]
+SPEC = "name: shop\nstorage: {storage}\nlibraries:\n  - glob: {{include: t/**}}\n"
+
+
+def write(folder: Path, *, settings: str = "", storage: str = "storage", files: dict[str, str]) -> Path:
+    (folder / "spark-pipeline.yml").write_text(SPEC.format(storage=storage))
+    (folder / "tautochrone.toml").write_text(settings)
+    for name, text in files.items():
+        (folder / "t").mkdir(exist_ok=True)
+        (folder / "t" / name).write_text(text)
+    return folder / "spark-pipeline.yml"
+
+
+def taut_doctor(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tautochrone.cli.main", "doctor", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, **environment},
+    )
+
+
+def failing(options: Options) -> dict[str, Finding]:
+    """What fails, with a check that fails before Spark is started."""
+    return {f.check: f for f in examine(options) if f.state is State.FAILED}
+
+
+@pytest.fixture
+def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps `examine` from starting Spark."""
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+
+
+@pytest.mark.spark
+def test_a_project_whose_kafka_is_gone(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    write(
+        tmp_path,
+        files={
+            "a.py": "from pyspark import pipelines as dp\n@dp.table\ndef events():\n"
+            "    return (spark.readStream.format('kafka').option('subscribe', 'flights')\n"
+            f"        .option('kafka.bootstrap.servers', '{address}').load())\n",
+            "b.sql": "CREATE MATERIALIZED VIEW b AS SELECT count(*) n FROM events",
+        },
+    )
+    before = sorted(tmp_path.rglob("*"))
+    done = taut_doctor(tmp_path, "--json")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == ""
+    found = {line["check"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert list(found) == ALL
+    states = {name: line["state"] for name, line in found.items()}
+    assert states == {**dict.fromkeys(ALL, "ok"), "kafka": "failed"}
+    assert found["kafka"]["error_class"] == "KAFKA_NOT_REACHABLE"
+    assert address in found["kafka"]["detail"]
+    assert found["kafka"]["hint"]
+    assert found["definitions"]["detail"] == "2 datasets, 2 flows"
+    after = sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts)
+    assert after == before, "it writes nothing"
+
+
+def test_one_line_each_without_java_and_project(tmp_path: Path) -> None:
+    done = taut_doctor(tmp_path, JAVA_HOME="/nonexistent")
+    assert done.returncode == 1
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["ok", "python"],
+        ["FAILED", "java"],
+        ["ok", "spark"],
+        ["ok", "jars"],
+        ["skipped", "project"],
+        ["ok", "ports"],
+        ["skipped", "session"],
+    ]
+    assert "[JAVA_MISSING] No Java was found - hint: install a JDK" in lines[1]
+
+
+@pytest.mark.usefixtures("without_java")
+def test_what_is_wrong_with_a_project(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as gone:
+        port, nobody = taken.getsockname()[1], gone.getsockname()[1]
+        gone.close()
+        spec = write(
+            tmp_path,
+            storage="file/storage",
+            settings=f'[spark]\nmaster = "spark://127.0.0.1:{nobody}"\n'
+            f'conf = {{"spark.driver.port" = "{port}"}}\n'
+            '[meta]\nurl = "nonsense://user:secret@host/db"\n',
+            files={},
+        )
+        found = failing(Options(spec=str(spec)))
+    classes = {name: finding.error_class for name, finding in found.items()}
+    assert classes == {
+        "java": "JAVA_MISSING",
+        "ports": "PORT_TAKEN",
+        "storage": "STORAGE_NOT_WRITABLE",
+        "store": "META_URL_UNUSABLE",
+        "master": "MASTER_NOT_REACHABLE",
+    }
+    assert all(finding.hint for finding in found.values())
+    assert "secret" not in str(found)
+
+
+@pytest.mark.usefixtures("without_java")
+def test_a_store_that_is_no_store(tmp_path: Path) -> None:
+    spec = write(tmp_path, files={})
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "storage" / "meta.db").write_text("this is no SQLite file, and long enough to be read" * 100)
+    found = failing(Options(spec=str(spec)))
+    assert found["store"].error_class == "META_STORE_FAILED"
+    assert found["store"].hint
+
+
+@pytest.mark.usefixtures("without_java")
+def test_a_spec_that_is_wrong_or_not_there(tmp_path: Path) -> None:
+    spec = write(tmp_path, files={})
+    spec.write_text(spec.read_text() + "colour: red\n")
+    found = failing(Options(spec=str(spec)))
+    assert found["project"].error_class == "PIPELINE_SPEC_UNEXPECTED_FIELD"
+    assert f"{spec}:5" in found["project"].detail
+    gone = failing(Options(spec=str(tmp_path / "gone.yml")))
+    assert gone["project"].error_class == "PIPELINE_SPEC_FILE_DOES_NOT_EXIST"
+
+
+def test_a_check_that_breaks_is_a_finding() -> None:
+    def broken() -> str:
+        raise ZeroDivisionError("by zero")
+
+    found = check("kafka", broken)
+    assert (found.state, found.detail) == (State.FAILED, "ZeroDivisionError: by zero")
+    assert found.hint

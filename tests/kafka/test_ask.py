@@ -1,0 +1,50 @@
+"""What `taut doctor` asks a Kafka: whether it answers, and whether the topics of the flows are there."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import IngestError
+from tautochrone.spark.kafka import KafkaSource, ask, kafka_sources
+from tautochrone.testing.kafka import KafkaBroker
+
+from .conftest import Topic
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def source_of(spark: SparkSession, brokers: str, topic: str) -> KafkaSource:
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", brokers)
+    rows = reader.option("subscribe", topic).load()
+    (found,) = kafka_sources(rows.selectExpr("CAST(value AS STRING) AS v").where("v IS NOT NULL"))
+    return found
+
+
+def test_a_cluster_that_is_there(spark: SparkSession, broker: KafkaBroker, topic: Topic) -> None:
+    source = source_of(spark, broker.bootstrap, topic.name)
+    assert source.brokers == broker.bootstrap
+    assert source.topics == {topic.name}
+    assert ask(spark, source) == 1
+
+
+def test_a_topic_that_is_not(spark: SparkSession, broker: KafkaBroker, topic: Topic) -> None:
+    with pytest.raises(IngestError, match="has no topic nowhere") as caught:
+        ask(spark, source_of(spark, broker.bootstrap, f"{topic.name}, nowhere"))
+    assert caught.value.error_class == "KAFKA_TOPIC_MISSING"
+
+
+def test_nobody_at_home(spark: SparkSession) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(IngestError, match=address) as caught:
+        ask(spark, source_of(spark, address, "flights"))
+    assert caught.value.error_class == "KAFKA_NOT_REACHABLE"
+    assert caught.value.hint
+
+
+def test_other_sources_are_none(spark: SparkSession) -> None:
+    assert list(kafka_sources(spark.readStream.format("rate").load())) == []
+    assert list(kafka_sources(spark.range(3))) == []
