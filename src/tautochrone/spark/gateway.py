@@ -27,6 +27,9 @@ _EVERY_START = re.compile(
     r"WARNING: Using incubator modules: jdk\.incubator\.vector$|Setting default log level to |"
     r"To adjust logging level use sc\.setLogLevel|Picked up JAVA_TOOL_OPTIONS: "
 )
+_STACK = re.compile(r"\s+at |\s+\.\.\. \d+ more")
+_EXCEPTION = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?')
+_LAST_WORDS_S = 5.0
 
 
 def start_context(conf: Mapping[str, str]) -> None:
@@ -44,20 +47,23 @@ def start_context(conf: Mapping[str, str]) -> None:
     for key, value in conf.items():
         settings.set(key, value)
     reading, writing = os.pipe()
-    forward = threading.Thread(target=_forward, args=(reading,), name="jvm-stderr", daemon=True)
-    forward.start()
+    ear = _Ear(reading)
+    ear.start()
     try:
-        gateway = launch_gateway(settings, {"stderr": writing})  # type: ignore[no-untyped-call]
+        try:
+            gateway = launch_gateway(settings, {"stderr": writing})  # type: ignore[no-untyped-call]
+        finally:
+            # Only the JVM's end stays open: the thread ends with it.
+            os.close(writing)
     except PySparkException as error:
+        ear.join(_LAST_WORDS_S)
         raise EnvironmentProblemError(
             "JVM_NOT_STARTED",
-            "Spark's Java process ended before it could be used",
-            hint="its own words are above; `taut doctor` checks Java, memory settings come from "
-            "spark.driver.memory and JAVA_TOOL_OPTIONS",
+            f"Spark's Java process ended before it could be used: {ear.reason()}",
+            hint="look at --master, spark.driver.memory, spark.driver.extraJavaOptions and the variable "
+            "JAVA_TOOL_OPTIONS; `taut doctor` checks Java itself",
         ) from error
-    finally:
-        # Only the JVM's end stays open: the thread ends with it.
-        os.close(writing)
+    ear.let_go()
     try:
         SparkContext(conf=settings, gateway=gateway)
     except (PySparkException, Py4JJavaError) as error:
@@ -68,14 +74,46 @@ def start_context(conf: Mapping[str, str]) -> None:
         ) from error
 
 
-def _forward(descriptor: int) -> None:
-    with open(descriptor, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if _EVERY_START.match(line):
-                continue
-            try:
-                sys.stderr.write(line)
-                sys.stderr.flush()
-            except (ValueError, OSError):
-                # Our own stderr is closed. Reading must go on, or the JVM would wait for room in the pipe.
-                continue
+class _Ear(threading.Thread):
+    """Reads what the JVM says: holds it back while it starts, then passes it on line by line."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(name="jvm-stderr", daemon=True)
+        self._descriptor = descriptor
+        self._held: list[str] = []
+        self._holding = True
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        with open(self._descriptor, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if _EVERY_START.match(line):
+                    continue
+                with self._lock:
+                    if self._holding:
+                        self._held.append(line)
+                        continue
+                _say(line)
+
+    def let_go(self) -> None:
+        """The JVM is up: what it said and what it will say goes to stderr."""
+        with self._lock:
+            for line in self._held:
+                _say(line)
+            self._holding = False
+
+    def reason(self) -> str:
+        """Why the JVM did not start, in its own words without the stack."""
+        with self._lock:
+            words = [line.strip() for line in self._held if not _STACK.match(line)]
+        return " ".join(_EXCEPTION.sub("", line) for line in words[:3]) or "it did not say why"
+
+
+def _say(line: str) -> None:
+    try:
+        sys.stderr.write(line)
+        sys.stderr.flush()
+    except (ValueError, OSError):
+        # Our own stderr is closed, so nobody can be told. Reading must go on all the same: the JVM would
+        # wait for room in the pipe.
+        return
