@@ -88,3 +88,12 @@ def test_a_missing_spec_is_one_clear_error(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("[PIPELINE_SPEC_FILE_NOT_FOUND]")
     assert "Traceback" not in done.stderr
+
+
+def test_every_event_is_documented() -> None:
+    """Others build on `taut run --json`."""
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    emitted = set(re.findall(r"""\b_?emit\(\s*"(\w+)\"""", sources))
+    assert {"batch", "refresh", "checkpoint", "graph"} <= emitted, "the pattern no longer finds them"
+    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "concepts.md").read_text()))
+    assert not emitted - documented
