@@ -74,7 +74,7 @@ def test_a_project_whose_kafka_is_gone(tmp_path: Path) -> None:
     assert list(found) == ALL
     states = {name: line["state"] for name, line in found.items()}
     assert states == {**dict.fromkeys(ALL, "ok"), "kafka": "failed"}
-    assert found["kafka"]["error_class"] == "KAFKA_NOT_REACHABLE"
+    assert found["kafka"]["error"] == "KAFKA_NOT_REACHABLE"
     assert address in found["kafka"]["detail"]
     assert found["kafka"]["hint"]
     assert found["definitions"]["detail"] == "2 datasets, 2 flows"
@@ -114,7 +114,7 @@ def test_what_is_wrong_with_a_project(tmp_path: Path) -> None:
             files={},
         )
         found = failing(Options(spec=str(spec)))
-    classes = {name: finding.error_class for name, finding in found.items()}
+    classes = {name: finding.error for name, finding in found.items()}
     assert classes == {
         "java": "JAVA_MISSING",
         "ports": "PORT_TAKEN",
@@ -132,7 +132,7 @@ def test_a_store_that_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "storage").mkdir()
     (tmp_path / "storage" / "meta.db").write_text("this is no SQLite file, and long enough to be read" * 100)
     found = failing(Options(spec=str(spec)))
-    assert found["store"].error_class == "META_STORE_FAILED"
+    assert found["store"].error == "META_STORE_FAILED"
     assert found["store"].hint
 
 
@@ -141,10 +141,10 @@ def test_a_spec_that_is_wrong_or_not_there(tmp_path: Path) -> None:
     spec = write(tmp_path, files={})
     spec.write_text(spec.read_text() + "colour: red\n")
     found = failing(Options(spec=str(spec)))
-    assert found["project"].error_class == "PIPELINE_SPEC_UNEXPECTED_FIELD"
+    assert found["project"].error == "PIPELINE_SPEC_UNEXPECTED_FIELD"
     assert f"{spec}:5" in found["project"].detail
     gone = failing(Options(spec=str(tmp_path / "gone.yml")))
-    assert gone["project"].error_class == "PIPELINE_SPEC_FILE_DOES_NOT_EXIST"
+    assert gone["project"].error == "PIPELINE_SPEC_FILE_DOES_NOT_EXIST"
 
 
 def test_a_check_that_breaks_is_a_finding() -> None:

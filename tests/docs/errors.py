@@ -18,9 +18,11 @@ from pathlib import Path
 
 from tautochrone import errors
 
-__all__ = ["Raised", "UnreadError", "document", "raised", "read"]
+__all__ = ["KINDS", "Raised", "UnreadError", "document", "raised", "read"]
 
 SOURCES = Path(__file__).parents[2] / "src" / "tautochrone"
+
+KINDS = [name for name in errors.__all__ if issubclass(getattr(errors, name), Exception)]
 
 PASSED_ON = {"problem.error_class", "condition"}
 """Expressions that hold a class which Spark gave."""
@@ -98,7 +100,7 @@ def _called(node: ast.Call) -> str:
 
 def _kind(node: ast.AST) -> str | None:
     """The error that a call constructs. Errors outside the tree's module are internal to theirs."""
-    return name if isinstance(node, ast.Call) and (name := _called(node)) in errors.__all__ else None
+    return name if isinstance(node, ast.Call) and (name := _called(node)) in KINDS else None
 
 
 def _in_module(
@@ -235,7 +237,7 @@ def document() -> str:
     """The text of `docs/errors.md`."""
     parts = [_HEAD]
     found = raised()
-    for kind in errors.__all__:
+    for kind in KINDS:
         of_kind = [one for one in found if one.kind == kind]
         if not of_kind:
             continue

@@ -17,7 +17,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     from tautochrone.service.health import Finding, State, examine
 
     def line(finding: Finding) -> str:
-        name = f"[{finding.error_class}] " if finding.error_class else ""
+        name = f"[{finding.error}] " if finding.error else ""
         hint = f" - hint: {finding.hint}" if finding.hint else ""
         state = "FAILED" if finding.state is State.FAILED else str(finding.state)
         return f"{state:<8} {finding.check:<12} {name}{' '.join(finding.detail.split())}{hint}\n"

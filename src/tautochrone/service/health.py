@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "State", "check", "examine"]
 
 _PORTS = ("spark.driver.port", "spark.blockManager.port", "spark.driver.blockManager.port", "spark.ui.port")
-_LITTLE_SPACE_BYTES = 500_000_000
+_LITTLE_SPACE_MB = 500
 _CONNECT_TIMEOUT_S = 3.0
 
 
@@ -43,12 +43,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one check found. Failed ones have the class of their error, and a hint."""
+    """What one check found. In failed ones `error` is a class of errors, and there is a hint."""
 
     check: str
     state: State
     detail: str
-    error_class: str | None = None
+    error: str | None = None
     hint: str | None = None
 
 
@@ -62,7 +62,7 @@ def check(name: str, look: Callable[[], str]) -> Finding:
             check=name,
             state=State.FAILED,
             detail=f"{error.message.rstrip('.')}{place}",
-            error_class=error.error_class,
+            error=error.error_class,
             hint=error.hint or "see `docs/settings.md` for what this check reads",
         )
     except Exception as error:
@@ -71,7 +71,7 @@ def check(name: str, look: Callable[[], str]) -> Finding:
             check=name,
             state=State.FAILED,
             detail=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
-            error_class="UNEXPECTED",
+            error="UNEXPECTED",
             hint="run again with --debug; when this is no fault of the machine, report it",
         )
 
@@ -94,7 +94,7 @@ def examine(options: Options) -> Iterator[Finding]:
     yield done(check("jars", _jars))
     located: list[tuple[PipelineSpec, Settings]] = []
     project = check("project", lambda: _project(options, located))
-    if project.error_class == "PIPELINE_SPEC_FILE_NOT_FOUND" and options.spec is None:
+    if project.error == "PIPELINE_SPEC_FILE_NOT_FOUND" and options.spec is None:
         why = "no pipeline spec here or above: its storage, catalog and Kafka are left out"
         project = _skipped("project", why)
     yield done(project)
@@ -190,21 +190,21 @@ def _storage(folder: Path) -> str:
     try:
         # It has no name and is gone with the last word of this check.
         with tempfile.TemporaryFile(dir=there):
-            free_bytes = shutil.disk_usage(there).free
+            free_mb = shutil.disk_usage(there).free // 1_000_000
     except OSError as error:
         raise EnvironmentProblemError(
             "STORAGE_NOT_WRITABLE",
             f"{there} cannot be written: {error.strerror or error}",
             hint="give this user the right to write there, or change `storage` in the spec",
         ) from error
-    if free_bytes < _LITTLE_SPACE_BYTES:
+    if free_mb < _LITTLE_SPACE_MB:
         raise EnvironmentProblemError(
             "STORAGE_FULL",
-            f"{there} has {free_bytes / 1e6:,.0f} MB left",
+            f"{there} has {free_mb} MB left",
             hint="free some space, or change `storage` in the spec",
         )
     made = "" if there == folder else ", made by the first run"
-    return f"{folder}, {free_bytes / 1e9:,.1f} GB free{made}"
+    return f"{folder}, {free_mb / 1000:,.1f} GB free{made}"
 
 
 def _store(settings: Settings) -> str:

@@ -12,7 +12,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import IngestError
-from tautochrone.spark.plans import analysed, nodes
+from tautochrone.spark.catalyst import nodes
+from tautochrone.spark.plans import analysed
 
 __all__ = ["KafkaSource", "ask", "kafka_sources"]
 
