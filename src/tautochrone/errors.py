@@ -32,6 +32,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tautochrone.redaction import redacted, redacted_fields
+
 __all__ = [
     "CheckpointUnavailableError",
     "CommitOutcomeUnknownError",
@@ -122,14 +124,16 @@ class TautochroneError(Exception):
         parameters: Mapping[str, str] | None = None,
         excerpt: Excerpt | None = None,
     ) -> None:
+        # Messages carry what drivers and Spark said, and these like to quote what they were given.
+        message = redacted(message)
         super().__init__(error_class, message)
         self.error_class = error_class
         self.message = message
-        self.hint = hint
+        self.hint = None if hint is None else redacted(hint)
         self.location = location
         self.sqlstate = sqlstate or self.default_sqlstate
         self.retryable = self.default_retryable if retryable is None else retryable
-        self.parameters: Mapping[str, str] = MappingProxyType(dict(parameters or {}))
+        self.parameters: Mapping[str, str] = MappingProxyType(redacted_fields(dict(parameters or {})))
         self.excerpt = excerpt
 
     def __str__(self) -> str:

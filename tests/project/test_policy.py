@@ -32,7 +32,7 @@ def test_the_project_has_a_default(tmp_path: Path) -> None:
     assert settings_of(tmp_path, toml, TAUTOCHRONE_REFRESH_POLICY="full").refresh_policy is RefreshPolicy.FULL
     with pytest.raises(SettingsError, match="INVALID_REFRESH_POLICY") as caught:
         settings_of(tmp_path, '[refresh]\npolicy = "fast"\n')
-    assert caught.value.hint == "policies are auto, incremental, incremental_strict, full"
+    assert caught.value.hint == "it must be one of auto, incremental, incremental_strict, full"
     with pytest.raises(SettingsError, match=r"UNKNOWN_SETTING.*\[refresh\] has no setting mode"):
         settings_of(tmp_path, '[refresh]\nmode = "full"\n')
 

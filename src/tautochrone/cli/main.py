@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tautochrone.cli.problems import report, report_defect
 from tautochrone.errors import TautochroneError
+from tautochrone.redaction import redacted
 
 __all__ = ["entry", "main"]
 
@@ -23,10 +26,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def command(name: str, text: str, *, reads: bool = False, spark: bool = True) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text)
+    def command(
+        name: str, text: str, *, reads: bool = False, spark: bool = True, within: Any = commands
+    ) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = within.add_parser(name, help=text, description=text)
         added.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
         added.add_argument("--spec", metavar="PATH", help="the pipeline spec; searched upwards without it")
+        added.add_argument("--set", action="append", default=[], metavar="K=V", help="a setting, by its key")
         if spark:
             added.add_argument("--conf", action="append", default=[], metavar="K=V", help="a Spark setting")
             added.add_argument("--master", metavar="URL", help="the Spark master (default local[*])")
@@ -82,6 +88,14 @@ def _parser() -> argparse.ArgumentParser:
     verify = command("verify", "recompute views with plain Spark and compare", reads=True)
     verify.add_argument("names", nargs="*", help="views (default: all)")
     verify.add_argument("--checkpoint", type=int, metavar="N", help="at this checkpoint")
+
+    config = commands.add_parser("config", help="settings: what is in force, and what there is")
+    config.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
+    show = command("show", "every setting in force; secrets by their place only", reads=True, within=actions)
+    show.add_argument("--origin", action="store_true", help="and where it was set")
+    show.add_argument("--interval", metavar="5s", help=argparse.SUPPRESS)
+    actions.add_parser("schema", help="the JSON Schema of tautochrone.toml")
     return parser
 
 
@@ -98,6 +112,10 @@ def _handler(name: str) -> Callable[[argparse.Namespace], int]:
         from tautochrone.cli import doctor
 
         return doctor.doctor
+    if name == "config":
+        from tautochrone.cli import config
+
+        return config.config
     if name in ("status", "checkpoints"):
         from tautochrone.cli import status
 
@@ -114,7 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _handler(options.command)(options)
     except TautochroneError as error:
         if options.debug:
-            raise
+            _traceback()
+            return EXIT_FAILED
         report(error)
         return EXIT_FAILED
     except KeyboardInterrupt:
@@ -123,9 +142,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     except Exception as error:
         if options.debug:
-            raise
+            _traceback()
+            return EXIT_USAGE
         report_defect(error)
         return EXIT_USAGE
+
+
+def _traceback() -> None:
+    """Of the exception under way. Its causes are other people's and may quote secrets."""
+    sys.stderr.write(redacted(traceback.format_exc()))
 
 
 def entry() -> None:

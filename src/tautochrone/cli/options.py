@@ -14,25 +14,33 @@ __all__ = ["names_of", "options_of"]
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    """Collect `--spec`, `--conf`, `--master`, `--interval`.
+    """Collect `--spec`, `--conf`, `--set`, `--master`, `--interval`.
 
     Raises:
-        SettingsError: a `--conf` without `=`.
+        SettingsError: a `--conf` or a `--set` without `=`.
     """
     from tautochrone.service.locate import Options
 
-    conf: dict[str, str] = {}
-    for text in getattr(arguments, "conf", []):
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise SettingsError("INVALID_CONF", f"--conf {text!r} is not KEY=VALUE")
-        conf[key.strip()] = value
     return Options(
         spec=arguments.spec,
-        conf=conf,
+        conf=_pairs("--conf", "INVALID_CONF", getattr(arguments, "conf", [])),
+        given=_pairs("--set", "INVALID_SETTING", getattr(arguments, "set", [])),
         master=getattr(arguments, "master", None),
         interval=getattr(arguments, "interval", None),
     )
+
+
+def _pairs(flag: str, error_class: str, texts: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            # Not the text itself: a secret may stand in it.
+            raise SettingsError(
+                error_class, f"{flag} takes KEY=VALUE", hint="there is no = in what was given"
+            )
+        found[key.strip()] = value
+    return found
 
 
 def names_of(texts: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName
+from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:
     from tautochrone.model.refresh import RefreshPolicy
@@ -111,20 +112,22 @@ def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) 
             location=str(graph.definitions.datasets[name].location),
         )
     warning = refusal(graph, name, foreseen)
+    # Expressions are shown as they are, and a definition may have read a secret into one.
+    reasons, tree = ([redacted(line) for line in lines] for lines in (foreseen.reasons, foreseen.tree))
     if as_json:
         json_line(
             {
                 "dataset": str(name),
                 "policy": str(foreseen.policy),
                 "mode": str(foreseen.mode),
-                "reasons": list(foreseen.reasons),
-                "tree": list(foreseen.tree),
+                "reasons": reasons,
+                "tree": tree,
                 "warning": warning,
             }
         )
     else:
         sys.stdout.write(f"{name}  policy {foreseen.policy}  mode {foreseen.mode}\n")
-        for line in (*(f"because {reason}" for reason in foreseen.reasons), "", *foreseen.tree):
+        for line in (*(f"because {reason}" for reason in reasons), "", *tree):
             sys.stdout.write(line + "\n")
         if warning is not None:
             sys.stderr.write(f"warning: {warning}\n")

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from tautochrone.errors import MetaError
 
@@ -29,7 +29,7 @@ class Database:
     """One store's engine. Safe to share between threads; every process opens its own."""
 
     def __init__(self, url: str) -> None:
-        parsed = make_url(url)
+        parsed = _parsed(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         if self.is_sqlite:
             if not parsed.database or parsed.database == ":memory:":
@@ -39,7 +39,14 @@ class Database:
                     hint="Give a file: sqlite:////path/to/meta.db",
                 )
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        self.engine: Engine = create_engine(parsed)
+        try:
+            self.engine: Engine = create_engine(parsed)
+        except ImportError as error:
+            raise MetaError(
+                "META_DRIVER_MISSING",
+                f"The store's driver {error.name or parsed.drivername} is not installed",
+                hint=f"install what SQLAlchemy needs for {parsed.drivername}",
+            ) from error
         if self.is_sqlite:
             _prepare_sqlite(self.engine)
 
@@ -101,6 +108,22 @@ class Database:
                 + ("stayed locked by another writer" if busy else f"failed: {error.orig}"),
                 retryable=busy or error.connection_invalidated,
             ) from error
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        parsed.get_dialect()
+    except ImportError:
+        return parsed  # its driver is missing: creating the engine says which
+    except (ArgumentError, ValueError):
+        # SQLAlchemy's own sentence quotes the URL, and with it a password.
+        raise MetaError(
+            "META_URL_INVALID",
+            "The store's URL is none that SQLAlchemy knows",
+            hint="the setting meta.url; such as sqlite:////path/to/meta.db",
+        ) from None
+    return parsed
 
 
 def _prepare_sqlite(engine: Engine) -> None:

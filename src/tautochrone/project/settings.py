@@ -1,170 +1,145 @@
-"""Our own settings: flag > `TAUTOCHRONE_…` > `tautochrone.toml` beside the spec > default.
+"""A project's settings as the program uses them: flag > `TAUTOCHRONE_…` > `tautochrone.toml` > default.
 
 They live outside `spark-pipeline.yml` because SDP refuses fields that it does not know.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tautochrone.errors import SettingsError
 from tautochrone.model.refresh import RefreshPolicy
-from tautochrone.project.policy import POLICY_HINT, parse_policy
+from tautochrone.project.declared import LIMITS
+from tautochrone.project.layers import DEFAULT, Given, Value, collect, in_order
+from tautochrone.project.references import shown
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.spark.settings import CatalogSettings, SparkSettings
 
-__all__ = ["Settings", "load_settings", "parse_duration_ms"]
+__all__ = ["FlowLimits", "Settings", "effective", "load_settings"]
 
-FILE_NAME = "tautochrone.toml"
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*$")
-_UNIT_MS = {"ms": 1, "s": 1_000, None: 1_000, "m": 60_000, "h": 3_600_000}
-_KNOWN = {
-    "run": {"interval", "parallelism", "job"},
-    "refresh": {"policy"},
-    "meta": {"url"},
-    "lake": {"catalog", "options"},
-    "spark": {"master", "conf"},
-    "outsiders": {"tag", "tags_kept"},
-}
+_OPTIONS = ("lake", "options")
+_CONF = ("spark", "conf")
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """What bounds one flow's batches: Spark's source options, and where they were set."""
+
+    options: Mapping[str, int]
+    origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that a run needs beside the project itself."""
+    """Everything that a run needs beside the project itself. Secrets are in it: never print it whole."""
 
     storage: str
-    catalog: CatalogSettings
-    spark: SparkSettings
+    catalog: CatalogSettings = field(repr=False)
+    spark: SparkSettings = field(repr=False)
     job: str
-    meta_url: str
-    interval_ms: int = 5_000
-    parallelism: int = 4
-    refresh_policy: RefreshPolicy = RefreshPolicy.AUTO
-    tag_outsiders: bool = True
-    outsider_tags_kept: int = 10
-    confs: Mapping[str, str] = field(default_factory=dict)
+    meta_url: str = field(repr=False)
+    interval_ms: int
+    parallelism: int
+    refresh_policy: RefreshPolicy
+    tag_outsiders: bool
+    outsider_tags_kept: int
+    confs: Mapping[str, str] = field(repr=False)
+    limits: Mapping[str, FlowLimits]
 
 
-def parse_duration_ms(text: str) -> int:
-    """`5s`, `500ms`, `2m`, `1h`, or seconds as a number.
+def effective(
+    spec: PipelineSpec, flags: Sequence[Given] = (), environment: Mapping[str, str] | None = None
+) -> dict[tuple[str, ...], Value]:
+    """Every setting in force with its origin, the lake catalog's own included. Secrets stay references.
 
     Raises:
-        SettingsError: `INVALID_DURATION`.
+        SettingsError: an unknown key or a value that does not fit.
     """
-    found = _DURATION.match(text)
-    if found is None:
-        raise SettingsError("INVALID_DURATION", f"{text!r} is no duration", hint="write 500ms, 5s, 2m or 1h")
-    return round(float(found[1]) * _UNIT_MS[found[2]])
+    values = collect(spec, flags, environment)
+    named = _named(spec, values)
+    if named is not None:
+        values["lake", "catalog"] = named
+    if _below(values, _OPTIONS):
+        return values
+    # As Spark is told about a catalog, or else the default.
+    name = values["lake", "catalog"].value
+    prefix = f"spark.sql.catalog.{name}"
+    confs = _below(values, _CONF)
+    if prefix in confs:
+        options = {
+            (*_OPTIONS, key[len(prefix) + 1 :]): value
+            for key, value in confs.items()
+            if key.startswith(f"{prefix}.")
+        }
+    else:
+        options = {
+            (*_OPTIONS, key): Value(
+                path=(*_OPTIONS, key), value=value, text=shown(key, value), origin=DEFAULT
+            )
+            for key, value in CatalogSettings.default(spec.storage_path).options.items()
+        }
+    return in_order(values | {path: replace(value, path=path) for path, value in options.items()})
 
 
 def load_settings(
-    spec: PipelineSpec,
-    *,
-    conf: Mapping[str, str] | None = None,
-    master: str | None = None,
-    interval: str | None = None,
-    environment: Mapping[str, str] | None = None,
+    spec: PipelineSpec, flags: Sequence[Given] = (), environment: Mapping[str, str] | None = None
 ) -> Settings:
-    """Combine flags, environment and file.
+    """Combine flags, environment, file and defaults, and look secrets up.
 
     Args:
-        conf: Spark settings given as `--conf`; they win over the file's.
+        flags: of the command line.
+        environment: the process's when absent.
 
     Raises:
-        SettingsError: an unknown key or a value of the wrong kind.
+        SettingsError: an unknown key, a value of the wrong kind, a secret that is not there.
     """
-    variables = os.environ if environment is None else environment
-    file = _read(Path(spec.root) / FILE_NAME)
-    run, lake, spark = (file.get(name, {}) for name in ("run", "lake", "spark"))
-    confs = {**{str(k): str(v) for k, v in spark.get("conf", {}).items()}, **(conf or {})}
-    storage = spec.storage_path
-    chosen_master = master or variables.get("TAUTOCHRONE_MASTER") or spark.get("master") or "local[*]"
-    duration = interval or variables.get("TAUTOCHRONE_INTERVAL") or str(run.get("interval", "5s"))
+    values = effective(spec, flags, environment)
+
+    def of(section: str, name: str) -> Any:
+        return values[section, name].reveal()
+
+    confs = {key: value.reveal() for key, value in _below(values, _CONF).items()}
+    options = {key: value.reveal() for key, value in _below(values, _OPTIONS).items()}
     return Settings(
-        storage=storage,
-        catalog=_catalog(spec, lake, confs, storage),
-        spark=SparkSettings(app_name=f"taut {spec.name}", master=str(chosen_master), conf=confs),
-        job=str(variables.get("TAUTOCHRONE_JOB") or run.get("job") or spec.name),
-        meta_url=str(
-            variables.get("TAUTOCHRONE_META_URL")
-            or file.get("meta", {}).get("url")
-            or f"sqlite:///{storage}/meta.db"
-        ),
-        interval_ms=parse_duration_ms(duration),
-        parallelism=int(variables.get("TAUTOCHRONE_PARALLELISM") or run.get("parallelism", 4)),
-        refresh_policy=_policy(variables.get("TAUTOCHRONE_REFRESH_POLICY"), file),
-        tag_outsiders=bool(file.get("outsiders", {}).get("tag", True)),
-        outsider_tags_kept=int(file.get("outsiders", {}).get("tags_kept", 10)),
+        storage=spec.storage_path,
+        catalog=CatalogSettings(of("lake", "catalog"), options),
+        spark=SparkSettings(app_name=f"taut {spec.name}", master=of("spark", "master"), conf=confs),
+        job=of("run", "job"),
+        meta_url=of("meta", "url"),
+        interval_ms=of("run", "interval"),
+        parallelism=of("run", "parallelism"),
+        refresh_policy=of("refresh", "policy"),
+        tag_outsiders=of("outsiders", "tag"),
+        outsider_tags_kept=of("outsiders", "tags_kept"),
         confs=confs,
+        limits=_limits(values),
     )
 
 
-def _policy(variable: str | None, file: Mapping[str, Any]) -> RefreshPolicy:
-    text = str(variable or file.get("refresh", {}).get("policy", RefreshPolicy.AUTO))
-    try:
-        return parse_policy(text)
-    except ValueError as error:
-        raise SettingsError(
-            "INVALID_REFRESH_POLICY",
-            f"{text!r} is no refresh policy",
-            location="TAUTOCHRONE_REFRESH_POLICY" if variable else FILE_NAME,
-            hint=POLICY_HINT,
-        ) from error
+def _below(values: Mapping[tuple[str, ...], Value], prefix: tuple[str, ...]) -> dict[str, Value]:
+    return {path[-1]: value for path, value in values.items() if path[:-1] == prefix}
 
 
-def _catalog(
-    spec: PipelineSpec, lake: Mapping[str, Any], confs: dict[str, str], storage: str
-) -> CatalogSettings:
-    """The lake catalog: from the file, from `--conf spark.sql.catalog.<name>…`, or the default."""
-    default = CatalogSettings.default(storage)
-    name = str(lake.get("catalog") or _named(spec, confs) or default.name)
-    if "options" in lake:
-        return CatalogSettings(name, {str(k): str(v) for k, v in lake["options"].items()})
-    prefix = f"spark.sql.catalog.{name}"
-    if prefix in confs:
-        options = {
-            key[len(prefix) + 1 :]: value for key, value in confs.items() if key.startswith(prefix + ".")
-        }
-        return CatalogSettings(name, options)
-    return CatalogSettings(name, default.options)
+def _named(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> Value | None:
+    """The spec's catalog, when it is one that the user configured for Spark and nobody chose another."""
+    path = ("lake", "catalog")
+    configured = (*_CONF, f"spark.sql.catalog.{spec.catalog}") in values
+    if not spec.catalog or spec.catalog == "spark_catalog" or not configured:
+        return None
+    if values[path].origin != DEFAULT:
+        return None
+    return Value(path=path, value=spec.catalog, text=spec.catalog, origin=spec.path.name)
 
 
-def _named(spec: PipelineSpec, confs: Mapping[str, str]) -> str | None:
-    """The spec's catalog, when it is one that the user configured for Spark."""
-    if spec.catalog and spec.catalog != "spark_catalog" and f"spark.sql.catalog.{spec.catalog}" in confs:
-        return spec.catalog
-    return None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        data = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(
-            "INVALID_SETTINGS_FILE", f"{path.name} is not TOML: {error}", location=str(path)
-        ) from error
-    for section, values in data.items():
-        if section not in _KNOWN or not isinstance(values, dict):
-            raise SettingsError(
-                "UNKNOWN_SETTING",
-                f"[{section}] is no section of {path.name}",
-                location=str(path),
-                hint=f"sections are {', '.join(sorted(_KNOWN))}",
-            )
-        unknown = set(values) - _KNOWN[section]
-        if unknown:
-            raise SettingsError(
-                "UNKNOWN_SETTING",
-                f"[{section}] has no setting {', '.join(sorted(unknown))}",
-                location=str(path),
-                hint=f"settings are {', '.join(sorted(_KNOWN[section]))}",
-            )
-    return data
+def _limits(values: Mapping[tuple[str, ...], Value]) -> dict[str, FlowLimits]:
+    found: dict[str, dict[str, Value]] = {}
+    for path, value in values.items():
+        if path[0] == "flows":
+            found.setdefault(path[1], {})[path[2]] = value
+    return {
+        flow: FlowLimits(
+            {LIMITS[name]: value.value for name, value in given.items()}, next(iter(given.values())).origin
+        )
+        for flow, given in found.items()
+    }

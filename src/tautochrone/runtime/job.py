@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
@@ -25,6 +25,7 @@ from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.redaction import redacted
 from tautochrone.runtime.clock import ClockTable
 
 __all__ = ["Job", "Journal"]
@@ -52,10 +53,13 @@ class Journal:
         )
 
     def version(self, number: CheckpointNumber, table: TableName, version: Version, refresh: Refresh) -> None:
+        # Reasons may quote expressions, and a definition may have read a secret into one.
+        nodes = tuple(replace(node, reason=redacted(node.reason)) for node in refresh.nodes)
+        told = replace(refresh, reason=redacted(refresh.reason), nodes=nodes)
         self.effects.perform(
             Step.META_VERSION,
             str(table),
-            lambda: self.store.record_version(self.name, self.fence, number, table, version, refresh),
+            lambda: self.store.record_version(self.name, self.fence, number, table, version, told),
         )
 
     def failure(
@@ -64,7 +68,7 @@ class Journal:
         self.effects.perform(
             Step.META_FAILURE,
             str(table),
-            lambda: self.store.record_failure(self.name, self.fence, number, table, error, mode),
+            lambda: self.store.record_failure(self.name, self.fence, number, table, redacted(error), mode),
         )
 
     def abort(self, number: CheckpointNumber) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -26,6 +27,7 @@ from tautochrone.project.graph import Graph
 from tautochrone.project.loading import load_definitions
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.redaction import redacted_fields
 from tautochrone.runtime.effects import effects_from_environment
 from tautochrone.runtime.job import Job, Journal
 from tautochrone.service.instants import Instants
@@ -35,6 +37,15 @@ from tautochrone.service.server import EmbeddedServer
 from tautochrone.spark.session import scratch_session, start_session, use_database
 
 __all__ = ["LocalInstants", "Project"]
+
+
+def _discreet(emit: Emit) -> Emit:
+    """A listener that no secret reaches."""
+
+    def told(event: str, /, **fields: Any) -> None:
+        emit(event, **redacted_fields(fields))
+
+    return told
 
 
 class LocalInstants:
@@ -78,7 +89,7 @@ class Project:
         located: tuple[PipelineSpec, Settings] | None = None,
     ) -> None:
         self.spec, self.settings = located or locate(options)
-        self._emit = emit
+        self._emit = _discreet(emit)
         self._closing = ExitStack()
         if base is None:
             base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)

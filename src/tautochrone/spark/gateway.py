@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
 from tautochrone.errors import EnvironmentProblemError
+from tautochrone.redaction import redacted
 from tautochrone.spark.errors import problem_of
 
 __all__ = ["start_context"]
@@ -32,26 +33,26 @@ _EXCEPTION = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?')
 _LAST_WORDS_S = 5.0
 
 
-def start_context(conf: Mapping[str, str]) -> None:
+def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None:
     """Start the JVM and its Spark context, if this process has none yet.
 
     Args:
         conf: everything that Spark must know before it starts, `spark.app.name` and `spark.master` too.
+        secret: names of settings that must not stand on Java's command line, where everybody can read
+            them: the context gets them over its socket.
 
     Raises:
         EnvironmentProblemError: `JVM_NOT_STARTED` or `SPARK_NOT_STARTED`, with Spark's own reason.
     """
     if SparkContext._gateway is not None:  # noqa: SLF001
         return
-    settings = SparkConf(loadDefaults=False)
-    for key, value in conf.items():
-        settings.set(key, value)
+    public = SparkConf(loadDefaults=False).setAll([(k, v) for k, v in conf.items() if k not in secret])
     reading, writing = os.pipe()
     ear = _Ear(reading)
     ear.start()
     try:
         try:
-            gateway = launch_gateway(settings, {"stderr": writing})  # type: ignore[no-untyped-call]
+            gateway = launch_gateway(public, {"stderr": writing})  # type: ignore[no-untyped-call]
         finally:
             # Only the JVM's end stays open: the thread ends with it.
             os.close(writing)
@@ -65,6 +66,7 @@ def start_context(conf: Mapping[str, str]) -> None:
         ) from error
     ear.let_go()
     try:
+        settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
         SparkContext(conf=settings, gateway=gateway)
     except (PySparkException, Py4JJavaError) as error:
         raise EnvironmentProblemError(
@@ -111,7 +113,7 @@ class _Ear(threading.Thread):
 
 def _say(line: str) -> None:
     try:
-        sys.stderr.write(line)
+        sys.stderr.write(redacted(line))
         sys.stderr.flush()
     except (ValueError, OSError):
         # Our own stderr is closed, so nobody can be told. Reading must go on all the same: the JVM would

@@ -19,7 +19,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tautochrone.errors import SettingsError
 from tautochrone.model.names import quoted
+from tautochrone.redaction import redacted
 from tautochrone.spark.gateway import start_context
 from tautochrone.spark.jars import resolve
 from tautochrone.spark.java import find_java
@@ -36,6 +38,9 @@ __all__ = [
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_COMMAND_LINE = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions", "spark.executor.extraJavaOptions")
+_REDACTION = "spark.redaction.regex"
+_REDACTED_BY_SPARK = "(?i)secret|password|token|access[.]?key"
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _ICEBERG_SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
 
@@ -91,7 +96,10 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     conf["spark.jars"] = f"{jars},{users_jars}" if users_jars else jars
     conf["spark.app.name"] = spark.app_name
     conf.setdefault("spark.master", spark.master)
-    start_context(conf)
+    secret = sorted(key for key, value in conf.items() if redacted(value) != value)
+    if secret:
+        _hide(conf, secret)
+    start_context(conf, secret)
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)
@@ -100,6 +108,23 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return session
+
+
+def _hide(conf: dict[str, str], secret: list[str]) -> None:
+    """Have Spark hide these settings in its web pages and event logs as it does those named like secrets.
+
+    Raises:
+        SettingsError: `SECRET_ON_COMMAND_LINE`, for a setting that only Java's command line can carry.
+    """
+    for key in secret:
+        if key in _COMMAND_LINE:
+            raise SettingsError(
+                "SECRET_ON_COMMAND_LINE",
+                f"The secret in {key} would stand on Java's command line, where everybody can read it",
+                hint="have Java read it from a file instead",
+            )
+    names = "|".join(rf"\Q{key}\E" for key in secret)
+    conf[_REDACTION] = f"{conf.get(_REDACTION, _REDACTED_BY_SPARK)}|{names}"
 
 
 def use_database(session: SparkSession, catalog: str, database: str, *, create: bool) -> None:

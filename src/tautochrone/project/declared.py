@@ -1,0 +1,209 @@
+"""Every setting that there is, each declared once: the loader, `taut config`, the JSON Schema and the
+reference in `docs/settings.md` all read this list.
+
+A `*` in a key stands for a name that the user chooses: of a flow, of a property.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tautochrone.model.refresh import RefreshPolicy
+from tautochrone.project.kinds import Choice, Duration, Kind, Scalar, Size, Switch, Text, Whole
+from tautochrone.project.spec import PipelineSpec
+
+__all__ = [
+    "LIMITS",
+    "OTHER_VARIABLES",
+    "SETTINGS",
+    "Setting",
+    "declared",
+    "nearest",
+    "opens",
+    "sections",
+    "settings_of",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        key: `section.name` as in `tautochrone.toml`.
+        kind: what its values are.
+        meaning: one sentence for people.
+        default: in TOML's form; None when there is none, or when the project decides.
+        of_project: what the project decides, in words and as a function.
+        variable: of the environment.
+        flag: of the command line, besides `--set`.
+        by_reference: may be a secret: `{ env = "NAME" }` or `{ file = "path" }`.
+    """
+
+    key: str
+    kind: Kind
+    meaning: str
+    default: Any = None
+    of_project: tuple[str, Callable[[PipelineSpec], Any]] | None = None
+    variable: str | None = None
+    flag: str | None = None
+    by_reference: bool = False
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        return tuple(self.key.split("."))
+
+
+SETTINGS = (
+    Setting(
+        key="run.interval",
+        kind=Duration(),
+        default="5s",
+        meaning="time between checkpoints with `--continuous`, and the trigger of streaming flows",
+        variable="TAUTOCHRONE_INTERVAL",
+        flag="--interval",
+    ),
+    Setting(
+        key="run.parallelism",
+        kind=Whole(1),
+        default=4,
+        meaning="datasets refreshed at once",
+        variable="TAUTOCHRONE_PARALLELISM",
+    ),
+    Setting(
+        key="run.job",
+        kind=Text(),
+        of_project=("the pipeline's name", lambda spec: spec.name),
+        meaning="the job's name in the store",
+        variable="TAUTOCHRONE_JOB",
+    ),
+    Setting(
+        key="refresh.policy",
+        kind=Choice(RefreshPolicy, "INVALID_REFRESH_POLICY"),
+        default="auto",
+        meaning="how views are refreshed that do not say it themselves ([concepts](concepts.md#policies))",
+        variable="TAUTOCHRONE_REFRESH_POLICY",
+    ),
+    Setting(
+        key="meta.url",
+        kind=Text(),
+        of_project=("`sqlite:///<storage>/meta.db`", lambda spec: f"sqlite:///{spec.storage_path}/meta.db"),
+        meaning="the MetaService's store, a SQLAlchemy URL",
+        variable="TAUTOCHRONE_META_URL",
+        by_reference=True,
+    ),
+    Setting(
+        key="lake.catalog",
+        kind=Text(),
+        default="lake",
+        meaning="the catalog's name in SQL",
+        variable="TAUTOCHRONE_CATALOG",
+    ),
+    Setting(
+        key="lake.options.*",
+        kind=Scalar(),
+        of_project=("JDBC on SQLite in the storage", lambda _: None),
+        meaning="an Iceberg catalog property (`type`, `uri`, `warehouse`, …); any replaces the default",
+        by_reference=True,
+    ),
+    Setting(
+        key="spark.master",
+        kind=Text(),
+        default="local[*]",
+        meaning="the Spark master",
+        variable="TAUTOCHRONE_MASTER",
+        flag="--master",
+    ),
+    Setting(
+        key="spark.conf.*",
+        kind=Scalar(),
+        meaning="a Spark setting",
+        flag="--conf",
+        by_reference=True,
+    ),
+    Setting(
+        key="outsiders.tag",
+        kind=Switch(),
+        default=True,
+        meaning="tag outsiders' tables at each cut so that their expiry spares what a checkpoint names",
+        variable="TAUTOCHRONE_OUTSIDERS_TAG",
+    ),
+    Setting(
+        key="outsiders.tags_kept",
+        kind=Whole(1),
+        default=10,
+        meaning="how many such tags stay",
+        variable="TAUTOCHRONE_OUTSIDERS_TAGS_KEPT",
+    ),
+    Setting(
+        key="flows.*.max_offsets_per_trigger",
+        kind=Whole(1),
+        meaning="at most so many records of each Kafka source of this flow in one batch",
+    ),
+    Setting(
+        key="flows.*.max_files_per_trigger",
+        kind=Whole(1),
+        meaning="at most so many files of each file source of this flow in one batch",
+    ),
+    Setting(
+        key="flows.*.max_bytes_per_trigger",
+        kind=Size(),
+        meaning="about so many bytes of each file source of this flow in one batch; one file at least",
+    ),
+)
+
+LIMITS = {
+    "max_offsets_per_trigger": "maxOffsetsPerTrigger",
+    "max_files_per_trigger": "maxFilesPerTrigger",
+    "max_bytes_per_trigger": "maxBytesPerTrigger",
+}
+"""The limits of a flow, and Spark's options for them."""
+
+OTHER_VARIABLES = {
+    "TAUTOCHRONE_HOME": "where jars are kept; the user's cache folder without it",
+    "TAUTOCHRONE_FAULT": "a fault for the crash tests",
+}
+"""Variables of ours that are not settings of a project, because they are not about one."""
+
+
+def declared(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | None:
+    """The setting that a concrete path means, and the path with a part for each of the setting's own:
+    the dots in a property's name belong to its last star."""
+    for setting in SETTINGS:
+        pattern = setting.path
+        whole = path
+        if pattern[-1] == "*" and len(path) > len(pattern):
+            whole = (*path[: len(pattern) - 1], ".".join(path[len(pattern) - 1 :]))
+        if len(whole) == len(pattern) and _fits(pattern, whole):
+            return setting, whole
+    return None
+
+
+def opens(path: tuple[str, ...]) -> bool:
+    """Can settings stand below this path?"""
+    return any(len(path) < len(setting.path) and _fits(setting.path, path) for setting in SETTINGS)
+
+
+def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    """Do they agree as far as both go?"""
+    return all(wanted in ("*", name) for wanted, name in zip(pattern, path, strict=False))
+
+
+def sections() -> tuple[str, ...]:
+    """In the order of declaration."""
+    return tuple(dict.fromkeys(setting.path[0] for setting in SETTINGS))
+
+
+def settings_of(section: str) -> tuple[str, ...]:
+    """The names that may stand in a section: `interval`, `parallelism`, …"""
+    return tuple(dict.fromkeys(s.path[1] for s in SETTINGS if s.path[0] == section))
+
+
+def nearest(name: str, known: Iterable[str], what: str) -> str:
+    """A hint: the nearest of the known names, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"{what} are {', '.join(names)}"

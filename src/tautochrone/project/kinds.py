@@ -1,0 +1,196 @@
+"""The kinds of values that settings have: how each is read, refused and described.
+
+A value comes as TOML gives it, or as text from a flag or a variable; `of_text` brings text into TOML's
+form first, so that `parse` has one meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+__all__ = ["Choice", "Duration", "Kind", "Scalar", "Size", "Switch", "Text", "Whole"]
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*")
+_UNIT_MS = {"ms": 1, "s": 1_000, None: 1_000, "m": 60_000, "h": 3_600_000}
+_SIZE = re.compile(r"\s*(\d+)\s*(?:([kmgt]?)i?b?)?\s*", re.IGNORECASE)
+_UNITS = "kmgt"
+
+
+class Kind(Protocol):
+    """How the values of a setting are read."""
+
+    @property
+    def error_class(self) -> str:
+        """Of the error for a value that does not fit."""
+
+    @property
+    def words(self) -> str:
+        """What a value must be: "a whole number from 1 on"."""
+
+    def of_text(self, text: str) -> Any:
+        """What TOML would have given for the text of a flag or a variable."""
+
+    def parse(self, value: Any) -> Any:
+        """The value that the program uses.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+
+    def schema(self) -> Mapping[str, Any]:
+        """As JSON Schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text that is not empty."""
+
+    error_class: str = "INVALID_SETTING"
+    words: str = "text"
+
+    def of_text(self, text: str) -> Any:
+        return text
+
+    def parse(self, value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError
+        return value
+
+    def schema(self) -> Mapping[str, Any]:
+        return {"type": "string", "minLength": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """What Spark and Iceberg take as the value of a property: text, a number, true or false."""
+
+    error_class: str = "INVALID_SETTING"
+    words: str = "text, a number, true or false"
+
+    def of_text(self, text: str) -> Any:
+        return text
+
+    def parse(self, value: Any) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if not isinstance(value, str | int | float):
+            raise ValueError
+        return str(value)
+
+    def schema(self) -> Mapping[str, Any]:
+        return {"type": ["string", "number", "boolean"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number."""
+
+    at_least: int
+    error_class: str = "INVALID_SETTING"
+
+    @property
+    def words(self) -> str:
+        return f"a whole number from {self.at_least} on"
+
+    def of_text(self, text: str) -> Any:
+        return int(text)
+
+    def parse(self, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < self.at_least:
+            raise ValueError
+        return value
+
+    def schema(self) -> Mapping[str, Any]:
+        return {"type": "integer", "minimum": self.at_least}
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """On or off."""
+
+    error_class: str = "INVALID_SETTING"
+    words: str = "true or false"
+
+    def of_text(self, text: str) -> Any:
+        return {"true": True, "false": False}.get(text.strip().lower(), text)
+
+    def parse(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value
+
+    def schema(self) -> Mapping[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A span of time; parsed to milliseconds."""
+
+    error_class: str = "INVALID_DURATION"
+    words: str = "a duration: 500ms, 5s, 2m, 1h, or seconds as a number"
+
+    def of_text(self, text: str) -> Any:
+        return text
+
+    def parse(self, value: Any) -> int:
+        found = None if isinstance(value, bool) else _DURATION.fullmatch(str(value))
+        if found is None:
+            raise ValueError
+        return round(float(found[1]) * _UNIT_MS[found[2]])
+
+    def schema(self) -> Mapping[str, Any]:
+        pattern = r"^\s*\d+(\.\d+)?\s*(ms|s|m|h)?\s*$"
+        return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "number", "minimum": 0}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """An amount of data, at least one byte; parsed to bytes. Units are powers of 1024, as in Spark."""
+
+    error_class: str = "INVALID_SETTING"
+    words: str = "a size from one byte on: 64MB, 1g, or bytes as a number"
+
+    def of_text(self, text: str) -> Any:
+        return text
+
+    def parse(self, value: Any) -> int:
+        found = None if isinstance(value, bool | float) else _SIZE.fullmatch(str(value))
+        if found is None:
+            raise ValueError
+        unit = (found[2] or "").lower()
+        size: int = int(found[1]) * 1024 ** (_UNITS.index(unit) + 1 if unit else 0)
+        if size < 1:
+            raise ValueError
+        return size
+
+    def schema(self) -> Mapping[str, Any]:
+        pattern = r"^\s*\d+\s*([kKmMgGtT]?[iI]?[bB]?)\s*$"
+        return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "integer", "minimum": 1}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words; case does not matter."""
+
+    choices: type[StrEnum]
+    error_class: str = "INVALID_SETTING"
+
+    @property
+    def words(self) -> str:
+        return f"one of {', '.join(self.choices)}"
+
+    def of_text(self, text: str) -> Any:
+        return text
+
+    def parse(self, value: Any) -> StrEnum:
+        if not isinstance(value, str):
+            raise ValueError
+        return self.choices(value.strip().lower())
+
+    def schema(self) -> Mapping[str, Any]:
+        return {"enum": [str(choice) for choice in self.choices]}

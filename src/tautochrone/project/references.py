@@ -1,0 +1,103 @@
+"""Secrets by reference: `{ env = "NAME" }` and `{ file = "path" }`. Only where to look is ever shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tautochrone.errors import SettingsError
+from tautochrone.redaction import MASK, keep_secret
+
+__all__ = ["FORMS", "Reference", "reference_of", "shown"]
+
+FORMS = '{ env = "NAME" } or { file = "path" }'
+_PASSWORD = re.compile(r"(?P<before>://[^/?#\s]*?:)(?P<password>[^/?#\s]+)(?P<after>@)")
+# Spark's own words for properties that it hides (spark.redaction.regex).
+_SENSITIVE = re.compile(r"secret|password|token|credential|access[.]?key", re.IGNORECASE)
+_LONG_ENOUGH = 8
+"""A plain value below a sensitive name is masked in text from here on: shorter ones are often `true`
+or `none`, and masking these would make texts unreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Where a secret is.
+
+    Attributes:
+        how: `env` or `file`.
+        name: of the variable, or the path as it was written.
+        root: the folder that a relative path starts from.
+        environment: where variables are looked up.
+    """
+
+    how: str
+    name: str
+    root: Path
+    environment: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f'{{ {self.how} = "{self.name}" }}'
+
+    def reveal(self, key: str, location: str) -> str:
+        """The secret itself, which is masked in all text from now on.
+
+        Args:
+            key: the setting, for the error.
+            location: where the reference stands, for the error.
+
+        Raises:
+            SettingsError: `SECRET_NOT_FOUND`: no such variable or file, or it is empty.
+        """
+        if self.how == "env":
+            value, what = self.environment.get(self.name, ""), f"variable {self.name}"
+        else:
+            value, what = self._read(key, location), f"file {self.name}"
+        if not value:
+            raise _missing(key, f"the {what} is not set or empty", location)
+        keep_secret(value)
+        _keep_password(value)
+        return value
+
+    def _read(self, key: str, location: str) -> str:
+        try:
+            # Editors and `echo` end files with a line break, which nobody means.
+            return (self.root / os.path.expanduser(self.name)).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise _missing(key, f"the file {self.name} cannot be read: {why}", location) from None
+
+
+def _missing(key: str, words: str, location: str) -> SettingsError:
+    return SettingsError(
+        "SECRET_NOT_FOUND", f"The secret for {key} is not there: {words}", location=location, hint=FORMS
+    )
+
+
+def reference_of(value: Any, root: Path, environment: Mapping[str, str]) -> Reference | None:
+    """A TOML value as a reference; None when it is something else."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return None
+    ((how, name),) = value.items()
+    if how not in ("env", "file") or not isinstance(name, str) or not name:
+        return None
+    return Reference(how, name, root, environment)
+
+
+def shown(name: str, value: str) -> str:
+    """A setting's plain value as people may see it: passwords in URLs and what is named like a secret are
+    masked, here and in all text from now on."""
+    if _SENSITIVE.search(name):
+        if len(value) >= _LONG_ENOUGH:
+            keep_secret(value)
+        return MASK
+    _keep_password(value)
+    return _PASSWORD.sub(rf"\g<before>{MASK}\g<after>", value)
+
+
+def _keep_password(value: str) -> None:
+    for found in _PASSWORD.finditer(value):
+        keep_secret(found["password"])

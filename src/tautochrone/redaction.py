@@ -1,0 +1,55 @@
+"""The secrets of this process, and how to keep them out of text.
+
+Secrets reach us by settings. They come back in places that nobody can list: a driver's message with its URL
+in it, a Spark plan, an exception of a library. So the values are known here, once for the process, and all
+text that leaves us for people or for the store goes through `redacted`: errors, events, failures.
+
+Rows are never touched: what a query returns is the user's own data.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+__all__ = ["MASK", "keep_secret", "redacted", "redacted_fields"]
+
+MASK = "***"
+_SHORTEST = 4
+"""Masking shorter ones would tear holes into ordinary words, and tell what they are."""
+
+_known: tuple[str, ...] = ()
+
+
+def keep_secret(value: str) -> None:
+    """From now on `redacted` masks this value, also as it stands in a URL or in JSON.
+
+    Values of under four characters are not masked within text.
+    """
+    global _known
+    if len(value) < _SHORTEST:
+        return
+    spellings = {value, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1]}
+    # The longest first: a secret may be a part of another one.
+    _known = tuple(sorted(spellings | set(_known), key=len, reverse=True))
+
+
+def redacted(text: str) -> str:
+    """`text` with `***` in place of every known secret."""
+    for secret in _known:
+        text = text.replace(secret, MASK)
+    return text
+
+
+def redacted_fields(value: Any) -> Any:
+    """The same for all text in lists, tuples and mappings; other values are left as they are."""
+    if isinstance(value, str):
+        # Enumerations of text have names that mean something: only what changes is replaced.
+        hidden = redacted(value)
+        return value if hidden == value else hidden
+    if isinstance(value, dict):
+        return {key: redacted_fields(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(redacted_fields(item) for item in value)
+    return value

@@ -1,0 +1,127 @@
+"""A hunt: a real run whose definitions do all they can to get two secrets into the open, and a search for
+them in everything that the run leaves behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tautochrone.testing.process import TautProcess
+
+pytestmark = pytest.mark.spark
+
+SECRETS = ("hush/of a variable", "hush%of a file")
+SPEC = "name: hunt\nstorage: storage\nlibraries:\n  - glob:\n      include: definitions/**\n"
+SETTINGS = """
+[spark.conf]
+"pipeline.key" = { env = "PIPELINE_KEY" }
+"pipeline.login" = { file = "../login.txt" }
+"spark.eventLog.enabled" = true
+"spark.eventLog.dir" = "events"
+"""
+DEFINITIONS = """
+import os
+
+from pyspark import pipelines as dp
+from pyspark.sql import functions as f
+
+secrets = spark.conf.get("pipeline.key") + " and " + spark.conf.get("pipeline.login")
+if "BREAK" in os.environ:
+    raise ValueError("cannot log in with " + secrets)
+
+
+@dp.table
+def stream():
+    rows = spark.readStream.schema("value STRING").text("input")
+    return rows.select(f.when(f.col("value") == "x", f.raise_error(f.lit(secrets))).otherwise("a").alias("a"))
+
+
+@dp.materialized_view
+def view():
+    return spark.range(3).select(f.raise_error(f.lit(secrets)).cast("string").alias("b"))
+
+
+@dp.materialized_view
+def healthy():
+    rows = spark.sql("SELECT id FROM range(3) WHERE '${pipeline.key}' <> ''")
+    return rows.where(f.col("id").cast("string") != f.lit(secrets))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    for name in ("definitions", "input", "events"):
+        (folder / name).mkdir(parents=True)
+    (tmp_path / "login.txt").write_text(f"{SECRETS[1]}\n")
+    (folder / "spark-pipeline.yml").write_text(SPEC)
+    settings = SETTINGS.replace('"events"', f'"{(folder / "events").as_uri()}"')
+    (folder / "tautochrone.toml").write_text(settings)
+    (folder / "definitions" / "all.py").write_text(DEFINITIONS)
+    (folder / "input" / "1.txt").write_text("x\n")
+    monkeypatch.setenv("PIPELINE_KEY", SECRETS[0])
+    return folder
+
+
+def shown_anywhere(text: str) -> list[str]:
+    return [secret for secret in SECRETS if secret in text or secret.replace("/", "\\/") in text]
+
+
+def command_lines(root: int) -> str:
+    """Of all processes below one, as anybody on the machine sees them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            line = (folder / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        if parent == root:
+            found += [line, command_lines(int(folder.name))]
+    return "\n".join(found)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_nothing_shows_a_secret(project: Path) -> None:
+    seen = ""
+    with TautProcess(project / "spark-pipeline.yml") as run:
+
+        def looked(events: list[dict[str, object]]) -> bool:
+            nonlocal seen
+            seen += command_lines(os.getpid())
+            return any(told["event"] == "run" for told in events)
+
+        run.wait_for(looked)
+        run.stop()
+        told = str(run.events)
+    # The hunt found its prey's tracks: the run failed twice with the secrets in its mouth, on Spark.
+    assert "org.apache.spark.deploy.SparkSubmit" in seen
+    assert sum(event["event"] in ("flow_failed", "refresh_failed") for event in run.events) == 2
+    assert told.count("***") >= 4
+    assert not shown_anywhere(seen)
+    assert not shown_anywhere(told)
+
+    said = ""
+    for command in (
+        ["status", "--json"], ["status", "view", "--history", "--json"], ["config", "show", "--origin"],
+        ["dry-run", "--explain", "healthy"], ["dry-run", "--debug"],
+    ):  # fmt: skip
+        breaks = {"BREAK": "1"} if "--debug" in command else {}
+        done = subprocess.run(
+            [sys.executable, "-m", "tautochrone.cli.main", *command], cwd=project, capture_output=True,
+            text=True, check=False, env={**os.environ, **breaks}, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == (1 if breaks else 0), done.stderr[-2000:]
+        said += done.stdout + done.stderr
+    assert "Traceback" in said
+    assert '{ env = "PIPELINE_KEY" }' in said
+    assert not shown_anywhere(said)
+
+    files = [path for path in project.rglob("*") if path.is_file()]
+    assert any(path.name.endswith("meta.db") for path in files)
+    assert any("events" in path.parts for path in files)
+    assert [str(path) for path in files if shown_anywhere(path.read_bytes().decode("latin-1"))] == []
