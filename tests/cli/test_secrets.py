@@ -105,19 +105,15 @@ def test_nothing_shows_a_secret(project: Path) -> None:
     assert not shown_anywhere(seen)
     assert not shown_anywhere(told)
 
-    said = ""
-    for command in (
-        ["status", "--json"], ["status", "view", "--history", "--json"], ["config", "show", "--origin"],
-        ["dry-run", "--explain", "healthy"], ["dry-run", "--debug"],
-    ):  # fmt: skip
-        breaks = {"BREAK": "1"} if "--debug" in command else {}
-        done = subprocess.run(
-            [sys.executable, "-m", "tautochrone.cli.main", *command], cwd=project, capture_output=True,
-            text=True, check=False, env={**os.environ, **breaks}, timeout=300,
-        )  # fmt: skip
-        assert done.returncode == (1 if breaks else 0), done.stderr[-2000:]
-        said += done.stdout + done.stderr
-    assert "Traceback" in said
+    said = "".join(
+        taut(project, *command)
+        for command in (
+            ["status", "--json"],
+            ["status", "view", "--history", "--json"],
+            ["config", "show", "--origin"],
+        )
+    )
+    assert "***" in said
     assert '{ env = "PIPELINE_KEY" }' in said
     assert not shown_anywhere(said)
 
@@ -125,3 +121,28 @@ def test_nothing_shows_a_secret(project: Path) -> None:
     assert any(path.name.endswith("meta.db") for path in files)
     assert any("events" in path.parts for path in files)
     assert [str(path) for path in files if shown_anywhere(path.read_bytes().decode("latin-1"))] == []
+
+
+def test_no_answer_shows_a_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = taut(project, "dry-run", "--explain", "healthy")
+    assert "***" in tree
+    assert not shown_anywhere(tree)
+    monkeypatch.setenv("BREAK", "1")
+    broken = taut(project, "dry-run", "--debug", expect=1)
+    assert "Traceback" in broken
+    assert "cannot log in with *** and ***" in broken
+    assert not shown_anywhere(broken)
+
+
+def taut(folder: Path, *arguments: str, expect: int = 0) -> str:
+    """Everything that a command says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tautochrone.cli.main", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == expect, done.stderr[-2000:]
+    return done.stdout + done.stderr

@@ -45,6 +45,17 @@ def test_one_shot_runs(pipeline: Pipeline, topic: Topic) -> None:
     pipeline.verify()
 
 
+def test_a_limit_from_outside_the_definitions(pipeline: Pipeline, topic: Topic) -> None:
+    topic.produce(100)
+    pipeline.write("tautochrone.toml", "[flows.events]\nmax_offsets_per_trigger = 40\n")
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    rows = [told["rows"] for told in happened.of("batch")]
+    assert max(rows) <= 40
+    assert sum(rows) == 100
+    topic.check(pipeline)
+
+
 def test_records_that_are_gone(pipeline: Pipeline, topic: Topic) -> None:
     topic.produce(30)
     pipeline.run()

@@ -66,13 +66,19 @@ def test_plain_ones_are_masked_too(tmp_path: Path) -> None:
         url = "postgresql://joe:plain-one@db/taut"
         [lake.options]
         "jdbc.password" = "plain-two"
+        uri = "jdbc:postgresql://db/x?user=joe&password=plain-four&ssl=true"
         [spark.conf]
+        "kafka.sasl.jaas.config" = '''LoginModule required username="joe" password="plain-five";'''
         "spark.token.refresh" = true
     """
     shown = {value.key: value.text for value in effective(spec_in(tmp_path, toml), environment={}).values()}
     assert shown["meta.url"] == f"postgresql://joe:{MASK}@db/taut"
     assert shown["lake.options.jdbc.password"] == MASK
-    assert redacted("plain-one, plain-two, true") == f"{MASK}, {MASK}, true"
+    assert shown["lake.options.uri"] == f"jdbc:postgresql://db/x?user=joe&password={MASK}&ssl=true"
+    jaas = f'LoginModule required username="joe" password="{MASK}";'
+    assert shown["spark.conf.kafka.sasl.jaas.config"] == jaas
+    said = redacted("plain-one, plain-two, plain-four, plain-five, true")
+    assert said == f"{MASK}, {MASK}, {MASK}, {MASK}, true"
 
 
 def test_every_spelling_is_masked() -> None:

@@ -152,9 +152,24 @@ def test_what_the_file_may_not_say(
     assert error.location == f"tautochrone.toml:{line}"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("INTERVALL", "INTERVAL"),
+        ("RUN_INTERVAL", "INTERVAL"),
+        ("SPARK_MASTER", "MASTER"),
+        ("LAKE_CATALOG", "CATALOG"),
+        ("POLICY", "REFRESH_POLICY"),
+        ("METAURL", "META_URL"),
+    ],
+)
+def test_variables_that_are_nearly_settings(tmp_path: Path, name: str, meant: str) -> None:
+    error = refused(tmp_path, **{f"TAUTOCHRONE_{name}": "x"})
+    assert (error.error_class, error.location) == ("UNKNOWN_SETTING", f"TAUTOCHRONE_{name}")
+    assert error.hint == f"did you mean TAUTOCHRONE_{meant}?"
+
+
 def test_what_variables_and_flags_may_not_say(tmp_path: Path) -> None:
-    error = refused(tmp_path, TAUTOCHRONE_INTERVALL="5s")
-    assert (error.error_class, error.hint) == ("UNKNOWN_SETTING", "did you mean TAUTOCHRONE_INTERVAL?")
     error = refused(tmp_path, TAUTOCHRONE_PARALLELISM="many")
     assert (error.error_class, error.location) == ("INVALID_SETTING", "TAUTOCHRONE_PARALLELISM")
     error = refused(tmp_path, flags=[Given("--set", "1", key="run.parallel")])
@@ -178,6 +193,18 @@ def test_sizes(tmp_path: Path, text: str, size: int) -> None:
     assert settings.limits["db.x"].options == {"maxBytesPerTrigger": size}
 
 
+def test_one_way_to_limit_files(tmp_path: Path) -> None:
+    error = refused(tmp_path, "[flows.x]\nmax_files_per_trigger = 1\nmax_bytes_per_trigger = 1\n")
+    assert (error.error_class, error.location) == ("INVALID_SETTING", "tautochrone.toml:2")
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    spec = spec_in(tmp_path)
+    (tmp_path / "tautochrone.toml").write_bytes(b'[run]\njob = "\xff"\n')
+    with pytest.raises(SettingsError, match="INVALID_SETTINGS_FILE"):
+        load_settings(spec, environment={})
+
+
 def test_the_documents_are_up_to_date() -> None:
     """If not: `python -m tautochrone.project.reference`."""
     assert json.loads((DOCS / SCHEMA_FILE).read_text()) == json_schema()
@@ -193,7 +220,8 @@ ACCEPTED: tuple[dict[str, Any], ...] = (
     {"meta": {"url": {"env": "HOME_URL"}}},
     {"lake": {"catalog": "x", "options": {"uri": "u", "token": {"file": "secret"}}}},
     {"spark": {"conf": {"a.b": True, "c": 3}}},
-    {"flows": {"db.x": {"max_files_per_trigger": 1, "max_bytes_per_trigger": "1 MB"}}},
+    {"flows": {"db.x": {"max_files_per_trigger": 1, "max_offsets_per_trigger": 7}}},
+    {"flows": {"db.x": {"max_bytes_per_trigger": "1 MB"}}},
     {"outsiders": {"tag": False, "tags_kept": 3}},
 )
 REFUSED: tuple[dict[str, Any], ...] = (

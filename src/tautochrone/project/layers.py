@@ -159,6 +159,10 @@ def _unfit(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
     known = {setting.variable: setting for setting in SETTINGS if setting.variable}
+    # What people guess: TAUTOCHRONE_RUN_INTERVAL, TAUTOCHRONE_POLICY.
+    guesses = {"_".join(setting.path).upper(): name for name, setting in known.items()}
+    guesses |= {setting.path[-1].upper(): name for name, setting in known.items()}
+    guesses |= {name.removeprefix(PREFIX): name for name in known}
     for name in environment:
         if name in known:
             # An empty variable is how shells and CI say "not set".
@@ -167,14 +171,13 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
         elif name.startswith(PREFIX) and name not in OTHER_VARIABLES:
             # Other names stay: clusters put variables for a service called tautochrone into every
             # container (TAUTOCHRONE_SERVICE_HOST). A near miss is a mistake.
-            names = [variable.removeprefix(PREFIX) for variable in known]
-            near = difflib.get_close_matches(name.removeprefix(PREFIX), names, n=1, cutoff=0.75)
+            near = difflib.get_close_matches(name.removeprefix(PREFIX), guesses, n=1, cutoff=0.75)
             if near:
                 raise SettingsError(
                     "UNKNOWN_SETTING",
                     f"The variable {name} is no setting",
                     location=name,
-                    hint=f"did you mean {PREFIX}{near[0]}?",
+                    hint=f"did you mean {guesses[near[0]]}?",
                 )
 
 
@@ -186,10 +189,10 @@ def _from_file(root: Path, environment: Mapping[str, str]) -> Iterator[tuple[tup
     path = root / FILE_NAME
     if not path.exists():
         return
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         line = re.search(r"line (\d+)", str(error))
         raise SettingsError(
             "INVALID_SETTINGS_FILE",
@@ -205,8 +208,8 @@ def _from_file(root: Path, environment: Mapping[str, str]) -> Iterator[tuple[tup
 def _leaves(
     table: Mapping[str, Any], above: tuple[str, ...], root: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value with its path. References are values. So is a table in the place of a value, which is
-    then refused: of `uri.env = "X"` and a reference TOML makes the same."""
+    """Every value with its path. A reference is a value; any other table where a value belongs is passed
+    on as it is, to be refused."""
     for name, value in table.items():
         path = (*above, name)
         if isinstance(value, dict) and opens(path):

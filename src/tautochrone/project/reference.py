@@ -79,7 +79,7 @@ def settings_table() -> str:
     lines = ["| setting | variable | flag | default | meaning |", "|---|---|---|---|---|"]
     lines += [
         f"| `[{'.'.join(s.path[:-1])}] {s.path[-1]}` | {_code(s.variable)} | {_code(s.flag)} "
-        f"| {_default(s)} | {s.meaning}; {s.kind.words} |"
+        f"| {_default(s)} | {s.meaning}; {s.kind.words}{', or by reference' if s.by_reference else ''} |"
         for s in SETTINGS
     ]
     lines += [f"| | `{name}` | | | {meaning} |" for name, meaning in OTHER_VARIABLES.items()]

@@ -16,6 +16,12 @@ __all__ = ["FORMS", "Reference", "reference_of", "shown"]
 
 FORMS = '{ env = "NAME" } or { file = "path" }'
 _PASSWORD = re.compile(r"(?P<before>://[^/?#\s]*?:)(?P<password>[^/?#\s]+)(?P<after>@)")
+# As in JDBC URLs and in Kafka's `sasl.jaas.config`.
+_NAMED = re.compile(
+    r"(?P<before>(?:^|[?&;\s])[\w.-]*(?:secret|password|token|credential|access[.]?key)[\w.-]*\s*=\s*)"
+    r"(?P<quote>[\"']?)(?P<password>[^&;\s\"']+)(?P<after>(?P=quote))",
+    re.IGNORECASE,
+)
 # Spark's own words for properties that it hides (spark.redaction.regex).
 _SENSITIVE = re.compile(r"secret|password|token|credential|access[.]?key", re.IGNORECASE)
 _LONG_ENOUGH = 8
@@ -88,16 +94,19 @@ def reference_of(value: Any, root: Path, environment: Mapping[str, str]) -> Refe
 
 
 def shown(name: str, value: str) -> str:
-    """A setting's plain value as people may see it: passwords in URLs and what is named like a secret are
-    masked, here and in all text from now on."""
+    """A setting's plain value as people may see it: passwords within it and what is named like a secret
+    are masked, here and in all text from now on."""
     if _SENSITIVE.search(name):
         if len(value) >= _LONG_ENOUGH:
             keep_secret(value)
         return MASK
     _keep_password(value)
-    return _PASSWORD.sub(rf"\g<before>{MASK}\g<after>", value)
+    return _NAMED.sub(
+        rf"\g<before>\g<quote>{MASK}\g<after>", _PASSWORD.sub(rf"\g<before>{MASK}\g<after>", value)
+    )
 
 
 def _keep_password(value: str) -> None:
-    for found in _PASSWORD.finditer(value):
-        keep_secret(found["password"])
+    for pattern in (_PASSWORD, _NAMED):
+        for found in pattern.finditer(value):
+            keep_secret(found["password"])

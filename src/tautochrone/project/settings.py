@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tautochrone.errors import SettingsError
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.project.declared import LIMITS
 from tautochrone.project.layers import DEFAULT, Given, Value, collect, in_order
@@ -137,9 +138,15 @@ def _limits(values: Mapping[tuple[str, ...], Value]) -> dict[str, FlowLimits]:
     for path, value in values.items():
         if path[0] == "flows":
             found.setdefault(path[1], {})[path[2]] = value
-    return {
-        flow: FlowLimits(
-            {LIMITS[name]: value.value for name, value in given.items()}, next(iter(given.values())).origin
-        )
-        for flow, given in found.items()
-    }
+    limits: dict[str, FlowLimits] = {}
+    for flow, given in found.items():
+        origin = next(iter(given.values())).origin
+        if {"max_files_per_trigger", "max_bytes_per_trigger"} <= given.keys():
+            raise SettingsError(
+                "INVALID_SETTING",
+                f"Flow {flow} is limited by files and by bytes",
+                location=origin,
+                hint="Spark takes one of max_files_per_trigger and max_bytes_per_trigger",
+            )
+        limits[flow] = FlowLimits({LIMITS[name]: value.value for name, value in given.items()}, origin)
+    return limits

@@ -12,6 +12,7 @@ from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import TableName, Version
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job import Job
+from tautochrone.runtime.limits import LimitedFlow
 from tautochrone.spark.session import reader_session, use_database
 
 __all__ = ["Streams"]
@@ -32,8 +33,9 @@ class Streams:
         name = flow.flow.name
         if name not in self._queries:
             note = self._job.tables[table].fork().note
+            limits = self._job.settings.limits.get(name)
             self._queries[name] = FlowQuery(
-                flow=flow.flow,
+                flow=flow.flow if limits is None else LimitedFlow(flow.flow, limits.options),
                 stateful=flow.stateful,
                 schema=self._job.graph.schemas[table],
                 committer=self._committer(table),

@@ -30,6 +30,7 @@ from tautochrone.project.spec import PipelineSpec
 from tautochrone.redaction import redacted_fields
 from tautochrone.runtime.effects import effects_from_environment
 from tautochrone.runtime.job import Job, Journal
+from tautochrone.runtime.limits import check_limits
 from tautochrone.service.instants import Instants
 from tautochrone.service.locate import Options, locate
 from tautochrone.service.metadata import metadata_source
@@ -103,6 +104,7 @@ class Project:
 
         Raises:
             DefinitionError: what does not fit together.
+            SettingsError: a rate limit that cannot hold.
         """
         catalog = self.settings.catalog.name
         # Files are imported in a session that cannot write: the real catalog would create its file.
@@ -110,6 +112,7 @@ class Project:
         use_database(importing, catalog, self.spec.database or "default", create=True)
         definitions = load_definitions(self.spec, importing, catalog)
         graph = analyse(definitions, self.base, catalog, self._outsider)
+        check_limits(self.settings.limits, graph)
         return definitions, graph
 
     def store(self) -> MetaStore:

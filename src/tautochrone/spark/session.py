@@ -94,7 +94,7 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     conf[_JAVA_OPTIONS] = " ".join([*options, conf.get(_JAVA_OPTIONS, "")]).strip()
     users_jars = conf.get("spark.jars")
     conf["spark.jars"] = f"{jars},{users_jars}" if users_jars else jars
-    conf["spark.app.name"] = spark.app_name
+    conf.setdefault("spark.app.name", spark.app_name)
     conf.setdefault("spark.master", spark.master)
     secret = sorted(key for key, value in conf.items() if redacted(value) != value)
     if secret:
