@@ -50,7 +50,7 @@ docs: setup ## write the pages made from the code, build the site in .work/site
 test soak: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 test: setup ## everything that CI runs
-	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 soak: setup ## the long forms of the suites
 	$(BIN)/pytest
