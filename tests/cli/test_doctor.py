@@ -119,7 +119,7 @@ def test_what_is_wrong_with_a_project(tmp_path: Path) -> None:
         "java": "JAVA_MISSING",
         "ports": "PORT_TAKEN",
         "storage": "STORAGE_NOT_WRITABLE",
-        "store": "META_URL_UNUSABLE",
+        "store": "META_URL_INVALID",
         "master": "MASTER_NOT_REACHABLE",
     }
     assert all(finding.hint for finding in found.values())

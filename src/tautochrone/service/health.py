@@ -209,23 +209,19 @@ def _storage(folder: Path) -> str:
 
 def _store(settings: Settings) -> str:
     from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     from tautochrone.meta import Database
 
-    hint = "see [meta] url in tautochrone.toml and TAUTOCHRONE_META_URL"
+    database = Database(settings.meta_url)
+    url = make_url(settings.meta_url)
+    shown = url.render_as_string(hide_password=True)
     try:
-        url = make_url(settings.meta_url)
-        shown = url.render_as_string(hide_password=True)
         if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():
             return f"{shown}, made by the first run"
-        database = Database(settings.meta_url)
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise SettingsError("META_URL_UNUSABLE", f"The store's URL: {error}", hint=hint) from error
-    try:
         database.revision()
     except MetaError as error:
-        error.hint = error.hint or f"is it up, and may this user read it? {hint}"
+        where = "see [meta] url in tautochrone.toml and TAUTOCHRONE_META_URL"
+        error.hint = error.hint or f"is it up, and may this user read it? {where}"
         raise
     finally:
         database.close()
