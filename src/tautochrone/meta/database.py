@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from tautochrone.errors import MetaError
 
-__all__ = ["HEAD", "Database"]
+__all__ = ["HEAD", "Database", "parsed_url"]
 
 HEAD = "0002"
 """The newest migration. Compared first, so that a store in order never loads alembic."""
@@ -29,7 +29,7 @@ class Database:
     """One store's engine. Safe to share between threads; every process opens its own."""
 
     def __init__(self, url: str) -> None:
-        parsed = _parsed(url)
+        parsed = parsed_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         if self.is_sqlite:
             if not parsed.database or parsed.database == ":memory:":
@@ -110,7 +110,12 @@ class Database:
             ) from error
 
 
-def _parsed(url: str) -> URL:
+def parsed_url(url: str) -> URL:
+    """The URL of a store; nothing is opened.
+
+    Raises:
+        MetaError: `META_URL_INVALID`.
+    """
     try:
         parsed = make_url(url)
         parsed.get_dialect()

@@ -208,16 +208,14 @@ def _storage(folder: Path) -> str:
 
 
 def _store(settings: Settings) -> str:
-    from sqlalchemy import make_url
+    from tautochrone.meta.database import Database, parsed_url
 
-    from tautochrone.meta import Database
-
-    database = Database(settings.meta_url)
-    url = make_url(settings.meta_url)
+    url = parsed_url(settings.meta_url)
     shown = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():
+        return f"{shown}, made by the first run"
+    database = Database(settings.meta_url)
     try:
-        if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():
-            return f"{shown}, made by the first run"
         database.revision()
     except MetaError as error:
         where = "see [meta] url in tautochrone.toml and TAUTOCHRONE_META_URL"
