@@ -42,7 +42,6 @@ check: setup ## ruff, mypy, import contracts, file sizes, the documentation
 	$(BIN)/zensical build --strict --clean
 
 docs: setup ## write the pages made from the code, build the site in .work/site
-	$(BIN)/python -m tautochrone.project.reference
 	$(BIN)/python -m tests.docs.reference
 	$(BIN)/zensical build --strict --clean
 

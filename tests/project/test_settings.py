@@ -13,11 +13,9 @@ import pytest
 from tautochrone.errors import SettingsError
 from tautochrone.project.declared import SETTINGS
 from tautochrone.project.layers import Given
-from tautochrone.project.reference import SCHEMA_FILE, json_schema, with_table
+from tautochrone.project.reference import json_schema
 from tautochrone.project.settings import Settings, effective, load_settings
 from tautochrone.project.spec import PipelineSpec, load_spec
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def spec_in(folder: Path, toml: str = "", extra: str = "") -> PipelineSpec:
@@ -203,13 +201,6 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "tautochrone.toml").write_bytes(b'[run]\njob = "\xff"\n')
     with pytest.raises(SettingsError, match="INVALID_SETTINGS_FILE"):
         load_settings(spec, environment={})
-
-
-def test_the_documents_are_up_to_date() -> None:
-    """If not: `python -m tautochrone.project.reference`."""
-    assert json.loads((DOCS / SCHEMA_FILE).read_text()) == json_schema()
-    page = (DOCS / "settings.md").read_text()
-    assert with_table(page) == page
 
 
 ACCEPTED: tuple[dict[str, Any], ...] = (

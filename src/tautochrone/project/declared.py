@@ -3,8 +3,7 @@ reference in `docs/settings.md` all read this list.
 
 A `*` in a key stands for a name that the user chooses: of a flow, of a property.
 
-To add one: declare it here, read it in `settings.load_settings`, and run
-`python -m tautochrone.project.reference`.
+To add one: declare it here, read it in `settings.load_settings`, and run `make docs`.
 """
 
 from __future__ import annotations
