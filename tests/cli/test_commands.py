@@ -102,3 +102,17 @@ def test_verify(sample: Path) -> None:
         "missing": 0,
         "unexpected": 0,
     }
+
+
+def test_maintenance_does_what_it_said(sample: Path) -> None:
+    settings = sample / "tautochrone.toml"
+    before = settings.read_text() if settings.exists() else ""
+    settings.write_text(f'{before}\n[maintenance]\nkeep = "0s"\nkeep_last = 1\nhistory = "0s"\n')
+    try:
+        told = lines(taut(sample, "maintain", "--dry-run", "--json"))[-1]
+        done = lines(taut(sample, "maintain", "--json"))[-1]
+    finally:
+        settings.write_text(before)
+    assert (told["event"], told["dry_run"], done["dry_run"]) == ("maintained", True, False)
+    assert told["versions"] == done["versions"] > 0
+    assert told["files"] == 0 < done["files"]

@@ -31,6 +31,19 @@ master = "local[2]"
 "spark.sql.shuffle.partitions" = "1"
 """
 
+_MAINTENANCE = """
+[refresh]
+policy = "incremental"
+[maintenance]
+keep = "0s"
+keep_last = 2
+history = "0s"
+every = "0s"
+budget = "60s"
+min_versions = 1
+min_files = 2
+"""
+
 _PYTHON = """
 from pathlib import Path
 
@@ -185,6 +198,10 @@ class Sources:
     def read_outside(self) -> None:
         """A view that reads a table which somebody else writes."""
         self.define("labels", _OUTSIDERS)
+
+    def maintain(self) -> None:
+        """Keep two checkpoints and what their refreshes need, and nothing else."""
+        (self.folder / "tautochrone.toml").write_text(_SETTINGS + _MAINTENANCE)
 
     def wipe_folders(self) -> None:
         shutil.rmtree(self.storage / "_checkpoints")

@@ -16,6 +16,7 @@ from tautochrone.model.lake import LakeTable, TableDefinition
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.effects import CountingEffects, DirectEffects
 from tautochrone.testing.conformance import SCHEMA, LakeBench, LakeConformance, note
+from tautochrone.testing.upkeep import UpkeepConformance
 
 pytestmark = pytest.mark.spark
 
@@ -43,6 +44,14 @@ class Meddling(CountingEffects):
 
 class TestIceberg(LakeConformance):
     """All behaviours of the port."""
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession) -> IcebergLake:
+        return IcebergLake(spark, "lake", DirectEffects())
+
+
+class TestIcebergUpkeep(UpkeepConformance):
+    """Expiry and compaction."""
 
     @pytest.fixture
     def lake(self, spark: SparkSession) -> IcebergLake:

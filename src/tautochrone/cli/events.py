@@ -93,6 +93,10 @@ def _flow_failed(_event: str, f: Fields) -> str:
     return "\n".join(lines)
 
 
+def _done(f: Fields, word: str) -> str:
+    return f"would be {word}" if f["dry_run"] else word
+
+
 _WORDS: dict[str, Callable[[str, Fields], str]] = {
     "starting": lambda _e, f: f"pipeline {f['pipeline']}: starting Spark on {f['master']} (about 6 s)",
     "graph": _graph,
@@ -105,6 +109,18 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
     "flow_restarted": lambda _e, f: f"  flow {f['flow']} started again (attempt {f['attempt']})",
     "flow_recovered": lambda _e, f: f"  flow {f['flow']} is well again",
     "checkpoint": _checkpoint,
+    "checkpoints_expired": lambda _e, f: (
+        f"maintenance: {f['count']} checkpoints {_done(f, 'expired')} ({f['first']} to {f['last']}): "
+        f"{f['reason']}"
+    ),
+    "versions_expired": lambda _e, f: (
+        f"  {short(f['dataset']):<32} {f['versions']} versions {_done(f, 'removed')}, {f['kept']} kept, "
+        f"{f['files']} files deleted  {f['duration_ms'] / 1000:.1f} s"
+    ),
+    "compacted": lambda _e, f: (
+        f"  {short(f['dataset']):<32} {f['files_before']} files rewritten as {f['files_after']}  "
+        f"{f['duration_ms'] / 1000:.1f} s"
+    ),
     "no_news": lambda _e, _f: "",
     "stopping": lambda _e, _f: "stopping after what is under way (Ctrl-C again: at once)",
     "run": lambda _e, f: f"run {f['state']}",

@@ -96,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--origin", action="store_true", help="and where it was set")
     show.add_argument("--interval", metavar="5s", help=argparse.SUPPRESS)
     actions.add_parser("schema", help="the JSON Schema of tautochrone.toml")
+
+    maintain = command("maintain", "expire what nobody needs any more and delete its files", reads=True)
+    maintain.add_argument("--dry-run", action="store_true", help="tell what would be done, change nothing")
     return parser
 
 
@@ -116,6 +119,10 @@ def _handler(name: str) -> Callable[[argparse.Namespace], int]:
         from tautochrone.cli import config
 
         return config.config
+    if name == "maintain":
+        from tautochrone.cli import maintain
+
+        return maintain.maintain
     if name in ("status", "checkpoints"):
         from tautochrone.cli import status
 

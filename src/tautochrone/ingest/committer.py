@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -67,6 +68,11 @@ class TableCommitter:
             raise part.error
         assert part.done is not None
         return part.done
+
+    @property
+    def alone(self) -> AbstractContextManager[object]:
+        """While it is entered no batch is between reading main and moving it; batches wait meanwhile."""
+        return self._door
 
     def _commit(self, group: list[_Part]) -> None:
         note = replace(self.note, positions={part.flow: part.position for part in group})

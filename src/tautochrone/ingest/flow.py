@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from pyspark.sql.types import DataType, StringType, StructType
 from tautochrone.errors import DefinitionError, IngestError, StateLostError, TautochroneError
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.folder import CheckpointFolder
-from tautochrone.ingest.positions import Plan, compare, same_offsets
+from tautochrone.ingest.positions import Plan, compare, same_offsets, source_offsets
 from tautochrone.ingest.problems import explain
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
@@ -34,6 +34,9 @@ __all__ = ["FlowQuery", "StreamingFlow", "align"]
 
 _STOP_TIMEOUT_S = 60.0
 """A batch that runs longer than this is interrupted at the end of a run."""
+
+
+FirstOffsets = Callable[[DataFrame, Mapping[int, str], Mapping[int, str]], Mapping[int, str]]
 
 
 class StreamingFlow(Protocol):
@@ -91,6 +94,8 @@ class FlowQuery:
     effects: Effects
     emit: Emit
     position: FlowPosition | None
+    first_offsets: FirstOffsets | None = None
+    """See `model.lake.LakeCatalog.first_offsets`; None for flows that read no stream of the lake."""
     rows: int = 0
     _error: TautochroneError | None = None
     _stopped: bool = False
@@ -116,6 +121,7 @@ class FlowQuery:
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
         try:
             rows = self.flow.evaluate(session)
+            self._begin(rows)
             self._query = (
                 rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
                 .option("checkpointLocation", self.folder.path)
@@ -220,6 +226,26 @@ class FlowQuery:
                     hint=f"restore the folder, or rebuild with --full-refresh {self.committer.table.name}",
                 )
             self._folder_step(lambda: self.folder.rewrite(position))
+
+    def _begin(self, rows: DataFrame) -> None:
+        """Let the sources remember first offsets that are still there."""
+        if self.first_offsets is None:
+            return
+        reached = {} if self.position is None else dict(enumerate(source_offsets(self.position.offsets)))
+        offsets = self.first_offsets(rows, self.folder.first_offsets(), reached)
+        if not offsets:
+            return
+        if self.position is None:
+            self.emit(
+                "flow_from_snapshot",
+                flow=self.flow.name,
+                dataset=self._target,
+                sources=[str(number) for number in offsets],
+                reason="their oldest versions are expired: the stream begins with all rows of the newest",
+            )
+            # A batch that was planned from the older beginning cannot be read any more.
+            self._folder_step(self.folder.wipe)
+        self._folder_step(lambda: self.folder.begin_at(offsets))
 
     def _folder_step(self, action: Callable[[], None]) -> None:
         try:

@@ -9,7 +9,7 @@ what Spark needs to go on from there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tautochrone.ingest.files import Files
@@ -109,8 +109,22 @@ class CheckpointFolder:
             self._files.write(f"{self.path}/offsets/{position.batch_id - 1}", position.offsets)
         self._files.write(f"{self.path}/offsets/{position.batch_id}", position.offsets)
 
+    def first_offsets(self) -> Mapping[int, str]:
+        """What Iceberg's sources remember as their first offsets: number of the source → offset."""
+        numbers = [int(name) for name in self._files.names(f"{self.path}/sources") if name.isdigit()]
+        found = {number: self._files.read(self._first_offset(number)) for number in numbers}
+        return {number: text for number, text in found.items() if text is not None}
+
+    def begin_at(self, offsets: Mapping[int, str]) -> None:
+        """Put first offsets where Iceberg's sources look for them."""
+        for number, offset in offsets.items():
+            self._files.write(self._first_offset(number), offset)
+
     def wipe(self) -> None:
         self._files.delete(self.path)
+
+    def _first_offset(self, source: int) -> str:
+        return f"{self.path}/sources/{source}/offsets/0"
 
     def _newest(self, log: str) -> int | None:
         batches = [int(name) for name in self._files.names(f"{self.path}/{log}") if name.isdigit()]
@@ -126,6 +140,9 @@ class CheckpointFolder:
         if any(path.endswith(_COMPACT) for path in fresh):
             # A compacted log holds all that came before it: start the archive over, or it grows for ever.
             fresh, before = _needed(present), ()
+        elif len(fresh) == len(present):
+            # All there is: nothing of before is needed.
+            before = ()
         name = f"{batch_id:012d}.json"
         content = {path: self._files.read(f"{self.path}/sources/{path}") or "" for path in sorted(fresh)}
         self._files.write(f"{self._archive}/{name}", json.dumps(content))

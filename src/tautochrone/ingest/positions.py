@@ -13,7 +13,7 @@ from enum import StrEnum
 from tautochrone.ingest.folder import FolderState
 from tautochrone.model.lake import FlowPosition
 
-__all__ = ["Decision", "Plan", "compare", "same_offsets"]
+__all__ = ["Decision", "Plan", "compare", "same_offsets", "source_offsets"]
 
 
 class Plan(StrEnum):
@@ -43,10 +43,14 @@ def same_offsets(left: str | None, right: str | None) -> bool:
     return _sources(left) == _sources(right)
 
 
+def source_offsets(text: str) -> list[str]:
+    """What an offsets file says of each source, in the order of their numbers."""
+    return text.strip().splitlines()[2:]
+
+
 def _sources(text: str) -> list[object]:
-    lines = text.strip().splitlines()[2:]
     found: list[object] = []
-    for line in lines:
+    for line in source_offsets(text):
         try:
             found.append(json.loads(line))
         except json.JSONDecodeError:

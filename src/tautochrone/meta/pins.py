@@ -6,7 +6,7 @@ moment come one after the other, and the second sees the first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
@@ -123,15 +123,18 @@ class Pins(Repository):
             set_state(connection, number, CheckpointState.EXPIRED)
             _prune(connection, number)
 
-    def retained_versions(self) -> dict[TableName, frozenset[Version]]:
+    def retained_versions(
+        self, without: Collection[CheckpointNumber] = ()
+    ) -> dict[TableName, frozenset[Version]]:
         """Versions that must stay readable: of live checkpoints, the newest of each, the pinned.
 
-        What isn't in it (and is older than the newest version) may be deleted from the lake.
+        What isn't in it (and is older than the newest version) may be deleted from the lake. `without`
+        asks what would be left if these checkpoints were expired.
         """
         with self._read() as connection:
             found: dict[str, set[str]] = {}
             for row in connection.execute(
-                select(_V.table_name, _V.version).where(or_(_live(), ~_has_newer()))
+                select(_V.table_name, _V.version).where(or_(_live(without), ~_has_newer()))
             ):
                 found.setdefault(row.table_name, set()).add(row.version)
             for row in connection.execute(select(t.reports.c.table_name, t.reports.c.version)):
@@ -147,9 +150,11 @@ class Pins(Repository):
         }
 
 
-def _live() -> ColumnElement[bool]:
+def _live(without: Collection[int] = ()) -> ColumnElement[bool]:
     states = (_PUBLISHED, CheckpointState.OPEN.value, CheckpointState.REVOKED.value)
     inside = (_C.number >= _V.from_checkpoint) & (_C.number <= _V.to_checkpoint)
+    if without:
+        inside &= _C.number.not_in(without)
     held = select(_C.number).where(inside, _C.state.in_(states)).correlate(t.versions).exists()
     return or_(_V.to_checkpoint.is_(None), held)
 

@@ -10,7 +10,7 @@ older one, which is why nothing is handed out again under a number that readers 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select, update
@@ -89,11 +89,12 @@ class Rebuild(Repository):
             seen += [commit.checkpoint for commits in derived.values() for commit in commits]
             connection.execute(update(t.stores).values(last_number=max(seen) + _SKIP))
             owner = {name: found[-1].job for name, found in notes.items() if found}
+            kept = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
             return tuple(
                 CheckpointNumber(number)
                 for job in sorted(set(owner.values()))
                 for number in _publish(
-                    connection, job, {n: c for n, c in derived.items() if owner.get(n) == job and c}
+                    connection, job, {n: c for n, c in derived.items() if owner.get(n) == job and c}, kept
                 )
             )
 
@@ -148,11 +149,16 @@ def _register(
         connection.execute(above.values(fence=fence + _SKIP))
 
 
-def _publish(connection: Connection, job: str, derived: Mapping[str, Sequence[_Commit]]) -> Iterable[int]:
+def _publish(
+    connection: Connection,
+    job: str,
+    derived: Mapping[str, Sequence[_Commit]],
+    kept: Mapping[str, Collection[str]],
+) -> Iterable[int]:
     numbers = {commit.checkpoint for commits in derived.values() for commit in commits}
     published = []
     for number in sorted(numbers):
-        state = _state_at(derived, number)
+        state = _state_at(derived, number, kept)
         if state is None:
             continue
         chosen, roots = state
@@ -175,9 +181,10 @@ def _publish(connection: Connection, job: str, derived: Mapping[str, Sequence[_C
 
 
 def _state_at(
-    derived: Mapping[str, Sequence[_Commit]], number: int
+    derived: Mapping[str, Sequence[_Commit]], number: int, kept: Mapping[str, Collection[str]]
 ) -> tuple[dict[str, _Commit], dict[str, str]] | None:
-    """The commit of each dataset and the version of each root at `number`; None when untold."""
+    """The commit of each dataset and the version of each root at `number`; None when untold, or when
+    a root's version is expired (`kept` are those that are there)."""
     chosen: dict[str, _Commit] = {}
     for name, commits in derived.items():
         upto = [commit for commit in commits if commit.checkpoint <= number]
@@ -192,6 +199,6 @@ def _state_at(
             elif is_clock(TableName.parse(table)):
                 # A view whose rows did not change keeps the time of its last commit.
                 roots[table] = max(roots.get(table, version), version, key=int)
-            elif roots.setdefault(table, version) != version:
+            elif roots.setdefault(table, version) != version or version not in kept.get(table, (version,)):
                 return None
     return chosen, roots

@@ -29,7 +29,7 @@ def checkpoint_row(connection: Connection, number: int, *, lock: bool = False) -
     if row is None:
         raise CheckpointUnavailableError(
             "CHECKPOINT_NOT_FOUND",
-            f"There is no checkpoint {number}",
+            f"There is no checkpoint {number}: it never was, or it expired long ago",
             hint="`taut checkpoints` lists those that can be read.",
         )
     return row

@@ -15,6 +15,7 @@ from tautochrone.meta import tables as t
 from tautochrone.meta.base import now_ms
 from tautochrone.meta.checkpoints import Checkpoints
 from tautochrone.meta.database import Database
+from tautochrone.meta.expiry import Expiry
 from tautochrone.meta.history import History
 from tautochrone.meta.jobs import Jobs
 from tautochrone.meta.pins import Pins
@@ -24,7 +25,7 @@ from tautochrone.meta.rebuild import Rebuild
 __all__ = ["MetaStore"]
 
 
-class MetaStore(Jobs, Checkpoints, History, Reads, Pins, Rebuild):
+class MetaStore(Jobs, Checkpoints, History, Reads, Pins, Expiry, Rebuild):
     """Everything that the MetaService remembers. Open with `MetaStore.open(url)`."""
 
     @classmethod

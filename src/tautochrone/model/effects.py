@@ -32,6 +32,9 @@ class Step(StrEnum):
     LAKE_ROLL_BACK = "lake.roll_back"
     LAKE_TAG = "lake.tag"
     LAKE_REDEFINE = "lake.redefine"
+    LAKE_EXPIRE = "lake.expire"
+    LAKE_CLEAN = "lake.clean"
+    LAKE_COMPACT = "lake.compact"
     INGEST_SOURCE_FILES = "ingest.source_files"
     INGEST_FOLDER = "ingest.folder"
     META_START = "meta.start"
@@ -43,6 +46,7 @@ class Step(StrEnum):
     META_PUBLISH = "meta.publish"
     META_ABORT = "meta.abort"
     META_REBUILD = "meta.rebuild"
+    META_EXPIRE = "meta.expire"
 
 
 class Effects(Protocol):

@@ -18,11 +18,13 @@ the last one by reading the table.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.upkeep import Compacted, Expired, Retention
 
 __all__ = [
     "ChangeKind",
@@ -309,6 +311,45 @@ class LakeTable(ReadableTable, Protocol):
     def roll_back(self, version: Version, note: CommitNote) -> Committed:
         """Move main back to an older version of its own history."""
 
+    def expire(
+        self, retention: Retention, fence: Fence, *, at_least: int = 1, dry_run: bool = False
+    ) -> Expired:
+        """Remove the versions that nobody needs, then the files that only they had. One catalog commit.
+
+        Main, tags and branches keep what they name. Main does not move: other writers are not disturbed.
+        Fewer than `at_least` versions are not worth a commit and stay. A crash between the commit and the
+        deletion of files leaves orphans, which no version reaches. Repeatable.
+
+        Raises:
+            FencedError: a newer owner is seen.
+        """
+
+    def compact(
+        self,
+        fork: Fork,
+        note: CommitNote,
+        *,
+        min_files: int,
+        max_files: int,
+        alone: AbstractContextManager[object],
+    ) -> Compacted:
+        """Rewrite small data files, and those with many deleted rows, into bigger ones. The rows stay the
+        same, so there is no change to follow.
+
+        Main may move meanwhile, but not away from the files that are rewritten.
+
+        Args:
+            note: says nothing about rows or positions.
+            min_files: fewer small files of a partition are left alone.
+            max_files: about so many files are rewritten at a time.
+            alone: entered for the commit; while it is held no other writer of the owner may be between
+                reading main and moving it.
+
+        Raises:
+            ConflictError: a batch is prepared, or files of the fork are gone; the table is left as it was.
+            FencedError: a newer owner is seen.
+        """
+
 
 class LakeCatalog(Protocol):
     """A catalog of lake tables of one format."""
@@ -324,6 +365,23 @@ class LakeCatalog(Protocol):
 
     def load(self, name: TableName) -> LakeTable:
         """Raises TableMissingError when it is not there."""
+
+    def first_offsets(
+        self, rows: Rows, remembered: Mapping[int, str], reached: Mapping[int, str]
+    ) -> Mapping[int, str]:
+        """First offsets that a stream's sources must be given so that it misses nothing.
+
+        Only sources that expired versions would mislead are in the answer: a new stream would begin in
+        the middle of a table, and one that goes on is refused when its first version is gone.
+
+        Args:
+            rows: the streaming query.
+            remembered: number of a source → the first offset that it has written down.
+            reached: number of a source → where the stream stands; empty for a new one.
+
+        Raises:
+            LakeError: `STREAM_HISTORY_EXPIRED`, a table that cannot be read from the beginning any more.
+        """
 
     def tables(self) -> Sequence[TableName]:
         """All tables, ours and outsiders'."""

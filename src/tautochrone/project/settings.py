@@ -15,6 +15,7 @@ from tautochrone.project.declared import LIMITS
 from tautochrone.project.layers import DEFAULT, Given, Value, collect, in_order
 from tautochrone.project.references import shown
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.upkeep import Upkeep
 from tautochrone.spark.settings import CatalogSettings, SparkSettings
 
 __all__ = ["FlowLimits", "Settings", "effective", "load_settings"]
@@ -45,6 +46,7 @@ class Settings:
     refresh_policy: RefreshPolicy
     tag_outsiders: bool
     outsider_tags_kept: int
+    upkeep: Upkeep
     confs: Mapping[str, str] = field(repr=False)
     limits: Mapping[str, FlowLimits]
 
@@ -113,6 +115,18 @@ def load_settings(
         refresh_policy=of("refresh", "policy"),
         tag_outsiders=of("outsiders", "tag"),
         outsider_tags_kept=of("outsiders", "tags_kept"),
+        upkeep=Upkeep(
+            enabled=of("maintenance", "enabled"),
+            keep_ms=of("maintenance", "keep"),
+            keep_last=of("maintenance", "keep_last"),
+            spacing_ms=of("maintenance", "spacing"),
+            history_ms=of("maintenance", "history"),
+            every_ms=of("maintenance", "every"),
+            budget_ms=of("maintenance", "budget"),
+            min_versions=of("maintenance", "min_versions"),
+            min_files=of("maintenance", "min_files"),
+            max_files=of("maintenance", "max_files"),
+        ),
         confs=confs,
         limits=_limits(values),
     )

@@ -1,6 +1,6 @@
 """The checkpoint loop.
 
-ingest (never waits)  ‖  cut → open n → refresh derived datasets → publish n → cut → …
+ingest (never waits)  ‖  cut → open n → refresh derived datasets → publish n → maintain → cut → …
 
 No news: no number, no commit, no Spark job. One target at a time: an open target of an earlier
 run is finished before anything new is cut.
@@ -23,6 +23,7 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.cut import Cut, take_cut, what_changed
 from tautochrone.runtime.ingestion import Ingestion
 from tautochrone.runtime.job import Job
+from tautochrone.runtime.maintain import Maintenance
 from tautochrone.runtime.outsiders import tag_cut
 from tautochrone.runtime.selection import Selection
 from tautochrone.runtime.streams import Streams
@@ -52,6 +53,7 @@ class Run:
         self._streams = Streams(job, self._selection.full)
         self._stopping = threading.Event()
         self._ingestion = Ingestion(job.emit)
+        self._maintenance = Maintenance(job, alone=self._streams.alone)
         self._failed: dict[TableName, str] = {}
         job.instants.show(f"published-{job.name}", self._published)
 
@@ -71,6 +73,7 @@ class Run:
             pass
         self._ingestion.stop()
         self._checkpoint()
+        self._maintenance.between_checkpoints()
         return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
 
     def continuously(self, interval_ms: int) -> RunState:
@@ -81,6 +84,7 @@ class Run:
                 started = time.monotonic()
                 self._ingestion.watch()
                 self._checkpoint()
+                self._maintenance.between_checkpoints()
                 rest = interval_ms / 1000 - (time.monotonic() - started)
                 self._stopping.wait(max(0.0, rest))
         finally:

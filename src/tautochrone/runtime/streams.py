@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from pyspark.sql import SparkSession
 
 from tautochrone.ingest.committer import TableCommitter
@@ -43,8 +45,14 @@ class Streams:
                 effects=self._job.effects,
                 emit=self._job.emit,
                 position=None if note is None else note.positions.get(name),
+                first_offsets=self._job.lake.first_offsets if flow.inputs.stream else None,
             )
         return self._queries[name]
+
+    def alone(self, table: TableName) -> AbstractContextManager[object]:
+        """Keeps the table's flows from committing while it is entered."""
+        known = self._committers.get(table)
+        return nullcontext() if known is None else known.alone
 
     def committer_note(self, table: TableName, note: CommitNote) -> None:
         """What the table's next commits say about themselves."""

@@ -115,6 +115,13 @@ class LakeConformance(LakeBench):
         assert self.ids(spark, table) == [1, 2]
         assert table.fork().note == said
 
+    def test_rows_are_counted_over_prepared_batches(self, spark: SparkSession, table: LakeTable) -> None:
+        for number in range(3):
+            fork = table.fork()
+            staged = table.stage(fork, self.frame(spark, number, number + 10))
+            table.commit(table.prepare(fork, [staged], note()), Fence(1))
+        assert table.row_count(table.current_version()) == 6
+
     def test_committing_again_changes_nothing(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
         prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())

@@ -84,12 +84,16 @@ class Pipeline:
         if settings:
             self.write("tautochrone.toml", settings)
         self._options = Options(spec=str(folder / "spark-pipeline.yml"))
-        self.settings: Settings = locate(self._options)[1]
+        self.reload()
         self.session = _bound(spark, self.settings)
         self.effects = CountingEffects()
         self._project: Project | None = None
         self._job: Job | None = None
         self._reader: Reader | None = None
+
+    def reload(self) -> None:
+        """Read the project's settings, which a test may have changed."""
+        self.settings: Settings = locate(self._options)[1]
 
     def write(self, file: str, text: str) -> Path:
         """Write a file of the project; the path is below its folder."""

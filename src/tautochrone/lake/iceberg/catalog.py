@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import LakeError
@@ -16,6 +16,7 @@ from tautochrone.lake.iceberg.commits import NO_VERSION, load
 from tautochrone.lake.iceberg.jvm import Iceberg, java_error_class, translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, encode
 from tautochrone.lake.iceberg.schema import shape_of
+from tautochrone.lake.iceberg.streams import first_offsets
 from tautochrone.lake.iceberg.table import IcebergTable
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import CommitNote, TableDefinition
@@ -110,6 +111,11 @@ class IcebergLake:
 
     def load(self, name: TableName) -> IcebergTable:
         return IcebergTable(self._iceberg, name, self._effects, load(self._iceberg, name))
+
+    def first_offsets(
+        self, rows: DataFrame, remembered: Mapping[int, str], reached: Mapping[int, str]
+    ) -> Mapping[int, str]:
+        return first_offsets(rows, remembered, reached)
 
     def tables(self) -> Sequence[TableName]:
         catalog = self._iceberg.catalog()

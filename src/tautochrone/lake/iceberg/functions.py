@@ -87,6 +87,9 @@ class Functions:
         self._long_stream, self._bytes = util.stream.LongStream, jvm.java.nio.ByteBuffer
         self._long_array_of, self._iterable = jvm.long, api.io.CloseableIterable
         self._position_deletes = api.deletes.Deletes
+        self._queue = util.concurrent.ConcurrentLinkedQueue
+        self._consumer = _class(util.function.Consumer)
+        self._add = self._method(_class(util.Collection), "add", boolean, self._object)
         self._described_deletes = self._as(self._function, self._then(task_deletes, described))
 
     # -- lists of files ---------------------------------------------------------------------------
@@ -143,11 +146,7 @@ class Functions:
 
     def positions(self, numbers: Sequence[int]) -> Any:
         """A `PositionDeleteIndex` of these positions."""
-        sent = array.array("q", numbers)
-        sent.byteswap()
-        longs = self._gateway.new_array(self._long_array_of, len(numbers))
-        self._bytes.wrap(sent.tobytes()).asLongBuffer().get(longs)
-        boxed = self._long_stream.of(longs).boxed().toList()
+        boxed = self._boxed(numbers).toList()
         # Not `withNoopClose`: of its two forms, one for a value and one for many, Py4J takes either.
         iterable = self._iterable.combine(boxed, self._iterable.empty())
         return self._position_deletes.toPositionIndex(iterable)
@@ -163,7 +162,27 @@ class Functions:
         """A Java list of texts without line ends, in one call."""
         return self._split(texts).toList()
 
+    def longs(self, numbers: Collection[int]) -> Any:
+        """A Java set of `Long`; Py4J alone would make an `Integer` of a small one."""
+        return self._boxed(numbers).collect(self._collectors.toSet())
+
+    def texts(self, collection: Any) -> list[str]:
+        """The elements of a Java collection of texts without line ends, in one call."""
+        return self._texts(collection.stream())
+
+    def collector(self) -> tuple[Any, Any]:
+        """A `Consumer` for many threads and the Java collection that it adds to."""
+        collected = self._queue()
+        return self._as(self._consumer, self._add.bindTo(collected)), collected
+
     # -- inside -----------------------------------------------------------------------------------
+
+    def _boxed(self, numbers: Collection[int]) -> Any:
+        sent = array.array("q", numbers)
+        sent.byteswap()
+        longs = self._gateway.new_array(self._long_array_of, len(numbers))
+        self._bytes.wrap(sent.tobytes()).asLongBuffer().get(longs)
+        return self._long_stream.of(longs).boxed()
 
     def _deletes(self, tasks: Any) -> Any:
         return tasks.stream().flatMap(self._stream_of_deletes)

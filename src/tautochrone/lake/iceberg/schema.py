@@ -15,7 +15,14 @@ from tautochrone.model.lake import TableDefinition
 from tautochrone.model.names import TableName
 from tautochrone.spark.errors import problem_of
 
-__all__ = ["TableShape", "replacement", "shape_of", "widened"]
+__all__ = ["TRIMMED", "TableShape", "replacement", "shape_of", "widened"]
+
+TRIMMED = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+"""Every commit writes the whole metadata anew, so the files of before must go: nobody reads them any more
+once they were replaced, but whoever just asked the catalog for one must still find it."""
 
 _TRANSFORM = re.compile(r"^(\w+)\((?:(\d+)\s*,\s*)?`?([^`,()]+)`?\s*(?:,\s*(\d+))?\)$")
 _TIME = {
@@ -54,7 +61,7 @@ def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
         order = iceberg.api.SortOrder.builderFor(schema)
         for column in definition.cluster_columns:
             order.asc(column.strip("`"))
-        properties = {"format-version": "3", **definition.properties}
+        properties = {"format-version": "3", **TRIMMED, **definition.properties}
         if definition.comment:
             properties["comment"] = definition.comment
         return TableShape(schema, spec.build(), order.build(), properties)

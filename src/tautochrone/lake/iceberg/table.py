@@ -27,10 +27,10 @@ from tautochrone.lake.iceberg.deletes import write_removal
 from tautochrone.lake.iceberg.history import ancestors, in_history
 from tautochrone.lake.iceberg.jvm import translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, encode
-from tautochrone.lake.iceberg.reading import IcebergReading
 from tautochrone.lake.iceberg.refs import BRANCH_PREFIX, own_files, prepared_batches
 from tautochrone.lake.iceberg.schema import replacement, shape_of, widened
 from tautochrone.lake.iceberg.staging import local_rows, write_files, write_locally
+from tautochrone.lake.iceberg.upkeep import IcebergUpkeep
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import (
     CommitNote,
@@ -46,7 +46,7 @@ from tautochrone.model.names import Fence, Version
 __all__ = ["IcebergTable"]
 
 
-class IcebergTable(IcebergReading):
+class IcebergTable(IcebergUpkeep):
     """See `model.lake.LakeTable` for what each method promises."""
 
     # -- staging: files without a version ---------------------------------------------------------
@@ -73,8 +73,8 @@ class IcebergTable(IcebergReading):
 
         def build(loaded: Loaded) -> Any:
             check_main(self._name, loaded, fork.version, note.fence)
-            # As if for main, whose totals go on; those of a new branch would start at zero.
-            snapshot = self._append(loaded, staged, note, MAIN)
+            # Made for main: of a branch that is not there yet Iceberg counts the totals from nothing.
+            snapshot = self._append(loaded, staged, note)
             made.append(snapshot)
             return self._builder(loaded).setBranchSnapshot(snapshot, branch).build()
 
@@ -138,7 +138,7 @@ class IcebergTable(IcebergReading):
 
     def commit_staged(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
         def snapshot(loaded: Loaded) -> Any:
-            return self._append(loaded, staged, note, MAIN)
+            return self._append(loaded, staged, note)
 
         return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
 
@@ -157,7 +157,7 @@ class IcebergTable(IcebergReading):
             # Without a start, Iceberg compares with every vector that was ever added.
             delta = loaded.table.newRowDelta().validateFromSnapshot(int(fork.version))
             removal.put_into(delta)
-            return self._produce(delta, delta.addRows, staged, note, MAIN)
+            return self._produce(delta, delta.addRows, staged, note)
 
         rows = sum(s.rows for s in staged)
         done = self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, rows)
@@ -167,7 +167,7 @@ class IcebergTable(IcebergReading):
         def snapshot(loaded: Loaded) -> Any:
             overwrite = loaded.table.newOverwrite()
             overwrite.overwriteByRowFilter(self._iceberg.api.expressions.Expressions.alwaysTrue())
-            return self._produce(overwrite, overwrite.addFile, staged, note, MAIN)
+            return self._produce(overwrite, overwrite.addFile, staged, note)
 
         return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
 
@@ -184,7 +184,7 @@ class IcebergTable(IcebergReading):
                     file = each.next().file()
                     if str(file.location()) in paths:
                         overwrite.deleteFile(file)
-            return self._produce(overwrite, overwrite.addFile, staged, note, MAIN)
+            return self._produce(overwrite, overwrite.addFile, staged, note)
 
         return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
 
@@ -246,7 +246,7 @@ class IcebergTable(IcebergReading):
 
     def raise_fence(self, fork: Fork, note: CommitNote) -> Committed:
         def snapshot(loaded: Loaded) -> Any:
-            return self._append(loaded, [], note, MAIN)
+            return self._append(loaded, [], note)
 
         return self._on_main(Step.LAKE_FENCE, fork, note, snapshot, 0)
 
@@ -330,9 +330,10 @@ class IcebergTable(IcebergReading):
             ask_first=ask_first,
         )
 
-    def _append(self, loaded: Loaded, staged: Sequence[Staged], note: CommitNote, branch: str) -> Any:
-        append = loaded.table.newFastAppend()
-        return self._produce(append, append.appendFile, staged, note, branch)
+    def _append(self, loaded: Loaded, staged: Sequence[Staged], note: CommitNote) -> Any:
+        # Not the fast one: it never merges manifests, and a table that gets one a second must.
+        append = loaded.table.newAppend()
+        return self._produce(append, append.appendFile, staged, note)
 
     def _produce(
         self,
@@ -340,7 +341,6 @@ class IcebergTable(IcebergReading):
         add: Callable[[Any], Any],
         staged: Sequence[Staged],
         note: CommitNote,
-        branch: str,
     ) -> Any:
         """The snapshot of an update, written (manifests) but not committed."""
         for part in staged:
@@ -348,7 +348,7 @@ class IcebergTable(IcebergReading):
                 add(file)
         update.set(NOTE_KEY, encode(note))
         try:
-            return update.toBranch(branch).apply()
+            return update.toBranch(MAIN).apply()
         except Py4JError as error:
             raise translate(error, self._name) from error
 

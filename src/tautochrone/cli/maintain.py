@@ -1,0 +1,26 @@
+"""`taut maintain`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tautochrone.cli.events import json_events, line_events
+from tautochrone.cli.options import options_of
+
+__all__ = ["maintain"]
+
+
+def maintain(arguments: argparse.Namespace) -> int:
+    """Maintain the tables now, beside a run that may be going on."""
+    from tautochrone.runtime.maintain import Maintenance
+    from tautochrone.service.open import Project
+
+    events = json_events if arguments.json else line_events
+    with Project(options_of(arguments), events, short_lived=True) as project:
+        done = Maintenance(project.job()).run(dry_run=arguments.dry_run)
+    versions, files = sum(one.versions for one in done), sum(one.files for one in done)
+    events("maintained", tables=len(done), versions=versions, files=files, dry_run=arguments.dry_run)
+    if not arguments.json and not versions:
+        sys.stderr.write("nothing to do\n")
+    return 0

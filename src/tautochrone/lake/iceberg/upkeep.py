@@ -1,0 +1,193 @@
+"""The maintaining half of an Iceberg table: what keeps it small. Nothing here changes its rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError, LakeError
+from tautochrone.lake.iceberg.commits import MAIN, Loaded, compare_and_set, load
+from tautochrone.lake.iceberg.compaction import Rewritten, rewrite_groups, rewrite_options
+from tautochrone.lake.iceberg.expiry import expirable, unreachable_files
+from tautochrone.lake.iceberg.history import in_history
+from tautochrone.lake.iceberg.jvm import translate
+from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, encode
+from tautochrone.lake.iceberg.reading import IcebergReading
+from tautochrone.lake.iceberg.refs import prepared_batches
+from tautochrone.lake.iceberg.schema import TRIMMED
+from tautochrone.model.effects import Step
+from tautochrone.model.lake import CommitNote, Fork
+from tautochrone.model.names import Fence, Version
+from tautochrone.model.upkeep import Compacted, Expired, Retention
+
+__all__ = ["IcebergUpkeep"]
+
+
+class IcebergUpkeep(IcebergReading):
+    """See `model.lake.LakeTable` for what each method promises."""
+
+    def expire(
+        self, retention: Retention, fence: Fence, *, at_least: int = 1, dry_run: bool = False
+    ) -> Expired:
+        chosen: list[int] = []
+        made: list[Any] = []
+
+        def choose(loaded: Loaded) -> list[int]:
+            text = str(self._iceberg.api.TableMetadataParser.toJson(loaded.metadata))
+            chosen[:] = expirable(json.loads(text), retention)
+            return chosen
+
+        def build(loaded: Loaded) -> Any:
+            self._check_owner(loaded, fence)
+            builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
+            # A set: of a list Py4J cannot tell whether it holds ids or snapshots.
+            builder.removeSnapshots(self._iceberg.functions.longs(choose(loaded)))
+            untrimmed = {k: v for k, v in TRIMMED.items() if not loaded.metadata.properties().containsKey(k)}
+            if untrimmed:
+                builder.setProperties(self._iceberg.map(untrimmed))
+            made[:] = [loaded.metadata, builder.build()]
+            return made[1]
+
+        def done(loaded: Loaded) -> bool:
+            return not any(loaded.metadata.snapshot(number) for number in chosen)
+
+        loaded = load(self._iceberg, self._name)
+        count = len(choose(loaded))
+        kept = int(loaded.metadata.snapshots().size()) - count
+        if count < at_least or not count:
+            return Expired(table=self._name, kept=kept + count)
+        if dry_run:
+            return Expired(table=self._name, versions=count, kept=kept)
+        loaded = compare_and_set(
+            self._iceberg, self._name, self._effects, Step.LAKE_EXPIRE, build=build, done=done
+        )
+        files = unreachable_files(self._iceberg, loaded.table.io(), *made)
+        self._remove(loaded, files)
+        return Expired(table=self._name, versions=len(chosen), files=len(files), kept=kept)
+
+    def compact(
+        self,
+        fork: Fork,
+        note: CommitNote,
+        *,
+        min_files: int,
+        max_files: int,
+        alone: AbstractContextManager[object],
+    ) -> Compacted:
+        groups = self._rewritten(fork, min_files, max_files)
+        if not groups:
+            return Compacted(table=self._name)
+        paths = [path for group in groups for path in self._iceberg.functions.paths(group.after)]
+        try:
+            with alone:
+                version = self._swap(fork, note, groups)
+        except CommitOutcomeUnknownError:
+            # The files may be the table's by now.
+            raise
+        except LakeError:
+            self._remove(fork.handle, paths)
+            raise
+        return Compacted(
+            table=self._name,
+            version=version,
+            files_before=sum(int(group.before.size()) for group in groups),
+            files_after=len(paths),
+            bytes=sum(group.bytes for group in groups),
+        )
+
+    def _rewritten(self, fork: Fork, min_files: int, max_files: int) -> list[Rewritten]:
+        table = fork.handle.table
+        snapshot = table.currentSnapshot()
+        files = None if snapshot is None else snapshot.summary().get("total-data-files")
+        if snapshot is None or (files is not None and int(files) < min_files):
+            return []
+
+        def rewrite() -> list[Rewritten]:
+            # The tier of big files takes the small ones along, so never both at once.
+            for options in reversed(rewrite_options(min_files, max_files)):
+                groups = list(rewrite_groups(self._iceberg, table, int(fork.version), options))
+                if groups:
+                    return groups
+            return []
+
+        try:
+            return self._effects.perform(Step.LAKE_STAGE, str(self._name), rewrite)
+        except Py4JError as error:
+            raise translate(error, self._name) from error
+
+    def _swap(self, fork: Fork, note: CommitNote, groups: Sequence[Rewritten]) -> Version:
+        made: list[Version] = []
+
+        def build(loaded: Loaded) -> Any:
+            self._check_owner(loaded, note.fence)
+            if prepared_batches(self._name, loaded.metadata):
+                raise ConflictError(
+                    "BATCH_PREPARED",
+                    f"A batch of {self._name} is prepared beside main; moving main would make it stale",
+                )
+            # Main may have moved by appends: Iceberg checks that the files are there still, undeleted from.
+            update = loaded.table.newRewrite().validateFromSnapshot(int(fork.version))
+            sequence = int(loaded.metadata.snapshot(int(fork.version)).sequenceNumber())
+            update.dataSequenceNumber(sequence)
+            nothing = self._iceberg.set(())
+            for group in groups:
+                update.rewriteFiles(group.before, group.vectors, group.after, nothing)
+            update.set(NOTE_KEY, encode(note))
+            try:
+                snapshot = update.toBranch(MAIN).apply()
+            except Py4JError as error:
+                raise translate(error, self._name) from error
+            made.append(Version(str(snapshot.snapshotId())))
+            newest = encode(carry_forward(loaded.note, note))
+            builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
+            builder.setBranchSnapshot(snapshot, MAIN).setProperties(self._iceberg.map({NOTE_KEY: newest}))
+            return builder.build()
+
+        def ours(loaded: Loaded) -> Version | None:
+            found = (v for v in made if in_history(loaded.metadata, loaded.main, v, fork.version))
+            return next(found, None)
+
+        loaded = compare_and_set(
+            self._iceberg,
+            self._name,
+            self._effects,
+            Step.LAKE_COMPACT,
+            build=build,
+            done=lambda loaded: ours(loaded) is not None,
+        )
+        return ours(loaded) or made[-1]
+
+    def _check_owner(self, loaded: Loaded, fence: Fence) -> None:
+        note = loaded.note
+        if note is not None and note.fence > fence:
+            raise FencedError(
+                "JOB_FENCED",
+                f"{self._name} is owned by fence {note.fence} of job {note.job}; this process holds {fence}",
+                hint="another process took the job over; it maintains the tables too",
+            )
+
+    def _remove(self, loaded: Loaded, paths: Sequence[str]) -> None:
+        """Delete files that no version reaches. Missing ones are fine.
+
+        Raises:
+            LakeError: some could not be deleted; they are orphans now.
+        """
+
+        def delete() -> None:
+            # Not `CatalogUtil.deleteFiles`: it keeps failures to itself.
+            io, bulk = loaded.table.io(), self._iceberg.api.io.SupportsBulkOperations
+            try:
+                if bulk._java_lang_class.isInstance(io):  # noqa: SLF001
+                    io.deleteFiles(self._iceberg.functions.strings(paths))
+                else:
+                    for path in paths:
+                        io.deleteFile(path)
+            except Py4JError as error:
+                raise translate(error, self._name) from error
+
+        if paths:
+            self._effects.perform(Step.LAKE_CLEAN, str(self._name), delete)

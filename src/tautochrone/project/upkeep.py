@@ -1,0 +1,30 @@
+"""The section `[maintenance]` of `tautochrone.toml`: what is kept, and how much is done at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Upkeep"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """How a job keeps its tables small. Times in milliseconds.
+
+    The newest `keep_last` checkpoints stay readable, and those younger than `keep_ms` of which two are at
+    least `spacing_ms` apart. Within `history_ms` every version of every table stays, for those who follow
+    changes from outside. A run looks at its tables once in `every_ms`, and begins with no further one after
+    `budget_ms`; a table of which fewer than `min_versions` may go is left alone. From `min_files` small files
+    on they are rewritten as bigger ones, about `max_files` of them at a time; 0 leaves all files as they are.
+    """
+
+    enabled: bool = True
+    keep_ms: int = 3_600_000
+    keep_last: int = 10
+    spacing_ms: int = 10_000
+    history_ms: int = 300_000
+    every_ms: int = 60_000
+    budget_ms: int = 2_000
+    min_versions: int = 50
+    min_files: int = 50
+    max_files: int = 500
