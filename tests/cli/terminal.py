@@ -48,9 +48,9 @@ def on_terminal(code: str, environment: Mapping[str, str]) -> str:
     """Run Python with stderr on a terminal; every byte that reached the terminal."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    without = {
-        key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "CI")
-    }
+    # Some parents say what their own terminal is like.
+    others = ("NO_COLOR", "FORCE_COLOR", "CI", "LINES", "COLUMNS")
+    without = {key: value for key, value in os.environ.items() if key not in others}
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],
         stdout=subprocess.DEVNULL,

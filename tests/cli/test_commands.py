@@ -73,11 +73,11 @@ def test_reading(sample: Path) -> None:
     refused = taut(sample, "query", "DROP TABLE sales", expect=1)
     assert refused.stderr.splitlines()[-2].startswith("[QUERY_NOT_READ_ONLY]")
     assert refused.stdout == ""
-    running = taut(sample, "query", "SELECT id,\n  1/(id - id) FROM example_sql_materialized_view", expect=1)
+    running = taut(sample, "query", "SELECT sold,\n  1/(sold - sold) FROM sales", expect=1)
     assert running.stderr.startswith("[DIVIDE_BY_ZERO]")
     assert running.stderr.splitlines()[1:3] == [
-        "    2 |   1/(id - id) FROM example_sql_materialized_view",
-        "      |   ^^^^^^^^^^^",
+        "    2 |   1/(sold - sold) FROM sales",
+        "      |   ^^^^^^^^^^^^^^^",
     ]
     missing = taut(sample, "query", query, "--checkpoint", "99", expect=1)
     assert "[CHECKPOINT_NOT_FOUND]" in missing.stderr
