@@ -58,3 +58,20 @@ def test_folder_of_another_query(world: World, tmp_path: Path) -> None:
     world.sources.restore_folders(tmp_path / "copy")
     _grow(world)
     check(world)
+
+
+def test_killed_while_the_first_batch_was_being_planned(world: World) -> None:
+    """Spark starts no query in such a folder."""
+    folder = world.sources.storage / "_checkpoints/lake/default/names/names/0"
+    unfinished = folder / "offsets/.0.0f3b2a10.tmp"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_text("v1\n{")
+    query = "7c3b4f0e-0000-4000-8000-000000000000"
+    (folder / "metadata").write_text(f'{{"id":"{query}"}}')
+    world.sources.add()
+    attempt = world.run()
+    attempt.require_completed()
+    (told,) = attempt.named("flow_folder")
+    assert (told["flow"], told["action"]) == ("names", "sweep")
+    assert query in (folder / "metadata").read_text(), "where the sources began stays"
+    check(world)

@@ -17,8 +17,10 @@ def offsets(*sources: str, clock: int = 1) -> str:
 AT_5 = FlowPosition(query_id="q", batch_id=5, offsets=offsets('{"t":{"0":7}}'), commit="v1\n{}")
 
 
-def folder(planned: int | None, finished: int | None, query: str | None = "q") -> FolderState:
-    return FolderState(query_id=query, planned=planned, finished=finished)
+def folder(
+    planned: int | None, finished: int | None, query: str | None = "q", *, litter: bool = False
+) -> FolderState:
+    return FolderState(query_id=query, planned=planned, finished=finished, litter=litter)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,8 @@ def folder(planned: int | None, finished: int | None, query: str | None = "q") -
         # The table knows nothing of the flow.
         (None, folder(None, None, None), None, Plan.KEEP, ""),
         (None, folder(0, None), None, Plan.KEEP, ""),
+        (None, folder(None, None, litter=True), None, Plan.SWEEP, "being planned"),
+        (None, folder(None, 2, litter=True), None, Plan.WIPE, "no positions of this flow"),
         (None, folder(0, 0), None, Plan.WIPE, "no positions of this flow"),
         (None, folder(1, None), None, Plan.WIPE, "holds batch 1"),
         (None, folder(3, 3), None, Plan.WIPE, "holds batch 3"),
@@ -37,6 +41,7 @@ def folder(planned: int | None, finished: int | None, query: str | None = "q") -
         # The folder is wrong.
         (AT_5, folder(None, None, None), None, Plan.REWRITE, "gone or empty"),
         (AT_5, folder(None, None), None, Plan.REWRITE, "gone or empty"),
+        (AT_5, folder(None, None, litter=True), None, Plan.REWRITE, "gone or empty"),
         (AT_5, folder(5, 5, "other"), AT_5.offsets, Plan.REWRITE, "another query"),
         (AT_5, folder(5, 5, None), AT_5.offsets, Plan.REWRITE, "another query"),
         (AT_5, folder(4, 4), None, Plan.REWRITE, "behind"),

@@ -56,6 +56,11 @@ class Files:
         found = (str(status.getPath().getName()) for status in system.listStatus(target))
         return sorted(name for name in found if not name.startswith("."))
 
+    def is_empty(self, path: str) -> bool:
+        """Whether there is no such folder, or nothing in it, hidden names included."""
+        system, target = self._open(path)
+        return not system.exists(target) or len(system.listStatus(target)) == 0
+
     def stamps(self, path: str) -> dict[str, tuple[int, int]]:
         """Relative path → (modification time in ms, bytes) of the visible files below a folder."""
         system, target = self._open(path)

@@ -216,6 +216,8 @@ class FlowQuery:
             )
         if decision.plan is Plan.WIPE:
             self._folder_step(self.folder.wipe)
+        elif decision.plan is Plan.SWEEP:
+            self._folder_step(self.folder.sweep)
         elif decision.plan is Plan.REWRITE and self.position is not None:
             position = self.position
             if self.stateful and not self.folder.has_state(position.batch_id + 1):

@@ -17,19 +17,26 @@ from tautochrone.model.lake import FlowPosition
 
 __all__ = ["CheckpointFolder", "FolderState"]
 
+_COMPACT = ".compact"
+# Spark refuses to plan its first batch while anything is in these.
+_EMPTY_BEFORE = ("offsets", "commits", "state")
 # A commit file as Spark writes it for a query without watermark; the watermark that belongs to the
 # batch itself stands in its offsets file.
-_COMPACT = ".compact"
 _PLAIN_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderState:
-    """What the folder says. Batch ids count from 0; None means that there is none."""
+    """What the folder says. Batch ids count from 0; None means that there is none.
+
+    `litter` are files where Spark wants none before it plans its first batch: what it was writing when it
+    was killed.
+    """
 
     query_id: str | None
     planned: int | None
     finished: int | None
+    litter: bool = False
 
 
 class CheckpointFolder:
@@ -43,10 +50,13 @@ class CheckpointFolder:
 
     def state(self) -> FolderState:
         metadata = self._files.read(f"{self.path}/metadata")
+        planned = self._newest("offsets")
         return FolderState(
             query_id=None if metadata is None else str(json.loads(metadata)["id"]),
-            planned=self._newest("offsets"),
+            planned=planned,
             finished=self._newest("commits"),
+            litter=planned is None
+            and not all(self._files.is_empty(f"{self.path}/{log}") for log in _EMPTY_BEFORE),
         )
 
     def offsets(self, batch_id: int) -> str | None:
@@ -119,6 +129,12 @@ class CheckpointFolder:
         """Put first offsets where Iceberg's sources look for them."""
         for number, offset in offsets.items():
             self._files.write(self._first_offset(number), offset)
+
+    def sweep(self) -> None:
+        """Remove what is left of a first batch that was never planned. Where the sources begin stays: a
+        source that begins at the newest would begin somewhere else."""
+        for log in _EMPTY_BEFORE:
+            self._files.delete(f"{self.path}/{log}")
 
     def wipe(self) -> None:
         self._files.delete(self.path)

@@ -21,6 +21,7 @@ class Plan(StrEnum):
 
     KEEP = "keep"
     REWRITE = "rewrite"
+    SWEEP = "sweep"
     WIPE = "wipe"
 
 
@@ -65,11 +66,7 @@ def compare(position: FlowPosition | None, folder: FolderState, planned_offsets:
     <Plan.KEEP: 'keep'>
     """
     if position is None:
-        if folder.finished is None and folder.planned in (None, 0):
-            return Decision(Plan.KEEP)
-        return Decision(
-            Plan.WIPE, f"the table has no positions of this flow, the folder holds batch {folder.planned}"
-        )
+        return _without_position(folder)
     batch = position.batch_id
     if folder.planned is None:
         return Decision(Plan.REWRITE, "the folder is gone or empty")
@@ -87,3 +84,13 @@ def compare(position: FlowPosition | None, folder: FolderState, planned_offsets:
     if finished == batch:
         return Decision(Plan.KEEP)
     return Decision(Plan.REWRITE, f"the folder misses the commit of batch {batch}")
+
+
+def _without_position(folder: FolderState) -> Decision:
+    if folder.litter and folder.finished is None:
+        return Decision(Plan.SWEEP, "its first batch was being planned when the process ended")
+    if folder.finished is None and folder.planned in (None, 0):
+        return Decision(Plan.KEEP)
+    return Decision(
+        Plan.WIPE, f"the table has no positions of this flow, the folder holds batch {folder.planned}"
+    )
