@@ -122,6 +122,16 @@ def test_a_fence_ends_it(bench: Bench) -> None:
         bench.ingestion.watch()
 
 
+def test_a_fence_at_the_end_leaves_nothing_running(bench: Bench) -> None:
+    fenced, other = Query(), Query()
+    flows: Any = [(fenced, lambda: None), (other, lambda: None)]
+    bench.ingestion.start(flows, processingTime="1 seconds")
+    fenced.die(FencedError("FENCED", "a newer owner exists"))
+    with pytest.raises(FencedError):
+        bench.ingestion.stop()
+    assert not other.active
+
+
 def test_nothing_is_started_after_the_end(bench: Bench) -> None:
     bench.query.die()
     bench.after(0)

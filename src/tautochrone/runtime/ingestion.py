@@ -97,12 +97,18 @@ class Ingestion:
                 self._start(flow)
 
     def stop(self) -> None:
-        """End all after their running batches; nothing is started again."""
+        """End all after their running batches; nothing is started again.
+
+        Raises:
+            FencedError: a newer owner exists; all are ended all the same.
+        """
         for flow in self._flows:
             flow.query.stop()
+            flow.restart_at = None
+        for flow in self._flows:
             if flow.running:
+                flow.running = False
                 self._look(flow)
-            flow.running, flow.restart_at = False, None
 
     def _start(self, flow: _Flow) -> None:
         flow.running = True
