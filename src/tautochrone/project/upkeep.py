@@ -18,13 +18,13 @@ class Upkeep:
     on they are rewritten as bigger ones, about `max_files` of them at a time; 0 leaves all files as they are.
     """
 
-    enabled: bool = True
-    keep_ms: int = 3_600_000
-    keep_last: int = 10
-    spacing_ms: int = 10_000
-    history_ms: int = 300_000
-    every_ms: int = 60_000
-    budget_ms: int = 2_000
-    min_versions: int = 50
-    min_files: int = 50
-    max_files: int = 500
+    enabled: bool
+    keep_ms: int
+    keep_last: int
+    spacing_ms: int
+    history_ms: int
+    every_ms: int
+    budget_ms: int
+    min_versions: int
+    min_files: int
+    max_files: int
