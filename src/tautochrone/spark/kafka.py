@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import IngestError
-from tautochrone.spark.catalyst import nodes
+from tautochrone.spark.catalyst import kind, nodes
 from tautochrone.spark.plans import analysed
 
 __all__ = ["KafkaSource", "ask", "kafka_sources"]
@@ -43,8 +43,7 @@ class KafkaSource:
 def kafka_sources(frame: DataFrame) -> Iterator[KafkaSource]:
     """What a query reads from Kafka as a stream. (Spark hides the options of reads that are no streams.)"""
     for node in nodes(analysed(frame)):
-        kind = str(node.getClass().getSimpleName())
-        if kind == "StreamingRelationV2" and str(node.sourceName()).lower() == "kafka":
+        if kind(node) == "StreamingRelationV2" and str(node.sourceName()).lower() == "kafka":
             yield KafkaSource(_options(node.extraOptions()))
 
 

@@ -12,9 +12,10 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.spark.catalyst import items, kind
-from tautochrone.spark.evaluate import dataframe_of_plan, sequence
+from tautochrone.spark.catalyst import kind
+from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.packages import packages_of
+from tautochrone.spark.plans import analysed, with_leaves
 
 __all__ = ["KNOWN_LIMITS", "limited"]
 
@@ -45,10 +46,7 @@ def limited(
     sources: dict[str, str] = {}
     taken: set[str] = set()
 
-    def copy(node: JavaObject) -> JavaObject:
-        children = [copy(child) for child in items(node.children())]
-        if children:
-            return node.withNewChildren(sequence(session, children))
+    def leaf(node: JavaObject) -> JavaObject:
         of_class = kind(node)
         if of_class not in ("StreamingRelation", "StreamingRelationV2"):
             return node
@@ -63,7 +61,7 @@ def limited(
         dropped = {option.lower() for option in known}
         return (_with_v1 if of_class == "StreamingRelation" else _with_v2)(session, node, wanted, dropped)
 
-    plan = copy(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
+    plan = with_leaves(session, analysed(frame), leaf)
     return dataframe_of_plan(session, plan), sources, frozenset(taken)
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "stateful_node",
     "substitute_leaves",
     "views_of",
+    "with_leaves",
 ]
 
 Replacement = Callable[[TableName, int], Mapping[str, str] | None]
@@ -246,10 +247,15 @@ def substitute_leaves(
         text_map = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(merged)
         return node.copy(table, node.output(), node.catalog(), node.identifier(), text_map, travel)
 
-    def copy(node: JavaObject) -> JavaObject:
-        children = node.children()
-        if children.size() == 0:
-            return leaf(node)
-        return node.withNewChildren(sequence(session, [copy(child) for child in items(children)]))
+    return dataframe_of_plan(session, with_leaves(session, analysed(frame), leaf))
 
-    return dataframe_of_plan(session, copy(analysed(frame)))
+
+def with_leaves(
+    session: SparkSession, plan: JavaObject, leaf: Callable[[JavaObject], JavaObject]
+) -> JavaObject:
+    """A copy of a plan with its leaves replaced, in reading order. Subqueries in expressions stay."""
+    children = plan.children()
+    if children.size() == 0:
+        return leaf(plan)
+    copies = [with_leaves(session, child, leaf) for child in items(children)]
+    return plan.withNewChildren(sequence(session, copies))
