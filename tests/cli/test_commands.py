@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .processes import run_taut
+
 pytestmark = pytest.mark.spark
 
 
 def taut(folder: Path, *arguments: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tautochrone.cli.main", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == expect, done.stderr[-3000:]
+    done = run_taut(folder, *arguments, expect=expect)
     assert "Traceback" not in done.stderr
     return done
 

@@ -4,13 +4,13 @@ them in everything that the run leaves behind."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tautochrone.testing.process import TautProcess
+
+from .processes import run_taut
 
 pytestmark = pytest.mark.spark
 
@@ -136,13 +136,5 @@ def test_no_answer_shows_a_secret(project: Path, monkeypatch: pytest.MonkeyPatch
 
 def taut(folder: Path, *arguments: str, expect: int = 0) -> str:
     """Everything that a command says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tautochrone.cli.main", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == expect, done.stderr[-2000:]
+    done = run_taut(folder, *arguments, expect=expect)
     return done.stdout + done.stderr
