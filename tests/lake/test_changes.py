@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 import uuid
 from collections import Counter
@@ -12,14 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import LakeError
 from tautochrone.lake.iceberg import IcebergLake
 from tautochrone.lake.iceberg import changes as rules
 from tautochrone.lake.iceberg.functions import items
 from tautochrone.model.lake import ChangeKind, LakeTable
-from tautochrone.model.names import TableName
+from tautochrone.model.names import Fence, TableName
+from tautochrone.model.upkeep import Retention
 from tautochrone.runtime.effects import DirectEffects
 from tautochrone.testing.changes import ChangeBench, ChangeConformance, local
 from tautochrone.testing.conformance import note
@@ -268,6 +270,30 @@ class TestCost(ChangeBench):
         assert len(held(lake, table)) == 2, "more sets are held than that of `kept` and the last one"
         assert [row["id"] for row in kept.groupBy("id").count().collect()] == [0]
         assert last.removed.count() == 1
+
+
+class TestStreams(ChangeBench):
+    """Where a stream begins once versions are expired."""
+
+    def test_a_history_that_cannot_be_read_from_the_beginning(
+        self, spark: SparkSession, lake: IcebergLake, table: LakeTable
+    ) -> None:
+        first = self.append(spark, table, note(), *range(5)).version
+        self.apply(spark, table, "id = 1")
+        last = self.append(spark, table, note(), 9).version
+        assert lake.first_offsets(stream_of(spark, table), {}, {}) == {}, "nothing is expired"
+        table.expire(Retention(followed=frozenset({last}), after_ms=10**15), Fence(1))
+        rows = stream_of(spark, table)
+        with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
+            lake.first_offsets(rows, {}, {})
+        # One that goes on is past what is gone.
+        remembered, here = {0: json.dumps({"snapshot_id": int(first)})}, {0: "where it stands"}
+        assert lake.first_offsets(rows, remembered, here) == here
+
+
+def stream_of(spark: SparkSession, table: LakeTable) -> DataFrame:
+    spark.catalog.refreshTable(table.name.sql)
+    return spark.readStream.table(table.name.sql)
 
 
 def held(lake: IcebergLake, table: LakeTable) -> dict[str, list[str]]:

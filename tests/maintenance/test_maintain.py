@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from pyspark.sql import DataFrame
 
-from tautochrone.errors import CheckpointUnavailableError
+from tautochrone.errors import CheckpointUnavailableError, LakeError
+from tautochrone.lake.iceberg.table import IcebergTable
 from tautochrone.model.effects import Step
+from tautochrone.model.upkeep import Expired
 from tautochrone.runtime.effects import CountingEffects
 from tautochrone.runtime.maintain import Maintenance
 
@@ -112,3 +114,36 @@ def test_a_reader_that_pins_at_the_last_moment(upkept: Upkept) -> None:
         assert job.store.standing(job.name)[0].number == first
     assert not happened.of("checkpoints_expired")
     assert sorted(row[0] for row in frames[0].collect()) == [0, 1, 2]
+
+
+def test_a_compaction_that_fails_is_told_and_ends_nothing(upkept: Upkept) -> None:
+    upkept.add()
+    upkept.pipeline.run()
+    upkept.files("events", ".parquet")[0].unlink()
+    upkept.add()
+    happened = upkept.pipeline.run()
+    assert happened.state == "COMPLETED"
+    (told,) = happened.of("compaction_skipped")
+    assert told["dataset"] == "lake.default.events"
+    assert told["reason"].startswith("[LAKE_OPERATION_FAILED]")
+    assert len(upkept.files("events", ".parquet")) == 1, "what it wrote is removed"
+
+
+def test_a_table_that_fails_keeps_no_other_waiting(upkept: Upkept, monkeypatch: pytest.MonkeyPatch) -> None:
+    expire = IcebergTable.expire
+
+    def broken(table: IcebergTable, *arguments: Any, **more: Any) -> Expired:
+        if table.name.table == "events":
+            raise LakeError("LAKE_OPERATION_FAILED", "a manifest is gone")
+        return expire(table, *arguments, **more)
+
+    monkeypatch.setattr(IcebergTable, "expire", broken)
+    for _ in range(4):
+        upkept.add()
+        happened = upkept.pipeline.run()
+        assert happened.state == "COMPLETED"
+    (told,) = happened.of("maintenance_failed")
+    assert told["dataset"] == "lake.default.events"
+    assert "a manifest is gone" in told["error"]
+    expired = {told["dataset"] for told in happened.of("versions_expired")}
+    assert {"lake.default.clean", "lake.default.totals"} <= expired

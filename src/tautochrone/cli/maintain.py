@@ -18,9 +18,10 @@ def maintain(arguments: argparse.Namespace) -> int:
 
     events = json_events if arguments.json else line_events
     with Project(options_of(arguments), events, short_lived=True) as project:
-        done = Maintenance(project.job()).run(dry_run=arguments.dry_run)
+        maintenance = Maintenance(project.job())
+        done = maintenance.run(dry_run=arguments.dry_run)
     versions, files = sum(one.versions for one in done), sum(one.files for one in done)
     events("maintained", tables=len(done), versions=versions, files=files, dry_run=arguments.dry_run)
-    if not arguments.json and not versions:
+    if not arguments.json and not versions and not maintenance.failed:
         sys.stderr.write("nothing to do\n")
-    return 0
+    return 1 if maintenance.failed else 0

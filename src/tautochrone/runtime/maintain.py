@@ -34,11 +34,15 @@ class Maintenance:
     Args:
         alone: for each table what keeps the job's flows from committing to it.
         now_ms: epoch milliseconds.
+
+    Attributes:
+        failed: tables that the last `run` could not maintain; it told why.
     """
 
     job: Job
     alone: Callable[[TableName], AbstractContextManager[object]] = lambda _table: nullcontext()
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    failed: list[TableName] = field(default_factory=list)
     _last_ms: int | None = None
     _last_checkpoint: CheckpointNumber | None = None
     _waiting: list[TableName] = field(default_factory=list)
@@ -57,7 +61,7 @@ class Maintenance:
         except FencedError:
             raise
         except TautochroneError as error:
-            self.job.emit("maintenance_failed", error=str(error), reason="it is tried again later")
+            self._tell_failure(error)
 
     def run(self, *, at_least: int = 1, budget_ms: int | None = None, dry_run: bool = False) -> list[Expired]:
         """Steps 1 to 4 of the module's docstring.
@@ -68,6 +72,7 @@ class Maintenance:
             dry_run: change nothing, tell what would be done.
         """
         started = time.monotonic()
+        self.failed.clear()
         tables = self._tables()
         gone = self._expire_checkpoints(dry_run=dry_run)
         fence = self._fence()
@@ -85,15 +90,25 @@ class Maintenance:
                     reason=f"the budget of {budget_ms} ms is used up",
                 )
                 break
-            if name in self.job.tables and not dry_run:
-                self._compact(tables[name])
-            done.append(self._expire(tables[name], needs, after_ms, fence, at_least, dry_run=dry_run))
+            # Before it is looked after: a table that cannot be must not keep the others waiting for ever.
             self._waiting.remove(name)
+            try:
+                if name in self.job.tables and not dry_run:
+                    self._compact(tables[name])
+                done.append(self._expire(tables[name], needs, after_ms, fence, at_least, dry_run=dry_run))
+            except FencedError:
+                raise
+            except LakeError as error:
+                self.failed.append(name)
+                self._tell_failure(error, dataset=str(name))
         if not dry_run:
             self.job.effects.perform(
                 Step.META_EXPIRE, self.job.name, lambda: self.job.store.forget_expired(self.job.name)
             )
         return done
+
+    def _tell_failure(self, error: TautochroneError, **where: str) -> None:
+        self.job.emit("maintenance_failed", **where, error=str(error), reason="it is tried again later")
 
     def _due(self) -> bool:
         latest = self.job.store.latest_published(self.job.name)

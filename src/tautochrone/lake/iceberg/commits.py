@@ -26,7 +26,7 @@ from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import Fence, TableName, Version
 
-__all__ = ["MAIN", "NO_VERSION", "Loaded", "check_main", "compare_and_set", "load"]
+__all__ = ["MAIN", "NO_VERSION", "Loaded", "check_fence", "check_main", "compare_and_set", "load"]
 
 MAIN = "main"
 NO_VERSION = Version("-1")
@@ -60,12 +60,11 @@ def load(iceberg: Iceberg, name: TableName) -> Loaded:
     return Loaded(table, operations, operations.current())
 
 
-def check_main(name: TableName, loaded: Loaded, parent: Version, fence: Fence) -> None:
-    """The two conditions of every commit: nobody newer owns the table, main is where we forked.
+def check_fence(name: TableName, loaded: Loaded, fence: Fence) -> None:
+    """The first condition of every commit: nobody newer owns the table.
 
     Raises:
         FencedError: a newer owner's note is on the table.
-        ConflictError: main moved.
     """
     note = loaded.note
     if note is not None and note.fence > fence:
@@ -74,6 +73,16 @@ def check_main(name: TableName, loaded: Loaded, parent: Version, fence: Fence) -
             f"{name} is owned by fence {note.fence} of job {note.job}; this writer holds {fence}",
             hint="another process took the job over; this one stops",
         )
+
+
+def check_main(name: TableName, loaded: Loaded, parent: Version, fence: Fence) -> None:
+    """The two conditions of a commit that moves main: nobody newer owns the table, main is where we forked.
+
+    Raises:
+        FencedError: a newer owner's note is on the table.
+        ConflictError: main moved.
+    """
+    check_fence(name, loaded, fence)
     if loaded.main != parent:
         raise ConflictError(
             "TABLE_MOVED",

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import (
@@ -21,6 +22,7 @@ from tautochrone.errors import (
 from tautochrone.lake.iceberg.functions import Functions
 from tautochrone.lake.iceberg.tasksets import TaskSets
 from tautochrone.model.names import TableName
+from tautochrone.spark.errors import problem_of
 from tautochrone.spark.evaluate import activate
 from tautochrone.spark.packages import packages_of
 
@@ -51,8 +53,10 @@ def java_error_class(error: Py4JJavaError) -> str:
     return str(error.java_exception.getClass().getName())
 
 
-def translate(error: Py4JError, table: TableName) -> TautochroneError:
-    """One of our errors for what the Java API threw."""
+def translate(error: Py4JError | PySparkException, table: TableName) -> TautochroneError:
+    """One of our errors for what the Java API, or a Spark job on its behalf, threw."""
+    if isinstance(error, PySparkException):
+        return LakeError("LAKE_OPERATION_FAILED", f"{table}: {problem_of(error).message}")
     if not isinstance(error, Py4JJavaError):
         return CommitOutcomeUnknownError("LAKE_UNREACHABLE", f"The JVM did not answer for {table}: {error}")
     name = java_error_class(error)

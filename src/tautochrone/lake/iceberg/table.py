@@ -63,7 +63,7 @@ class IcebergTable(IcebergUpkeep):
 
     def discard(self, staged: Staged) -> None:
         loaded = load(self._iceberg, self._name)
-        self._delete(loaded, [str(file.location()) for file in staged.files])
+        self._remove(loaded, [str(file.location()) for file in staged.files], Step.LAKE_DISCARD)
 
     # -- two steps: prepare on a branch, move main ------------------------------------------------
 
@@ -132,7 +132,7 @@ class IcebergTable(IcebergUpkeep):
             return loaded.metadata.ref(prepared.branch) is None
 
         loaded = self._set(Step.LAKE_ABORT, build, done, ask_first=True)
-        self._delete(loaded, doomed)
+        self._remove(loaded, doomed, Step.LAKE_DISCARD)
 
     # -- one step: what can be computed again -----------------------------------------------------
 
@@ -357,14 +357,6 @@ class IcebergTable(IcebergUpkeep):
 
     def _with_note(self, builder: Any, newest: CommitNote) -> Any:
         return builder.setProperties(self._iceberg.map({NOTE_KEY: encode(newest)}))
-
-    def _delete(self, loaded: Loaded, paths: Sequence[str]) -> None:
-        def delete() -> None:
-            for path in paths:
-                loaded.table.io().deleteFile(path)
-
-        if paths:
-            self._effects.perform(Step.LAKE_DISCARD, str(self._name), delete)
 
     def _committed(self, version: Version, parent: Version | None, rows: int) -> Committed:
         return Committed(table=self._name, version=version, parent=parent, rows_inserted=rows)

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
-from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError, LakeError
-from tautochrone.lake.iceberg.commits import MAIN, Loaded, compare_and_set, load
+from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, LakeError
+from tautochrone.lake.iceberg.commits import MAIN, Loaded, check_fence, compare_and_set, load
 from tautochrone.lake.iceberg.compaction import Rewritten, rewrite_groups, rewrite_options
 from tautochrone.lake.iceberg.expiry import expirable, unreachable_files
 from tautochrone.lake.iceberg.history import in_history
@@ -42,7 +43,7 @@ class IcebergUpkeep(IcebergReading):
             return chosen
 
         def build(loaded: Loaded) -> Any:
-            self._check_owner(loaded, fence)
+            check_fence(self._name, loaded, fence)
             builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
             # A set: of a list Py4J cannot tell whether it holds ids or snapshots.
             builder.removeSnapshots(self._iceberg.functions.longs(choose(loaded)))
@@ -65,8 +66,11 @@ class IcebergUpkeep(IcebergReading):
         loaded = compare_and_set(
             self._iceberg, self._name, self._effects, Step.LAKE_EXPIRE, build=build, done=done
         )
-        files = unreachable_files(self._iceberg, loaded.table.io(), *made)
-        self._remove(loaded, files)
+        try:
+            files = unreachable_files(self._iceberg, loaded.table.io(), *made)
+        except Py4JError as error:
+            raise translate(error, self._name) from error
+        self._remove(loaded, files, Step.LAKE_CLEAN)
         return Expired(table=self._name, versions=len(chosen), files=len(files), kept=kept)
 
     def compact(
@@ -81,7 +85,7 @@ class IcebergUpkeep(IcebergReading):
         groups = self._rewritten(fork, min_files, max_files)
         if not groups:
             return Compacted(table=self._name)
-        paths = [path for group in groups for path in self._iceberg.functions.paths(group.after)]
+        paths = self._written(groups)
         try:
             with alone:
                 version = self._swap(fork, note, groups)
@@ -89,7 +93,7 @@ class IcebergUpkeep(IcebergReading):
             # The files may be the table's by now.
             raise
         except LakeError:
-            self._remove(fork.handle, paths)
+            self._remove(fork.handle, paths, Step.LAKE_CLEAN)
             raise
         return Compacted(
             table=self._name,
@@ -106,24 +110,30 @@ class IcebergUpkeep(IcebergReading):
         if snapshot is None or (files is not None and int(files) < min_files):
             return []
 
-        def rewrite() -> list[Rewritten]:
+        groups: list[Rewritten] = []
+
+        def rewrite() -> None:
             # The tier of big files takes the small ones along, so never both at once.
             for options in reversed(rewrite_options(min_files, max_files)):
-                groups = list(rewrite_groups(self._iceberg, table, int(fork.version), options))
+                groups.extend(rewrite_groups(self._iceberg, table, int(fork.version), options))
                 if groups:
-                    return groups
-            return []
+                    return
 
         try:
-            return self._effects.perform(Step.LAKE_STAGE, str(self._name), rewrite)
-        except Py4JError as error:
+            self._effects.perform(Step.LAKE_STAGE, str(self._name), rewrite)
+        except (Py4JError, PySparkException) as error:
+            self._remove(fork.handle, self._written(groups), Step.LAKE_CLEAN)
             raise translate(error, self._name) from error
+        return groups
+
+    def _written(self, groups: Sequence[Rewritten]) -> list[str]:
+        return [path for group in groups for path in self._iceberg.functions.paths(group.after)]
 
     def _swap(self, fork: Fork, note: CommitNote, groups: Sequence[Rewritten]) -> Version:
         made: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
-            self._check_owner(loaded, note.fence)
+            check_fence(self._name, loaded, note.fence)
             if prepared_batches(self._name, loaded.metadata):
                 raise ConflictError(
                     "BATCH_PREPARED",
@@ -161,16 +171,7 @@ class IcebergUpkeep(IcebergReading):
         )
         return ours(loaded) or made[-1]
 
-    def _check_owner(self, loaded: Loaded, fence: Fence) -> None:
-        note = loaded.note
-        if note is not None and note.fence > fence:
-            raise FencedError(
-                "JOB_FENCED",
-                f"{self._name} is owned by fence {note.fence} of job {note.job}; this process holds {fence}",
-                hint="another process took the job over; it maintains the tables too",
-            )
-
-    def _remove(self, loaded: Loaded, paths: Sequence[str]) -> None:
+    def _remove(self, loaded: Loaded, paths: Sequence[str], step: Step) -> None:
         """Delete files that no version reaches. Missing ones are fine.
 
         Raises:
@@ -190,4 +191,4 @@ class IcebergUpkeep(IcebergReading):
                 raise translate(error, self._name) from error
 
         if paths:
-            self._effects.perform(Step.LAKE_CLEAN, str(self._name), delete)
+            self._effects.perform(step, str(self._name), delete)
