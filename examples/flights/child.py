@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tautochrone.model.refresh import FELL_BACK
+
 __all__ = ["Run", "describe", "taut", "verify"]
 
 Event = Mapping[str, Any]
@@ -49,6 +51,7 @@ class Run:
 
     def __init__(self, arguments: Sequence[str], log: Path, say: Callable[[str], None] = print) -> None:
         self.modes: Counter[str] = Counter()
+        self.fell_back: list[str] = []
         self.checkpoint: int | None = None
         self.state: str | None = None
         self._say = say
@@ -79,6 +82,8 @@ class Run:
         kind = event.get("event")
         if kind == "refresh":
             self.modes[str(event.get("mode"))] += 1
+            if str(event.get("reason")).startswith(FELL_BACK):
+                self.fell_back.append(f"{event['dataset']} was compared: {event['reason']}")
         elif kind == "checkpoint":
             self.checkpoint = int(event["checkpoint"])
         elif kind == "run":

@@ -132,7 +132,7 @@ class Demo:
                 self.problem(f"the run ended with exit code {code}, see {self.log}")
         finally:
             run.kill()
-            self.modes += run.modes
+            self.count(run)
 
     def first_checkpoint(self, run: Run) -> bool:
         deadline = time.monotonic() + FIRST_CHECKPOINT_SECONDS
@@ -146,12 +146,18 @@ class Demo:
         """Kill the run and start it again, once."""
         self.say("kill -9     in the middle of whatever it does, then start again")
         run.kill()
-        self.modes += run.modes
+        self.count(run)
         self.kill = False
         again = self.start_run("--continuous", "--interval", "5s")
         # Readers go on asking while nothing runs: their checkpoint needs no writer.
         again.checkpoint = run.checkpoint
         return again
+
+    def count(self, run: Run) -> None:
+        """What a run did, once it is over."""
+        self.modes += run.modes
+        for line in run.fell_back:
+            self.problem(line)
 
     def finish(self) -> None:
         """What is left in the folder, the last question, and the recomputation of all views."""

@@ -28,13 +28,14 @@ if command == "verify":
 if behaviour == "breaks":
     tell(event="run", state="FAILED")
     sys.exit(1)
+reason = "following the change failed: x" if behaviour == "compares" else "first"
 stopped = []
 signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
 checkpoint = 0
 while True:
     checkpoint += 1
     tell(event="refresh", dataset="lake.default.flights", checkpoint=checkpoint, mode="diff",
-         nodes=[], reason="first", rows_inserted=1, rows_deleted=0, duration_ms=5)
+         nodes=[], reason=reason, rows_inserted=1, rows_deleted=0, duration_ms=5)
     tell(event="checkpoint", checkpoint=checkpoint)
     if stopped or "--continuous" not in sys.argv:
         break
@@ -121,6 +122,7 @@ def test_a_kill_in_the_middle(stage: Any, capsys: pytest.CaptureFixture[str]) ->
     [
         ({"behaviour": "breaks"}, "no checkpoint from the run"),
         ({"behaviour": "different"}, "verify: exit code 1"),
+        ({"behaviour": "compares"}, "flights was compared: following the change failed: x"),
         ({"lost": 3}, "does not tie out"),
         ({"lost": 3, "everywhere": True}, "reports were sent"),
     ],

@@ -50,6 +50,7 @@ def test_texts_are_what_they_were(session: SparkSession) -> None:
     ("kind", "values"),
     [
         ("timestamp", ["1880-01-01 00:00:00", "1887-12-31 23:59:59.000001", "2024-05-05 05:05:05"]),
+        ("timestamp_ntz", ["0001-01-01 00:00:00", "1887-12-31 23:59:59.000001", "+12024-05-05 05:05:05"]),
         ("date", ["0001-01-01", "1880-01-01", "2024-02-29"]),
         ("string", ["${spark.app.name}", "${env:HOME}", "it's"]),
         ("decimal(38,18)", ["0.000000000000000001", "-12345678901234567890.5", "1"]),
@@ -59,8 +60,13 @@ def test_texts_are_what_they_were(session: SparkSession) -> None:
 def test_a_literal_finds_its_own_row_only(session: SparkSession, kind: str, values: list[str]) -> None:
     for wanted in values:
         found = looked_up(session, relation(session, kind, values), relation(session, kind, [wanted]))
-        (expected,) = relation(session, kind, [wanted]).collect()
-        assert found.collect() == [expected]
+        expected = relation(session, kind, [wanted])
+        assert found.selectExpr(text(kind)).collect() == expected.selectExpr(text(kind)).collect()
+
+
+def text(kind: str) -> str:
+    """Python's dates end with the year 9999."""
+    return "CAST(value AS STRING)" if kind == "timestamp_ntz" else "value"
 
 
 def relation(session: SparkSession, kind: str, values: list[str]) -> DataFrame:
@@ -81,6 +87,7 @@ def looked_up(session: SparkSession, rows: DataFrame, keys: DataFrame) -> DataFr
     kept = Kept(columns=(source,), handle=held, rows=1)
     condition = literal_filter(_lowering(catalyst, columns), column, kept, source, null_safe=False)
     assert condition is not None
+    assert condition.resolved(), "Spark renews ids below a condition that it has not looked up"
     return dataframe_of_plan(session, catalyst.logical("Filter")(condition, plan))
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["NodeRefresh", "Refresh", "RefreshMode", "RefreshPolicy", "worst_mode"]
+__all__ = ["FELL_BACK", "NodeRefresh", "Refresh", "RefreshMode", "RefreshPolicy", "worst_mode"]
+
+FELL_BACK = "following the change failed"
+"""How the reason of a `diff` begins that was meant to be incremental. What follows is Spark's complaint."""
 
 
 class RefreshMode(StrEnum):

@@ -14,7 +14,7 @@ from tautochrone.errors import RefreshError, TautochroneError
 from tautochrone.ingest.flow import align
 from tautochrone.model.lake import CommitNote, Committed, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version, quoted
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
+from tautochrone.model.refresh import FELL_BACK, NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.changes import Changes
 from tautochrone.runtime.choose import Choice
@@ -76,7 +76,7 @@ def refresh_view(
                 if choice.policy is RefreshPolicy.INCREMENTAL_STRICT:
                     raise
                 # Rows that never met at one cut may meet on the way, and a function refuse them.
-                reason = f"following the change failed: {problem_of(error).message}"
+                reason = f"{FELL_BACK}: {problem_of(error).message}"
                 choice = replace(choice, mode=RefreshMode.DIFF, reason=reason)
                 note = replace(note, mode=str(choice.mode))
         rows = None

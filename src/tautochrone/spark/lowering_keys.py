@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaObject
-from pyspark.sql import functions as sf
 
 from tautochrone.algebra.plan import ColumnId, Kept, Matching
 from tautochrone.spark.catalyst import kind
 from tautochrone.spark.evaluate import dataframe_of_plan
-from tautochrone.spark.literals import LITERALS, Moment, literals, suits
+from tautochrone.spark.literals import LITERALS, literals, suits
 
 if TYPE_CHECKING:
     from tautochrone.spark.lowering import Lowering
@@ -46,7 +45,7 @@ def literal_filter(
     if not suits(type_name):
         return None
     place = keys.columns.index(source)
-    values = _values(lowering, keys, place)
+    values = _values(lowering, keys, place, type_name)
     if len(values) > LITERALS:
         return None
     texts = literals(values, type_name)
@@ -62,16 +61,15 @@ def literal_filter(
     return parts[0] if len(parts) == 1 else catalyst.expression("Or")(parts[0], parts[1])
 
 
-def _values(lowering: Lowering, keys: Kept, place: int) -> set[Any]:
-    """Distinct values of one column of local rows; no Spark job."""
-    frame = dataframe_of_plan(lowering.catalyst.session, keys.handle)
-    output = keys.handle.output()
-    chosen = frame.select(lowering.of(output.apply(place)).alias("value"))
-    if dict(chosen.dtypes)["value"] == "timestamp":
-        # Offsets of old times have seconds, which no text of a timestamp keeps.
-        chosen = chosen.select(sf.unix_micros("value").alias("value"))
-        return {Moment(row[0]) if row[0] is not None else None for row in chosen.collect()}
-    return {row[0] for row in chosen.collect()}
+def _values(lowering: Lowering, keys: Kept, place: int, type_name: str) -> set[Any]:
+    """Distinct values of one column of local rows, as `literals` takes them; no Spark job."""
+    catalyst = lowering.catalyst
+    value = keys.handle.output().apply(place)
+    if type_name.startswith("timestamp"):
+        text = catalyst.find("types.StringType$")
+        value = catalyst.cast(value, text, catalyst.some("UTC"))
+    frame = dataframe_of_plan(catalyst.session, keys.handle)
+    return {row[0] for row in frame.select(lowering.of(value).alias("value")).collect()}
 
 
 def _joined(lowering: Lowering, node: Matching, plan: JavaObject) -> JavaObject:

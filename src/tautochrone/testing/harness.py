@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 
 from tautochrone.meta import MetaStore
+from tautochrone.model.refresh import FELL_BACK
 from tautochrone.project.settings import Settings
 from tautochrone.runtime.effects import CountingEffects
 from tautochrone.runtime.job import Job
@@ -76,10 +77,21 @@ class Pipeline:
         spark: any session; a new one on the same context is bound to the project's lake.
         spec: the text of `spark-pipeline.yml`; by default everything below `definitions/`.
         settings: the text of `tautochrone.toml`.
+        may_fall_back: whether a view that could not follow a change may be compared instead. That gives
+            the same rows, so nothing else would show it.
     """
 
-    def __init__(self, folder: Path, spark: SparkSession, *, spec: str = _SPEC, settings: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        spark: SparkSession,
+        *,
+        spec: str = _SPEC,
+        settings: str = "",
+        may_fall_back: bool = False,
+    ) -> None:
         self.folder = folder
+        self._may_fall_back = may_fall_back
         self.write("spark-pipeline.yml", spec)
         if settings:
             self.write("tautochrone.toml", settings)
@@ -117,7 +129,11 @@ class Pipeline:
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Job, Happened]]:
-        """A new job and the list that its events go to. It can be verified until the next one."""
+        """A new job and the list that its events go to. It can be verified until the next one.
+
+        Raises:
+            AssertionError: at the end, a view could not follow a change and was compared.
+        """
         self._close_project()
         happened = Happened()
         self.effects = CountingEffects()
@@ -125,6 +141,8 @@ class Pipeline:
         self._project = project
         self._job = project.job()
         yield self._job, happened
+        fell_back = [told for told in happened.of("refresh") if told["reason"].startswith(FELL_BACK)]
+        assert self._may_fall_back or not fell_back, fell_back
 
     @property
     def job(self) -> Job:

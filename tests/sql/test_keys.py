@@ -1,0 +1,81 @@
+"""Keys of every type, computed on one side or on both: outer joins below an aggregate follow the change.
+
+An outer join reads the other side twice in one plan, at both cuts, by what the changed rows have as keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from .small import SmallTables
+from .stand import Stand
+
+pytestmark = pytest.mark.spark
+
+KEYS = {
+    "tinyint": ("CAST(x AS TINYINT)", "CAST(y AS TINYINT)"),
+    "smallint": ("CAST(x AS SMALLINT)", "CAST(y AS SMALLINT)"),
+    "widened": ("x", "CAST(y AS BIGINT)"),
+    "decimal": ("CAST(x AS DECIMAL(30,10))", "y"),
+    "double": ("CASE WHEN x < 0 THEN -0D WHEN x > 9 THEN double('NaN') ELSE 0D + x END", "0D + y"),
+    "boolean": ("x > 3", "y > 3"),
+    "text": ("concat(g, x)", "concat(s, y)"),
+    "bytes": ("CAST(g AS BINARY)", "CAST(s AS BINARY)"),
+    "date": ("day", "date_add(DATE '2024-01-01', y * 4)"),
+    "timestamp": (
+        "date_trunc('HOUR', timestamp_seconds(x * 3600 + id))",
+        "timestamp_seconds(y * 3600)",
+    ),
+    "timestamp_old": (
+        "timestamp_seconds(x * 3600 - 4000000000)",
+        "timestamp_seconds(y * 3600 - 4000000000)",
+    ),
+    "timestamp_of_ntz": (
+        "date_trunc('DAY', CAST(day AS TIMESTAMP_NTZ))",
+        "CAST(date_add(DATE '2024-01-01', y * 4) AS TIMESTAMP_NTZ)",
+    ),
+    "timestamp_ntz": (
+        "CAST(timestamp_seconds(x * 3600) AS TIMESTAMP_NTZ)",
+        "CAST(timestamp_seconds(y * 3600) AS TIMESTAMP_NTZ)",
+    ),
+    "interval": ("make_dt_interval(x)", "make_dt_interval(y)"),
+    "array": ("array(k, x)", "array(k, y)"),
+    "struct": ("struct(k AS a, CAST(day AS TIMESTAMP) AS b)", "struct(k AS a, TIMESTAMP '2024-01-10' AS b)"),
+}
+
+
+@pytest.fixture
+def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
+    made = Stand(tmp_path, spark)
+    yield made
+    made.close()
+
+
+@pytest.mark.timeout(900)
+def test_keys_of_every_type(stand: Stand) -> None:
+    tables = SmallTables(stand, seed=11)
+    for place, (name, (left, right)) in enumerate(KEYS.items()):
+        kind = ("LEFT", "RIGHT", "FULL")[place % 3]
+        stand.view(
+            name,
+            f"WITH l AS (SELECT *, {left} AS at FROM src.a), r AS (SELECT *, {right} AS since FROM src.b) "
+            f"SELECT l.g, r.s, count(*) AS n, count(r.id) AS hits, sum(l.x) AS x "
+            f"FROM l {kind} JOIN r ON l.at = r.since AND (l.k = r.k OR l.id > r.id) GROUP BY l.g, r.s",
+        )
+    stand.view("held", "SELECT k, max(x) AS x, max(day) AS day FROM src.a GROUP BY k")
+    stand.view(
+        "above_a_view",
+        "SELECT b.s, count(*) AS n, count(h.k) AS hits, min(h.x) AS x FROM src.b LEFT JOIN held h "
+        "ON timestamp_seconds(b.y) = date_trunc('MINUTE', timestamp_seconds(h.x)) GROUP BY b.s",
+    )
+    stand.checkpoint()
+    changed = set[str]()
+    for _ in range(2):
+        tables.change()
+        happened = stand.checkpoint(restart=False)
+        changed |= {r["dataset"].rsplit(".", 1)[-1] for r in happened.of("refresh") if r["rows_inserted"]}
+    assert changed == {*KEYS, "held", "above_a_view"}
