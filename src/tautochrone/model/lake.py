@@ -169,13 +169,15 @@ class RowChange:
     """The rows that came and went between two versions, as DataFrames with the table's newest columns.
 
     None means no rows of that sign. The same row may be in both: whoever needs the net change takes
-    one from the other as multisets. `rows` is an upper bound of both together, known without reading.
+    one from the other as multisets. `rows` is an upper bound of both together, known without reading; it may
+    be far too high when `carried`: of rewritten data files, it counts the rows that were only carried over.
     The frames stay valid as long as anybody holds them or a frame made from them.
     """
 
     added: Rows | None = None
     removed: Rows | None = None
     rows: int = 0
+    carried: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

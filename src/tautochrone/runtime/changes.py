@@ -13,10 +13,14 @@ from tautochrone.model.lake import ChangeKind, RowChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.job import Job
 from tautochrone.spark.engine import TableDelta
+from tautochrone.spark.held import held_if_few
 
 __all__ = ["Changes"]
 
 _KEPT = 64
+
+_COUNTED_FROM = 20_000
+"""From so many rows on it pays to count what a rewritten file really changed, before anything is decided."""
 
 
 class Changes:
@@ -25,6 +29,7 @@ class Changes:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._lock = threading.Lock()
+        self._counting = threading.Lock()
         self._told: OrderedDict[tuple[TableName, Version, Version], TableDelta] = OrderedDict()
         self._read: OrderedDict[tuple[TableName, Version, Version], RowChange] = OrderedDict()
 
@@ -53,7 +58,19 @@ class Changes:
         return TableDelta(found.added, found.removed, found.rows)
 
     def size(self, table: TableName, old: Version, new: Version) -> int | None:
-        """Upper bound of the rows that changed; None when nobody knows."""
+        """Upper bound of the rows that changed; None when nobody knows.
+
+        A rewritten data file only tells how many rows it holds. Where the rows tell which of them changed,
+        these are counted, once for all views; few of them are held on the driver from then on.
+        """
+        bound = self.bound(table, old, new)
+        if bound is None or bound <= _COUNTED_FROM or not self._rows(table, old, new).carried:
+            return bound
+        with self._counting:
+            return self._counted(table, old, new).rows
+
+    def bound(self, table: TableName, old: Version, new: Version) -> int | None:
+        """The same from metadata alone, without a Spark job."""
         if old == new:
             return 0
         with self._lock:
@@ -73,8 +90,25 @@ class Changes:
             return known
         lake_table = self._job.input_table(table)
         found = lake_table.changed_rows(self._job.base, old, new)
+        self._remember(key, found)
+        return found
+
+    def _counted(self, table: TableName, old: Version, new: Version) -> RowChange:
+        found = self._rows(table, old, new)
+        if not found.carried:  # Another view has just counted them.
+            return found
+        came, left = (
+            (None, 0) if rows is None else held_if_few(rows, _COUNTED_FROM)
+            for rows in (found.added, found.removed)
+        )
+        found = RowChange(
+            added=came[0] if came[1] else None, removed=left[0] if left[1] else None, rows=came[1] + left[1]
+        )
+        self._remember((table, old, new), found)
+        return found
+
+    def _remember(self, key: tuple[TableName, Version, Version], found: RowChange) -> None:
         with self._lock:
             self._read[key] = found
             while len(self._read) > _KEPT:
                 self._read.popitem(last=False)
-        return found

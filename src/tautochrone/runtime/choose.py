@@ -48,7 +48,7 @@ class Size:
 
 
 Sizes = Callable[[TableName, Version, Version], Size]
-"""Answers from metadata alone. Two equal versions ask for the number of rows only."""
+"""Two equal versions ask for the number of rows only."""
 
 Obstacles = Callable[[], Sequence[str]]
 """Why a view's plan cannot follow a change; called only when there is one. Empty: it can."""
@@ -78,8 +78,9 @@ def choose(
     forced: str | None = None,
     obstacles: Obstacles | None = None,
     sizes: Sizes | None = None,
+    bounds: Sizes | None = None,
 ) -> Choice:
-    """Decide from metadata alone, without a Spark job.
+    """Decide from metadata, and from what `sizes` finds out beside it.
 
     Args:
         fork: the view's table now. The inputs that its note names are what its rows were computed
@@ -88,6 +89,7 @@ def choose(
         forced: a reason to compare contents although no input changed.
         obstacles: see `Obstacles`; absent, only rows added below a linear query are followed.
         sizes: see `Sizes`; absent, no size is known.
+        bounds: cheaper sizes, for a view whose changes will not be followed; absent, `sizes` is asked.
 
     Raises:
         RefreshError: `REFRESH_NOT_INCREMENTAL`, the policy forbids the only mode that is left.
@@ -107,13 +109,16 @@ def choose(
     moved = {name: change for name, change in changes.items() if change.kind is not ChangeKind.NONE}
     if not moved and forced is None:
         return Choice(RefreshMode.NO_DATA, "no input changed", policy=policy)
-    measure = _measure(sizes, old, new)
+    ranges = {name: (old[name], new[name]) for name in moved if name in old}
+    appendable = flow.linear and all(change.kind is ChangeKind.APPEND for change in moved.values())
+    append = appendable and forced is None and policy is not RefreshPolicy.FULL
+    hindered = () if append else tuple(_obstacles(flow, moved, forced, obstacles))
+    followed = not append and not hindered and policy is not RefreshPolicy.FULL
+    measure = _measure(sizes if followed else bounds or sizes, old, new)
     # A clock has one row that always changes: that says nothing about the rows that look at it.
     changed = tuple(_facts_of(name, measure(name)) for name in sorted(moved) if not is_clock(name))
     delta_rows = sum(part.changed_rows or 0 for part in changed)
-    ranges = {name: (old[name], new[name]) for name in moved if name in old}
-    appendable = flow.linear and all(change.kind is ChangeKind.APPEND for change in moved.values())
-    if appendable and forced is None and policy is not RefreshPolicy.FULL:
+    if append:
         reason = "rows were only added to inputs of a linear query"
         return Choice(RefreshMode.APPEND, reason, ranges, delta_rows=delta_rows, policy=policy)
     facts = Facts(
@@ -121,7 +126,7 @@ def choose(
         clocks=tuple(spoken(name) for name in sorted(moved) if is_clock(name)),
         unchanged_rows=_total(measure(name).rows for name in new if name not in moved),
         view_rows=None if sizes is None else sizes(table, fork.version, fork.version).rows,
-        obstacles=tuple(_obstacles(flow, moved, forced, obstacles)),
+        obstacles=hindered,
         history=_history(job, table),
     )
     decision = decide(policy, facts)

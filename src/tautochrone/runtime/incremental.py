@@ -63,14 +63,16 @@ class IncrementalRefresh:
             RefreshError: the policy forbids a node's mode; the view lacks a row that it should lose.
         """
         activate(self.session)
-        counts = [self._row_count(table) for table in self.planned.view.tables]
-        rows = None if None in counts else sum(count or 0 for count in counts)
-        with tuned(self.session, delta_rows=choice.delta_rows, input_rows=rows):
-            return self._refresh(choice)
-
-    def _refresh(self, choice: Choice) -> tuple[Version, Refresh]:
         states = States(self.job, self.table.name, self.planned.layouts, self.fork)
         engine = self._engine(states.rows, states.row_count)
+        with tuned(self.session, delta_rows=choice.delta_rows):
+            engine.read_changes()
+        counts = [self._row_count(table) for table in self.planned.view.tables]
+        rows = None if None in counts else sum(count or 0 for count in counts)
+        with tuned(self.session, delta_rows=engine.delta_rows, input_rows=rows):
+            return self._refresh(choice, engine, states)
+
+    def _refresh(self, choice: Choice, engine: SparkEngine, states: States) -> tuple[Version, Refresh]:
         at = Differentiator(engine, RULES, states=states.numbers())
         change = at.kept(self.planned.view.plan)
         nodes = tuple(dict.fromkeys(at.nodes))

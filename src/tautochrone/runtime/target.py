@@ -189,6 +189,7 @@ class Target:
             forced=self._unversioned(table),
             obstacles=obstacles,
             sizes=sizes_of(job, self._changes.size),
+            bounds=sizes_of(job, self._changes.bound),
         )
         if choice.mode is not RefreshMode.INCREMENTAL:
             return choice

@@ -26,6 +26,7 @@ from tautochrone.algebra.plan import (
 )
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.catalyst import Catalyst, items
+from tautochrone.spark.held import local_relation
 from tautochrone.spark.lowering import Columns, Lowering
 
 __all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few"]
@@ -97,7 +98,8 @@ class SparkEngine:
     # -- the protocol -----------------------------------------------------------------------------
 
     def keep(self, plan: Node) -> Kept:
-        handle, rows = self._hold(self.lowering.frame(plan), plan.columns)
+        hold = self._hold_here if self._small else self._hold_there
+        handle, rows = hold(self.lowering.frame(plan), plan.columns)
         return Kept(columns=plan.columns, handle=handle, rows=rows)
 
     def change_of(self, scan: Scan) -> Change:
@@ -158,9 +160,12 @@ class SparkEngine:
             self._deltas[table] = None if found is None else self._read_delta(table, found)
         return self._deltas[table]
 
+    def read_changes(self) -> None:
+        """Read the changes of all inputs. Only upper bounds were known before; `delta_rows` is exact then."""
+        for scan in self.scans:
+            self._delta(scan.table)
+
     def _read_delta(self, table: TableName, found: TableDelta) -> tuple[Kept, bool] | None:
-        if found.rows > LOCAL_ROWS:
-            self._small = False
         names = self._names_of(table)
         ids = tuple(self.fresh() for _ in names)
         parts: list[Node] = []
@@ -174,9 +179,17 @@ class SparkEngine:
             return None
         whole = parts[0] if len(parts) == 1 else Union(columns=signed(ids), inputs=tuple(parts))
         grows = found.removed is None
-        kept = self.keep(whole if grows else Consolidate(columns=whole.columns, child=whole))
+        plan = whole if grows else Consolidate(columns=whole.columns, child=whole)
+        kept = self._kept_delta(plan, most=found.rows)
         self.delta_rows += kept.rows
         return (kept, grows) if kept.rows else None
+
+    def _kept_delta(self, plan: Node, most: int) -> Kept:
+        """A change of at most `most` rows, held. A rewritten file holds mostly what it held before, so only
+        the change itself tells whether the driver can hold it."""
+        hold = self._hold_here if most <= LOCAL_ROWS else self._hold_fitting
+        handle, rows = hold(self.lowering.frame(plan), plan.columns)
+        return Kept(columns=plan.columns, handle=handle, rows=rows)
 
     def _rows_at(self, node: ScanAt) -> JavaObject:
         scan = node.scan
@@ -227,19 +240,20 @@ class SparkEngine:
         """A plan's rows as a DataFrame, columns in order; over held results it needs no Spark job."""
         return self.lowering.frame(plan)
 
-    def _hold(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> tuple[JavaObject, int]:
-        """A plan over the computed rows, with `columns`, and how many there are.
+    def _hold_here(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> tuple[JavaObject, int]:
+        """A local relation of the computed rows, with `columns`, and how many there are."""
+        return local_relation(frame, lambda output: self.columns.identify(output, columns))
 
-        Small results become a local relation: what is done with it row by row, Spark's optimiser
-        computes on the driver. Larger ones stay where they were computed.
-        """
-        if not self._small:
-            held = frame.localCheckpoint(eager=True)
-            return self.lowering.bound(held, columns), int(held.count())
-        execution = frame._jdf.queryExecution()  # noqa: SLF001
-        rows = execution.executedPlan().executeCollect()
-        data = self.catalyst.jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
-        relation = self.catalyst.logical("LocalRelation")(
-            self.columns.identify(execution.analyzed().output(), columns), data, False, self.catalyst.none
-        )
-        return relation, len(rows)
+    def _hold_there(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> tuple[JavaObject, int]:
+        """The same for rows that stay where they were computed."""
+        held = frame.localCheckpoint(eager=True)
+        return self.lowering.bound(held, columns), int(held.count())
+
+    def _hold_fitting(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> tuple[JavaObject, int]:
+        """Whatever fits of both; what is computed from rows that don't fit doesn't either."""
+        held = frame.localCheckpoint(eager=True)
+        rows = int(held.count())
+        if rows <= LOCAL_ROWS:
+            return self._hold_here(held, columns)
+        self._small = False
+        return self.lowering.bound(held, columns), rows

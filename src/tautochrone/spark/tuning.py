@@ -29,8 +29,9 @@ _INTERPRETED = {
 
 
 @contextmanager
-def tuned(session: SparkSession, *, delta_rows: int, input_rows: int | None) -> Iterator[None]:
-    """Settings for a change of `delta_rows` rows in inputs of `input_rows` rows; put back afterwards."""
+def tuned(session: SparkSession, *, delta_rows: int, input_rows: int | None = None) -> Iterator[None]:
+    """Settings for a change of `delta_rows` rows in inputs of `input_rows` rows (None: nobody knows);
+    put back afterwards."""
     wanted: dict[str, str] = {}
     if delta_rows <= _FEW_CHANGES:
         wanted |= _ONE_STAGE_AFTER_ANOTHER

@@ -10,6 +10,9 @@ A data file that only gained deletes is read for what it lost:
 - it had a deletion vector: the rows of the older state at the positions of the newer vector,
 - anything else (position delete files over many data files, equality deletes after other deletes, very many
   positions): all its rows at the older state leave and all at the newer come; the caller consolidates.
+
+So it is with data files that a writer replaced by others. Where rows have ids (format version 3), those that
+were only carried over are left out.
 """
 
 from __future__ import annotations
@@ -32,8 +35,13 @@ from tautochrone.model.names import TableName, Version, quoted
 
 __all__ = ["rows_appended", "rows_changed"]
 
-MOST_POSITIONS = 5000
+MOST_POSITIONS = 20_000
 """Positions that a filter on one scan may list; beyond it the data files are compared whole."""
+
+_ROW, _CHANGED_AT, _STAYED = "_row_id", "_last_updated_sequence_number", "__taut_stayed"
+
+MOST_DELETED = 1_000_000
+"""Positions that a deletion vector may hold to be compared with an older one on the driver."""
 
 
 @dataclass(slots=True)
@@ -94,7 +102,9 @@ def rows_changed(
     reader = _Reader(iceberg, name, loaded.table, session)
     for run in _runs(iceberg, loaded, old, new):
         reader.read(run)
-    return RowChange(added=reader.added.union(), removed=reader.removed.union(), rows=reader.rows)
+    return RowChange(
+        added=reader.added.union(), removed=reader.removed.union(), rows=reader.rows, carried=reader.carried
+    )
 
 
 def _runs(iceberg: Iceberg, loaded: Loaded, old: Version, new: Version) -> list[_Run]:
@@ -124,6 +134,12 @@ class _Reader:
         names = [str(columns.get(index).name()) for index in range(columns.size())]
         self.added, self.removed = _Frames(names), _Frames(names)
         self.rows = 0
+        self._told_apart: list[bool] = []
+
+    @property
+    def carried(self) -> bool:
+        """Whether files were rewritten, and rows that were only carried over are left out of all of them."""
+        return bool(self._told_apart) and all(self._told_apart)
 
     def read(self, run: _Run) -> None:
         """Add the rows of one run."""
@@ -151,8 +167,40 @@ class _Reader:
             before,
             after,
         )
-        self._whole(self.removed, before, run.removed | whole)
-        self._whole(self.added, after, run.added | whole)
+        gone = self._chosen(before, run.removed | whole)
+        new = self._chosen(after, run.added | whole)
+        left, came = (None if tasks is None else self._frame(tasks) for tasks in (gone, new))
+        if left is not None and came is not None and _ROW in came.columns:
+            # Files of a table that once had an older format may have rows without ids.
+            self._told_apart.append(functions.rows_have_ids(gone) and functions.rows_have_ids(new))
+            if self._told_apart[-1]:
+                left, came = self._without_carried(left, came, run.base)
+        if left is not None:
+            self.removed.add(left)
+        if came is not None:
+            self.added.add(came)
+
+    def _chosen(self, tasks: Any, paths: set[str]) -> Any:
+        """The tasks of these files, counted; None for none."""
+        if not paths:
+            return None
+        chosen = self._functions.tasks(tasks, paths)
+        self.rows += self._functions.task_rows(chosen)
+        return chosen
+
+    def _without_carried(
+        self, left: DataFrame, came: DataFrame, base: Version
+    ) -> tuple[DataFrame, DataFrame]:
+        """Leave out what a writer only carried over from an old data file to a new one.
+
+        Such rows keep their id and the number of the commit that last changed them. A writer that does not
+        carry those over gives all rows new ones; then all of them left and came, and the caller consolidates.
+        """
+        sequence = int(self._table.snapshot(int(base)).sequenceNumber())
+        carried = sql.coalesce(sql.col(_CHANGED_AT) <= sequence, sql.lit(False)) & sql.col(_ROW).isNotNull()
+        stayed = came.where(carried).select(sql.col(_ROW).alias(_STAYED))
+        left = left.join(stayed, left[_ROW] == stayed[_STAYED], "left_anti")
+        return left, came.where(~carried)
 
     def _touched_anywhere(self, before: Any, after: Any, left: list[str], right: list[str]) -> set[str]:
         """Files in both versions whose lists of delete files differ."""
@@ -167,7 +215,7 @@ class _Reader:
         whole: set[str] = set()
         marked: list[Any] = []
         listed: list[Any] = []
-        positions: list[str] = []
+        positions: list[tuple[str, int]] = []
         for path in sorted(stayed):
             then, now = before.get(before_at[path]), after.get(after_at[path])
             if not then.deletes().size():
@@ -178,43 +226,43 @@ class _Reader:
                 known = sum(int(delete.recordCount()) for delete in deletes)
                 self.rows += min(rows, known) if by_position else rows
                 continue
-            found = self._grown(path, then, now, MOST_POSITIONS - len(positions))
-            if found is None:
+            found = self._grown(path, then, now)
+            if found is None or len(positions) + len(found) > MOST_POSITIONS:
                 whole.add(path)
             elif found:
                 listed.append(then)
-                positions += found
+                positions += ((path, number) for number in found)
+        self.rows += len(positions)
         if marked:
             self.removed.add(self._frame(marked).where("_deleted"))
         if listed:
-            self.removed.add(_at(self._frame(listed), self._functions.strings(positions)))
+            self.removed.add(self._at(self._frame(listed), positions))
         return whole
 
-    def _grown(self, path: str, then: Any, now: Any, most: int) -> list[str] | None:
-        """Keys of the rows that a grown deletion vector took away; None when that is not what happened."""
+    def _grown(self, path: str, then: Any, now: Any) -> set[int] | None:
+        """Positions that a grown deletion vector took away; None when that is not what happened."""
         older, newer = then.deletes(), now.deletes()
         vectors = self._iceberg.api.util.ContentFileUtil
         if not (vectors.containsSingleDV(older) and vectors.containsSingleDV(newer)):
             return None
         loader = self._iceberg.api.data.BaseDeleteLoader(self._functions.input_files(self._table.io()))
-        first, last = loader.loadPositionDeletes(older, path), loader.loadPositionDeletes(newer, path)
-        size, had = int(last.cardinality()), int(first.cardinality())
-        if size > most:
+        last = loader.loadPositionDeletes(newer, path)
+        if int(last.cardinality()) > MOST_DELETED:
             return None
-        numbers = self._functions.numbers(last)
-        last.merge(first)
-        if int(last.cardinality()) != size:
-            # Rows came back, which no commit of a writer does, but a hand may.
-            return None
-        self.rows += size - had
-        # Those deleted before are in the list too; the older state does not show them any more.
-        return [_key(path, number) for number in numbers]
+        had = set(self._functions.numbers(loader.loadPositionDeletes(older, path)))
+        has = set(self._functions.numbers(last))
+        # Rows came back, which no commit of a writer does, but a hand may.
+        return has - had if had <= has else None
 
-    def _whole(self, into: _Frames, tasks: Any, paths: set[str]) -> None:
-        if paths:
-            chosen = self._functions.tasks(tasks, paths)
-            self.rows += self._functions.task_rows(chosen)
-            into.add(self._frame(chosen))
+    def _at(self, frame: DataFrame, places: list[tuple[str, int]]) -> DataFrame:
+        """The rows at these places (file, position): two hash look-ups a row however many there are."""
+        # Most rows are not even at such a position of another file.
+        numbers = self._functions.longs({number for _, number in places})
+        keys = self._functions.strings([f"{number}@{path}" for path, number in places])
+        key: Any = sql.concat(sql.col("_pos").cast("string"), sql.lit("@"), sql.col("_file"))
+        position: Any = sql.col("_pos")
+        near = frame._jdf.filter(position._jc.isInCollection(numbers))  # noqa: SLF001
+        return DataFrame(near.filter(key._jc.isInCollection(keys)), frame.sparkSession)  # noqa: SLF001
 
     def _frame(self, tasks: Any) -> DataFrame:
         if isinstance(tasks, list):
@@ -224,13 +272,3 @@ class _Reader:
             tasks = chosen
         self._iceberg.activate(self._session)
         return self._iceberg.task_sets.frame(self._session, self._name, self._table, tasks)
-
-
-def _key(path: str, position: int) -> str:
-    return f"{position}@{path}"
-
-
-def _at(frame: DataFrame, keys: Any) -> DataFrame:
-    """The rows that are among `keys`, a Java list: one hash look-up a row however many there are."""
-    key: Any = sql.concat(sql.col("_pos").cast("string"), sql.lit("@"), sql.col("_file"))
-    return DataFrame(frame._jdf.filter(key._jc.isInCollection(keys)), frame.sparkSession)  # noqa: SLF001

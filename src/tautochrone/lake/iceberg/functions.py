@@ -57,6 +57,12 @@ class Functions:
         self._path_of_task = self._as(self._function, self._task_path)
         to_long = _class(jvm.java.util.function.ToLongFunction)
         self._rows_of_task = self._as(to_long, self._then(file, count))
+        first_id = self._method(content, "firstRowId", _class(jvm.java.lang.Long))
+        not_null = self._lookup.findStatic(
+            _class(jvm.java.util.Objects), "nonNull", self._type(jvm.java.lang.Boolean.TYPE, self._object)
+        ).asType(self._type(jvm.java.lang.Boolean.TYPE, _class(jvm.java.lang.Long)))
+        with_ids = self._then(self._then(file, first_id), not_null)
+        self._has_row_ids = self._as(_class(jvm.java.util.function.Predicate), with_ids)
         referenced = self._lookup.findStatic(
             _class(api.util.ContentFileUtil), "referencedDataFileLocation", self._type(text, deletes)
         )
@@ -116,6 +122,10 @@ class Functions:
     def task_rows(self, tasks: Any) -> int:
         """Rows in the data files of the tasks, deleted ones included."""
         return int(tasks.stream().mapToLong(self._rows_of_task).sum())
+
+    def rows_have_ids(self, tasks: Any) -> bool:
+        """Whether every row of the data files of the tasks has an id, given to it when it was written."""
+        return bool(tasks.stream().allMatch(self._has_row_ids))
 
     def only_vectors(self, tasks: Any) -> bool:
         """Whether nothing but deletion vectors deletes from these tasks."""

@@ -1,0 +1,74 @@
+"""A data file that is rewritten for a few rows of it: what changed is counted before anything is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.runtime import changes
+from tautochrone.testing.harness import Pipeline
+
+pytestmark = pytest.mark.spark
+
+VIEWS = """
+CREATE MATERIALIZED VIEW totals AS SELECT word, count(*) AS n FROM src.t GROUP BY word;
+CREATE MATERIALIZED VIEW pairs AS SELECT l.id, r.word FROM src.t l JOIN src.t r ON l.id = r.id + 1;
+CREATE MATERIALIZED VIEW whole TBLPROPERTIES ('tautochrone.refresh-policy' = 'full') AS
+SELECT max(id) AS last FROM src.t;
+"""
+UPDATE = "UPDATE lake.src.t SET word = 'x' WHERE id = 1777"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+    made = Pipeline(tmp_path, spark)
+    made.write("definitions/views.sql", VIEWS)
+    yield made
+    made.close()
+
+
+def rewrite(pipeline: Pipeline, version: int) -> None:
+    """A table whose writers rewrite files, and a change of one row in it, after the first run."""
+    pipeline.session.sql("CREATE NAMESPACE IF NOT EXISTS lake.src")
+    pipeline.session.sql(
+        f"CREATE TABLE lake.src.t USING iceberg TBLPROPERTIES ('format-version' = '{version}') AS "
+        "SELECT id, CAST(id % 7 AS STRING) AS word FROM range(3000)"
+    )
+    pipeline.run()
+    pipeline.session.sql(UPDATE)
+
+
+def test_a_rewritten_file_is_not_taken_for_a_change_of_all_its_rows(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_COUNTED_FROM", 100)
+    rewrite(pipeline, 3)
+    happened = pipeline.run()
+    for view in ("totals", "pairs"):
+        mode, reason = happened.mode(view)
+        assert mode == "incremental"
+        assert reason.startswith("0.067 % of t changed")
+    assert happened.mode("whole") == ("full", "its refresh policy is full")
+    assert len(pipeline.verify()) == 3
+
+
+def test_more_than_the_driver_holds_is_counted_too(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_COUNTED_FROM", 1)
+    rewrite(pipeline, 3)
+    pipeline.session.sql(UPDATE.replace("= 1777", "< 5"))
+    happened = pipeline.run()
+    assert happened.refresh("totals")["delta_rows"] == 12
+    assert len(pipeline.verify()) == 3
+
+
+def test_rows_without_ids_are_compared(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "_COUNTED_FROM", 100)
+    rewrite(pipeline, 2)
+    happened = pipeline.run()
+    assert happened.refresh("totals")["reason"].startswith("100 % of t changed")
+    assert len(pipeline.verify()) == 3
