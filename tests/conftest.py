@@ -9,6 +9,22 @@ from pyspark.sql import SparkSession
 
 from tautochrone.spark.session import CatalogSettings, SparkSettings, start_session, use_database
 
+LONGEST = [
+    "sql/test_random.py", "kafka/test_kills.py", "sql/test_tpch.py", "sql/test_constructs.py",
+    "readers/test_strong_reads.py", "sql/test_keys.py", "docs/test_readme.py",
+]  # fmt: skip
+"""Files that take minutes. Each is run by one process, so they come first: the others fill the gaps."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first."""
+
+    def place(item: pytest.Item) -> int:
+        names = [at for at, name in enumerate(LONGEST) if item.path.as_posix().endswith(f"tests/{name}")]
+        return names[0] if names else len(LONGEST)
+
+    items.sort(key=place)
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
