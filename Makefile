@@ -54,7 +54,7 @@ test: setup ## everything that CI runs
 soak: setup ## the long forms of the suites
 	$(BIN)/pytest
 
-bench: setup ## refresh against recompute, TPC-H; sizes by BENCH="--scale 1 --shares 0.001 0.01"
+bench: setup ## refreshes, ingestion, idling, checkpoints; parts and sizes by BENCH="--only tpch --scale 1"
 	$(BIN)/python -m bench $(BENCH)
 
 clean: ## remove the environment and caches

@@ -1,1 +1,1 @@
-"""What a refresh costs, measured: `python -m bench --help`, or `make bench`."""
+"""What refreshes, ingestion, checkpoints and idling cost: `python -m bench --help`, or `make bench`."""

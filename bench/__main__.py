@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import fixed, report, tpch
+from bench import checkpoint, fixed, idle, ingest, report, tpch
 from tautochrone.spark.session import CatalogSettings, SparkSettings, start_session, use_database
+
+_PARTS = ("tpch", "fixed", "ingest", "idle", "checkpoint")
 
 
 def main() -> None:
@@ -20,10 +24,11 @@ def main() -> None:
     add("--shares", type=float, nargs="+", default=[0.001, 0.01], help="changed part of tables")
     add("--queries", nargs="*", default=[], help="q1 … q22; all by default")
     add("--rounds", type=int, default=1, help="changes measured per share; the fastest counts")
-    add("--rows", type=int, default=100_000, help="base of the tiny delta; 0 leaves it out")
+    add("--rows", type=int, default=100_000, help="base of the tiny delta")
     add("--policy", default="incremental", help="refresh policy of the views")
     add("--memory", default="8g", help="of Spark")
-    add("--only", choices=["tpch", "fixed"], help="one of the two")
+    add("--ingest-rows", type=int, default=1_000_000, help="of a commit")
+    add("--only", choices=_PARTS, nargs="+", default=_PARTS, help="some of the parts")
     add("--folder", type=Path, default=Path(".work/bench"), help="data and results")
     options = parser.parse_args()
 
@@ -35,13 +40,19 @@ def main() -> None:
     )
     use_database(spark, "lake", "default", create=True)
     found: dict[str, Any] = {"machine": platform.platform(), "spark": spark.version}
-    if options.only != "fixed":
-        found["tpch"] = tpch.measure(
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "tpch": lambda: tpch.measure(
             spark, folder, options.scale, options.shares, options.queries, options.policy, options.rounds
-        )
-    if options.only != "tpch" and options.rows:
-        found["fixed"] = fixed.measure(spark, folder, options.rows)
-    text = report.write(found, folder)
+        ),
+        "fixed": lambda: fixed.measure(spark, folder, options.rows),
+        "ingest": lambda: ingest.measure(spark, folder, options.ingest_rows),
+        "idle": lambda: idle.measure(spark, folder),
+        "checkpoint": lambda: checkpoint.measure(spark, folder),
+    }
+    for name in options.only:
+        found[name] = parts[name]() | {"load": os.getloadavg()[0]}
+        # What was measured is kept though the next part fails.
+        text = report.write(found, folder)
     sys.stdout.write(text.read_text())
     spark.stop()
 

@@ -33,7 +33,34 @@ def table(found: dict[str, Any]) -> str:
             f"into {10 * of['rows']}: {of['median_ms_on_ten_times']:.0f} ms, "
             f"{of['grows_by']:.2f} times as long",
         ]
+    for name, told in (("ingest", _ingest), ("idle", _idle), ("checkpoint", _checkpoint)):
+        if name in found:
+            lines += ["", *told(found[name])]
     return "\n".join(lines).strip() + "\n"
+
+
+def _ingest(of: dict[str, Any]) -> list[str]:
+    return [
+        f"Kafka, {of['rows']} rows a commit: {of['median_ours_ms']:.0f} ms (median), "
+        f"plain Spark {of['median_plain_ms']:.0f} ms, {of['ratio']:.2f} times as long"
+    ]
+
+
+def _idle(of: dict[str, Any]) -> list[str]:
+    shares = ", ".join(f"{side} {share:.2%}" for side, share in of["cpu_share"].items())
+    return [
+        f"idle, a look every {of['interval_ms']} ms: {of['spark_jobs']} Spark jobs, a look takes "
+        f"{of['median_ms']:.0f} ms (median, longest {of['longest_ms']:.0f}), "
+        f"{of['cpu_share_in_all']:.2%} of a CPU ({shares})"
+    ]
+
+
+def _checkpoint(of: dict[str, Any]) -> list[str]:
+    modes = ", ".join(f"{view} by {mode}" for view, mode in of["rounds"][-1]["mode"].items())
+    return [
+        f"{of['rows']} rows from there to readable ({modes}): {of['median_ms']:.0f} ms (median); "
+        f"{of['commits_of_a_checkpoint']} catalog commits, of one table {of['commits_of_a_table']} at most"
+    ]
 
 
 def write(found: dict[str, Any], folder: Path) -> Path:

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import fixed, report, tpch
+from bench import checkpoint, fixed, idle, ingest, report, tpch
+from bench.running import catalog_commits
 from pyspark.sql import SparkSession
 
 
@@ -28,6 +29,46 @@ def test_the_smallest_bench(tmp_path: Path, spark: SparkSession) -> None:
     assert "geometric mean" in text
     assert "2.0% changed" in text
     assert "10 rows into 1000" in text
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_smallest_bench_of_a_run(tmp_path: Path, spark: SparkSession) -> None:
+    found = {
+        "idle": idle.measure(spark, tmp_path, interval_ms=500, looks=3),
+        "checkpoint": checkpoint.measure(spark, tmp_path, rows=1001, rounds=1),
+    }
+    assert found["idle"]["spark_jobs"] == 0
+    assert found["idle"]["looks"] == 3
+    assert found["idle"]["cpu_share_in_all"] > 0
+    (one,) = found["checkpoint"]["rounds"]
+    assert one["mode"] == {"large": "append", "totals": "diff"}
+    assert one["commits"] == {"default.events": 2, "default.large": 1, "default.totals": 1}
+    assert found["checkpoint"]["median_ms"] == one["readable_ms"] >= one["checkpoint_ms"]
+    text = report.table(found)
+    assert "0 Spark jobs" in text
+    assert "4 catalog commits, of one table 2 at most" in text
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.timeout(600)
+def test_the_smallest_bench_of_ingestion(tmp_path: Path, spark: SparkSession) -> None:
+    found = ingest.measure(spark, tmp_path, rows=100, commits=3, rounds=1)
+    assert len(found["ours_ms"]) == len(found["plain_ms"]) == 2
+    assert found["ratio"] == pytest.approx(found["median_ours_ms"] / found["median_plain_ms"])
+    assert "100 rows a commit" in report.table({"ingest": found})
+
+
+def test_commits_are_counted_by_the_names_of_metadata() -> None:
+    before = {
+        "a.x": "file:/w/x/metadata/00009-0c.metadata.json",
+        "a.y": "s3://w/y/metadata/00001-0d.metadata.json",
+    }
+    after = {**before, "a.x": "file:/w/x/metadata/00011-0e.metadata.json", "a.z": "new"}
+    assert catalog_commits(before, after) == {"a.x": 2, "a.y": 0}
+    with pytest.raises(ValueError, match="no number"):
+        catalog_commits({"a.z": "new"}, after)
 
 
 def test_geometric_mean() -> None:

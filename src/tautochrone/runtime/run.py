@@ -121,7 +121,7 @@ class Run:
 
     def _checkpoint(self) -> None:
         """Finish an open target, then cut and publish a new one if there is news."""
-        job = self._job
+        job, started = self._job, time.monotonic()
         open_target = job.store.open_target(job.name)
         if open_target is not None:
             needed = [*job.root_tables, *sorted(job.clocks)]
@@ -140,7 +140,11 @@ class Run:
         last = {} if latest is None else dict(job.store.versions_at(latest.number))
         cut = take_cut(job)
         if not self._news(cut, last, latest):
-            job.emit("no_news", checkpoint=None if latest is None else int(latest.number))
+            job.emit(
+                "no_news",
+                checkpoint=None if latest is None else int(latest.number),
+                duration_ms=round((time.monotonic() - started) * 1000),
+            )
             return
         if job.settings.tag_outsiders:
             tag_cut(job, cut)

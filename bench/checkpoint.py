@@ -1,0 +1,100 @@
+"""A small checkpoint: from rows that are there to rows that can be read, and what it commits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bench.running import catalog_commits, continuous, wait_until
+from tautochrone.testing.harness import Happened, Pipeline
+
+__all__ = ["measure"]
+
+_INTERVAL_MS = 100
+_ROOT = """
+from pathlib import Path
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+INPUT = Path(__file__).resolve().parents[1] / "input"
+
+
+@dp.table
+def events():
+    return SparkSession.active().readStream.schema("id BIGINT, kind INT, amount BIGINT").json(str(INPUT))
+"""
+# `first` has no rule: its view is compared with its query's result. Of a group's key it is always the same.
+_VIEWS = """
+CREATE MATERIALIZED VIEW large AS SELECT id, amount * 2 AS twice FROM events WHERE amount >= 50;
+CREATE MATERIALIZED VIEW totals AS
+SELECT kind, count(*) AS n, first(kind) AS same FROM events GROUP BY kind;
+"""
+
+
+def measure(spark: SparkSession, folder: Path, rows: int = 1000, rounds: int = 7) -> dict[str, Any]:
+    """Times in ms of `run --continuous` from the moment a file of `rows` rows is there to the checkpoint
+    that shows them, after warm-up, and the catalog's commits of each.
+
+    One root, one view that is appended to, one that is compared (`diff`). The run looks for news every
+    0.1 s, and that wait is in the times.
+    """
+    place = folder / "checkpoint"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    pipeline = Pipeline(place, spark)
+    try:
+        pipeline.write("definitions/events.py", _ROOT)
+        pipeline.write("definitions/views.sql", _VIEWS)
+        _put(pipeline, 0, rows)
+        found: list[dict[str, Any]] = []
+        with continuous(pipeline, _INTERVAL_MS) as happened:
+            wait_until(lambda: bool(happened.checkpoints), "the first build")
+            for number in range(1, rounds + 4):
+                one = _once(pipeline, happened, number, rows)
+                if number > 3:
+                    found.append(one)
+        seen = pipeline.query("SELECT count(*) FROM events")
+        if seen != [(rows * (rounds + 4),)]:
+            raise RuntimeError(f"the table holds {seen} rows")
+        pipeline.verify()
+    finally:
+        pipeline.close()
+    return {
+        "rows": rows,
+        "rounds": found,
+        "median_ms": statistics.median(one["readable_ms"] for one in found),
+        "commits_of_a_checkpoint": max(sum(one["commits"].values()) for one in found),
+        "commits_of_a_table": max(max(one["commits"].values()) for one in found),
+    }
+
+
+def _put(pipeline: Pipeline, number: int, rows: int) -> None:
+    """A file that appears all at once."""
+    first = number * rows
+    lines = [json.dumps({"id": n, "kind": n % 20, "amount": n % 100}) for n in range(first, first + rows)]
+    hidden = pipeline.write(f"input/.{number:06d}", "\n".join(lines) + "\n")
+    hidden.rename(hidden.with_name(f"{number:06d}.json"))
+
+
+def _once(pipeline: Pipeline, happened: Happened, number: int, rows: int) -> dict[str, Any]:
+    # At rest, so that the next checkpoint is the one that has the rows.
+    wait_until(lambda: happened[-1]["event"] == "no_news", "an end of the news")
+    before, seen, checkpoints = pipeline.pointers(), len(happened), len(happened.checkpoints)
+    started = time.perf_counter()
+    _put(pipeline, number, rows)
+    wait_until(lambda: len(happened.checkpoints) > checkpoints, "a checkpoint")
+    took = (time.perf_counter() - started) * 1000
+    new = Happened(happened[seen:])
+    return {
+        "readable_ms": took,
+        "checkpoint_ms": new.of("checkpoint")[-1]["duration_ms"],
+        "refresh_ms": {name: new.refresh(name)["duration_ms"] for name in ("large", "totals")},
+        "mode": {name: new.refresh(name)["mode"] for name in ("large", "totals")},
+        "commits": catalog_commits(before, pipeline.pointers()),
+    }

@@ -1,0 +1,84 @@
+"""What `run --continuous` costs while nothing happens."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bench.running import continuous, wait_until
+from tautochrone.testing.harness import Happened, Pipeline
+
+__all__ = ["measure"]
+
+_ROOT = """
+from pathlib import Path
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+INPUT = Path(__file__).resolve().parents[1] / "input"
+
+
+@dp.table
+def events():
+    return SparkSession.active().readStream.schema("id BIGINT, kind INT").json(str(INPUT))
+"""
+_VIEWS = """
+CREATE MATERIALIZED VIEW odd AS SELECT id FROM events WHERE id % 2 = 1;
+CREATE MATERIALIZED VIEW totals AS SELECT kind, count(*) AS n FROM events GROUP BY kind;
+"""
+
+
+def measure(spark: SparkSession, folder: Path, interval_ms: int = 5000, looks: int = 12) -> dict[str, Any]:
+    """Spark jobs, wall time of a look in ms, and CPU of this process and its JVM as part of one CPU.
+
+    One streaming flow and two views; nothing arrives.
+
+    Args:
+        spark: a warm session.
+        folder: of the pipeline.
+        interval_ms: between two looks; the flow looks at its source as often.
+        looks: that are measured, after a few that are not.
+    """
+    place = folder / "idle"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    pipeline = Pipeline(place, spark)
+    try:
+        pipeline.write("definitions/events.py", _ROOT)
+        pipeline.write("definitions/views.sql", _VIEWS)
+        pipeline.write("input/1.json", "".join(f'{{"id": {n}, "kind": {n % 3}}}\n' for n in range(1000)))
+        with continuous(pipeline, interval_ms) as happened:
+            wait_until(lambda: len(happened.of("no_news")) >= 3, "the first looks")
+            jobs, before, started = pipeline.spark_jobs(), len(happened), time.monotonic()
+            cpu = _cpu_s(spark)
+            while len(happened) - before < looks:
+                # Seldom: it would be work of its own.
+                time.sleep(0.1)
+            after, took = _cpu_s(spark), time.monotonic() - started
+            new, jobs = Happened(happened[before:]), pipeline.spark_jobs() - jobs
+    finally:
+        pipeline.close()
+    times = [told["duration_ms"] for told in new.of("no_news")]
+    share = {side: (after[side] - cpu[side]) / took for side in cpu}
+    return {
+        "interval_ms": interval_ms,
+        "looks": len(times),
+        "spark_jobs": jobs,
+        "median_ms": statistics.median(times),
+        "longest_ms": max(times),
+        "cpu_share": share,
+        "cpu_share_in_all": sum(share.values()),
+    }
+
+
+def _cpu_s(spark: SparkSession) -> dict[str, float]:
+    """CPU time so far of Python and of the JVM, in seconds."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    # Spark's own metric; Java's management beans are of classes that Py4J may not call.
+    metrics = jvm.org.apache.spark.metrics.source.JVMCPUSource().metricRegistry().getGauges()
+    return {"python": time.process_time(), "jvm": int(metrics.get("jvmCpuTime").getValue()) / 1e9}

@@ -1,0 +1,183 @@
+"""Exactly-once ingestion of a Kafka topic against plain Spark, which reads the same records and appends them.
+
+Both commit the same numbers of rows. What a commit takes is the time since the commit before it, as the
+two tables tell it themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.kafka import KafkaBroker, KafkaTopics
+
+__all__ = ["measure"]
+
+_FLOW = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession, functions as sf
+
+
+@dp.table
+def events():
+    source = (
+        SparkSession.active().readStream.format("kafka")
+        .option("kafka.bootstrap.servers", "{bootstrap}")
+        .option("subscribe", "{topic}")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", "{rows}")
+        .load()
+    )
+    row = sf.from_json(sf.col("value").cast("string"), "id BIGINT, kind STRING, amount BIGINT, note STRING")
+    return source.select("partition", "offset", row.alias("row")).select("partition", "offset", "row.*")
+"""
+_PLAIN = """
+CREATE TABLE lake.plain.events (
+    partition INT, offset BIGINT, id BIGINT, kind STRING, amount BIGINT, note STRING
+) USING iceberg TBLPROPERTIES ('format-version' = '3')
+"""
+# The evidence is the tables' history: nothing of it may expire.
+_SETTINGS = "[maintenance]\nenabled = false\n"
+_VALUE = (
+    "to_json(struct(id, concat('kind ', id % 100) AS kind, id * 7 % 1000 AS amount, "
+    "md5(CAST(id AS STRING)) AS note))"
+)
+_ROW = "from_json(CAST(value AS STRING), 'id BIGINT, kind STRING, amount BIGINT, note STRING') AS row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Both:
+    """Both sides of the comparison over one topic."""
+
+    pipeline: Pipeline
+    bootstrap: str
+    topic: str
+    rows: int
+    partitions: int
+
+    def produce(self, commits: int) -> None:
+        """Records for so many commits, the same number into each partition."""
+        values = self.pipeline.session.range(self.rows * commits).selectExpr(
+            f"{_VALUE} AS value", f"CAST(id % {self.partitions} AS INT) AS partition"
+        )
+        writer = values.write.format("kafka").option("kafka.bootstrap.servers", self.bootstrap)
+        writer.option("topic", self.topic).save()
+
+    def ours(self) -> None:
+        happened = self.pipeline.run()
+        if happened.state != "COMPLETED":
+            raise RuntimeError("; ".join(told["error"] for told in happened if "error" in told))
+
+    def plain(self, commits: range) -> None:
+        """The same records by batch reads, one append each."""
+        for number in commits:
+            reader = self.pipeline.session.read.format("kafka").option("subscribe", self.topic)
+            reader = reader.option("kafka.bootstrap.servers", self.bootstrap)
+            reader = reader.option("startingOffsets", self._offsets(number))
+            rows = reader.option("endingOffsets", self._offsets(number + 1)).load()
+            rows.selectExpr("partition", "offset", _ROW).select("partition", "offset", "row.*").writeTo(
+                "lake.plain.events"
+            ).append()
+
+    def _offsets(self, number: int) -> str:
+        offset = number * self.rows // self.partitions
+        return json.dumps({self.topic: {str(partition): offset for partition in range(self.partitions)}})
+
+    def commits(self, table: str) -> list[int]:
+        """Epoch milliseconds of the commits of `rows` rows, in order."""
+        snapshots = self.pipeline.session.sql(
+            f"SELECT unix_millis(committed_at) FROM {table}.snapshots "
+            f"WHERE summary['added-records'] = '{self.rows}' ORDER BY committed_at"
+        )
+        return [int(row[0]) for row in snapshots.collect()]
+
+    def require_equal(self) -> None:
+        """A fast wrong answer counts for nothing."""
+        summary = "count(*), count(DISTINCT partition, offset), bit_xor(xxhash64(*))"
+        query = f"SELECT {summary} FROM {{}}".format
+        ours, plain = (
+            self.pipeline.session.sql(query(table)).collect()
+            for table in ("lake.default.events", "lake.plain.events")
+        )
+        if ours != plain or ours[0][0] != ours[0][1]:
+            raise RuntimeError(f"the tables differ: {ours} and {plain}")
+
+
+def measure(
+    spark: SparkSession,
+    folder: Path,
+    rows: int = 1_000_000,
+    commits: int = 4,
+    rounds: int = 3,
+    partitions: int = 2,
+) -> dict[str, Any]:
+    """Time per commit in ms on both sides, and their ratio.
+
+    Each round takes `commits` commits with one, then as many with the other, in turns. A round before
+    them warms both up; of each round the first commit has none before it and is not counted.
+
+    Args:
+        spark: a warm session.
+        folder: of the broker and the pipeline.
+        rows: of one commit, a multiple of `partitions`.
+        commits: of a round, two at least.
+        rounds: that are measured.
+        partitions: of the topic.
+    """
+    place = folder / "ingest"
+    shutil.rmtree(place, ignore_errors=True)
+    topic = f"bench-{uuid.uuid4().hex[:8]}"
+    with KafkaBroker(place / "kafka") as broker:
+        topics = KafkaTopics(spark, broker.bootstrap)
+        topics.create(topic, partitions)
+        topics.close()
+        (place / "project").mkdir()
+        pipeline = Pipeline(place / "project", spark, settings=_SETTINGS)
+        try:
+            flow = _FLOW.format(bootstrap=broker.bootstrap, topic=topic, rows=rows)
+            pipeline.write("definitions/events.py", flow)
+            pipeline.session.sql("CREATE NAMESPACE lake.plain")
+            pipeline.session.sql(_PLAIN)
+            both = _Both(
+                pipeline=pipeline, bootstrap=broker.bootstrap, topic=topic, rows=rows, partitions=partitions
+            )
+            return _measured(both, commits, rounds)
+        finally:
+            pipeline.close()
+
+
+def _measured(both: _Both, commits: int, rounds: int) -> dict[str, Any]:
+    for number in range(rounds + 1):
+        both.produce(commits)
+        plain = partial(both.plain, range(number * commits, (number + 1) * commits))
+        for side in (both.ours, plain) if number % 2 else (plain, both.ours):
+            side()
+    both.require_equal()
+    ours, plain_ = (
+        _per_commit(both.commits(table), commits) for table in ("lake.default.events", "lake.plain.events")
+    )
+    ours_ms, plain_ms = statistics.median(ours), statistics.median(plain_)
+    return {
+        "rows": both.rows,
+        "ours_ms": ours,
+        "plain_ms": plain_,
+        "median_ours_ms": ours_ms,
+        "median_plain_ms": plain_ms,
+        "ratio": ours_ms / plain_ms,
+    }
+
+
+def _per_commit(at_ms: list[int], commits: int) -> list[int]:
+    """Times between the commits of each round, without the first round."""
+    rounds = [at_ms[first : first + commits] for first in range(commits, len(at_ms), commits)]
+    return [after - before for round_ in rounds for before, after in pairwise(round_)]
