@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +43,7 @@ every = "0s"
 budget = "60s"
 min_versions = 1
 min_files = 2
+orphans_every = "1ms"
 """
 
 _PYTHON = """
@@ -202,6 +204,16 @@ class Sources:
     def maintain(self) -> None:
         """Keep two checkpoints and what their refreshes need, and nothing else."""
         (self.folder / "tautochrone.toml").write_text(_SETTINGS + _MAINTENANCE)
+
+    def orphan(self) -> Path:
+        """What a killed writer leaves in the folder of `events`, and all files of all tables are old."""
+        data = self.storage / "warehouse" / "default" / "events" / "data"
+        left = data / f"left-{time.time_ns()}.parquet"
+        left.write_bytes(b"half a file")
+        then = time.time() - 4 * 86_400
+        for path in (self.storage / "warehouse").rglob("*.*"):
+            os.utime(path, (then, then))
+        return left
 
     def wipe_folders(self) -> None:
         shutil.rmtree(self.storage / "_checkpoints")

@@ -64,6 +64,11 @@ def _expirable(world: World) -> None:
     world.sources.add()
 
 
+def _orphaned(world: World) -> None:
+    _expirable(world)
+    world.sources.orphan()
+
+
 CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
     "first start": {
         Step.META_START: _rows,
@@ -98,6 +103,8 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
         Step.LAKE_COMPACT: _expirable,
         Step.LAKE_EXPIRE: _expirable,
         Step.LAKE_CLEAN: _expirable,
+        Step.LAKE_SEAL: _orphaned,
+        Step.LAKE_ORPHANS: _orphaned,
     },
 }
 """Steps that `taut run` takes, in chains: the run that dies at one step repairs what died before it."""

@@ -90,7 +90,7 @@ class Table:
 
 
 def staged(file: str, rows: int = 1) -> Staged:
-    return Staged(table=NAME, files=[file], rows=rows)
+    return Staged(table=NAME, files=[file], rows=rows, at_ms=0)
 
 
 def position(batch: int) -> FlowPosition:

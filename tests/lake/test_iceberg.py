@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from tautochrone.errors import CommitOutcomeUnknownError, DefinitionError
+from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, DefinitionError
 from tautochrone.lake.iceberg import IcebergLake
+from tautochrone.lake.iceberg.orphans import path_of
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import LakeTable, TableDefinition
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.effects import CountingEffects, DirectEffects
 from tautochrone.testing.conformance import SCHEMA, LakeBench, LakeConformance, note
-from tautochrone.testing.upkeep import UpkeepConformance
+from tautochrone.testing.upkeep import UpkeepConformance, soon_ms
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +53,7 @@ class TestIceberg(LakeConformance):
 
 
 class TestIcebergUpkeep(UpkeepConformance):
-    """Expiry and compaction."""
+    """Expiry, compaction and orphans."""
 
     @pytest.fixture
     def lake(self, spark: SparkSession) -> IcebergLake:
@@ -105,6 +107,51 @@ class TestOwn(LakeBench):
         assert done.version == table.current_version()
         assert self.ids(spark, table) == [1, 3, 20]
         assert len(table.versions()) == 3
+
+    @pytest.mark.parametrize("in_two_steps", [False, True])
+    def test_a_commit_between_the_look_for_orphans_and_the_seal(
+        self, spark: SparkSession, lake: IcebergLake, table: LakeTable, effects: Meddling, in_two_steps: bool
+    ) -> None:
+        fork = table.fork()
+        staged, orphan = (table.stage(fork, self.frame(spark, number)) for number in (1, 2))
+
+        def meddle() -> None:
+            if in_two_steps:
+                table.prepare(fork, [staged], note())
+            else:
+                table.commit_staged(fork, [staged], note())
+
+        effects.before[Step.LAKE_SEAL] = meddle
+        effects.lose.add(Step.LAKE_SEAL)
+        found = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
+        assert not effects.before
+        assert not effects.lose
+        # A file that was an orphan at the first look is none at the second.
+        assert [*map(path_of, found.files)] == [path_of(str(file.location())) for file in orphan.files]
+        for prepared in table.prepared():
+            table.commit(prepared, Fence(1))
+        assert self.ids(spark, table) == [1]
+
+    def test_metadata_that_never_became_current(
+        self, spark: SparkSession, lake: IcebergLake, table: LakeTable, effects: Meddling
+    ) -> None:
+        """A writer is stopped before it swaps its metadata in, and goes on when all of it is gone."""
+        fork = table.fork()
+        staged = table.stage(fork, self.frame(spark, 1))
+        folder = Path(path_of(lake.folders()[table.name]))
+        known = {*folder.rglob("*.*")}
+        effects.before[Step.LAKE_COMMIT_STAGED] = lambda: table.remove_orphans(
+            soon_ms(), Fence(1), lake.folders()
+        )
+        with pytest.raises(ConflictError, match="STAGED_FILES_EXPIRED"):
+            table.commit_staged(fork, [staged], note())
+        (folder / "metadata" / "00007-0.metadata.json").write_text("{}")
+        left = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
+        # The refused writer left one too: the compare-and-set writes before it asks.
+        assert [Path(path_of(file)).name[:5] for file in left.files] == ["00002", "00007"]
+        added = {path.name for path in {*folder.rglob("*.*")} - known if not path.name.startswith(".")}
+        assert all(name.endswith(".metadata.json") for name in added), added
+        assert self.ids(spark, table) == []
 
     def test_an_unrelated_commit_within_a_row_delta(
         self, spark: SparkSession, table: LakeTable, effects: Meddling

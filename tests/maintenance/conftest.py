@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,6 +86,30 @@ class Upkept:
         """Every file of a table that is there, of a catalog of its own."""
         root = Path(self.pipeline.settings.storage) / "warehouse"
         return [path for path in root.rglob(f"{table}/*/*{suffix}") if not path.name.startswith(".")]
+
+    def folder(self, namespace: str) -> Path:
+        return Path(self.pipeline.settings.storage) / "warehouse" / namespace
+
+    def grow_old(self, days: int = 4) -> None:
+        """All files of all tables were written so long ago."""
+        then = time.time() - days * 86_400
+        for path in (Path(self.pipeline.settings.storage) / "warehouse").rglob("*.*"):
+            os.utime(path, (then, then))
+
+    def orphan(self, table: str, namespace: str = "default") -> Path:
+        """What a killed writer leaves: a data file that no metadata names."""
+        folder = self.folder(namespace) / table / "data"
+        folder.mkdir(parents=True, exist_ok=True)
+        left = folder / f"left-{time.time_ns()}.parquet"
+        left.write_bytes(b"half a file")
+        return left
+
+    def set(self, setting: str, value: str) -> None:
+        """A setting of `[maintenance]` for the runs to come."""
+        settings = self.pipeline.folder / "tautochrone.toml"
+        text = settings.read_text().replace("[maintenance]\n", f"[maintenance]\n{setting} = {value}\n")
+        settings.write_text(text)
+        self.pipeline.reload()
 
     def versions(self, table: str) -> int:
         return self.pipeline.session.sql(f"SELECT * FROM lake.default.{table}.snapshots").count()

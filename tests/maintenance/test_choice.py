@@ -19,6 +19,7 @@ from tautochrone.runtime.retention import outlived
 RULES = Upkeep(
     enabled=True, keep_ms=100_000, keep_last=3, spacing_ms=10_000, history_ms=0,
     every_ms=0, budget_ms=0, min_versions=1, min_files=0, max_files=1,
+    orphans_ms=0, orphans_every_ms=0,
 )  # fmt: skip
 
 

@@ -121,6 +121,13 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
         f"  {short(f['dataset']):<32} {f['files_before']} files rewritten as {f['files_after']}  "
         f"{f['duration_ms'] / 1000:.1f} s"
     ),
+    "orphans_removed": lambda _e, f: "\n".join(
+        [
+            f"  {short(f['dataset']):<32} {f['count']} files that nothing refers to ({f['bytes']:,} bytes) "
+            f"{_done(f, 'deleted')}  {f['duration_ms'] / 1000:.1f} s",
+            *(f"    {file}" for file in f["files"]),
+        ]
+    ),
     "no_news": lambda _e, _f: "",
     "stopping": lambda _e, _f: "stopping after what is under way (Ctrl-C again: at once)",
     "run": lambda _e, f: f"run {f['state']}",

@@ -21,7 +21,15 @@ def maintain(arguments: argparse.Namespace) -> int:
         maintenance = Maintenance(project.job())
         done = maintenance.run(dry_run=arguments.dry_run)
     versions, files = sum(one.versions for one in done), sum(one.files for one in done)
-    events("maintained", tables=len(done), versions=versions, files=files, dry_run=arguments.dry_run)
-    if not arguments.json and not versions and not maintenance.failed:
+    orphans = sum(len(found.files) for found in maintenance.orphans.found)
+    events(
+        "maintained",
+        tables=len(done),
+        versions=versions,
+        files=files,
+        orphans=orphans,
+        dry_run=arguments.dry_run,
+    )
+    if not arguments.json and not versions and not orphans and not maintenance.failed:
         sys.stderr.write("nothing to do\n")
     return 1 if maintenance.failed else 0

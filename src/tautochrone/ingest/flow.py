@@ -95,7 +95,7 @@ class FlowQuery:
     emit: Emit
     position: FlowPosition | None
     first_offsets: FirstOffsets | None = None
-    """See `model.lake.LakeCatalog.first_offsets`; None for flows that read no stream of the lake."""
+    """See `model.catalog.LakeCatalog.first_offsets`; None for flows that read no stream of the lake."""
     rows: int = 0
     _error: TautochroneError | None = None
     _stopped: bool = False

@@ -35,6 +35,8 @@ class Step(StrEnum):
     LAKE_EXPIRE = "lake.expire"
     LAKE_CLEAN = "lake.clean"
     LAKE_COMPACT = "lake.compact"
+    LAKE_SEAL = "lake.seal"
+    LAKE_ORPHANS = "lake.orphans"
     INGEST_SOURCE_FILES = "ingest.source_files"
     INGEST_FOLDER = "ingest.folder"
     META_START = "meta.start"

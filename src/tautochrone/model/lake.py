@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.upkeep import Compacted, Expired, Retention
+from tautochrone.model.upkeep import Compacted, Expired, Orphans, Retention
 
 __all__ = [
     "ChangeKind",
@@ -32,7 +32,6 @@ __all__ = [
     "Committed",
     "FlowPosition",
     "Fork",
-    "LakeCatalog",
     "LakeTable",
     "Outcome",
     "Prepared",
@@ -104,11 +103,15 @@ class Fork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """Data files that belong to no version yet, with their total row count."""
+    """Data files that belong to no version yet, with their total row count.
+
+    `at_ms` (epoch milliseconds) lies before the first of them was begun: see `LakeTable.remove_orphans`.
+    """
 
     table: TableName
     files: Sequence[Any] = field(repr=False)
     rows: int
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,41 +355,21 @@ class LakeTable(ReadableTable, Protocol):
             FencedError: a newer owner is seen.
         """
 
+    def remove_orphans(
+        self, before_ms: int, fence: Fence, folders: Mapping[TableName, str], *, dry_run: bool = False
+    ) -> Orphans:
+        """Delete files in the table's folder that were last written before `before_ms` (epoch milliseconds)
+        and that nothing refers to: no version that is there, no branch or tag, no prepared batch, no
+        metadata file that readers may still ask for. They are what killed writers left.
 
-class LakeCatalog(Protocol):
-    """A catalog of lake tables of one format."""
-
-    def exists(self, name: TableName) -> bool: ...
-
-    def create(self, definition: TableDefinition, note: CommitNote) -> LakeTable:
-        """Create the table (and its namespace) with a first fence snapshot. Existing: returned."""
-
-    def keep_view(self, name: TableName, query: str, schema: Any, fingerprint: str) -> bool:
-        """Make the persisted view `name` stand for `query` in the catalog; nothing to do when it has the
-        fingerprint already. False when the catalog has no views."""
-
-    def load(self, name: TableName) -> LakeTable:
-        """Raises TableMissingError when it is not there."""
-
-    def first_offsets(
-        self, rows: Rows, remembered: Mapping[int, str], reached: Mapping[int, str]
-    ) -> Mapping[int, str]:
-        """First offsets that a stream's sources must be given so that it misses nothing.
-
-        Only sources that expired versions would mislead are in the answer: a new stream would begin in
-        the middle of a table, and one that goes on is refused when its first version is gone.
+        When there are any, the table is sealed first, by one catalog commit that moves nothing: from then
+        on files that were staged before `before_ms` cannot be committed, however long their writer slept.
+        So no file is lost to a writer that is slower than anybody thought.
 
         Args:
-            rows: the streaming query.
-            remembered: number of a source → the first offset that it has written down.
-            reached: number of a source → where the stream stands; empty for a new one.
+            folders: as `LakeCatalog.folders` answers.
 
         Raises:
-            LakeError: `STREAM_HISTORY_EXPIRED`, a table that cannot be read from the beginning any more.
+            FencedError: a newer owner is seen.
+            LakeError: `ORPHANS_UNKNOWN`, it cannot be told which files are the table's; none is deleted.
         """
-
-    def tables(self) -> Sequence[TableName]:
-        """All tables, ours and outsiders'."""
-
-    def schema(self, name: TableName) -> Any:
-        """The newest schema as a pyspark StructType."""

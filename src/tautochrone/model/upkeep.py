@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["Compacted", "Expired", "Retention"]
+__all__ = ["Compacted", "Expired", "Orphans", "Retention"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,4 +41,13 @@ class Compacted:
     version: Version | None = None
     files_before: int = 0
     files_after: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphans:
+    """Files in a table's folder that nothing refers to, as their locations in order, and their bytes."""
+
+    table: TableName
+    files: tuple[str, ...] = ()
     bytes: int = 0

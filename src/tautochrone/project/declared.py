@@ -204,6 +204,19 @@ SETTINGS = (
         meaning="about so many files are rewritten at a time",
     ),
     Setting(
+        key="maintenance.orphans",
+        # A write that takes longer than this age is refused at its commit and done again.
+        kind=Duration(at_least="24h"),
+        default="72h",
+        meaning="files that nothing refers to are deleted when they are older than that",
+    ),
+    Setting(
+        key="maintenance.orphans_every",
+        kind=Duration(),
+        default="24h",
+        meaning="how often `taut run` looks for such files; 0: never, only `taut maintain` does",
+    ),
+    Setting(
         key="flows.*.max_offsets_per_trigger",
         kind=Whole(1),
         meaning="at most so many records of each Kafka source of this flow in one batch",

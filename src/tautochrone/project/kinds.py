@@ -129,10 +129,15 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A span of time; parsed to milliseconds."""
+    """A span of time, `at_least` so long; parsed to milliseconds."""
 
+    at_least: str | None = None
     error_class: str = "INVALID_DURATION"
-    words: str = "a duration: 500ms, 5s, 2m, 1h, or seconds as a number"
+
+    @property
+    def words(self) -> str:
+        least = "" if self.at_least is None else f" of at least {self.at_least}"
+        return f"a duration{least}: 500ms, 5s, 2m, 1h, or seconds as a number"
 
     def of_text(self, text: str) -> Any:
         return text
@@ -141,7 +146,10 @@ class Duration:
         found = None if isinstance(value, bool) else _DURATION.fullmatch(str(value))
         if found is None:
             raise ValueError
-        return round(float(found[1]) * _UNIT_MS[found[2]])
+        span_ms = round(float(found[1]) * _UNIT_MS[found[2]])
+        if self.at_least is not None and span_ms < Duration().parse(self.at_least):
+            raise ValueError
+        return span_ms
 
     def schema(self) -> Mapping[str, Any]:
         pattern = r"^\s*\d+(\.\d+)?\s*(ms|s|m|h)?\s*$"

@@ -126,6 +126,8 @@ def load_settings(
             min_versions=of("maintenance", "min_versions"),
             min_files=of("maintenance", "min_files"),
             max_files=of("maintenance", "max_files"),
+            orphans_ms=of("maintenance", "orphans"),
+            orphans_every_ms=of("maintenance", "orphans_every"),
         ),
         confs=confs,
         limits=_limits(values),

@@ -16,6 +16,8 @@ class Upkeep:
     changes from outside. A run looks at its tables once in `every_ms`, and begins with no further one after
     `budget_ms`; a table of which fewer than `min_versions` may go is left alone. From `min_files` small files
     on they are rewritten as bigger ones, about `max_files` of them at a time; 0 leaves all files as they are.
+    Files that nothing refers to are deleted when they are older than `orphans_ms`; a run looks for them once
+    in `orphans_every_ms`, never when that is 0.
     """
 
     enabled: bool
@@ -28,3 +30,5 @@ class Upkeep:
     min_versions: int
     min_files: int
     max_files: int
+    orphans_ms: int
+    orphans_every_ms: int

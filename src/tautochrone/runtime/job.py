@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from tautochrone.meta.store import MetaStore
+from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.instants import InstantServer
-from tautochrone.model.lake import CommitNote, LakeCatalog, LakeTable, ReadableTable
+from tautochrone.model.lake import CommitNote, LakeTable, ReadableTable
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.project.definitions import Definitions

@@ -2,7 +2,8 @@
 
     1. mark checkpoints expired in the store: from here on nobody can ask for them
     2. ask what is still needed   3. per table: rewrite small files (the owner only), remove the versions
-    that nobody needs, then their files   4. forget the rows of checkpoints that expired long ago
+    that nobody needs, then their files; now and then look for files that nothing refers to
+    4. forget the rows of checkpoints that expired long ago
 
 A reader that pins a checkpoint comes before 1, and the checkpoint stays, or after it, and is refused.
 Every step may be repeated; a crash between two of them leaves the rest to the next time.
@@ -21,6 +22,7 @@ from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.upkeep import Expired
 from tautochrone.runtime.job import Job
+from tautochrone.runtime.orphans import OrphanSearch
 from tautochrone.runtime.retention import Needs, needs_of, outlived
 from tautochrone.runtime.states import STATE_NAMESPACE
 
@@ -37,15 +39,20 @@ class Maintenance:
 
     Attributes:
         failed: tables that the last `run` could not maintain; it told why.
+        orphans: what was found that nothing refers to.
     """
 
     job: Job
     alone: Callable[[TableName], AbstractContextManager[object]] = lambda _table: nullcontext()
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     failed: list[TableName] = field(default_factory=list)
+    orphans: OrphanSearch = field(init=False)
     _last_ms: int | None = None
     _last_checkpoint: CheckpointNumber | None = None
     _waiting: list[TableName] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.orphans = OrphanSearch(self.job, lambda: self.now_ms())
 
     def between_checkpoints(self) -> None:
         """Do what is due, for the owner's loop: within the budget; what fails is told and tried again.
@@ -57,19 +64,27 @@ class Maintenance:
         if not rules.enabled or not self._due():
             return
         try:
-            self.run(at_least=rules.min_versions, budget_ms=rules.budget_ms)
+            self.run(at_least=rules.min_versions, budget_ms=rules.budget_ms, orphans=self.orphans.due())
         except FencedError:
             raise
         except TautochroneError as error:
             self._tell_failure(error)
 
-    def run(self, *, at_least: int = 1, budget_ms: int | None = None, dry_run: bool = False) -> list[Expired]:
+    def run(
+        self,
+        *,
+        at_least: int = 1,
+        budget_ms: int | None = None,
+        dry_run: bool = False,
+        orphans: bool = True,
+    ) -> list[Expired]:
         """Steps 1 to 4 of the module's docstring.
 
         Args:
             at_least: see `LakeTable.expire`.
             budget_ms: begin with no further table after so long; the next call goes on there.
             dry_run: change nothing, tell what would be done.
+            orphans: look for files that nothing refers to.
         """
         started = time.monotonic()
         self.failed.clear()
@@ -78,6 +93,8 @@ class Maintenance:
         fence = self._fence()
         needs = needs_of(self.job, tables, gone if dry_run else ())
         tables |= self._states(needs, tables)
+        if orphans:
+            self.orphans.begin(tables)
         after_ms = self.now_ms() - self.job.settings.upkeep.history_ms
         self._waiting = [name for name in self._waiting if name in tables]
         self._waiting += [name for name in tables if name not in self._waiting]
@@ -96,6 +113,7 @@ class Maintenance:
                 if name in self.job.tables and not dry_run:
                     self._compact(tables[name])
                 done.append(self._expire(tables[name], needs, after_ms, fence, at_least, dry_run=dry_run))
+                self.orphans.search(tables[name], fence, dry_run=dry_run)
             except FencedError:
                 raise
             except LakeError as error:

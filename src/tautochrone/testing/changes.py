@@ -17,7 +17,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import ConflictError, FencedError, HistoryLostError, LakeError
-from tautochrone.model.lake import LakeCatalog, LakeTable, Staged, TableDefinition
+from tautochrone.model.catalog import LakeCatalog
+from tautochrone.model.lake import LakeTable, Staged, TableDefinition
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.testing.conformance import SCHEMA, LakeBench, note
 

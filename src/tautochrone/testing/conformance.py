@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tautochrone.errors import ConflictError, FencedError, LakeError, TableMissingError
+from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import (
     ChangeKind,
     CommitNote,
     FlowPosition,
-    LakeCatalog,
     LakeTable,
     Outcome,
     TableDefinition,

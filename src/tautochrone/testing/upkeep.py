@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import ConflictError, FencedError, LakeError
+from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import Fence
 from tautochrone.model.upkeep import Retention
 from tautochrone.testing.conformance import LakeBench, note, position
 
-__all__ = ["UpkeepConformance"]
+__all__ = ["UpkeepConformance", "soon_ms"]
 
 _NEVER = 10**15
 """A time in the far future, in epoch milliseconds: nothing is younger."""
 
 
+def soon_ms() -> int:
+    """A time that lies after everything that was written so far; what comes now lies after it."""
+    time.sleep(0.01)
+    now = time.time_ns() // 1_000_000
+    time.sleep(0.01)
+    return now
+
+
 class UpkeepConformance(LakeBench):
-    """Expiry and compaction. Fixtures: as of `LakeConformance`."""
+    """Expiry, compaction and orphans. Fixtures: as of `LakeConformance`."""
 
     @staticmethod
     def is_there(spark: SparkSession, path: str) -> bool:
@@ -122,3 +133,71 @@ class UpkeepConformance(LakeBench):
         with pytest.raises(LakeError):
             table.compact(fork, note(), min_files=3, max_files=100, alone=nullcontext())
         assert self.ids(spark, table) == [5]
+
+    def test_orphans_and_nothing_else(self, spark: SparkSession, lake: LakeCatalog, table: LakeTable) -> None:
+        versions = [self.append(spark, table, note(), n, n + 10).version for n in range(3)]
+        table.tag(versions[0], "kept")
+        (place,) = table.read(spark, versions[2]).where("id = 12").select("_file", "_pos").collect()
+        table.apply(table.fork(), [], {place[0]: [place[1]]}, note())
+        fork = table.fork()
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 7))], note())
+        old = table.stage(fork, self.frame(spark, 8))
+        before_ms = soon_ms()
+        table.stage(fork, self.frame(spark, 9))
+        told = table.remove_orphans(before_ms, Fence(1), lake.folders(), dry_run=True)
+        assert len(told.files) == len(old.files) > 0
+        assert told.bytes > 0
+        assert all(self.is_there(spark, file) for file in told.files)
+        assert table.remove_orphans(before_ms, Fence(1), lake.folders()) == told
+        assert not any(self.is_there(spark, file) for file in told.files)
+        assert not table.remove_orphans(before_ms, Fence(1), lake.folders()).files
+        table.commit(prepared, Fence(1))
+        assert self.ids(spark, table) == [0, 1, 2, 7, 10, 11]
+        for count, version in enumerate(versions, 1):
+            assert table.read(spark, version).count() == 2 * count
+
+    def test_expired_versions_leave_no_orphans(
+        self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
+    ) -> None:
+        for number in range(3):
+            fork = table.fork()
+            table.replace_rows(fork, [table.stage(fork, self.frame(spark, number))], note())
+        table.expire(Retention(after_ms=_NEVER), Fence(1))
+        assert not table.remove_orphans(soon_ms(), Fence(1), lake.folders()).files
+
+    def test_a_writer_that_slept_is_refused(
+        self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
+    ) -> None:
+        self.append(spark, table, note(), 1)
+        fork = table.fork()
+        staged = table.stage(fork, self.frame(spark, 2))
+        (place,) = table.read(spark, fork.version).select("_file", "_pos").collect()
+        assert table.remove_orphans(soon_ms(), Fence(1), lake.folders()).files
+        for write in (table.prepare, table.commit_staged, table.replace_rows):
+            with pytest.raises(ConflictError, match="STAGED_FILES_EXPIRED"):
+                write(table.fork(), [staged], note())
+        with pytest.raises(ConflictError, match="STAGED_FILES_EXPIRED"):
+            table.apply(table.fork(), [staged], {place[0]: [place[1]]}, note())
+        assert self.ids(spark, table) == [1]
+        self.append(spark, table, note(), 3)
+        assert self.ids(spark, table) == [1, 3]
+
+    def test_an_older_owner_removes_no_orphans(
+        self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
+    ) -> None:
+        self.append(spark, table, note(5), 1)
+        table.stage(table.fork(), self.frame(spark, 2))
+        with pytest.raises(FencedError):
+            table.remove_orphans(soon_ms(), Fence(4), lake.folders())
+
+    def test_a_folder_that_others_use_is_left_alone(
+        self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
+    ) -> None:
+        table.stage(table.fork(), self.frame(spark, 2))
+        folders = lake.folders()
+        other = replace(table.name, table="other")
+        for theirs in (folders[table.name], f"{folders[table.name]}/data/x", "file:/"):
+            with pytest.raises(LakeError, match="ORPHANS_UNKNOWN"):
+                table.remove_orphans(soon_ms(), Fence(1), {**folders, other: theirs})
+        beside = {**folders, other: f"{folders[table.name]}_2"}
+        assert table.remove_orphans(soon_ms(), Fence(1), beside).files

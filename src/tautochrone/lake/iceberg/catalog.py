@@ -1,4 +1,4 @@
-"""An Iceberg catalog behind the port `model.lake.LakeCatalog`."""
+"""An Iceberg catalog behind the port `model.catalog.LakeCatalog`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import LakeError
 from tautochrone.lake.iceberg.commits import NO_VERSION, load
+from tautochrone.lake.iceberg.functions import items
 from tautochrone.lake.iceberg.jvm import Iceberg, java_error_class, translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, encode
 from tautochrone.lake.iceberg.schema import shape_of
@@ -28,7 +29,7 @@ _VIEW_KEY = "tautochrone.definition"
 
 
 class IcebergLake:
-    """See `model.lake.LakeCatalog`. `session` must be the base session: its catalog is the real one."""
+    """See `model.catalog.LakeCatalog`. `session` must be the base session: its catalog is the real one."""
 
     def __init__(self, session: SparkSession, catalog: str, effects: Effects) -> None:
         self._iceberg = Iceberg(session, catalog)
@@ -128,6 +129,25 @@ class IcebergLake:
         except Py4JError as error:
             raise LakeError("CATALOG_UNREADABLE", f"The catalog cannot be listed: {error}") from error
         return sorted(found)
+
+    def folders(self) -> Mapping[TableName, str]:
+        catalog, found = self._iceberg.catalog(), dict[TableName, str]()
+        try:
+            for namespace in self._namespaces(catalog, self._iceberg.api.catalog.Namespace.empty()):
+                for identifier in items(catalog.listTables(namespace)):
+                    levels = tuple(str(level) for level in identifier.namespace().levels())
+                    name = TableName(self._iceberg.catalog_name, levels, str(identifier.name()))
+                    found[name] = str(catalog.loadTable(identifier).location())
+        except Py4JError as error:
+            raise LakeError("CATALOG_UNREADABLE", f"The catalog cannot be listed: {error}") from error
+        return found
+
+    def _namespaces(self, catalog: Any, parent: Any) -> list[Any]:
+        """All below `parent`, however deep."""
+        found = []
+        for namespace in items(catalog.listNamespaces(parent)):
+            found += [namespace, *self._namespaces(catalog, namespace)]
+        return found
 
     def schema(self, name: TableName) -> StructType:
         table = self._iceberg.load(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,12 @@ _VECTORS_SINCE = 3
 
 @dataclass(slots=True)
 class Removal:
-    """What a row delta takes away: all values are Java's, nothing is committed yet."""
+    """What a row delta takes away: all values are Java's, nothing is committed yet.
 
+    `at_ms` (epoch milliseconds) lies before its file was begun.
+    """
+
+    at_ms: int
     vectors: list[Any] = field(default_factory=list)
     replaced: list[Any] = field(default_factory=list)
     emptied: list[Any] = field(default_factory=list)
@@ -58,7 +63,7 @@ def write_removal(
     functions = iceberg.functions
     tasks = planned(functions, table, version, deletes.keys())
     found = dict(zip(functions.task_paths(tasks), items(tasks), strict=True))
-    removal = Removal()
+    removal = Removal(time.time_ns() // 1_000_000)
     previous = iceberg.jvm.java.util.HashMap()
     output = iceberg.api.io.OutputFileFactory.builderFor(table, 0, 0)
     output = output.format(iceberg.api.FileFormat.PUFFIN).operationId(str(uuid.uuid4())).build()

@@ -89,6 +89,7 @@ class Functions:
         self._input_file = self._method(_class(api.io.FileIO), "newInputFile", made, deletes)
         self._contains = self._method(_class(util.Set), "contains", boolean, self._object)
         self._text_to_boolean = self._type(boolean, text)
+        self._util, self._text, self._file_info = util, jvm.java.lang.String, api.io.FileInfo
         self._array_list, self._arrays = util.ArrayList, util.Arrays
         self._long_stream, self._bytes = util.stream.LongStream, jvm.java.nio.ByteBuffer
         self._long_array_of, self._iterable = jvm.long, api.io.CloseableIterable
@@ -176,9 +177,23 @@ class Functions:
         """A Java set of `Long`; Py4J alone would make an `Integer` of a small one."""
         return self._boxed(numbers).collect(self._collectors.toSet())
 
-    def texts(self, collection: Any) -> list[str]:
-        """The elements of a Java collection of texts without line ends, in one call."""
-        return self._texts(collection.stream())
+    def texts(self, iterable: Any) -> list[str]:
+        """The elements of a Java iterable of texts without line ends, in one call."""
+        return self._texts(self._stream(iterable))
+
+    def listed(self, infos: Any) -> list[tuple[str, int, int]]:
+        """Location, bytes and time of the last write (epoch ms) of an iterable of `FileInfo`."""
+        kind = _class(self._file_info)
+        to_long = _class(self._util.function.ToLongFunction)
+        files = self._stream(infos).toList()
+        location = self._as(self._function, self._method(kind, "location", _class(self._text)))
+        places = self._texts(files.stream().map(location))
+        numbers = []
+        for name in ("size", "createdAtMillis"):
+            get = self._as(to_long, self._method(kind, name, self._long))
+            told = str(self._arrays.toString(files.stream().mapToLong(get).toArray()))[1:-1]
+            numbers.append([int(number) for number in told.split(",")] if told else [])
+        return list(zip(places, *numbers, strict=True))
 
     def collector(self) -> tuple[Any, Any]:
         """A `Consumer` for many threads and the Java collection that it adds to."""

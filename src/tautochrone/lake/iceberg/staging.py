@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -22,7 +23,7 @@ def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> St
     names the key instead of a table, and the written files are handed to a coordinator on the driver.
     It works in any session, whatever its catalogs are, and never touches the catalog.
     """
-    group = str(uuid.uuid4())
+    group, at_ms = str(uuid.uuid4()), time.time_ns() // 1_000_000
     iceberg.activate(rows.sparkSession)
     cache = iceberg.table_cache()
     coordinator = iceberg.api.spark.FileRewriteCoordinator.get()
@@ -40,7 +41,7 @@ def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> St
     finally:
         cache.remove(group)
         coordinator.clearRewrite(table, group)
-    return _staged(name, files)
+    return _staged(name, files, at_ms)
 
 
 def local_rows(iceberg: Iceberg, table: Any, rows: Rows) -> Any | None:
@@ -68,8 +69,9 @@ def write_locally(iceberg: Iceberg, name: TableName, table: Any, rows: Rows, dat
     So types, partitions, statistics and table properties are treated as in any other write; what is
     left out is the job, most of the time of a small write.
     """
+    at_ms = time.time_ns() // 1_000_000
     if data.isEmpty():
-        return _staged(name, [])
+        return _staged(name, [], at_ms)
     group = str(uuid.uuid4())
     iceberg.activate(rows.sparkSession)
     connector, empty = (
@@ -97,8 +99,8 @@ def write_locally(iceberg: Iceberg, name: TableName, table: Any, rows: Rows, dat
         files = items(coordinator.fetchNewFiles(table, group))
     finally:
         coordinator.clearRewrite(table, group)
-    return _staged(name, files)
+    return _staged(name, files, at_ms)
 
 
-def _staged(name: TableName, files: list[Any]) -> Staged:
-    return Staged(table=name, files=files, rows=sum(int(file.recordCount()) for file in files))
+def _staged(name: TableName, files: list[Any], at_ms: int) -> Staged:
+    return Staged(table=name, files=files, rows=sum(int(file.recordCount()) for file in files), at_ms=at_ms)

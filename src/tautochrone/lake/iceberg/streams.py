@@ -28,7 +28,7 @@ _SOURCE = "org.apache.iceberg.spark.source.SparkTable"
 def first_offsets(
     rows: DataFrame, remembered: Mapping[int, str], reached: Mapping[int, str]
 ) -> Mapping[int, str]:
-    """See `model.lake.LakeCatalog.first_offsets`."""
+    """See `model.catalog.LakeCatalog.first_offsets`."""
     found: dict[int, str] = {}
     for number, leaf in enumerate(_sources(rows)):
         if str(leaf.nodeName()) != "StreamingRelationV2" or str(leaf.table().getClass().getName()) != _SOURCE:

@@ -27,6 +27,7 @@ from tautochrone.lake.iceberg.deletes import write_removal
 from tautochrone.lake.iceberg.history import ancestors, in_history
 from tautochrone.lake.iceberg.jvm import translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, encode
+from tautochrone.lake.iceberg.orphans import check_seal
 from tautochrone.lake.iceberg.refs import BRANCH_PREFIX, own_files, prepared_batches
 from tautochrone.lake.iceberg.schema import replacement, shape_of, widened
 from tautochrone.lake.iceberg.staging import local_rows, write_files, write_locally
@@ -156,8 +157,9 @@ class IcebergTable(IcebergUpkeep):
         def snapshot(loaded: Loaded) -> Any:
             # Without a start, Iceberg compares with every vector that was ever added.
             delta = loaded.table.newRowDelta().validateFromSnapshot(int(fork.version))
+            check_seal(self._name, loaded, removal.at_ms)
             removal.put_into(delta)
-            return self._produce(delta, delta.addRows, staged, note)
+            return self._produce(loaded, delta, delta.addRows, staged, note)
 
         rows = sum(s.rows for s in staged)
         done = self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, rows)
@@ -167,7 +169,7 @@ class IcebergTable(IcebergUpkeep):
         def snapshot(loaded: Loaded) -> Any:
             overwrite = loaded.table.newOverwrite()
             overwrite.overwriteByRowFilter(self._iceberg.api.expressions.Expressions.alwaysTrue())
-            return self._produce(overwrite, overwrite.addFile, staged, note)
+            return self._produce(loaded, overwrite, overwrite.addFile, staged, note)
 
         return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
 
@@ -184,7 +186,7 @@ class IcebergTable(IcebergUpkeep):
                     file = each.next().file()
                     if str(file.location()) in paths:
                         overwrite.deleteFile(file)
-            return self._produce(overwrite, overwrite.addFile, staged, note)
+            return self._produce(loaded, overwrite, overwrite.addFile, staged, note)
 
         return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
 
@@ -198,6 +200,7 @@ class IcebergTable(IcebergUpkeep):
 
         def build(loaded: Loaded) -> Any:
             check_main(self._name, loaded, fork.version, note.fence)
+            check_seal(self._name, loaded, staged.at_ms)
             # A table transaction is used only to produce metadata: its own commit would retry blindly.
             transaction = replacement(self._iceberg, self._name, loaded, shape)
             append = transaction.newFastAppend()
@@ -333,10 +336,11 @@ class IcebergTable(IcebergUpkeep):
     def _append(self, loaded: Loaded, staged: Sequence[Staged], note: CommitNote) -> Any:
         # Not the fast one: it never merges manifests, and a table that gets one a second must.
         append = loaded.table.newAppend()
-        return self._produce(append, append.appendFile, staged, note)
+        return self._produce(loaded, append, append.appendFile, staged, note)
 
     def _produce(
         self,
+        loaded: Loaded,
         update: Any,
         add: Callable[[Any], Any],
         staged: Sequence[Staged],
@@ -344,6 +348,7 @@ class IcebergTable(IcebergUpkeep):
     ) -> Any:
         """The snapshot of an update, written (manifests) but not committed."""
         for part in staged:
+            check_seal(self._name, loaded, part.at_ms)
             for file in part.files:
                 add(file)
         update.set(NOTE_KEY, encode(note))

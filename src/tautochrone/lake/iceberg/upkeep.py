@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,13 +18,20 @@ from tautochrone.lake.iceberg.expiry import expirable, unreachable_files
 from tautochrone.lake.iceberg.history import in_history
 from tautochrone.lake.iceberg.jvm import translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, encode
+from tautochrone.lake.iceberg.orphans import (
+    SEAL_KEY,
+    check_seal,
+    old_files,
+    require_own_folder,
+    unreferred,
+)
 from tautochrone.lake.iceberg.reading import IcebergReading
 from tautochrone.lake.iceberg.refs import prepared_batches
 from tautochrone.lake.iceberg.schema import TRIMMED
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitNote, Fork
-from tautochrone.model.names import Fence, Version
-from tautochrone.model.upkeep import Compacted, Expired, Retention
+from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.upkeep import Compacted, Expired, Orphans, Retention
 
 __all__ = ["IcebergUpkeep"]
 
@@ -82,13 +90,14 @@ class IcebergUpkeep(IcebergReading):
         max_files: int,
         alone: AbstractContextManager[object],
     ) -> Compacted:
+        at_ms = time.time_ns() // 1_000_000
         groups = self._rewritten(fork, min_files, max_files)
         if not groups:
             return Compacted(table=self._name)
         paths = self._written(groups)
         try:
             with alone:
-                version = self._swap(fork, note, groups)
+                version = self._swap(fork, note, groups, at_ms)
         except CommitOutcomeUnknownError:
             # The files may be the table's by now.
             raise
@@ -102,6 +111,44 @@ class IcebergUpkeep(IcebergReading):
             files_after=len(paths),
             bytes=sum(group.bytes for group in groups),
         )
+
+    def remove_orphans(
+        self, before_ms: int, fence: Fence, folders: Mapping[TableName, str], *, dry_run: bool = False
+    ) -> Orphans:
+        try:
+            loaded = load(self._iceberg, self._name)
+            check_fence(self._name, loaded, fence)
+            folder = require_own_folder(self._name, loaded, folders)
+            old = old_files(self._iceberg, self._name, loaded, folder, before_ms)
+            found = unreferred(self._iceberg, load(self._iceberg, self._name), old)
+            if found and not dry_run:
+                self._seal(before_ms, fence)
+                loaded = load(self._iceberg, self._name)
+                found = unreferred(self._iceberg, loaded, found)
+        except Py4JError as error:
+            raise translate(error, self._name) from error
+        files = tuple(file.location for file in found)
+        if not dry_run:
+            self._remove(loaded, files, Step.LAKE_ORPHANS)
+        return Orphans(table=self._name, files=files, bytes=sum(file.bytes for file in found))
+
+    def _seal(self, before_ms: int, fence: Fence) -> None:
+        """See `orphans`. Always a commit, even when the table says the same already: it is the commit that
+        makes worthless what others read before it."""
+        made: list[Any] = []
+
+        def build(loaded: Loaded) -> Any:
+            check_fence(self._name, loaded, fence)
+            newest = max(before_ms, int(loaded.metadata.properties().get(SEAL_KEY) or 0))
+            builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
+            made[:] = [loaded.metadata.metadataFileLocation()]
+            return builder.setProperties(self._iceberg.map({SEAL_KEY: str(newest)})).build()
+
+        def done(loaded: Loaded) -> bool:
+            sealed = int(loaded.metadata.properties().get(SEAL_KEY) or 0) >= before_ms
+            return sealed and loaded.metadata.metadataFileLocation() not in made
+
+        compare_and_set(self._iceberg, self._name, self._effects, Step.LAKE_SEAL, build=build, done=done)
 
     def _rewritten(self, fork: Fork, min_files: int, max_files: int) -> list[Rewritten]:
         table = fork.handle.table
@@ -129,11 +176,12 @@ class IcebergUpkeep(IcebergReading):
     def _written(self, groups: Sequence[Rewritten]) -> list[str]:
         return [path for group in groups for path in self._iceberg.functions.paths(group.after)]
 
-    def _swap(self, fork: Fork, note: CommitNote, groups: Sequence[Rewritten]) -> Version:
+    def _swap(self, fork: Fork, note: CommitNote, groups: Sequence[Rewritten], at_ms: int) -> Version:
         made: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
             check_fence(self._name, loaded, note.fence)
+            check_seal(self._name, loaded, at_ms)
             if prepared_batches(self._name, loaded.metadata):
                 raise ConflictError(
                     "BATCH_PREPARED",

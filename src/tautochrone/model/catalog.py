@@ -1,0 +1,57 @@
+"""The port of a catalog of lake tables: what every format must offer beside the tables themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tautochrone.model.lake import CommitNote, LakeTable, Rows, TableDefinition
+from tautochrone.model.names import TableName
+
+__all__ = ["LakeCatalog"]
+
+
+class LakeCatalog(Protocol):
+    """A catalog of lake tables of one format."""
+
+    def exists(self, name: TableName) -> bool: ...
+
+    def create(self, definition: TableDefinition, note: CommitNote) -> LakeTable:
+        """Create the table (and its namespace) with a first fence snapshot. Existing: returned."""
+
+    def keep_view(self, name: TableName, query: str, schema: Any, fingerprint: str) -> bool:
+        """Make the persisted view `name` stand for `query` in the catalog; nothing to do when it has the
+        fingerprint already. False when the catalog has no views."""
+
+    def load(self, name: TableName) -> LakeTable:
+        """Raises TableMissingError when it is not there."""
+
+    def first_offsets(
+        self, rows: Rows, remembered: Mapping[int, str], reached: Mapping[int, str]
+    ) -> Mapping[int, str]:
+        """First offsets that a stream's sources must be given so that it misses nothing.
+
+        Only sources that expired versions would mislead are in the answer: a new stream would begin in
+        the middle of a table, and one that goes on is refused when its first version is gone.
+
+        Args:
+            rows: the streaming query.
+            remembered: number of a source → the first offset that it has written down.
+            reached: number of a source → where the stream stands; empty for a new one.
+
+        Raises:
+            LakeError: `STREAM_HISTORY_EXPIRED`, a table that cannot be read from the beginning any more.
+        """
+
+    def tables(self) -> Sequence[TableName]:
+        """All tables, ours and outsiders'."""
+
+    def folders(self) -> Mapping[TableName, str]:
+        """Where each table of the catalog keeps its files, ours and outsiders'.
+
+        Raises:
+            LakeError: a table cannot be read.
+        """
+
+    def schema(self, name: TableName) -> Any:
+        """The newest schema as a pyspark StructType."""
