@@ -109,3 +109,7 @@ def test_maintenance_does_what_it_said(sample: Path) -> None:
     assert (told["event"], told["dry_run"], done["dry_run"]) == ("maintained", True, False)
     assert told["versions"] == done["versions"] > 0
     assert told["files"] == 0 < done["files"]
+    assert "[CONFLICTING_OPTIONS]" in taut(sample, "maintain", "--compact", "--dry-run", expect=1).stderr
+    compacting = lines(taut(sample, "maintain", "--compact", "--json"))
+    assert [told["event"] for told in compacting if told["event"] == "takeover"]
+    assert compacting[-1]["event"] == "maintained"

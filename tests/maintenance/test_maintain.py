@@ -11,9 +11,11 @@ from pyspark.sql import DataFrame
 from tautochrone.errors import CheckpointUnavailableError, LakeError
 from tautochrone.lake.iceberg.table import IcebergTable
 from tautochrone.model.effects import Step
+from tautochrone.model.names import TableName
 from tautochrone.model.upkeep import Expired
 from tautochrone.runtime.effects import CountingEffects
 from tautochrone.runtime.maintain import Maintenance
+from tautochrone.runtime.takeover import take_over
 
 from .conftest import Upkept
 
@@ -114,6 +116,31 @@ def test_a_reader_that_pins_at_the_last_moment(upkept: Upkept) -> None:
         assert job.store.standing(job.name)[0].number == first
     assert not happened.of("checkpoints_expired")
     assert sorted(row[0] for row in frames[0].collect()) == [0, 1, 2]
+
+
+def test_small_files_are_merged_without_a_run(upkept: Upkept) -> None:
+    """By whoever takes the job over; beside an owner nobody moves main."""
+    upkept.set("enabled", "false")
+    for _ in range(4):
+        upkept.add()
+        upkept.pipeline.run()
+    before = len(upkept.files("events", ".parquet"))
+    assert before >= 4
+    with upkept.pipeline.opened() as (job, happened):
+        main = job.lake.load(TableName.parse("lake.default.events")).current_version()
+        Maintenance(job).run()
+        assert not happened.of("compacted")
+        assert job.lake.load(TableName.parse("lake.default.events")).current_version() == main
+        take_over(job)
+        Maintenance(job).run()
+        (told,) = [t for t in happened.of("compacted") if t["dataset"] == "lake.default.events"]
+        assert (told["files_before"], told["files_after"]) == (before, 1)
+    assert upkept.ids("events") == list(range(upkept.rows))
+    upkept.add()
+    happened = upkept.pipeline.run()
+    assert happened.mode("totals")[0] == "incremental"
+    assert upkept.ids("events") == list(range(upkept.rows))
+    upkept.pipeline.verify()
 
 
 def test_a_compaction_that_fails_is_told_and_ends_nothing(upkept: Upkept) -> None:

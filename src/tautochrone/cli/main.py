@@ -99,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
 
     maintain = command("maintain", "expire what nobody needs any more and delete its files", reads=True)
     maintain.add_argument("--dry-run", action="store_true", help="tell what would be done, change nothing")
+    maintain.add_argument(
+        "--compact",
+        action="store_true",
+        help="merge small files too: takes the job over, so a run that is going on ends",
+    )
     return parser
 
 

@@ -7,18 +7,30 @@ import sys
 
 from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import options_of
+from tautochrone.errors import SettingsError
 
 __all__ = ["maintain"]
 
 
 def maintain(arguments: argparse.Namespace) -> int:
-    """Maintain the tables now, beside a run that may be going on."""
+    """Maintain the tables now, beside a run that may be going on; to compact, in its place.
+
+    Raises:
+        SettingsError: `CONFLICTING_OPTIONS`.
+    """
+    if arguments.compact and arguments.dry_run:
+        raise SettingsError("CONFLICTING_OPTIONS", "--compact takes the job over, which --dry-run excludes")
     from tautochrone.runtime.maintain import Maintenance
+    from tautochrone.runtime.takeover import take_over
     from tautochrone.service.open import Project
 
     events = json_events if arguments.json else line_events
     with Project(options_of(arguments), events, short_lived=True) as project:
-        maintenance = Maintenance(project.job())
+        job = project.job()
+        if arguments.compact:
+            # Compaction moves main, so only an owner may: a run beside it would lose what it commits next.
+            take_over(job)
+        maintenance = Maintenance(job)
         done = maintenance.run(dry_run=arguments.dry_run)
     versions, files = sum(one.versions for one in done), sum(one.files for one in done)
     orphans = sum(len(found.files) for found in maintenance.orphans.found)

@@ -93,8 +93,7 @@ class Maintenance:
         fence = self._fence()
         needs = needs_of(self.job, tables, gone if dry_run else ())
         tables |= self._states(needs, tables)
-        if orphans:
-            self.orphans.begin(tables)
+        self.orphans.begin(tables, anew=orphans)
         after_ms = self.now_ms() - self.job.settings.upkeep.history_ms
         self._waiting = [name for name in self._waiting if name in tables]
         self._waiting += [name for name in tables if name not in self._waiting]

@@ -7,7 +7,7 @@ and a read of all its manifests: so seldom.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tautochrone.errors import FencedError, LakeError
@@ -35,6 +35,7 @@ class OrphanSearch:
     found: list[Orphans] = field(default_factory=list)
     _waiting: set[TableName] = field(default_factory=set)
     _period: int | None = None
+    _folders: Mapping[TableName, str] | None = None
 
     def due(self) -> bool:
         """Whether a new period began; true once for each."""
@@ -48,10 +49,12 @@ class OrphanSearch:
         new, self._period = now != self._period, now
         return new
 
-    def begin(self, tables: Iterable[TableName]) -> None:
-        """All of these are to be searched."""
-        self._waiting = set(tables)
+    def begin(self, tables: Iterable[TableName], *, anew: bool) -> None:
+        """Before a look at `tables`: all of them are to be searched when `anew`, else those of which the last
+        look ran out of time."""
         self.found.clear()
+        self._folders = None
+        self._waiting = set(tables) if anew else self._waiting & set(tables)
 
     def search(self, table: LakeTable, fence: Fence, *, dry_run: bool) -> None:
         """Search one table, if it is its turn. What cannot be searched is told and left alone.
@@ -65,9 +68,9 @@ class OrphanSearch:
         job, started = self.job, time.monotonic()
         age_ms = job.settings.upkeep.orphans_ms
         try:
-            # Anew for each table: one that was renamed a moment ago keeps its folder.
-            folders = job.lake.folders()
-            found = table.remove_orphans(self.now_ms() - age_ms, fence, folders, dry_run=dry_run)
+            if self._folders is None:
+                self._folders = job.lake.folders()
+            found = table.remove_orphans(self.now_ms() - age_ms, fence, self._folders, dry_run=dry_run)
         except FencedError:
             raise
         except LakeError as error:

@@ -100,7 +100,10 @@ def old_files(
             "ORPHANS_UNKNOWN", f"The storage of {name} ({io.getClass().getName()}) cannot be listed"
         )
     # With the slash: for an object store `…/events` is also the beginning of `…/events_of_others/`.
-    listed = iceberg.functions.listed(io.listPrefix(f"{folder}/"))
+    try:
+        listed = iceberg.functions.listed(io.listPrefix(f"{folder}/"))
+    except ValueError as error:
+        raise LakeError("ORPHANS_UNKNOWN", f"A file of {name} has a name of two lines") from error
     inside = tuple(f"{path_of(folder)}/{part}/" for part in ("data", "metadata"))
     return sorted(
         (
