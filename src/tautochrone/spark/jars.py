@@ -36,13 +36,15 @@ CORE = (
     Artifact("org.xerial", "sqlite-jdbc", "3.51.1.0"),
 )
 
-# The token provider of 4.1.3 is missing from the public repositories; 4.0.0 is compatible, so the
+# What flows over topics need. The token provider of 4.1.3 is missing from the public repositories; 4.0.0 is compatible, so the
 # connector's dependencies are listed one by one instead of letting Ivy follow them.
 KAFKA = (
     Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.1.3"),
     Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     Artifact("org.apache.kafka", "kafka-clients", "3.9.1"),
     Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
+    # `from_avro` and `to_avro`; the newest of Spark 4.1 that the public repositories hold.
+    Artifact("org.apache.spark", "spark-avro_2.13", "4.1.1"),
 )
 
 _PATTERN = "[artifact]-[revision](-[classifier]).[ext]"

@@ -13,6 +13,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +24,7 @@ from tautochrone.errors import EnvironmentProblemError
 from tautochrone.spark.jars import Artifact, resolve
 from tautochrone.spark.java import find_java
 
-__all__ = ["KAFKA_SERVER", "KafkaBroker", "KafkaTopics"]
+__all__ = ["KAFKA_SERVER", "KafkaBroker", "KafkaTopics", "Record"]
 
 KAFKA_SERVER = (Artifact("org.apache.kafka", "kafka_2.13", "3.9.1", alone=False),)
 
@@ -118,6 +119,17 @@ class KafkaBroker:
         raise EnvironmentProblemError("KAFKA_NOT_STARTED", f"The broker did not come up: {tail}")
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record to write. Without a partition the key decides, without a timestamp the time of sending."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
 class KafkaTopics:
     """Makes topics and writes records, by the Java client inside `spark`'s JVM.
 
@@ -133,8 +145,8 @@ class KafkaTopics:
         settings.setProperty("bootstrap.servers", bootstrap)
         settings.setProperty("linger.ms", "5")
         self._admin = self._kafka.clients.admin.AdminClient.create(settings)
-        strings = self._kafka.common.serialization.StringSerializer
-        self._producer = self._kafka.clients.producer.KafkaProducer(settings, strings(), strings())
+        bytes_ = self._kafka.common.serialization.ByteArraySerializer
+        self._producer = self._kafka.clients.producer.KafkaProducer(settings, bytes_(), bytes_())
 
     def create(self, topic: str, partitions: int = 1) -> None:
         optional = self._jvm.java.util.Optional
@@ -147,9 +159,22 @@ class KafkaTopics:
 
     def produce(self, topic: str, records: Iterable[tuple[int, str]]) -> None:
         """Write (partition, value) pairs and wait until the broker has all of them."""
-        record = self._kafka.clients.producer.ProducerRecord
-        for partition, value in records:
-            self._producer.send(record(topic, partition, None, value))
+        self.send(topic, (Record(value.encode(), partition=partition) for partition, value in records))
+
+    def send(self, topic: str, records: Iterable[Record]) -> None:
+        """Write records and wait until the broker has all of them."""
+        made, header = (
+            self._kafka.clients.producer.ProducerRecord,
+            self._kafka.common.header.internals.RecordHeader,
+        )
+        for record in records:
+            headers = None
+            if record.headers:
+                headers = self._jvm.java.util.ArrayList()
+                for name, value in record.headers:
+                    headers.add(header(name, value))
+            place = (topic, record.partition, record.timestamp_ms)
+            self._producer.send(made(*place, record.key, record.value, headers))
         self._producer.flush()
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
