@@ -2,12 +2,18 @@
 
 Whoever finds the door free becomes the leader and commits everything that is staged by then; the
 others find their batch committed when they get the door. One flow alone pays nothing for it.
+
+Bad records go into the table beside, so that either both tables have a batch or none:
+
+    1. the bad records are prepared beside     2. the table's commit names their version: it decides
+    3. the table beside is committed           4. both versions are reported in one row
+    after a crash: what the table names is committed, anything else that was prepared beside is dropped
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,9 +21,25 @@ from functools import partial
 from tautochrone.errors import ConflictError, TautochroneError
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitNote, Committed, FlowPosition, LakeTable, Prepared, Staged
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import Fence, TableName, Version
 
-__all__ = ["TableCommitter"]
+__all__ = ["TableCommitter", "settle_beside"]
+
+
+def settle_beside(table: LakeTable, beside: LakeTable, fence: Fence) -> list[Committed]:
+    """Commit what is prepared beside if the table names it, drop it if not; the commits that were made.
+
+    The table must be settled itself, and out of an older owner's reach.
+    """
+    note = table.fork().note
+    named = None if note is None else note.companions.get(str(beside.name))
+    done = []
+    for prepared in beside.prepared():
+        if prepared.version == named:
+            done.append(beside.commit(prepared, fence))
+        else:
+            beside.abort(prepared)
+    return done
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +47,7 @@ class _Part:
     flow: str
     staged: Staged
     position: FlowPosition
+    bad: Staged | None = None
     done: Committed | None = None
     error: Exception | None = None
 
@@ -36,27 +59,34 @@ class TableCommitter:
     Args:
         table: the target.
         note: pipeline, job, fence and store of this run; positions are added per commit.
-        report: called after each commit with the table's new version (the *reported unit*).
+        report: called after each commit with the new versions (the *reported unit*).
         emit: who hears of files that could not be deleted (`cleanup_failed`).
+        beside: takes the bad records, for a table with flows that quarantine them.
     """
 
     table: LakeTable
     note: CommitNote
-    report: Callable[[TableName, Version], None]
+    report: Callable[[Mapping[TableName, Version]], None]
     emit: Emit
+    beside: LakeTable | None = None
+    _unsettled: bool = False
     _waiting: list[_Part] = field(default_factory=list)
     _queue: threading.Lock = field(default_factory=threading.Lock)
     _door: threading.Lock = field(default_factory=threading.Lock)
 
-    def submit(self, flow: str, staged: Staged, position: FlowPosition) -> Committed:
+    def submit(
+        self, flow: str, staged: Staged, position: FlowPosition, bad: Staged | None = None
+    ) -> Committed:
         """Commit one staged batch, together with whatever else waits. Blocks until it is committed.
+
+        `bad` are its records that are quarantined.
 
         Raises:
             ConflictError: main moved; the batch's files are deleted, the source is unharmed.
             CommitOutcomeUnknownError: the next start reads the table to find out.
             MetaError: the batch is committed, only its report failed; the next start reports it.
         """
-        part = _Part(flow, staged, position)
+        part = _Part(flow, staged, position, bad)
         with self._queue:
             self._waiting.append(part)
         with self._door:
@@ -77,7 +107,8 @@ class TableCommitter:
     def _commit(self, group: list[_Part]) -> None:
         note = replace(self.note, positions={part.flow: part.position for part in group})
         try:
-            done = self._write([part.staged for part in group if part.staged.rows], note)
+            bad = [part.bad for part in group if part.bad is not None]
+            done = self._write([part.staged for part in group if part.staged.rows], bad, note)
         except Exception as error:
             # Whatever it was: those who wait must hear of it.
             for part in group:
@@ -86,14 +117,44 @@ class TableCommitter:
         for part in group:
             part.done = done
 
-    def _write(self, staged: list[Staged], note: CommitNote) -> Committed:
+    def settle(self) -> None:
+        """Finish what an error left half done between the table and the one beside. Repeatable."""
+        with self._door:
+            self._settle()
+
+    def _settle(self) -> None:
+        if not self._unsettled or self.beside is None:
+            return
+        settle_beside(self.table, self.beside, self.note.fence)
+        self.report({each.name: each.current_version() for each in (self.table, self.beside)})
+        self._unsettled = False
+
+    def _write(self, staged: list[Staged], bad: list[Staged], note: CommitNote) -> Committed:
+        self._settle()
+        if bad:
+            return self._write_both(staged, bad, note)
+        done = self._write_rows(staged, note)
+        if staged:
+            # From here on the files belong to main: an error must never delete them.
+            self.report({done.table: done.version})
+        return done
+
+    def _write_both(self, staged: list[Staged], bad: list[Staged], note: CommitNote) -> Committed:
+        assert self.beside is not None
+        self._unsettled = True
+        prepared = self.beside.prepare(self.beside.fork(), bad, note)
+        named = {str(prepared.table): str(prepared.version)}
+        done = self._write_rows(staged, replace(note, companions=named))
+        beside = self.beside.commit(prepared, note.fence)
+        self.report({done.table: done.version, beside.table: beside.version})
+        self._unsettled = False
+        return done
+
+    def _write_rows(self, staged: list[Staged], note: CommitNote) -> Committed:
         if not staged:
             # Offsets moved past rows that the flow's query dropped: no version, only positions.
             return self.table.note_only(self.table.fork(), note)
-        done = self._commit_prepared(self._prepare(staged, note), note)
-        # From here on the files belong to main: an error must never delete them.
-        self.report(done.table, done.version)
-        return done
+        return self._commit_prepared(self._prepare(staged, note), note)
 
     def _prepare(self, staged: list[Staged], note: CommitNote) -> Prepared:
         try:

@@ -3,7 +3,8 @@
 start:   1. compare the table's position with Spark's folder; write the folder anew if they differ
          2. start the query
 batch b: 3. the table already has b with the same offsets: skip it
-         4. stage its rows   5. read its positions from the folder   6. commit both together
+         4. stage its rows; if that fails on the data, look for the records on which it does
+         5. read its positions from the folder   6. commit both together
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.folder import CheckpointFolder
 from tautochrone.ingest.positions import Plan, compare, same_offsets, source_offsets
 from tautochrone.ingest.problems import explain
+from tautochrone.ingest.rescue import Rescue, Rescued, ranges_of
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import FlowPosition
+from tautochrone.model.lake import FlowPosition, Staged
 from tautochrone.model.names import quoted
+from tautochrone.model.quarantine import BadRecords
 
 __all__ = ["FlowQuery", "StreamingFlow", "align"]
 
@@ -96,7 +99,9 @@ class FlowQuery:
     position: FlowPosition | None
     first_offsets: FirstOffsets | None = None
     """See `model.catalog.LakeCatalog.first_offsets`; None for flows that read no stream of the lake."""
+    bad_records: BadRecords = BadRecords.FAIL
     rows: int = 0
+    _evaluated: tuple[SparkSession, DataFrame] | None = None
     _error: TautochroneError | None = None
     _stopped: bool = False
     _endless: bool = False
@@ -113,6 +118,7 @@ class FlowQuery:
             StateLostError: the flow keeps state, and what is left of it does not fit the table.
             IngestError: the source cannot be read.
         """
+        self.committer.settle()
         self._ask_the_table()
         self._reconcile()
         self._error, self._stopped, self._query = None, False, None
@@ -122,6 +128,7 @@ class FlowQuery:
         try:
             rows = self.flow.evaluate(session)
             self._begin(rows)
+            self._evaluated = session, rows
             self._query = (
                 rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
                 .option("checkpointLocation", self.folder.path)
@@ -289,14 +296,47 @@ class FlowQuery:
                 # The state of this batch must be there for the next one.
                 rows.write.format("noop").mode("append").save()
             return
-        table = self.committer.table
-        staged = table.stage(table.fork(), align(rows, self.schema, self.flow.name))
+        taken = self._stage(rows, batch_id)
         position = self.effects.perform(
             Step.INGEST_SOURCE_FILES,
             self._target,
             lambda: self.folder.position(batch_id, known, stateful=self.stateful),
         )
-        self.committer.submit(self.flow.name, staged, position)
+        self.committer.submit(self.flow.name, taken.good, position, taken.bad)
         self.position = position
-        self.rows += staged.rows
-        self.emit("batch", flow=self.flow.name, dataset=self._target, batch=batch_id, rows=staged.rows)
+        self.rows += taken.good.rows
+        self.emit("batch", flow=self.flow.name, dataset=self._target, batch=batch_id, rows=taken.good.rows)
+        if taken.found:
+            self._tell_quarantined(taken, batch_id)
+
+    def _stage(self, rows: DataFrame, batch_id: int) -> Rescued:
+        try:
+            return Rescued(self._stage_rows(self._align(rows)), None, ())
+        except TautochroneError:
+            raise
+        except Exception as error:
+            assert self._evaluated is not None
+            rescue = Rescue(self.flow.name, self.bad_records, self.committer.beside, self._align)
+            ranges = lambda: ranges_of(self.folder, self.position, batch_id)  # noqa: E731
+            return rescue.rescue(error, *self._evaluated, self._stage_rows, batch_id, ranges)
+
+    def _stage_rows(self, rows: DataFrame) -> Staged:
+        table = self.committer.table
+        return table.stage(table.fork(), rows)
+
+    def _align(self, rows: DataFrame) -> DataFrame:
+        return align(rows, self.schema, self.flow.name)
+
+    def _tell_quarantined(self, taken: Rescued, batch_id: int) -> None:
+        assert self.committer.beside is not None
+        first = taken.found[0]
+        self.emit(
+            "quarantined",
+            flow=self.flow.name,
+            dataset=self._target,
+            batch=batch_id,
+            records=len(taken.found),
+            beside=str(self.committer.beside.name),
+            reason=f"[{first.error.error_class}] {first.error.message}",
+            first={"topic": first.topic, "partition": first.partition, "offset": first.offset},
+        )

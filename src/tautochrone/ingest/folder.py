@@ -125,6 +125,11 @@ class CheckpointFolder:
         found = {number: self._files.read(self._first_offset(number)) for number in numbers}
         return {number: text for number, text in found.items() if text is not None}
 
+    def initial_offsets(self) -> str | None:
+        """Where Kafka's source began, as JSON, when it is the query's first source."""
+        text = self._files.read(f"{self.path}/sources/0/0")
+        return None if text is None else text.strip().splitlines()[-1]
+
     def begin_at(self, offsets: Mapping[int, str]) -> None:
         """Put first offsets where Iceberg's sources look for them."""
         for number, offset in offsets.items():

@@ -37,6 +37,7 @@ def explain(error: Exception, flow: str) -> TautochroneError:
     condition, sentence, state = "", _sentence(text), None
     if isinstance(error, PySparkException):
         condition, state = error.getCondition() or "", error.getSqlState()
+    sentence = sentence.removeprefix(f"[{condition}] ")
     if not condition or condition.startswith(_WRAPPERS):
         condition, sentence, state = _innermost(text, sentence)
     file = _FILE.search(text)
@@ -53,6 +54,11 @@ def _innermost(text: str, sentence: str) -> tuple[str, str, str | None]:
     if not found:
         return "FLOW_FAILED", sentence, None
     condition, words, state = found[-1].groups()
+    if state is None:
+        # A sentence of several lines: it ends where the stack begins.
+        rest = re.split(r"^\s+at ", text[found[-1].end() :], maxsplit=1, flags=re.MULTILINE)[0]
+        later = re.search(r"SQLSTATE: (\w{5})", rest)
+        state = later and later[1]
     below = sentence if f"[{condition}]" not in sentence and sentence in text[found[-1].end() :] else ""
     return condition, f"{words.strip()} {below}".strip()[:600], state
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.project.kinds import Choice, Duration, Kind, Scalar, Size, Switch, Text, Whole
 from tautochrone.project.spec import PipelineSpec
@@ -230,6 +231,12 @@ SETTINGS = (
         key="flows.*.max_bytes_per_trigger",
         kind=Size(),
         meaning="about so many bytes of each file source of this flow in one batch; one file at least",
+    ),
+    Setting(
+        key="flows.*.bad_records",
+        kind=Choice(BadRecords),
+        meaning="what becomes of Kafka records on which this flow's query fails: `fail` (as without it), or "
+        "`quarantine` into a table beside ([Kafka](kafka.md#bad-records))",
     ),
 )
 

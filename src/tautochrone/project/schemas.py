@@ -161,4 +161,4 @@ def _merge(dataset: Dataset, flows: list[tuple[Flow, StructType]]) -> StructType
                     sqlstate="42KD9",
                     location=str(flow.location),
                 )
-    return StructType(fields if len(flows) > 1 else flows[0][1].fields)
+    return StructType(flows[0][1].fields if len(flows) == 1 else fields)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tautochrone.errors import SettingsError
+from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.project.declared import LIMITS
 from tautochrone.project.layers import DEFAULT, Given, Value, collect, in_order
@@ -18,10 +19,11 @@ from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.upkeep import Upkeep
 from tautochrone.spark.settings import CatalogSettings, SparkSettings
 
-__all__ = ["FlowLimits", "Settings", "effective", "load_settings"]
+__all__ = ["FlowBadRecords", "FlowLimits", "Settings", "effective", "load_settings"]
 
 _OPTIONS = ("lake", "options")
 _CONF = ("spark", "conf")
+_BAD_RECORDS = "bad_records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,14 @@ class FlowLimits:
     """What bounds one flow's batches: Spark's source options, and where they were set."""
 
     options: Mapping[str, int]
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowBadRecords:
+    """What becomes of one flow's bad records, and where that was set."""
+
+    policy: BadRecords
     origin: str
 
 
@@ -49,6 +59,7 @@ class Settings:
     upkeep: Upkeep
     confs: Mapping[str, str] = field(repr=False)
     limits: Mapping[str, FlowLimits]
+    bad_records: Mapping[str, FlowBadRecords]
 
 
 def effective(
@@ -131,6 +142,11 @@ def load_settings(
         ),
         confs=confs,
         limits=_limits(values),
+        bad_records={
+            path[1]: FlowBadRecords(value.value, value.origin)
+            for path, value in values.items()
+            if path[0] == "flows" and path[2] == _BAD_RECORDS
+        },
     )
 
 
@@ -152,7 +168,7 @@ def _named(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> Value
 def _limits(values: Mapping[tuple[str, ...], Value]) -> dict[str, FlowLimits]:
     found: dict[str, dict[str, Value]] = {}
     for path, value in values.items():
-        if path[0] == "flows":
+        if path[0] == "flows" and path[2] in LIMITS:
             found.setdefault(path[1], {})[path[2]] = value
     limits: dict[str, FlowLimits] = {}
     for flow, given in found.items():

@@ -41,9 +41,12 @@ class Journal:
     effects: Effects
     fence: Fence = field(default_factory=lambda: Fence(0))
 
-    def report(self, table: TableName, version: Version) -> None:
+    def report(self, versions: Mapping[TableName, Version]) -> None:
+        """One unit: a cut takes all of it or nothing."""
         self.effects.perform(
-            Step.META_REPORT, str(table), lambda: self.store.report(self.name, self.fence, {table: version})
+            Step.META_REPORT,
+            str(next(iter(versions))),
+            lambda: self.store.report(self.name, self.fence, versions),
         )
 
     def open(self, roots: Mapping[TableName, Version], cut_at_ms: int, at_least: int = 0) -> Checkpoint:
@@ -150,6 +153,11 @@ class Job:
     def derived_flows(self, table: TableName) -> list[ResolvedFlow]:
         """Flows that read a stream of lake tables: brought to each cut."""
         return [flow for flow in self.flows(table) if not self.is_view(table) and flow.inputs.stream]
+
+    def beside(self, table: TableName) -> TableName | None:
+        """The table that takes the bad records of a table's flows, if one does."""
+        found = (name for name, dataset in self.definitions.datasets.items() if dataset.beside == table)
+        return next(found, None)
 
     @property
     def root_tables(self) -> list[TableName]:

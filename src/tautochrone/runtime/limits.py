@@ -15,7 +15,7 @@ from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import FlowLimits
 from tautochrone.spark.limits import KNOWN_LIMITS, limited
 
-__all__ = ["LimitedFlow", "check_limits"]
+__all__ = ["LimitedFlow", "check_limits", "from_outside", "known_flow"]
 
 _SETTING = {option: name for name, option in LIMITS.items()}
 _HINT = "; ".join(
@@ -47,16 +47,8 @@ def check_limits(limits: Mapping[str, FlowLimits], graph: Graph) -> None:
             place of the setting.
     """
     for name, wanted in limits.items():
-        if name not in graph.flows:
-            names = [flow for flow in graph.flows if _from_outside(graph, graph.flows[flow])]
-            raise SettingsError(
-                "UNKNOWN_FLOW",
-                f"No flow is called {name}",
-                location=wanted.origin,
-                hint=nearest(name, names, "flows that read from outside"),
-            )
-        resolved = graph.flows[name]
-        if not _from_outside(graph, resolved):
+        resolved = known_flow(graph, name, wanted.origin)
+        if not from_outside(graph, resolved):
             raise SettingsError(
                 "RATE_LIMIT_WITHOUT_SOURCE",
                 f"Flow {name} reads nothing from outside that could be limited",
@@ -76,7 +68,25 @@ def check_limits(limits: Mapping[str, FlowLimits], graph: Graph) -> None:
             )
 
 
-def _from_outside(graph: Graph, resolved: ResolvedFlow) -> bool:
+def known_flow(graph: Graph, name: str, origin: str) -> ResolvedFlow:
+    """The flow that a setting at `origin` names.
+
+    Raises:
+        SettingsError: `UNKNOWN_FLOW`, with the nearest name.
+    """
+    if name not in graph.flows:
+        names = [flow for flow in graph.flows if from_outside(graph, graph.flows[flow])]
+        raise SettingsError(
+            "UNKNOWN_FLOW",
+            f"No flow is called {name}",
+            location=origin,
+            hint=nearest(name, names, "flows that read from outside"),
+        )
+    return graph.flows[name]
+
+
+def from_outside(graph: Graph, resolved: ResolvedFlow) -> bool:
+    """Does the flow bring rows from outside the lake into a streaming table?"""
     dataset = graph.definitions.datasets.get(resolved.flow.target)
     into_table = dataset is not None and dataset.kind is DatasetKind.STREAMING_TABLE
     return into_table and resolved.inputs.external_streams and not resolved.inputs.stream

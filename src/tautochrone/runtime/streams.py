@@ -11,7 +11,8 @@ from tautochrone.ingest.files import Files
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.ingest.folder import CheckpointFolder
 from tautochrone.model.lake import CommitNote
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import TableName
+from tautochrone.model.quarantine import BadRecords
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.limits import LimitedFlow
@@ -36,6 +37,7 @@ class Streams:
         if name not in self._queries:
             note = self._job.tables[table].fork().note
             limits = self._job.settings.limits.get(name)
+            wanted = self._job.settings.bad_records.get(name)
             self._queries[name] = FlowQuery(
                 flow=flow.flow if limits is None else LimitedFlow(flow.flow, limits.options),
                 stateful=flow.stateful,
@@ -46,6 +48,7 @@ class Streams:
                 emit=self._job.emit,
                 position=None if note is None else note.positions.get(name),
                 first_offsets=self._job.lake.first_offsets if flow.inputs.stream else None,
+                bad_records=BadRecords.FAIL if wanted is None else wanted.policy,
             )
         return self._queries[name]
 
@@ -72,16 +75,15 @@ class Streams:
 
     def _committer(self, table: TableName) -> TableCommitter:
         if table not in self._committers:
+            beside = self._job.beside(table)
             self._committers[table] = TableCommitter(
                 table=self._job.tables[table],
                 note=self._job.note(),
-                report=self._report,
+                report=self._job.journal.report,
                 emit=self._job.emit,
+                beside=None if beside is None else self._job.tables[beside],
             )
         return self._committers[table]
-
-    def _report(self, table: TableName, version: Version) -> None:
-        self._job.journal.report(table, version)
 
     def _folder(self, table: TableName, flow: str) -> CheckpointFolder:
         place = "/".join((table.catalog, *table.namespace, table.table, flow))

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from tautochrone.errors import LakeError
 from tautochrone.meta.jobs import DatasetEntry
 from tautochrone.meta.rebuild import LakeVersion
-from tautochrone.model.definitions import DatasetKind
+from tautochrone.ingest.committer import settle_beside
+from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
 from tautochrone.model.names import Fence, TableName
@@ -48,7 +49,10 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         for table in existing.values():
             job.tables[table.name] = table
-        list(pool.map(lambda table: _settle(job, table, full), existing.values()))
+        # A table with bad records beside decides which of them are in: it goes first.
+        beside = [table for table in existing.values() if _dataset(job, table.name).beside]
+        list(pool.map(lambda table: _settle(job, table, full), [t for t in existing.values() if t not in beside]))
+        list(pool.map(lambda table: _settle_beside(job, table), beside))
     for name in job.graph.order:
         if name not in existing:
             job.tables[name] = job.lake.create(_definition(job, name), job.note())
@@ -68,7 +72,7 @@ def clear(job: Job, name: TableName) -> None:
     nothing = job.base.createDataFrame([], job.graph.schemas[name])
     done = table.redefine(table.fork(), _definition(job, name), nothing, job.note(reset=True))
     if name in job.root_tables:
-        job.journal.report(name, done.version)
+        job.journal.report({name: done.version})
     job.emit(
         "full_refresh",
         dataset=str(name),
@@ -138,6 +142,19 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
     table.raise_fence(table.fork(), job.note())
 
 
+def _settle_beside(job: Job, table: LakeTable) -> None:
+    """Bad records are in when their table's commit names them, then the fence."""
+    owner = _dataset(job, table.name).beside
+    if owner in job.tables:
+        for done in settle_beside(job.tables[owner], table, job.journal.fence):
+            job.emit("recommit", dataset=str(table.name), rows=done.rows_inserted, fence=int(job.journal.fence))
+    table.raise_fence(table.fork(), job.note())
+
+
+def _dataset(job: Job, name: TableName) -> Dataset:
+    return job.definitions.datasets[name]
+
+
 def _definition(job: Job, name: TableName) -> TableDefinition:
     dataset = job.definitions.datasets[name]
     return TableDefinition(
@@ -189,4 +206,4 @@ def _report_roots(job: Job) -> None:
         main = table.current_version()
         known = reported.get(name)
         if known is None or table.change_between(known, main).kind is not ChangeKind.NONE:
-            job.journal.report(name, main)
+            job.journal.report({name: main})

@@ -25,9 +25,11 @@ from tautochrone.project.analyse import analyse
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.loading import load_definitions
+from tautochrone.project.quarantine import with_quarantines
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.redaction import redacted_fields
+from tautochrone.runtime.bad_records import check_bad_records
 from tautochrone.runtime.effects import effects_from_environment
 from tautochrone.runtime.job import Job, Journal
 from tautochrone.runtime.limits import check_limits
@@ -104,15 +106,17 @@ class Project:
 
         Raises:
             DefinitionError: what does not fit together.
-            SettingsError: a rate limit that cannot hold.
+            SettingsError: a rate limit that cannot hold, a quarantine that cannot be.
         """
         catalog = self.settings.catalog.name
         # Files are imported in a session that cannot write: the real catalog would create its file.
         importing = scratch_session(self.base, catalog)
         use_database(importing, catalog, self.spec.database or "default", create=True)
         definitions = load_definitions(self.spec, importing, catalog)
+        definitions = with_quarantines(definitions, self.settings.bad_records)
         graph = analyse(definitions, self.base, catalog, self._outsider)
         check_limits(self.settings.limits, graph)
+        check_bad_records(self.settings.bad_records, graph)
         return definitions, graph
 
     def store(self) -> MetaStore:

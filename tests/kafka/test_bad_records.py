@@ -1,0 +1,148 @@
+"""Records on which a flow's query fails: named, or set aside in the same checkpoint as the good ones."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.testing.harness import Happened, Pipeline
+from tautochrone.testing.kafka import KafkaBroker, KafkaTopics, Record
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+DEFINITIONS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession, functions as sf
+
+spark = SparkSession.active()
+
+@sf.udf("bigint")
+def checked(amount):
+    if amount == 13:
+        raise ValueError("thirteen brings bad luck")
+    return amount
+
+@dp.table
+def events():
+    source = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", "{bootstrap}")
+        .option("subscribePattern", "{prefix}.*")
+        .option("startingOffsets", "earliest")
+        .option("kafka.metadata.max.age.ms", "1000")
+        .load()
+    )
+    row = sf.from_json(
+        sf.col("value").cast("string"), "id BIGINT, amount STRING", {{"mode": "FAILFAST"}}
+    )
+    parsed = source.select("topic", "partition", "offset", row.alias("row"))
+    number = sf.col("row.amount").cast("bigint")
+    return parsed.where("row.id >= 0").select(
+        "topic", "partition", "offset", "row.id", {amount}.alias("amount")
+    )
+
+@dp.materialized_view
+def together():
+    good = spark.table("events").select("topic", "partition", "offset")
+    return good.union(spark.table("events__quarantine").select("topic", "partition", "offset"))
+"""
+QUARANTINE = '[flows.events]\nbad_records = "quarantine"\n'
+
+
+@dataclass
+class Source:
+    """Two topics of three partitions, and what was written: place → whether it is bad."""
+
+    topics: KafkaTopics
+    prefix: str
+    written: dict[tuple[str, int, int], bool] = field(default_factory=dict)
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        self.names = [f"{self.prefix}-a", f"{self.prefix}-b"]
+        for name in self.names:
+            self.topics.create(name, 3)
+
+    def good(self, count: int) -> None:
+        for _ in range(count):
+            self._send(json.dumps({"id": self.number, "amount": str(self.number % 10)}), bad=False)
+
+    def bad(self, value: str) -> None:
+        self._send(value, bad=True)
+
+    def _send(self, value: str, *, bad: bool) -> None:
+        topic, partition = self.names[self.number % 2], self.number % 3
+        offset = sum(place[:2] == (topic, partition) for place in self.written)
+        key, header = f"k{self.number}".encode(), ("n", b"1")
+        self.topics.send(topic, [Record(value.encode(), key=key, partition=partition, headers=(header,))])
+        self.written[topic, partition, offset] = bad
+        self.number += 1
+
+    def check(self, pipeline: Pipeline) -> None:
+        """Good and bad records are where they belong, each once, at one checkpoint."""
+        good = pipeline.query("SELECT topic, partition, offset FROM events")
+        bad = pipeline.query("SELECT topic, partition, offset FROM events__quarantine")
+        assert good == sorted(place for place, is_bad in self.written.items() if not is_bad)
+        assert bad == sorted(place for place, is_bad in self.written.items() if is_bad)
+
+
+@pytest.fixture
+def source(topics: KafkaTopics) -> Source:
+    return Source(topics, f"q{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession, broker: KafkaBroker, source: Source) -> Iterator[Pipeline]:
+    made = Pipeline(tmp_path, spark, settings=QUARANTINE)
+    define(made, broker, source)
+    yield made
+    made.close()
+
+
+def define(pipeline: Pipeline, broker: KafkaBroker, source: Source, amount: str = "number") -> None:
+    text = DEFINITIONS.format(bootstrap=broker.bootstrap, prefix=source.prefix, amount=amount)
+    pipeline.write("definitions/events.py", text)
+
+
+def good(happened: Happened) -> Happened:
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    return happened
+
+
+def test_quarantine(pipeline: Pipeline, source: Source) -> None:
+    source.good(40)
+    assert good(pipeline.run()).of("quarantined") == []
+    source.good(20)
+    source.bad("{broken")
+    source.good(30)
+    source.bad('{"id": 7, "amount": "many"}')
+    source.good(10)
+    happened = good(pipeline.run())
+    (told,) = happened.of("quarantined")
+    assert told["records"] == 2
+    assert told["beside"] == "lake.default.events__quarantine"
+    assert len(happened.checkpoints) == 1
+    source.check(pipeline)
+    rows = pipeline.query(
+        "SELECT error_class, reason, flow, batch, decode(key, 'utf-8'), decode(value, 'utf-8'), "
+        "headers[0].key, timestamp IS NOT NULL FROM events__quarantine"
+    )
+    assert [row[0] for row in rows] == ["CAST_INVALID_INPUT", "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION"]
+    assert "many" in rows[0][1]
+    assert [row[2:] for row in rows] == [
+        ("events", 1, "k91", '{"id": 7, "amount": "many"}', "n", True),
+        ("events", 1, "k60", "{broken", "n", True),
+    ]
+    # The next batches follow on, and one that holds nothing but bad records.
+    source.bad("[]x")
+    assert good(pipeline.run()).of("quarantined")[0]["records"] == 1
+    source.good(5)
+    good(pipeline.run())
+    source.check(pipeline)
+    pipeline.verify()
