@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo check docs test soak bench clean
+.PHONY: help setup lock demo demo-kafka check docs test soak bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -32,6 +32,9 @@ lock: ## renew requirements.lock from pyproject.toml
 
 demo: setup ## replay real flights through a pipeline, query it while it runs, verify it
 	@$(BIN)/python -m examples.flights.demo
+
+demo-kafka: setup ## the same through a real Kafka that it starts: JSON, Avro, broken records
+	@$(BIN)/python -m examples.flights.demo_kafka
 
 check: setup ## ruff, mypy, import contracts, file sizes, the documentation
 	$(BIN)/ruff check src tests examples bench

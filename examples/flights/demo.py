@@ -23,7 +23,7 @@ from examples.flights.checks import TIE_OUT, tie_out
 from examples.flights.child import Run, verify
 from examples.flights.replay import write_reference
 
-__all__ = ["Demo", "main"]
+__all__ = ["Demo", "arguments_of", "main"]
 
 PROJECT = Path(__file__).resolve().parent
 WORK = PROJECT.parents[1] / ".work" / "demo"
@@ -80,6 +80,10 @@ class Demo:
         # Streams want their folders before the first file.
         write_reference(self.input)
         os.environ["FLIGHTS_INPUT"] = str(self.input)
+
+    def sent(self) -> int:
+        """How many reports the replay sent, once it is over."""
+        return sum(_lines(file) for file in (self.input / "events").glob("*.json"))
 
     def start_replay(self) -> subprocess.Popen[bytes]:
         speed = self.days * SECONDS_PER_DAY / self.seconds
@@ -167,11 +171,12 @@ class Demo:
         if last.wait(180) != 0:
             self.problem(f"the last run failed, see {self.log}")
         self.modes += last.modes
-        sent = sum(_lines(file) for file in (self.input / "events").glob("*.json"))
+        sent = self.sent()
         with tautochrone.connect(self.spec) as reader:
             read = self.ask(reader, None)
             if read != sent:
                 self.problem(f"{sent:,} reports were sent, {read:,} are in the tables")
+            self.ask_more(reader)
             for row in reader.sql(WORST).collect():
                 self.say(
                     f"worst route {row['origin']} to {row['dest']}: "
@@ -185,6 +190,25 @@ class Demo:
         different = [found for found in findings if not found["equal"]]
         if code != 0 or different or len(findings) < VIEWS:
             self.problem(f"verify: exit code {code}, {len(findings)} views, see {self.log}")
+
+    def ask_more(self, reader: Any) -> None:
+        """Questions of one kind of demonstration alone, at the end."""
+
+    def perform(self) -> int:
+        """All of it; the exit code."""
+        self.prepare()
+        replay = self.start_replay()
+        try:
+            self.live(replay)
+            replay.wait()
+            if not self.problems:
+                self.finish()
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            replay.kill()
+            replay.wait()
+        return self.summary()
 
     def summary(self) -> int:
         modes = ", ".join(f"{count} {mode}" for mode, count in self.modes.most_common())
@@ -203,26 +227,18 @@ def _lines(file: Path) -> int:
     return file.read_bytes().count(b"\n")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m examples.flights.demo", description=__doc__)
+def arguments_of(module: str, about: str | None, arguments: list[str] | None) -> argparse.Namespace:
+    """The command line of a demonstration: `days`, `seconds`, `kill`."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--days", type=int, default=31, help="days of 2013 to replay (31)")
     parser.add_argument("--seconds", type=int, default=60, help="how long the replay takes (60)")
     parser.add_argument("--kill", action="store_true", help="kill -9 the run once and go on")
-    given = parser.parse_args(arguments)
-    demo = Demo(WORK, given.days, given.seconds, given.kill)
-    demo.prepare()
-    replay = demo.start_replay()
-    try:
-        demo.live(replay)
-        replay.wait()
-        if not demo.problems:
-            demo.finish()
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        replay.kill()
-        replay.wait()
-    return demo.summary()
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = arguments_of("examples.flights.demo", __doc__, arguments)
+    return Demo(WORK, given.days, given.seconds, given.kill).perform()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -40,13 +40,14 @@ class Table:
     discarded: list[str] = field(default_factory=list)
     aborted: list[Prepared] = field(default_factory=list)
     refuses: list[Exception] = field(default_factory=list)
+    newest: CommitNote | None = None
 
     def fork(self) -> Fork:
         self.entered.set()
         gate, self.gate = self.gate, None
         if gate is not None:
             assert gate.wait(10)
-        return Fork(table=NAME, version=Version(str(self.version)), fence=Fence(3), note=None)
+        return Fork(table=NAME, version=Version(str(self.version)), fence=Fence(3), note=self.newest)
 
     def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
         if self.refuses:
@@ -68,7 +69,7 @@ class Table:
             raise self.fails.pop(0)
         self.version += 1
         return Committed(
-            table=NAME, version=prepared.version, parent=prepared.parent, rows_inserted=prepared.rows
+            table=self.name, version=prepared.version, parent=prepared.parent, rows_inserted=prepared.rows
         )
 
     def note_only(self, fork: Fork, note: CommitNote) -> Committed:
@@ -82,6 +83,9 @@ class Table:
         if self.sticky:
             raise LakeError("LAKE_OPERATION_FAILED", "forbidden")
         self.aborted.append(prepared)
+
+    def current_version(self) -> Version:
+        return Version(str(self.version))
 
     def discard(self, staged: Staged) -> None:
         if self.sticky:
@@ -118,8 +122,8 @@ def committer(table: Table, reported: list[str], told: list[tuple[str, Field]]) 
     def emit(event: str, /, **fields: Field) -> None:
         told.append((event, fields["error"]))
 
-    def report(_name: TableName, version: Version) -> None:
-        reported.append(str(version))
+    def report(versions: Mapping[TableName, Version]) -> None:
+        reported.extend(versions.values())
 
     return TableCommitter(table, NOTE, report, emit)  # type: ignore[arg-type]
 
@@ -240,7 +244,7 @@ def test_whatever_is_no_clear_refusal_keeps_the_files(
 
 
 def test_a_failed_report_keeps_what_is_committed(table: Table) -> None:
-    def report(_name: TableName, _version: Version) -> None:
+    def report(_versions: Mapping[TableName, Version]) -> None:
         raise MetaError("META_STORE_BUSY", "busy")
 
     committer = TableCommitter(table, NOTE, report, lambda *_, **__: None)  # type: ignore[arg-type]
@@ -248,3 +252,81 @@ def test_a_failed_report_keeps_what_is_committed(table: Table) -> None:
         committer.submit("f", staged("a"), position(1))
     assert table.version == 1
     assert (table.discarded, table.aborted) == ([], [])
+
+
+class Beside(Table):
+    """A table beside; what is prepared waits until it is committed or aborted."""
+
+    def __init__(self) -> None:
+        super().__init__(name=TableName("lake", ("default",), "events__quarantine"))
+        self.waiting: list[Prepared] = []
+
+    def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
+        made = replace(super().prepare(fork, staged, note), table=self.name, version=Version("b1"))
+        self.waiting.append(made)
+        return made
+
+    def commit(self, prepared: Prepared, fence: Fence) -> Committed:
+        done = replace(super().commit(prepared, fence), table=self.name)
+        self.waiting.remove(prepared)
+        return done
+
+    def abort(self, prepared: Prepared) -> None:
+        super().abort(prepared)
+        self.waiting.remove(prepared)
+
+    def prepared(self) -> list[Prepared]:
+        return list(self.waiting)
+
+
+@pytest.fixture
+def beside(committer: TableCommitter) -> Beside:
+    committer.beside = Beside()  # type: ignore[assignment]
+    return committer.beside  # type: ignore[return-value]
+
+
+def test_bad_records_are_named_by_the_table(
+    committer: TableCommitter, table: Table, beside: Beside, reported: list[str]
+) -> None:
+    committer.submit("a", staged("good"), position(1), staged("bad"))
+    assert table.notes[-1].companions == {str(beside.name): "b1"}
+    assert beside.waiting == []
+    assert reported == ["1", "b1"]
+
+
+def test_nothing_but_bad_records(committer: TableCommitter, table: Table, beside: Beside) -> None:
+    committer.submit("a", staged("good", rows=0), position(1), staged("bad"))
+    assert table.commits == []
+    assert table.notes[-1].companions == {str(beside.name): "b1"}
+    assert beside.version == 1
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_an_error_left_half_done_is_settled(
+    committer: TableCommitter, table: Table, beside: Beside, told: list[tuple[str, Field]], named: bool
+) -> None:
+    """The next start finds out from the table whether its batch is in."""
+    failing = beside if named else table
+    failing.fails.append(CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", "no answer"))
+    with pytest.raises(CommitOutcomeUnknownError):
+        committer.submit("a", staged("good"), position(1), staged("bad"))
+    (left,) = beside.waiting
+    table.newest = table.notes[-1] if named else NOTE
+    committer.emit = lambda event, /, **_: told.append((event, None))
+    committer.settle()
+    assert beside.waiting == []
+    assert [event for event, _ in told] == ["recommit" if named else "abort"]
+    assert (left in beside.aborted) is not named
+    committer.settle()
+    assert len(told) == 1
+
+
+def test_a_newer_owner_is_left_alone(committer: TableCommitter, table: Table, beside: Beside) -> None:
+    table.fails.append(CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", "no answer"))
+    with pytest.raises(CommitOutcomeUnknownError):
+        committer.submit("a", staged("good"), position(1), staged("bad"))
+    beside.waiting = [replace(beside.waiting[0], note=replace(NOTE, fence=Fence(4)))]
+    with pytest.raises(FencedError):
+        committer.settle()
+    assert len(beside.waiting) == 1
+    assert beside.aborted == []

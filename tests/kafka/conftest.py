@@ -50,7 +50,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 @pytest.fixture(scope="session")
 def topics(broker: KafkaBroker, spark: SparkSession) -> Iterator[KafkaTopics]:
-    client = KafkaTopics(spark, broker.bootstrap)
+    client = KafkaTopics(spark.sparkContext._gateway, broker.bootstrap)
     yield client
     client.close()
 

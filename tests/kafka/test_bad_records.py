@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.errors import DefinitionError, SettingsError
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.kafka import KafkaBroker, KafkaTopics, Record
 
@@ -133,7 +135,10 @@ def test_quarantine(pipeline: Pipeline, source: Source) -> None:
         "SELECT error_class, reason, flow, batch, decode(key, 'utf-8'), decode(value, 'utf-8'), "
         "headers[0].key, timestamp IS NOT NULL FROM events__quarantine"
     )
-    assert [row[0] for row in rows] == ["CAST_INVALID_INPUT", "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION"]
+    assert [row[0] for row in rows] == [
+        "CAST_INVALID_INPUT",
+        "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION",
+    ]
     assert "many" in rows[0][1]
     assert [row[2:] for row in rows] == [
         ("events", 1, "k91", '{"id": 7, "amount": "many"}', "n", True),
@@ -146,3 +151,81 @@ def test_quarantine(pipeline: Pipeline, source: Source) -> None:
     good(pipeline.run())
     source.check(pipeline)
     pipeline.verify()
+
+
+def test_a_first_batch_a_user_function_and_a_late_topic(
+    pipeline: Pipeline, source: Source, topics: KafkaTopics, broker: KafkaBroker
+) -> None:
+    define(pipeline, broker, source, amount="checked(number)")
+    # Nothing is known of the flow yet, and nothing in the batch is good.
+    source.bad('{"id": 1, "amount": "13"}')
+    assert good(pipeline.run()).of("quarantined")[0]["records"] == 1
+    source.check(pipeline)
+    # A topic that the pattern meets in the batch that fails; and the folder is lost.
+    source.names.append(f"{source.prefix}-late")
+    topics.create(source.names[-1], 3)
+    shutil.rmtree(Path(pipeline.settings.storage) / "_checkpoints")
+    source.good(7)
+    late = Record(b'{"id": 5, "amount": "x"}', partition=2)
+    topics.send(source.names[-1], [late, late])
+    source.written |= {(source.names[-1], 2, 0): True, (source.names[-1], 2, 1): True}
+    assert good(pipeline.run()).of("quarantined")[0]["records"] == 2
+    source.check(pipeline)
+    reasons = pipeline.query("SELECT reason FROM events__quarantine")
+    assert "thirteen brings bad luck" in str(reasons)
+    # Taken in anew, both tables: nothing twice.
+    assert good(pipeline.run(full=["events"])).of("quarantined")
+    source.check(pipeline)
+    pipeline.verify()
+
+
+def test_without_quarantine_the_record_is_named(pipeline: Pipeline, source: Source) -> None:
+    pipeline.write("tautochrone.toml", "")
+    pipeline.reload()
+    text = (pipeline.folder / "definitions/events.py").read_text()
+    pipeline.write("definitions/events.py", text[: text.index("@dp.materialized_view")])
+    source.good(20)
+    source.bad("{broken")
+    source.good(20)
+    happened = pipeline.run()
+    assert happened.state == "FAILED"
+    (place,) = [place for place, bad in source.written.items() if bad]
+    error = happened.failure("events")
+    assert error.startswith("[MALFORMED_RECORD_IN_PARSING"), error
+    assert "topic {}, partition {}, offset {}".format(*place) in error
+    assert 'bad_records = "quarantine"' in happened.of("flow_failed")[0]["hint"]
+    # The setting takes over where it stopped, and it may go again: what is set aside stays.
+    pipeline.write("tautochrone.toml", QUARANTINE)
+    pipeline.write("definitions/events.py", text)
+    pipeline.reload()
+    good(pipeline.run())
+    source.check(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ('source.dropDuplicates(["key"]).select("topic")', "Deduplicate"),
+        ('source.union(source).select("topic")', "Union"),
+        ('source.select("topic", sf.rand().alias("r"))', "rand()"),
+        ('spark.readStream.format("rate").load().select("value")', "Kafka"),
+    ],
+)
+def test_what_cannot_quarantine_is_refused(
+    pipeline: Pipeline, broker: KafkaBroker, source: Source, query: str, why: str
+) -> None:
+    text = DEFINITIONS.format(bootstrap=broker.bootstrap, prefix=source.prefix, amount="number")
+    begin = text.index("    row =")
+    pipeline.write("definitions/events.py", text[:begin] + f"    return {query}\n")
+    with pytest.raises(SettingsError, match="QUARANTINE_NOT_SUPPORTED") as caught:
+        pipeline.run()
+    assert why in caught.value.message
+    assert caught.value.location == "tautochrone.toml:2"
+
+
+def test_a_name_that_is_taken(pipeline: Pipeline) -> None:
+    pipeline.write(
+        "definitions/more.sql", "CREATE MATERIALIZED VIEW events__quarantine AS SELECT 1 AS n FROM range(1);"
+    )
+    with pytest.raises(DefinitionError, match="QUARANTINE_NAME_TAKEN"):
+        pipeline.run()

@@ -109,9 +109,7 @@ def test_several_topics(reading: Reading, topics: KafkaTopics, prefix: str) -> N
     assert values(pipeline) == sorted(wanted)
 
 
-def test_a_topic_that_comes_later_under_a_pattern(
-    reading: Reading, topics: KafkaTopics, prefix: str
-) -> None:
+def test_a_topic_that_comes_later_under_a_pattern(reading: Reading, topics: KafkaTopics, prefix: str) -> None:
     topics.create(f"{prefix}-a", 2)
     topics.create(f"other-{prefix}")
     pipeline = reading(f'.option("subscribePattern", "{prefix}-.*")')
@@ -142,8 +140,7 @@ def test_chosen_partitions(reading: Reading, topics: KafkaTopics, prefix: str) -
 def test_keys_headers_and_times(reading: Reading, topics: KafkaTopics, prefix: str) -> None:
     topics.create(prefix)
     query = (
-        '.select(sf.col("key").cast("string").alias("k"), "timestamp", "timestampType",'
-        ' "headers", "value")'
+        '.select(sf.col("key").cast("string").alias("k"), "timestamp", "timestampType", "headers", "value")'
     )
     pipeline = reading(f'.option("subscribe", "{prefix}").option("includeHeaders", "true")', query)
     first = 1_357_000_000_123
@@ -190,9 +187,7 @@ def test_avro(reading: Reading, topics: KafkaTopics, prefix: str, spark: SparkSe
         good(pipeline.run())
         forget(pipeline)
     found = pipeline.query("SELECT sensor, unix_millis(at), celsius FROM events")
-    assert found == sorted(
-        (f"s{n}", 1_357_000_000_000 + n, None if n % 3 == 0 else n / 4) for n in range(20)
-    )
+    assert found == sorted((f"s{n}", 1_357_000_000_000 + n, None if n % 3 == 0 else n / 4) for n in range(20))
 
 
 def test_json_of_several_shapes(reading: Reading, topics: KafkaTopics, prefix: str) -> None:

@@ -103,6 +103,10 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
     "catalog": lambda _e, f: f"readable at one instant as Iceberg REST catalog {f['uri']} (warehouse strong)",
     "takeover": lambda _e, f: f"job {f['job']} taken over with fence {f['fence']}",
     "batch": lambda _e, f: f"  {short(f['dataset']):<32} ingested +{f['rows']:,} rows (batch {f['batch']})",
+    "quarantined": lambda _e, f: (
+        f"  {short(f['dataset']):<32} {f['records']:,} bad records set aside in {short(f['beside'])}, "
+        f"the first at {f['first']}: {f['reason']}"
+    ),
     "refresh": _refresh,
     "refresh_failed": lambda _e, f: f"  {f['dataset']} FAILED at checkpoint {f['checkpoint']}: {f['error']}",
     "flow_failed": _flow_failed,

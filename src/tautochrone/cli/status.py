@@ -16,6 +16,7 @@ from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.names import TableName
 from tautochrone.service.connect import existing_store
 from tautochrone.service.locate import locate
+from tautochrone.service.quarantined import quarantined
 
 __all__ = ["checkpoints", "status"]
 
@@ -35,8 +36,10 @@ def _when(at_ms: int | None) -> str | None:
 
 def status(arguments: argparse.Namespace) -> int:
     """Every dataset, or the history of one."""
-    with _store(arguments) as store:
+    _, settings = locate(options_of(arguments))
+    with existing_store(settings) as store:
         found = store.status()
+        beside = quarantined(found, settings.catalog)
         if arguments.name:
             found = tuple(s for s in found if _means(s.dataset, arguments.name))
             if not found:
@@ -53,11 +56,14 @@ def status(arguments: argparse.Namespace) -> int:
             "mode": None if s.mode is None else str(s.mode),
             "reason": s.reason,
             "lag_ms": s.lag_ms,
+            "quarantined": beside.get(s.dataset),
             "error": s.error,
         }
         for s in found
     ]
-    _show(lines, ("dataset", "kind", "checkpoint", "mode", "lag_ms", "error"), as_json=arguments.json)
+    quarantines = ("quarantined",) if beside else ()
+    columns = ("dataset", "kind", "checkpoint", "mode", "lag_ms", *quarantines, "error")
+    _show(lines, columns, as_json=arguments.json)
     return 0
 
 

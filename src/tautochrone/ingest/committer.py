@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tautochrone.errors import ConflictError, TautochroneError
+from tautochrone.errors import ConflictError, FencedError, TautochroneError
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitNote, Committed, FlowPosition, LakeTable, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
@@ -26,20 +26,31 @@ from tautochrone.model.names import Fence, TableName, Version
 __all__ = ["TableCommitter", "settle_beside"]
 
 
-def settle_beside(table: LakeTable, beside: LakeTable, fence: Fence) -> list[Committed]:
-    """Commit what is prepared beside if the table names it, drop it if not; the commits that were made.
+def settle_beside(table: LakeTable, beside: LakeTable, fence: Fence, emit: Emit) -> None:
+    """Commit what is prepared beside if the table names it, drop it if not.
 
     The table must be settled itself, and out of an older owner's reach.
+
+    Raises:
+        FencedError: a newer owner prepared something.
     """
     note = table.fork().note
     named = None if note is None else note.companions.get(str(beside.name))
-    done = []
     for prepared in beside.prepared():
+        if prepared.note.fence > fence:
+            # Not named yet, perhaps: its owner may be about to commit the table.
+            raise FencedError(
+                "JOB_FENCED",
+                f"{beside.name} is written by fence {prepared.note.fence}; this writer holds {fence}",
+                hint="another process took the job over; this one stops",
+            )
         if prepared.version == named:
-            done.append(beside.commit(prepared, fence))
+            beside.commit(prepared, fence)
+            emit("recommit", dataset=str(beside.name), rows=prepared.rows, fence=int(prepared.note.fence))
         else:
             beside.abort(prepared)
-    return done
+            reason = f"{table.name} has not the batch that it belongs to; its source is read again"
+            emit("abort", dataset=str(beside.name), rows=prepared.rows, reason=reason)
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +136,7 @@ class TableCommitter:
     def _settle(self) -> None:
         if not self._unsettled or self.beside is None:
             return
-        settle_beside(self.table, self.beside, self.note.fence)
+        settle_beside(self.table, self.beside, self.note.fence, self.emit)
         self.report({each.name: each.current_version() for each in (self.table, self.beside)})
         self._unsettled = False
 

@@ -338,5 +338,5 @@ class FlowQuery:
             records=len(taken.found),
             beside=str(self.committer.beside.name),
             reason=f"[{first.error.error_class}] {first.error.message}",
-            first={"topic": first.topic, "partition": first.partition, "offset": first.offset},
+            first=first.place,
         )

@@ -135,10 +135,9 @@ class Rescue:
         except SearchTooLongError:
             first = []
         for bad in first:
-            place = f"topic {bad.topic}, partition {bad.partition}, offset {bad.offset}"
             return IngestError(
                 bad.error.error_class,
-                f"{bad.error.message.rstrip('.')} (record: {place})",
+                f"{bad.error.message.rstrip('.')} (record: {bad.place})",
                 sqlstate=bad.error.sqlstate,
                 hint=f'to set such records aside and go on: bad_records = "quarantine" below '
                 f"[flows.{self.flow}] in tautochrone.toml",

@@ -38,6 +38,11 @@ class BadRecord:
     offset: int
     error: TautochroneError
 
+    @property
+    def place(self) -> str:
+        """For people."""
+        return f"topic {self.topic}, partition {self.partition}, offset {self.offset}"
+
 
 Spans: TypeAlias = Sequence[Span]
 Probe = Callable[[Spans], TautochroneError | None]
@@ -93,24 +98,27 @@ class Search:
         Raises:
             SearchTooLongError: `most` evaluations did not suffice.
         """
-        waiting = [list(spans)]
+        # Parts on which it fails, each with the error if it was asked for that part itself.
+        waiting: list[tuple[list[Span], TautochroneError | None]] = [(list(spans), None)]
         while waiting and not (self.first and self._found):
-            part = waiting.pop()
+            part, error = waiting.pop()
             if sum(span.width for span in part) <= 1:
-                self._alone(part)
+                self._alone(part, error)
                 continue
             left, right = halves(part)
-            if self._fails(left) is None:
+            of_left = self._fails(left)
+            if of_left is None:
                 # Then it is the other half: that need not be asked.
-                waiting.append(right)
+                waiting.append((right, None))
                 continue
-            if self.first or self._fails(right) is not None:
-                waiting.append(right)
-            waiting.append(left)
+            if not self.first:
+                of_right = self._fails(right)
+                waiting += [(right, of_right)] if of_right is not None else []
+            waiting.append((left, of_left))
         return self._found
 
-    def _alone(self, part: Spans) -> None:
-        error = self._fails(part)
+    def _alone(self, part: Spans, error: TautochroneError | None) -> None:
+        error = error or self._fails(part)
         if error is not None:
             self._found.append(BadRecord(part[0].topic, part[0].partition, part[0].low, error))
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from tautochrone.errors import LakeError
+from tautochrone.ingest.committer import settle_beside
 from tautochrone.meta.jobs import DatasetEntry
 from tautochrone.meta.rebuild import LakeVersion
-from tautochrone.ingest.committer import settle_beside
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
@@ -51,7 +51,11 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
             job.tables[table.name] = table
         # A table with bad records beside decides which of them are in: it goes first.
         beside = [table for table in existing.values() if _dataset(job, table.name).beside]
-        list(pool.map(lambda table: _settle(job, table, full), [t for t in existing.values() if t not in beside]))
+        list(
+            pool.map(
+                lambda table: _settle(job, table, full), [t for t in existing.values() if t not in beside]
+            )
+        )
         list(pool.map(lambda table: _settle_beside(job, table), beside))
     for name in job.graph.order:
         if name not in existing:
@@ -146,8 +150,7 @@ def _settle_beside(job: Job, table: LakeTable) -> None:
     """Bad records are in when their table's commit names them, then the fence."""
     owner = _dataset(job, table.name).beside
     if owner in job.tables:
-        for done in settle_beside(job.tables[owner], table, job.journal.fence):
-            job.emit("recommit", dataset=str(table.name), rows=done.rows_inserted, fence=int(job.journal.fence))
+        settle_beside(job.tables[owner], table, job.journal.fence, job.emit)
     table.raise_fence(table.fork(), job.note())
 
 

@@ -36,8 +36,8 @@ CORE = (
     Artifact("org.xerial", "sqlite-jdbc", "3.51.1.0"),
 )
 
-# What flows over topics need. The token provider of 4.1.3 is missing from the public repositories; 4.0.0 is compatible, so the
-# connector's dependencies are listed one by one instead of letting Ivy follow them.
+# What flows over topics need. The token provider of 4.1.3 is missing from the public repositories; 4.0.0 is
+# compatible, so the connector's dependencies are listed one by one instead of letting Ivy follow them.
 KAFKA = (
     Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.1.3"),
     Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),

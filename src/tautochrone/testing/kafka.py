@@ -12,23 +12,26 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pyspark.sql import SparkSession
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.spark.jars import Artifact, resolve
 from tautochrone.spark.java import find_java
 
-__all__ = ["KAFKA_SERVER", "KafkaBroker", "KafkaTopics", "Record"]
+__all__ = ["KAFKA_SERVER", "KafkaBroker", "KafkaTopics", "LineProducer", "Record", "java_gateway"]
 
 KAFKA_SERVER = (Artifact("org.apache.kafka", "kafka_2.13", "3.9.1", alone=False),)
 
 _START_TIMEOUT_S = 90.0
+# A small heap and the quick compiler: these share two cores with Spark.
+_JVM = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -56,7 +59,7 @@ class KafkaBroker:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._java = find_java()
-        self._classpath = os.pathsep.join(str(jar) for jar in resolve(KAFKA_SERVER, self._java))
+        self._classpath = _classpath(self._java)
         self._log = folder / "broker.log"
         port, controller = _free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
@@ -101,9 +104,7 @@ class KafkaBroker:
         self.stop()
 
     def _command(self, main: str, *arguments: str) -> list[str]:
-        # A small heap and the quick compiler: the broker shares two cores with Spark.
-        options = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        return [self._java, *options, "-cp", self._classpath, main, *arguments]
+        return [self._java, *_JVM, "-cp", self._classpath, main, *arguments]
 
     def _wait_for(self, port: int) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -131,15 +132,19 @@ class Record:
 
 
 class KafkaTopics:
-    """Makes topics and writes records, by the Java client inside `spark`'s JVM.
+    """Makes topics and writes records, by the Java client inside a JVM.
 
     Safe to use from one thread at a time beside others that run queries.
+
+    Args:
+        gateway: Py4J's, of a Spark (`spark.sparkContext._gateway`) or of `java_gateway`.
+        bootstrap: the broker.
     """
 
-    def __init__(self, spark: SparkSession, bootstrap: str) -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001
+    def __init__(self, gateway: Any, bootstrap: str) -> None:
+        jvm: Any = gateway.jvm
         self._jvm = jvm
-        self._gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+        self._gateway = gateway
         self._kafka = jvm.org.apache.kafka
         settings = jvm.java.util.Properties()
         settings.setProperty("bootstrap.servers", bootstrap)
@@ -205,6 +210,70 @@ class KafkaTopics:
         for key, value in values.items():
             result.put(key, value)
         return result
+
+
+@contextmanager
+def java_gateway() -> Iterator[Any]:
+    """A JVM of its own with Kafka's client, for who has no Spark."""
+    import pyspark
+
+    java = find_java()
+    # Ending the process that holds this end of it ends the JVM.
+    port = launch_gateway(
+        jarpath=str(next((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar"))),
+        classpath=_classpath(java),
+        javaopts=_JVM,
+        java_path=java,
+        die_on_exit=True,
+    )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+    try:
+        yield gateway
+    finally:
+        gateway.shutdown()
+
+
+class LineProducer:
+    """Writes keyed lines of text into a topic by Kafka's own console producer: a process, no call a record.
+
+    A context manager: when it ends without an error the broker has all of them.
+    """
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        java = find_java()
+        command = [java, *_JVM, "-cp", _classpath(java), "kafka.tools.ConsoleProducer"]
+        command += ["--bootstrap-server", bootstrap, "--topic", topic, "--property", "parse.key=true"]
+        command += ["--request-required-acks", "all"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def send(self, lines: Iterable[tuple[str, str]]) -> None:
+        """Pairs of key and value, neither with a tab or an end of line."""
+        assert self._process.stdin is not None
+        self._process.stdin.writelines(f"{key}\t{value}\n" for key, value in lines)
+        self._process.stdin.flush()
+
+    def __enter__(self) -> LineProducer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None
+        if error is not None:
+            self._process.kill()
+        else:
+            self._process.stdin.close()
+        if self._process.wait() != 0 and error is None:
+            raise EnvironmentProblemError("KAFKA_NOT_WRITTEN", "The console producer could not write")
+
+
+def _classpath(java: str) -> str:
+    return os.pathsep.join(str(jar) for jar in resolve(KAFKA_SERVER, java))
 
 
 def _free_ports(count: int) -> list[int]:

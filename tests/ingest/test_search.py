@@ -1,0 +1,72 @@
+"""Halving finds exactly the records on which the query fails, and asks little."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tautochrone.errors import IngestError, TautochroneError
+from tautochrone.ingest.search import Search, SearchTooLongError, Span, halves
+
+SPANS = [Span("a", 0, 5, 105), Span("a", 1, 0, 1), Span("b", 0, 7, 40)]
+PLACES = [(s.topic, s.partition, offset) for s in SPANS for offset in range(s.low, s.high)]
+
+
+def failing(bad: set[tuple[str, int, int]]):  # type: ignore[no-untyped-def]
+    """A query that fails on some records, with an error that tells on which."""
+
+    def probe(spans: Sequence[Span]) -> TautochroneError | None:
+        hit = [p for s in spans for p in sorted(bad) if p[:2] == (s.topic, s.partition) and _in(s, p)]
+        return IngestError("BAD", str(hit[0])) if hit else None
+
+    return probe
+
+
+def _in(span: Span, place: tuple[str, int, int]) -> bool:
+    return span.low <= place[2] < span.high
+
+
+@given(st.sets(st.sampled_from(PLACES), min_size=1))
+def test_all_are_found_each_with_its_own_error(bad: set[tuple[str, int, int]]) -> None:
+    search = Search(failing(bad), most=10_000)
+    found = search.run(SPANS)
+    assert {(b.topic, b.partition, b.offset) for b in found} == bad
+    assert len(found) == len(bad)
+    assert all(b.error.message == str((b.topic, b.partition, b.offset)) for b in found)
+    assert search.probes <= len(bad) * 2 * (math.ceil(math.log2(len(PLACES))) + 1)
+
+
+@given(st.sampled_from(PLACES))
+def test_one_is_found_by_a_probe_a_halving(bad: tuple[str, int, int]) -> None:
+    search = Search(failing({bad}), most=64, first=True)
+    (found,) = search.run(SPANS)
+    assert (found.topic, found.partition, found.offset) == bad
+    assert search.probes <= math.ceil(math.log2(len(PLACES))) + 2
+
+
+@given(st.sets(st.sampled_from(PLACES), min_size=1))
+def test_the_first_of_many(bad: set[tuple[str, int, int]]) -> None:
+    (found,) = Search(failing(bad), most=64, first=True).run(SPANS)
+    assert (found.topic, found.partition, found.offset) == min(bad)
+
+
+def test_what_fails_once_is_not_bad() -> None:
+    """The whole failed by something that passed: no single record is to blame."""
+    assert Search(lambda _spans: None, most=64).run(SPANS) == []
+
+
+def test_it_gives_up() -> None:
+    with pytest.raises(SearchTooLongError) as caught:
+        Search(failing(set(PLACES)), most=50).run(SPANS)
+    assert 0 < len(caught.value.found) < 50
+
+
+def test_halves_cover_the_whole() -> None:
+    left, right = halves(SPANS)
+    assert sum(s.width for s in left) == len(PLACES) // 2
+    both = [(s.topic, s.partition, o) for s in [*left, *right] for o in range(s.low, s.high)]
+    assert both == PLACES
