@@ -112,6 +112,7 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
 ELSEWHERE: dict[Step, str] = {
     Step.LAKE_ABORT: "needs a prepared batch whose table moved: test_aborts",
     Step.LAKE_DISCARD: "needs a batch that is refused: test_aborts",
+    Step.LAKE_ADOPT: "only `taut adopt` takes it: tests/adopt",
     Step.LAKE_ROLL_BACK: "an operator's act through the port: test_folders, test_zombies",
 }
 

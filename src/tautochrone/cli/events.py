@@ -102,6 +102,11 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
     "graph": _graph,
     "catalog": lambda _e, f: f"readable at one instant as Iceberg REST catalog {f['uri']} (warehouse strong)",
     "takeover": lambda _e, f: f"job {f['job']} taken over with fence {f['fence']}",
+    "adopted": lambda _e, f: (
+        f"  {short(f['dataset']):<32} "
+        f"{'left to be rebuilt' if f['action'] == 'rebuild' else 'taken over'} at version {f['version']}"
+    ),
+    "nothing_to_adopt": lambda _e, f: f"nothing to take over for job {f['job']}: {f['reason']}",
     "batch": lambda _e, f: f"  {short(f['dataset']):<32} ingested +{f['rows']:,} rows (batch {f['batch']})",
     "quarantined": lambda _e, f: (
         f"  {short(f['dataset']):<32} {f['records']:,} bad records set aside in {short(f['beside'])}, "

@@ -61,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--full-refresh", action="append", default=[], metavar="A,B", help="rebuild these")
     run.add_argument("--full-refresh-all", action="store_true", help="rebuild everything")
 
+    adopt = command("adopt", "take over tables that spark-pipelines built, without a rebuild", reads=True)
+    adopt.add_argument("--dry-run", action="store_true", help="tell what would be done, change nothing")
+    adopt.add_argument(
+        "--rebuild", action="append", default=[], metavar="A,B", help="views that the next run computes anew"
+    )
+
     command("doctor", "check Java, Spark, jars, catalog, storage, Kafka, ports", reads=True)
 
     query = command("query", "any Spark SQL over datasets, at one instant")
@@ -116,6 +122,10 @@ def _handler(name: str) -> Callable[[argparse.Namespace], int]:
         from tautochrone.cli import run
 
         return run.run
+    if name == "adopt":
+        from tautochrone.cli import adopt
+
+        return adopt.adopt
     if name == "doctor":
         from tautochrone.cli import doctor
 

@@ -45,7 +45,7 @@ class CheckpointFolder:
     def __init__(self, files: Files, path: str, archive: str) -> None:
         self._files = files
         self.path = path
-        self._archive = archive
+        self.archive = archive
         self._archived: dict[str, tuple[int, int]] = {}
 
     def state(self) -> FolderState:
@@ -87,9 +87,11 @@ class CheckpointFolder:
             return False
         for partition in partitions:
             folders = [f"{root}/{partition}"]
-            # Stream-stream joins keep several stores per partition, each in a folder of its own.
+            # Stream-stream joins keep several stores per partition, each in a folder of its own;
+            # `_metadata` beside the versions of partition 0 holds their schema.
             inner = self._files.names(folders[0])
-            folders = [f"{folders[0]}/{name}" for name in inner if "." not in name] or folders
+            stores = [name for name in inner if "." not in name and not name.startswith("_")]
+            folders = [f"{folders[0]}/{name}" for name in stores] or folders
             for folder in folders:
                 if not any(
                     name.split(".")[0].split("_")[0] == str(version) for name in self._files.names(folder)
@@ -106,9 +108,9 @@ class CheckpointFolder:
         if not position.stateful:
             self._files.delete(f"{self.path}/state")
         for name in position.source_files:
-            text = self._files.read(f"{self._archive}/{name}")
+            text = self._files.read(f"{self.archive}/{name}")
             if text is None:
-                raise FileNotFoundError(f"{self._archive}/{name}")
+                raise FileNotFoundError(f"{self.archive}/{name}")
             for path, content in json.loads(text).items():
                 self._files.write(f"{self.path}/sources/{path}", content)
         self._files.write(f"{self.path}/metadata", json.dumps({"id": position.query_id}))
@@ -166,7 +168,7 @@ class CheckpointFolder:
             before = ()
         name = f"{batch_id:012d}.json"
         content = {path: self._files.read(f"{self.path}/sources/{path}") or "" for path in sorted(fresh)}
-        self._files.write(f"{self._archive}/{name}", json.dumps(content))
+        self._files.write(f"{self.archive}/{name}", json.dumps(content))
         self._archived = present
         return (*(old for old in before if old != name), name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from tautochrone.model.foreign import ForeignTable
 from tautochrone.model.lake import CommitNote, LakeTable, Rows, TableDefinition
 from tautochrone.model.names import TableName
 
@@ -25,6 +26,9 @@ class LakeCatalog(Protocol):
 
     def load(self, name: TableName) -> LakeTable:
         """Raises TableMissingError when it is not there."""
+
+    def foreign(self, name: TableName) -> ForeignTable:
+        """A table as it is before we own it. Raises TableMissingError when it is not there."""
 
     def first_offsets(
         self, rows: Rows, remembered: Mapping[int, str], reached: Mapping[int, str]

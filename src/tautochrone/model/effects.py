@@ -37,6 +37,7 @@ class Step(StrEnum):
     LAKE_COMPACT = "lake.compact"
     LAKE_SEAL = "lake.seal"
     LAKE_ORPHANS = "lake.orphans"
+    LAKE_ADOPT = "lake.adopt"
     INGEST_SOURCE_FILES = "ingest.source_files"
     INGEST_FOLDER = "ingest.folder"
     META_START = "meta.start"

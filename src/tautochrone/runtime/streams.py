@@ -73,6 +73,20 @@ class Streams:
             session.conf.set(key, value)
         return session
 
+    def spark_folder(self, table: TableName, flow: ResolvedFlow) -> tuple[CheckpointFolder, bool]:
+        """The folder in which Spark's own pipelines ran the flow, and whether it is the one that we use.
+
+        They name it by the last part of the flow's name; ours carries its database when that is not the
+        pipeline's. What is archived of either belongs to ours.
+        """
+        ours = self._folder(table, flow.flow.name)
+        name = flow.flow.name.rsplit(".", 1)[-1]
+        if name == flow.flow.name:
+            return ours, True
+        root = self._root("_checkpoints", table, name)
+        number = max((int(n) for n in self._files.names(root) if n.isdigit()), default=0)
+        return CheckpointFolder(self._files, f"{root}/{number}", ours.archive), False
+
     def _committer(self, table: TableName) -> TableCommitter:
         if table not in self._committers:
             beside = self._job.beside(table)
@@ -86,10 +100,14 @@ class Streams:
         return self._committers[table]
 
     def _folder(self, table: TableName, flow: str) -> CheckpointFolder:
-        place = "/".join((table.catalog, *table.namespace, table.table, flow))
-        storage = self._job.settings.storage
-        root = f"{storage}/_checkpoints/{place}"
+        root = self._root("_checkpoints", table, flow)
         number = max((int(n) for n in self._files.names(root) if n.isdigit()), default=-1)
         # A full refresh starts in a folder of its own, as Spark's does.
         number = number + 1 if table in self._full else max(number, 0)
-        return CheckpointFolder(self._files, f"{root}/{number}", f"{storage}/_positions/{place}/{number}")
+        archive = f"{self._root('_positions', table, flow)}/{number}"
+        return CheckpointFolder(self._files, f"{root}/{number}", archive)
+
+    def _root(self, kind: str, table: TableName, flow: str) -> str:
+        return "/".join(
+            (self._job.settings.storage, kind, table.catalog, *table.namespace, table.table, flow)
+        )

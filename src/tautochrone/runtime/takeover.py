@@ -22,7 +22,7 @@ from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job import Job
 
-__all__ = ["clear", "take_over"]
+__all__ = ["become_owner", "clear", "definition_of", "take_over"]
 
 
 def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
@@ -32,20 +32,10 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
         LakeError: a table of that name belongs to somebody else.
         DefinitionError: a streaming table's new columns do not fit those that it has.
     """
-    entries = [
-        DatasetEntry(
-            table, str(job.definitions.datasets[table].kind), job.fingerprint(table), job.inputs(table)
-        )
-        for table in job.graph.order
-    ]
     existing = {table: job.lake.load(table) for table in job.graph.order if job.lake.exists(table)}
     seen = _highest_fence(job, existing)
     _rebuild(job, existing)
-    store, journal = job.store, job.journal
-    job.effects.perform(Step.META_START, job.name, lambda: store.start_run(job.spec.name, job.name, entries))
-    journal.fence = job.effects.perform(
-        Step.META_TAKE_OVER, job.name, lambda: store.take_over(job.name, at_least=seen)
-    )
+    become_owner(job, seen)
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         for table in existing.values():
             job.tables[table.name] = table
@@ -59,10 +49,25 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
         list(pool.map(lambda table: _settle_beside(job, table), beside))
     for name in job.graph.order:
         if name not in existing:
-            job.tables[name] = job.lake.create(_definition(job, name), job.note())
+            job.tables[name] = job.lake.create(definition_of(job, name), job.note())
     _keep_views(job)
     _report_roots(job)
-    job.emit("takeover", job=job.name, fence=int(journal.fence))
+    job.emit("takeover", job=job.name, fence=int(job.journal.fence))
+
+
+def become_owner(job: Job, seen: Fence) -> None:
+    """Register the topology and raise the job's fence above the store's and `seen`, the lake's highest."""
+    entries = [
+        DatasetEntry(
+            table, str(job.definitions.datasets[table].kind), job.fingerprint(table), job.inputs(table)
+        )
+        for table in job.graph.order
+    ]
+    store = job.store
+    job.effects.perform(Step.META_START, job.name, lambda: store.start_run(job.spec.name, job.name, entries))
+    job.journal.fence = job.effects.perform(
+        Step.META_TAKE_OVER, job.name, lambda: store.take_over(job.name, at_least=seen)
+    )
 
 
 def clear(job: Job, name: TableName) -> None:
@@ -74,7 +79,7 @@ def clear(job: Job, name: TableName) -> None:
     # A replaced table, not deleted rows: its history starts anew, so that a stream that reads it from the
     # beginning meets the new rows only.
     nothing = job.base.createDataFrame([], job.graph.schemas[name])
-    done = table.redefine(table.fork(), _definition(job, name), nothing, job.note(reset=True))
+    done = table.redefine(table.fork(), definition_of(job, name), nothing, job.note(reset=True))
     if name in job.root_tables:
         job.journal.report({name: done.version})
     job.emit(
@@ -108,7 +113,7 @@ def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
             raise LakeError(
                 "TABLE_ALREADY_EXISTS",
                 f"{name} exists and was not written by a pipeline of ours",
-                hint="rename the dataset, or move the table away",
+                hint="rename the dataset, move the table away, or take it over as it is with `taut adopt`",
                 location=str(job.definitions.datasets[name].location),
                 sqlstate="42P07",
             )
@@ -158,7 +163,8 @@ def _dataset(job: Job, name: TableName) -> Dataset:
     return job.definitions.datasets[name]
 
 
-def _definition(job: Job, name: TableName) -> TableDefinition:
+def definition_of(job: Job, name: TableName) -> TableDefinition:
+    """What the job's table `name` is created as."""
     dataset = job.definitions.datasets[name]
     return TableDefinition(
         name=name,

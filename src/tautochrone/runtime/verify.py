@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -13,7 +13,7 @@ from tautochrone.meta.store import MetaStore
 from tautochrone.model.clock import spoken
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.instants import InstantServer
-from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.spark.bags import compare
@@ -21,7 +21,7 @@ from tautochrone.spark.clock import frozen
 from tautochrone.spark.frontend import plan_of
 from tautochrone.spark.session import reader_session, use_database
 
-__all__ = ["Verdict", "verify"]
+__all__ = ["Verdict", "chances", "recompute", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +85,9 @@ def verify(
             use_database(sessions[key], view.catalog, definitions.scope.namespace[0], create=False)
             for setting, value in settings:
                 sessions[key].conf.set(setting, value)
-        session = sessions[key]
-        definitions.prepare(session, flow.views)
-        asked = frozen(flow.flow.evaluate(session), versions)
-        expected = align(asked, graph.schemas[view], flow.flow.name)
-        actual = session.table(view.sql)
-        missing, unexpected = compare(expected, actual)
+        missing, unexpected = recompute(sessions[key], definitions, graph, view, versions)
         equal: bool | None = missing == unexpected == 0
-        several = () if equal else _chances(graph, flow, view.catalog)
+        several = () if equal else chances(graph, flow, view.catalog)
         yield Verdict(
             dataset=view,
             checkpoint=at,
@@ -103,11 +98,31 @@ def verify(
         )
 
 
+def recompute(
+    session: SparkSession,
+    definitions: Definitions,
+    graph: Graph,
+    view: TableName,
+    versions: Mapping[TableName, Version],
+) -> tuple[int, int]:
+    """Rows of the view's query that the view lacks, and rows of the view that its query does not give.
+
+    Args:
+        session: shows the view and what it reads at one instant, with the settings of the view's flow.
+        versions: of that instant; clocks among them tell the query's `now()`.
+    """
+    (flow,) = graph.flows_of(view)
+    definitions.prepare(session, flow.views)
+    asked = frozen(flow.flow.evaluate(session), versions)
+    expected = align(asked, graph.schemas[view], flow.flow.name)
+    return compare(expected, session.table(view.sql))
+
+
 def _unknown(view: TableName, at: CheckpointNumber | None, reason: str) -> Verdict:
     return Verdict(dataset=view, checkpoint=at, equal=None, missing=0, unexpected=0, reason=reason)
 
 
-def _chances(graph: Graph, flow: ResolvedFlow, catalog: str) -> Sequence[str]:
+def chances(graph: Graph, flow: ResolvedFlow, catalog: str) -> Sequence[str]:
     """Why the recomputation may rightly differ; asked only when it does."""
     assert graph.scratch is not None
     return plan_of(flow.flow.evaluate(graph.scratch), catalog).chances

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import LakeError
 from tautochrone.lake.iceberg.commits import NO_VERSION, load
+from tautochrone.lake.iceberg.foreign import IcebergForeign
 from tautochrone.lake.iceberg.functions import items
 from tautochrone.lake.iceberg.jvm import Iceberg, java_error_class, translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, encode
@@ -112,6 +113,9 @@ class IcebergLake:
 
     def load(self, name: TableName) -> IcebergTable:
         return IcebergTable(self._iceberg, name, self._effects, load(self._iceberg, name))
+
+    def foreign(self, name: TableName) -> IcebergForeign:
+        return IcebergForeign(self._iceberg, self.load(name), self._effects)
 
     def first_offsets(
         self, rows: DataFrame, remembered: Mapping[int, str], reached: Mapping[int, str]

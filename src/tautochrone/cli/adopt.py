@@ -1,0 +1,57 @@
+"""`taut adopt`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tautochrone.cli.events import json_events, line_events
+from tautochrone.cli.options import names_of, options_of
+from tautochrone.cli.output import table
+
+if TYPE_CHECKING:
+    from tautochrone.runtime.adoptable import Finding
+
+__all__ = ["adopt"]
+
+
+def adopt(arguments: argparse.Namespace) -> int:
+    """Survey, tell, and unless it is a dry run complete; 1 when a dataset is refused."""
+    from tautochrone.runtime.adopt import Adoption
+    from tautochrone.runtime.selection import find_all
+    from tautochrone.service.open import Project
+
+    events = json_events if arguments.json else line_events
+    with Project(options_of(arguments), events, short_lived=True) as project:
+        job = project.job()
+        adoption = Adoption(job, find_all(job.definitions, names_of(arguments.rebuild)))
+        findings = adoption.survey()
+        if not findings:
+            events("nothing_to_adopt", job=job.name, reason="its tables are its own already")
+            return 0
+        if arguments.json:
+            for finding in findings:
+                events(
+                    "surveyed",
+                    dataset=str(finding.dataset),
+                    action=str(finding.action),
+                    reason=finding.reason,
+                    hint=finding.error.hint if finding.error else None,
+                )
+        else:
+            _show(findings)
+        if arguments.dry_run:
+            return 1 if any(finding.error for finding in findings) else 0
+        adoption.complete(findings)
+    return 0
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    rows = [(finding.dataset, finding.action, finding.reason) for finding in findings]
+    table(("dataset", "action", "reason"), rows)
+    # The table is data and belongs to stdout; what to do about it is said beside the errors.
+    for hint in dict.fromkeys(finding.error.hint for finding in findings if finding.error):
+        if hint:
+            sys.stderr.write(f"  hint: {hint}\n")

@@ -1,0 +1,22 @@
+"""One real `spark-pipelines` project for the module; every test starts from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from .world import Built, Original
+
+
+@pytest.fixture(scope="module")
+def original(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Original:
+    return Original(tmp_path_factory.mktemp("adopt") / "shop", spark)
+
+
+@pytest.fixture
+def built(original: Original) -> Iterator[Built]:
+    made = original.again()
+    yield made
+    made.pipeline.close()
