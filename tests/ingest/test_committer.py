@@ -321,6 +321,17 @@ def test_what_an_error_left_half_done_is_settled(
     assert len(told) == 1
 
 
+def test_what_cannot_be_prepared_beside_leaves_no_files(
+    committer: TableCommitter, table: Table, beside: Beside
+) -> None:
+    beside.refuses.append(ConflictError("TABLE_MOVED", "compacted"))
+    with pytest.raises(ConflictError):
+        committer.submit("a", staged("good"), position(1), staged("bad"))
+    assert (beside.discarded, table.discarded, table.commits) == (["bad"], ["good"], [])
+    committer.submit("a", staged("good"), position(1), staged("bad"))
+    assert beside.version == 1
+
+
 def test_a_newer_owner_is_left_alone(committer: TableCommitter, table: Table, beside: Beside) -> None:
     table.fails.append(CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", "no answer"))
     with pytest.raises(CommitOutcomeUnknownError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError, SettingsError
+from tautochrone.ingest import rescue
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.kafka import KafkaBroker, KafkaTopics, Record
 
@@ -117,6 +120,14 @@ def good(happened: Happened) -> Happened:
     return happened
 
 
+def status(pipeline: Pipeline) -> dict[str, int | None]:
+    """What `taut status` counts."""
+    command = [sys.executable, "-m", "tautochrone.cli.main", "status", "--json"]
+    done = subprocess.run(command, cwd=pipeline.folder, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line["dataset"].rpartition(".")[2]: line["quarantined"] for line in lines}
+
+
 def test_quarantine(pipeline: Pipeline, source: Source) -> None:
     source.good(40)
     assert good(pipeline.run()).of("quarantined") == []
@@ -144,6 +155,7 @@ def test_quarantine(pipeline: Pipeline, source: Source) -> None:
         ("events", 1, "k91", '{"id": 7, "amount": "many"}', "n", True),
         ("events", 1, "k60", "{broken", "n", True),
     ]
+    assert status(pipeline) == {"events": 2, "events__quarantine": None, "together": None}
     # The next batches follow on, and one that holds nothing but bad records.
     source.bad("[]x")
     assert good(pipeline.run()).of("quarantined")[0]["records"] == 1
@@ -221,6 +233,21 @@ def test_what_cannot_quarantine_is_refused(
         pipeline.run()
     assert why in caught.value.message
     assert caught.value.location == "tautochrone.toml:2"
+
+
+def test_too_many(pipeline: Pipeline, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.good(10)
+    source.bad("{")
+    source.good(10)
+    source.bad("{{")
+    with monkeypatch.context() as patch:
+        patch.setattr(rescue, "_MOST_PROBES", 7)
+        happened = pipeline.run()
+    assert happened.state == "FAILED"
+    assert happened.failure("events").startswith("[TOO_MANY_BAD_RECORDS]")
+    # Nothing was taken, nothing is lost.
+    good(pipeline.run())
+    source.check(pipeline)
 
 
 def test_a_name_that_is_taken(pipeline: Pipeline) -> None:

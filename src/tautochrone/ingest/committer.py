@@ -13,7 +13,7 @@ Bad records go into the table beside, so that either both tables have a batch or
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -153,7 +153,7 @@ class TableCommitter:
     def _write_both(self, staged: list[Staged], bad: list[Staged], note: CommitNote) -> Committed:
         assert self.beside is not None
         self._unsettled = True
-        prepared = self.beside.prepare(self.beside.fork(), bad, note)
+        prepared = self._prepare(self.beside, bad, note, waiting=staged)
         named = {str(prepared.table): str(prepared.version)}
         done = self._write_rows(staged, replace(note, companions=named))
         beside = self.beside.commit(prepared, note.fence)
@@ -165,13 +165,18 @@ class TableCommitter:
         if not staged:
             # Offsets moved past rows that the flow's query dropped: no version, only positions.
             return self.table.note_only(self.table.fork(), note)
-        return self._commit_prepared(self._prepare(staged, note), note)
+        return self._commit_prepared(self._prepare(self.table, staged, note), note)
 
-    def _prepare(self, staged: list[Staged], note: CommitNote) -> Prepared:
+    def _prepare(
+        self, table: LakeTable, staged: list[Staged], note: CommitNote, waiting: Sequence[Staged] = ()
+    ) -> Prepared:
+        """`waiting` is what the main table would have got afterwards."""
         try:
-            return self.table.prepare(self.table.fork(), staged, note)
+            return table.prepare(table.fork(), staged, note)
         except ConflictError:
             for part in staged:
+                self._clean(partial(table.discard, part))
+            for part in waiting:
                 self._clean(partial(self.table.discard, part))
             raise
 

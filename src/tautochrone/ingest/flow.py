@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from pyspark.errors import PySparkException
@@ -317,7 +318,7 @@ class FlowQuery:
         except Exception as error:
             assert self._evaluated is not None
             rescue = Rescue(self.flow.name, self.bad_records, self.committer.beside, self._align)
-            ranges = lambda: ranges_of(self.folder, self.position, batch_id)  # noqa: E731
+            ranges = partial(ranges_of, self.folder, self.position, batch_id)
             return rescue.rescue(error, *self._evaluated, self._stage_rows, batch_id, ranges)
 
     def _stage_rows(self, rows: DataFrame) -> Staged:
@@ -337,6 +338,6 @@ class FlowQuery:
             batch=batch_id,
             records=len(taken.found),
             beside=str(self.committer.beside.name),
-            reason=f"[{first.error.error_class}] {first.error.message}",
+            reason=f"[{first.error.error_class}] {first.reason}",
             first=first.place,
         )

@@ -149,7 +149,7 @@ class Rescue:
     ) -> Staged:
         assert self.quarantine is not None
         reasons = session.createDataFrame(
-            [(b.topic, b.partition, b.offset, b.error.error_class, b.error.message) for b in found], _REASONS
+            [(b.topic, b.partition, b.offset, b.error.error_class, b.reason) for b in found], _REASONS
         )
         rows = records.join(sf.broadcast(reasons), ["topic", "partition", "offset"]).select(
             "topic",

@@ -39,6 +39,11 @@ class BadRecord:
     error: TautochroneError
 
     @property
+    def reason(self) -> str:
+        """What the query said, without the flow that every error names."""
+        return self.error.message.split(" failed: ", 1)[-1]
+
+    @property
     def place(self) -> str:
         """For people."""
         return f"topic {self.topic}, partition {self.partition}, offset {self.offset}"

@@ -54,7 +54,10 @@ class Streams:
 
     def alone(self, table: TableName) -> AbstractContextManager[object]:
         """Keeps the table's flows from committing while it is entered."""
-        known = self._committers.get(table)
+        # The bad records of a table go the way of its batches.
+        dataset = self._job.definitions.datasets.get(table)
+        owner = None if dataset is None else dataset.beside
+        known = self._committers.get(owner or table)
         return nullcontext() if known is None else known.alone
 
     def committer_note(self, table: TableName, note: CommitNote) -> None:
