@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import checkpoint, fixed, idle, ingest, report, tpch
+from bench import checkpoint, cluster, fixed, idle, ingest, report, tpch
 from tautochrone.spark.session import CatalogSettings, SparkSettings, start_session, use_database
 
-_PARTS = ("tpch", "fixed", "ingest", "idle", "checkpoint")
+Parts = dict[str, Callable[[], dict[str, Any]]]
+
+_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint")
+_CLUSTER = "cluster"
 
 
 def main() -> None:
@@ -27,20 +30,34 @@ def main() -> None:
     add("--rows", type=int, default=100_000, help="base of the tiny delta")
     add("--policy", default="incremental", help="refresh policy of the views")
     add("--memory", default="8g", help="of Spark")
-    add("--ingest-rows", type=int, default=1_000_000, help="of a commit")
-    add("--only", choices=_PARTS, nargs="+", default=_PARTS, help="some of the parts")
+    add("--ingest-rows", type=int, default=1_000_000, help="of a commit, or of what a cluster ingests")
+    add("--executors", type=int, nargs="+", default=[1, 2, 4], help="of the clusters")
+    parts = (*_IN_ONE_SPARK, _CLUSTER)
+    add("--only", choices=parts, nargs="+", default=_IN_ONE_SPARK, help=f"{_CLUSTER} is only run when named")
     add("--folder", type=Path, default=Path(".work/bench"), help="data and results")
     options = parser.parse_args()
 
     folder: Path = options.folder.absolute()
     (folder / "base").mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {"machine": platform.platform()}
+    if _CLUSTER in options.only:
+        _run(
+            {_CLUSTER: lambda: cluster.measure(folder, options.ingest_rows, options.executors)}, found, folder
+        )
+    named = [name for name in options.only if name != _CLUSTER]
+    if named:
+        _in_one_spark(named, options, found, folder)
+    sys.stdout.write(report.table(found))
+
+
+def _in_one_spark(named: list[str], options: argparse.Namespace, found: dict[str, Any], folder: Path) -> None:
     spark = start_session(
         SparkSettings(master="local[*]", conf={"spark.driver.memory": options.memory}),
         CatalogSettings.default(str(folder / "base")),
     )
     use_database(spark, "lake", "default", create=True)
-    found: dict[str, Any] = {"machine": platform.platform(), "spark": spark.version}
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
+    found["spark"] = spark.version
+    parts: Parts = {
         "tpch": lambda: tpch.measure(
             spark, folder, options.scale, options.shares, options.queries, options.policy, options.rounds
         ),
@@ -49,12 +66,15 @@ def main() -> None:
         "idle": lambda: idle.measure(spark, folder),
         "checkpoint": lambda: checkpoint.measure(spark, folder),
     }
-    for name in options.only:
-        found[name] = parts[name]() | {"load": os.getloadavg()[0]}
-        # What was measured is kept though the next part fails.
-        text = report.write(found, folder)
-    sys.stdout.write(text.read_text())
+    _run({name: parts[name] for name in named}, found, folder)
     spark.stop()
+
+
+def _run(parts: Parts, found: dict[str, Any], folder: Path) -> None:
+    for name, measure in parts.items():
+        found[name] = measure() | {"load": os.getloadavg()[0]}
+        # What was measured is kept though the next part fails.
+        report.write(found, folder)
 
 
 if __name__ == "__main__":

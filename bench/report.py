@@ -36,6 +36,14 @@ def table(found: dict[str, Any]) -> str:
     for name, told in (("ingest", _ingest), ("idle", _idle), ("checkpoint", _checkpoint)):
         if name in found:
             lines += ["", *told(found[name])]
+    if "cluster" in found:
+        of = found["cluster"]
+        lines += ["", f"ingestion of {of['rows']} rows on a standalone cluster, {of['cores']} cores here"]
+        lines += [
+            f"{count:>3} executors: {result['rows_per_s']:10,.0f} rows/s, "
+            f"{result['fewest_rows']:,.0f} to {result['most_rows']:,.0f} rows each"
+            for count, result in of["executors"].items()
+        ]
     return "\n".join(lines).strip() + "\n"
 
 

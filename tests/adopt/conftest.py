@@ -1,4 +1,4 @@
-"""One real `spark-pipelines` project for the module; every test starts from it."""
+"""One real `spark-pipelines` project; every test starts from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from .world import Built, Original
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def original(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Original:
     return Original(tmp_path_factory.mktemp("adopt") / "shop", spark)
 

@@ -47,8 +47,6 @@ _ICEBERG_SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     # Local refreshes are small: 200 shuffle partitions would cost more than the work in them.
@@ -60,6 +58,11 @@ _DEFAULTS = {
     # A flow that is stopped must not leave a half-written batch behind.
     "spark.sql.streaming.stopTimeout": "60000",
 }
+
+_LOOPBACK = "127.0.0.1"
+_ALONE = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
+"""For a Spark that is one process. Executors of a cluster must find the driver, so there its address is
+Spark's own choice, or the user's."""
 
 
 def _catalog_conf(name: str, implementation: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -79,12 +82,14 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     """
     java = find_java()
     jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
-    conf = dict(_DEFAULTS)
+    alone = spark.conf.get("spark.master", spark.master).startswith("local")
+    conf = _DEFAULTS | (_ALONE if alone else {})
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
     if spark.short_lived:
         options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    # Otherwise Spark looks the host's name up, warns, and may listen on other interfaces.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if alone:
+        # Otherwise Spark looks the host's name up, warns, and may listen on other interfaces.
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     # Python functions run where the definitions were imported, not in whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf.update(_catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options))
