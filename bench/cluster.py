@@ -112,4 +112,9 @@ def _batch_ends(command: list[str], project: Path, log: Path) -> list[float]:
         subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, stderr=errors, text=True) as taut,
     ):
         assert taut.stdout is not None
-        return [time.perf_counter() for line in taut.stdout if json.loads(line)["event"] == "batch"]
+        try:
+            return [time.perf_counter() for line in taut.stdout if json.loads(line)["event"] == "batch"]
+        except BaseException:
+            # Whoever breaks the measurement off must not leave a run behind that waits for its cluster.
+            taut.kill()
+            raise
