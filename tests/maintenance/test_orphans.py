@@ -104,3 +104,18 @@ def test_a_table_that_keeps_files_elsewhere_is_told(upkept: Upkept) -> None:
         assert told["dataset"] == "lake.default.odd"
         assert "write.data.path" in told["reason"]
         assert not maintenance.failed
+
+
+@pytest.mark.spark
+def test_a_table_of_somebody_else_is_left_alone(upkept: Upkept) -> None:
+    upkept.add()
+    upkept.pipeline.run()
+    upkept.pipeline.session.sql("DROP TABLE lake.default.odd")
+    upkept.pipeline.session.sql("CREATE TABLE lake.default.odd USING iceberg AS SELECT 1 AS id")
+    theirs = upkept.orphan("odd")
+    upkept.grow_old()
+    with upkept.pipeline.opened() as (job, happened):
+        Maintenance(job).run()
+    (told,) = happened.of("orphans_skipped")
+    assert "was not written by this pipeline" in told["reason"]
+    assert theirs.exists()

@@ -68,6 +68,7 @@ class OrphanSearch:
         job, started = self.job, time.monotonic()
         age_ms = job.settings.upkeep.orphans_ms
         try:
+            self._require_mine(table)
             if self._folders is None:
                 self._folders = job.lake.folders()
             found = table.remove_orphans(self.now_ms() - age_ms, fence, self._folders, dry_run=dry_run)
@@ -88,3 +89,9 @@ class OrphanSearch:
                 reason=f"nothing refers to them, and they are older than {age_ms / 3_600_000:g} h",
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
+
+    def _require_mine(self, table: LakeTable) -> None:
+        """A dataset's name does not make a table ours: somebody else may have made it."""
+        note = table.fork().note
+        if note is None or note.pipeline != self.job.spec.name:
+            raise LakeError("ORPHANS_UNKNOWN", f"{table.name} was not written by this pipeline")
