@@ -74,7 +74,7 @@ Caused by: a.b.SparkRuntimeException: [CANNOT_PARSE_JSON_FIELD] Cannot parse 'am
             STREAM + MALFORMED,
             "MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION",
             "Malformed: [null]. Unexpected end-of-input within Object entries (file /in/b.json)",
-            "58000",
+            "22023",
         ),
         (STREAM + FIELD, "CANNOT_PARSE_JSON_FIELD", "Cannot parse 'amount' (file /in/b.json)", "2203G"),
         (

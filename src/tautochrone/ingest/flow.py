@@ -30,7 +30,7 @@ from tautochrone.ingest.problems import explain
 from tautochrone.ingest.rescue import Rescue, Rescued, ranges_of
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import FlowPosition, Staged
+from tautochrone.model.lake import FlowPosition
 from tautochrone.model.names import quoted
 from tautochrone.model.quarantine import BadRecords
 
@@ -311,19 +311,17 @@ class FlowQuery:
             self._tell_quarantined(taken, batch_id)
 
     def _stage(self, rows: DataFrame, batch_id: int) -> Rescued:
+        table = self.committer.table
+        fork = table.fork()
         try:
-            return Rescued(self._stage_rows(self._align(rows)), None, ())
+            return Rescued(table.stage(fork, self._align(rows)), None, ())
         except TautochroneError:
             raise
         except Exception as error:
             assert self._evaluated is not None
             rescue = Rescue(self.flow.name, self.bad_records, self.committer.beside, self._align)
             ranges = partial(ranges_of, self.folder, self.position, batch_id)
-            return rescue.rescue(error, *self._evaluated, self._stage_rows, batch_id, ranges)
-
-    def _stage_rows(self, rows: DataFrame) -> Staged:
-        table = self.committer.table
-        return table.stage(table.fork(), rows)
+            return rescue.rescue(error, *self._evaluated, partial(table.stage, fork), batch_id, ranges)
 
     def _align(self, rows: DataFrame) -> DataFrame:
         return align(rows, self.schema, self.flow.name)
