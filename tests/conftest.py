@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 from tautochrone.spark.session import CatalogSettings, SparkSettings, start_session, use_database
 
 LONGEST = [
-    "sql/test_random.py", "kafka/test_kills.py", "sql/test_tpch.py", "sql/test_constructs.py",
-    "readers/test_strong_reads.py", "sql/test_keys.py", "docs/test_readme.py",
+    "sql/test_random.py", "kafka/test_kills.py", "kafka/test_bad_records_kills.py", "sql/test_tpch.py",
+    "sql/test_constructs.py", "adopt/test_command.py", "adopt/test_adopt.py", "readers/test_strong_reads.py",
+    "cluster/test_cluster.py", "kafka/test_sources.py", "sql/test_keys.py", "docs/test_readme.py",
 ]  # fmt: skip
 """Files that take minutes. Each is run by one process, so they come first: the others fill the gaps."""
 
