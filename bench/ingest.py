@@ -138,7 +138,7 @@ def measure(
     shutil.rmtree(place, ignore_errors=True)
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     with KafkaBroker(place / "kafka") as broker:
-        topics = KafkaTopics(spark, broker.bootstrap)
+        topics = KafkaTopics(spark.sparkContext._gateway, broker.bootstrap)  # noqa: SLF001
         topics.create(topic, partitions)
         topics.close()
         (place / "project").mkdir()

@@ -1,13 +1,18 @@
-"""What all tests share: one Spark session per run."""
+"""What all tests share: one Spark session per run, the order of files, and `bench`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.spark.session import CatalogSettings, SparkSettings, start_session, use_database
+
+# `bench` is no part of the package that is installed.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 LONGEST = [
     "sql/test_random.py", "kafka/test_kills.py", "kafka/test_bad_records_kills.py", "sql/test_tpch.py",

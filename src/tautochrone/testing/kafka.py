@@ -67,7 +67,8 @@ class KafkaBroker:
         self._properties.write_text(
             _PROPERTIES.format(port=port, controller=controller, logs=folder / "data")
         )
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # 22 characters; one in 64 would begin with a dash, which the tool takes for an option.
+        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         done = subprocess.run(
             self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)),
             capture_output=True,
