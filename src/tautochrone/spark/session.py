@@ -16,12 +16,14 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import SettingsError
 from tautochrone.model.names import quoted
 from tautochrone.redaction import redacted
+from tautochrone.spark.archive import archive_options
 from tautochrone.spark.gateway import start_context
 from tautochrone.spark.jars import resolve
 from tautochrone.spark.java import find_java
@@ -30,6 +32,7 @@ from tautochrone.spark.settings import CatalogSettings, SparkSettings
 __all__ = [
     "CatalogSettings",
     "SparkSettings",
+    "confine",
     "reader_session",
     "scratch_session",
     "start_session",
@@ -57,7 +60,12 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     # A flow that is stopped must not leave a half-written batch behind.
     "spark.sql.streaming.stopTimeout": "60000",
+    # Each look at a source that finds nothing is told, not one in ten seconds: readers wait for it.
+    "spark.sql.streaming.noDataProgressEventInterval": "0",
 }
+
+_CALLS_JAVA = ("reflect", "java_method", "try_reflect")
+"""Functions of Spark that call any static method of the JVM."""
 
 _LOOPBACK = "127.0.0.1"
 _ALONE = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
@@ -75,7 +83,7 @@ def _catalog_conf(name: str, implementation: str, options: Mapping[str, str]) ->
 
 
 def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSession:
-    """Start Spark (about 6 s) with the real catalog as default.
+    """Start Spark (about 5 s) with the real catalog as default.
 
     Raises:
         EnvironmentProblemError: Java or a jar is missing, or Spark refuses to start.
@@ -84,7 +92,7 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
     alone = spark.conf.get("spark.master", spark.master).startswith("local")
     conf = _DEFAULTS | (_ALONE if alone else {})
-    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
+    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *archive_options(java)]
     if spark.short_lived:
         options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     if alone:
@@ -162,6 +170,18 @@ def reader_session(base: SparkSession, name: str, uri: str, instant: str) -> Spa
     `instant` is what the service resolves: `strong`, `weak`, `checkpoint-42`, or an internal name.
     """
     return _with_catalog(base, name, {"type": "rest", "uri": uri, "warehouse": instant})
+
+
+def confine(session: SparkSession) -> SparkSession:
+    """Let its queries reach nothing but tables: no files by their paths, no Java methods, and neither
+    settings nor environment variables put into the text. For queries of people who may only read."""
+    session.conf.set("spark.sql.runSQLOnFiles", "false")
+    session.conf.set("spark.sql.variable.substitute", "false")
+    jvm: Any = session._jvm  # noqa: SLF001
+    functions = session._jsparkSession.sessionState().functionRegistry()  # noqa: SLF001
+    for name in _CALLS_JAVA:
+        functions.dropFunction(jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name))
+    return session
 
 
 def scratch_session(base: SparkSession, name: str) -> SparkSession:
