@@ -15,8 +15,10 @@
     │   └── HistoryLostError         the versions between two cuts cannot be enumerated any more
     ├── MetaError                    the MetaService's store
     ├── RefreshError                 a view could not be brought to a checkpoint
+    ├── InvariantError               a checkpoint breaks an invariant
     ├── QueryError                   a read
     │   └── CheckpointUnavailableError  no such checkpoint, or it is expired or revoked
+    ├── AccessError                  who asks the MetaService, and what they may do
     └── EnvironmentProblemError      Java, Spark, jars, ports
 
 Every error carries a stable `error_class` (Spark's spelling: UPPER_SNAKE, sub-class after a dot), a
@@ -35,6 +37,7 @@ from types import MappingProxyType
 from tautochrone.redaction import redacted, redacted_fields
 
 __all__ = [
+    "AccessError",
     "CheckpointUnavailableError",
     "CommitOutcomeUnknownError",
     "ConflictError",
@@ -44,6 +47,7 @@ __all__ = [
     "FencedError",
     "HistoryLostError",
     "IngestError",
+    "InvariantError",
     "LakeError",
     "MetaError",
     "OffsetsOutOfRangeError",
@@ -233,6 +237,12 @@ class RefreshError(TautochroneError):
     default_sqlstate = "58000"
 
 
+class InvariantError(TautochroneError):
+    """A checkpoint breaks an invariant, or one cannot be checked: it is not published."""
+
+    default_sqlstate = "23514"
+
+
 class QueryError(TautochroneError):
     """A read could not be answered."""
 
@@ -243,6 +253,12 @@ class CheckpointUnavailableError(QueryError):
     """No such checkpoint for these tables, or it was expired or revoked."""
 
     default_sqlstate = "02000"
+
+
+class AccessError(TautochroneError):
+    """The MetaService does not know who asks, or they may not do this."""
+
+    default_sqlstate = "28000"
 
 
 class EnvironmentProblemError(TautochroneError):

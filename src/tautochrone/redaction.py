@@ -10,12 +10,18 @@ Rows are never touched: what a query returns is the user's own data.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["MASK", "keep_secret", "redacted", "redacted_fields"]
+__all__ = ["MASK", "keep_secret", "redacted", "redacted_fields", "without_literals"]
 
 MASK = "***"
+_LITERAL = re.compile(
+    r"""(?P<before>(?:secret|passw(?:or)?d|token|credential|(?:access|api|private)[._-]?key)[\w.-]*"""
+    r"""["'`]?\s*(?::\s*\w+\s*(?==))?(?:=>|==?|:|,)\s*)(?P<quote>["'])(?:(?!(?P=quote)).)*(?P=quote)""",
+    re.IGNORECASE | re.DOTALL,
+)
 _SHORTEST = 4
 """Masking shorter ones would tear holes into ordinary words, and tell what they are."""
 
@@ -40,6 +46,14 @@ def redacted(text: str) -> str:
     for secret in _known:
         text = text.replace(secret, MASK)
     return text
+
+
+def without_literals(text: str) -> str:
+    """`redacted`, and `***` also for quoted text that a definition gives to something called like a secret:
+    `.option("password", "hunter2")`, `api_key = 'abc'`. What such names are is Spark's own idea of it."""
+    return _LITERAL.sub(
+        lambda found: f"{found['before']}{found['quote']}{MASK}{found['quote']}", redacted(text)
+    )
 
 
 def redacted_fields(value: Any) -> Any:

@@ -5,14 +5,20 @@ from tautochrone.meta.history import DatasetStatus
 from tautochrone.meta.jobs import DatasetEntry, Lineage
 from tautochrone.meta.reads import DEFAULT_LEASE_MS
 from tautochrone.meta.rebuild import LakeVersion
+from tautochrone.meta.registration import JobEntry, TableRole
 from tautochrone.meta.store import MetaStore
+from tautochrone.meta.timeline import CheckpointLine, Report
 
 __all__ = [
     "DEFAULT_LEASE_MS",
+    "CheckpointLine",
     "Database",
     "DatasetEntry",
     "DatasetStatus",
+    "JobEntry",
     "LakeVersion",
     "Lineage",
     "MetaStore",
+    "Report",
+    "TableRole",
 ]

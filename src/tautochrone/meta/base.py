@@ -15,13 +15,21 @@ from sqlalchemy import Connection, select
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import tables as t
 from tautochrone.meta.database import Database
+from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import Fence, TableName
 
-__all__ = ["VERSIONED_KINDS", "Repository", "check_fence", "now_ms", "parse", "unknown_job"]
+__all__ = ["STANDING", "VERSIONED_KINDS", "Repository", "check_fence", "now_ms", "parse", "unknown_job"]
 
 VERSIONED_KINDS = (DatasetKind.STREAMING_TABLE.value, DatasetKind.MATERIALIZED_VIEW.value)
 """Kinds of datasets that are tables: a checkpoint isn't published without a word about each."""
+
+STANDING = (
+    CheckpointState.PUBLISHED.value,
+    CheckpointState.PARTIAL.value,
+    CheckpointState.OPEN.value,
+)
+"""States in which a checkpoint shows the tables of the jobs that are done with it."""
 
 parse = TableName.parse
 

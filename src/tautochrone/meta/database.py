@@ -1,7 +1,10 @@
 """Engine, transactions and migration of the MetaService's store. It must never know what is in it.
 
-On SQLite every write transaction begins as `BEGIN IMMEDIATE`: a deferred one that reads first and
-writes later fails at once, without any wait, when another process wrote in between.
+Writers come one after the other, on both databases: what a transaction decided on is still so when it
+commits, whoever else writes, and no rule of the store needs to think of two at once. On SQLite they begin as
+`BEGIN IMMEDIATE` (a deferred transaction that reads first and writes later fails at once, without any wait,
+when another process wrote in between), on PostgreSQL with an advisory lock, before their first snapshot.
+Readers never wait: each sees one snapshot.
 """
 
 from __future__ import annotations
@@ -18,11 +21,14 @@ from tautochrone.errors import MetaError
 
 __all__ = ["HEAD", "Database", "parsed_url"]
 
-HEAD = "0002"
+HEAD = "0009"
 """The newest migration. Compared first, so that a store in order never loads alembic."""
 
 _BUSY_TIMEOUT_MS = 30_000
-_MIGRATION_LOCK = 7_461_757_463
+_WRITERS_LOCK = 7_461_757_463
+_BUSY_STATES = ("40001", "40P01", "55P03")
+"""PostgreSQL's SQLSTATEs of a transaction that must begin again: serialization failure, deadlock, lock
+timeout. Ours only meet them when somebody else holds locks in the same database."""
 
 
 class Database:
@@ -40,12 +46,15 @@ class Database:
                 )
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         try:
-            self.engine: Engine = create_engine(parsed)
+            # A connection that PostgreSQL closed meanwhile is replaced before it is used.
+            self.engine: Engine = create_engine(parsed, pool_pre_ping=not self.is_sqlite)
         except ImportError as error:
             raise MetaError(
                 "META_DRIVER_MISSING",
                 f"The store's driver {error.name or parsed.drivername} is not installed",
-                hint=f"install what SQLAlchemy needs for {parsed.drivername}",
+                hint="pip install 'tautochrone[postgres]'"
+                if parsed.get_backend_name() == "postgresql"
+                else f"install what SQLAlchemy needs for {parsed.drivername}",
             ) from error
         if self.is_sqlite:
             _prepare_sqlite(self.engine)
@@ -55,13 +64,15 @@ class Database:
         """A transaction that only reads, from one snapshot of the store."""
         with self._guarded(), self.engine.connect() as connection:
             if not self.is_sqlite:
-                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+                connection = connection.execution_options(
+                    isolation_level="REPEATABLE READ", postgresql_readonly=True
+                )
             with connection.begin():
                 yield connection
 
     @contextmanager
     def write(self, *, durable: bool = True) -> Iterator[Connection]:
-        """A transaction that writes; on SQLite writers queue up here.
+        """A transaction that writes; writers queue up here.
 
         A durable one survives a power cut, and so does everything committed before it. What is said
         again after a restart (versions of an open target, pins) needs no wait for the disk.
@@ -69,6 +80,8 @@ class Database:
         with self._guarded(), self.engine.connect() as connection:
             connection = connection.execution_options(tautochrone_write="FULL" if durable else "NORMAL")
             with connection.begin():
+                if not self.is_sqlite:
+                    _lock_writers(connection, durable=durable)
                 yield connection
 
     def migrate(self) -> None:
@@ -78,8 +91,6 @@ class Database:
         if found == HEAD:
             return
         with self.write() as connection:
-            if not self.is_sqlite:
-                connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
             if _revision(connection) != HEAD:
                 _upgrade(connection)
 
@@ -101,13 +112,18 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            busy = isinstance(error, OperationalError) and "locked" in str(error.orig)
+            busy = _is_busy(error)
             raise MetaError(
                 "META_STORE_BUSY" if busy else "META_STORE_FAILED",
                 f"The store {self.engine.url.render_as_string()} "
                 + ("stayed locked by another writer" if busy else f"failed: {error.orig}"),
-                retryable=busy or error.connection_invalidated,
+                retryable=busy or error.connection_invalidated or self._is_away(error),
             ) from error
+
+    def _is_away(self, error: DBAPIError) -> bool:
+        """PostgreSQL said nothing: it was not there."""
+        silent = getattr(error.orig, "sqlstate", None) is None
+        return not self.is_sqlite and isinstance(error, OperationalError) and silent
 
 
 def parsed_url(url: str) -> URL:
@@ -118,6 +134,9 @@ def parsed_url(url: str) -> URL:
     """
     try:
         parsed = make_url(url)
+        if parsed.drivername in ("postgresql", "postgres"):
+            # As everybody writes it; the driver that we have is psycopg 3.
+            parsed = parsed.set(drivername="postgresql+psycopg")
         parsed.get_dialect()
     except ImportError:
         return parsed  # its driver is missing: creating the engine says which
@@ -129,6 +148,18 @@ def parsed_url(url: str) -> URL:
             hint="the setting meta.url; such as sqlite:////path/to/meta.db",
         ) from None
     return parsed
+
+
+def _is_busy(error: DBAPIError) -> bool:
+    locked = isinstance(error, OperationalError) and "locked" in str(error.orig)
+    return locked or getattr(error.orig, "sqlstate", None) in _BUSY_STATES
+
+
+def _lock_writers(connection: Connection, *, durable: bool) -> None:
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_BUSY_TIMEOUT_MS}")
+    if not durable:
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
 
 
 def _prepare_sqlite(engine: Engine) -> None:

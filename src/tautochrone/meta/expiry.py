@@ -17,7 +17,12 @@ KEPT_UNREADABLE = 1_000
 """So many expired and aborted checkpoints of a job keep their row: who asks for one learns why not."""
 
 _C = t.checkpoints.c
-_READABLE = (CheckpointState.PUBLISHED.value, CheckpointState.REVOKED.value)
+_P = t.checkpoint_jobs.c
+_READABLE = (
+    CheckpointState.PUBLISHED.value,
+    CheckpointState.PARTIAL.value,
+    CheckpointState.REVOKED.value,
+)
 _GONE = (CheckpointState.EXPIRED.value, CheckpointState.ABORTED.value)
 
 
@@ -35,7 +40,7 @@ class Expiry(Repository):
     def standing(self, job: str) -> tuple[Standing, ...]:
         """The published (and revoked) checkpoints of a job that are not expired, oldest first."""
         query = select(_C.number, _C.published_at_ms, _C.cut_at_ms).where(
-            _C.job == job, _C.state.in_(_READABLE)
+            _C.number.in_(select(_P.checkpoint).where(_P.job == job)), _C.state.in_(_READABLE)
         )
         with self._read() as connection:
             rows = connection.execute(query.order_by(_C.number))
@@ -51,4 +56,8 @@ class Expiry(Repository):
             last = connection.execute(newest.offset(kept).limit(1)).scalar()
             if last is None:
                 return 0
+            doomed = select(_C.number).where(mine, _C.number <= last)
+            connection.execute(delete(t.checkpoint_jobs).where(_P.checkpoint.in_(doomed)))
+            broken = t.invariants_broken.c.checkpoint
+            connection.execute(delete(t.invariants_broken).where(broken.in_(doomed)))
             return connection.execute(delete(t.checkpoints).where(mine, _C.number <= last)).rowcount

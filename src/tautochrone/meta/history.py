@@ -6,46 +6,26 @@ otherwise a quiet table would cost a row a checkpoint. Of the others the newest 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Column, Connection, Row, Table, delete, func, insert, or_, select, update
+from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, update
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import VERSIONED_KINDS, Repository, parse
+from tautochrone.meta.base import STANDING, Repository, parse
 from tautochrone.meta.rows import as_checkpoint, as_versions, checkpoint_row, row_cut
+from tautochrone.meta.standing import DatasetStatus, statuses
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState, RefreshRecord
+from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
-__all__ = ["KEPT_PER_DATASET", "DatasetStatus", "History", "keep", "prune_failures"]
+__all__ = ["KEPT_PER_DATASET", "STANDING", "DatasetStatus", "History", "as_record", "keep", "prune_failures"]
 
 KEPT_PER_DATASET = 1_000
 
 _PUBLISHED = CheckpointState.PUBLISHED.value
-_C, _V = t.checkpoints.c, t.versions.c
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetStatus:
-    """Where one dataset stands.
-
-    `checkpoint` is the newest published checkpoint at which it is complete, `lag_ms` how much older
-    that cut is than the job's newest cut (0 when it is up to date, None when it was never built).
-    `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version.
-    """
-
-    dataset: TableName
-    job: str
-    kind: str
-    version: Version | None
-    checkpoint: CheckpointNumber | None
-    mode: RefreshMode | None
-    reason: str | None
-    error: str | None
-    lag_ms: int | None
-    refreshed_at_ms: int | None
+_C, _V, _P = t.checkpoints.c, t.versions.c, t.checkpoint_jobs.c
 
 
 def keep(
@@ -80,6 +60,7 @@ def keep(
             estimate_ms=refresh.estimate_ms if refresh else None,
             delta_rows=refresh.delta_rows if refresh else 0,
             nodes=[asdict(node) for node in refresh.nodes] if refresh else [],
+            cpu_ms=refresh.cpu_ms if refresh else None,
             error=error,
             finished_at_ms=finished_at_ms,
         )
@@ -125,7 +106,18 @@ class History(Repository):
         """The newest readable checkpoint, of one job or of all."""
         query = select(t.checkpoints).where(_C.state == _PUBLISHED)
         if job is not None:
-            query = query.where(_C.job == job)
+            query = query.where(_C.number.in_(select(_P.checkpoint).where(_P.job == job)))
+        with self._read() as connection:
+            row = connection.execute(query.order_by(_C.number.desc()).limit(1)).first()
+            return None if row is None else as_checkpoint(connection, row)
+
+    def latest_done(self, job: str) -> Checkpoint | None:
+        """The newest checkpoint of which the job did its part, readable or not yet."""
+        query = (
+            select(t.checkpoints)
+            .join(t.checkpoint_jobs, _P.checkpoint == _C.number)
+            .where(_P.job == job, _P.state == Part.DONE.value, _C.state.in_(STANDING))
+        )
         with self._read() as connection:
             row = connection.execute(query.order_by(_C.number.desc()).limit(1)).first()
             return None if row is None else as_checkpoint(connection, row)
@@ -153,69 +145,16 @@ class History(Repository):
         r = t.refreshes.c
         query = select(t.refreshes).where(r.dataset == str(dataset)).order_by(r.id.desc())
         with self._read() as connection:
-            return tuple(_as_record(row) for row in connection.execute(query.limit(limit)))
+            return tuple(as_record(row) for row in connection.execute(query.limit(limit)))
 
     def status(self) -> tuple[DatasetStatus, ...]:
         """Every dataset that isn't retired, by name."""
-        d = t.datasets.c
         with self._read() as connection:
-            rows = connection.execute(select(t.datasets).where(d.retired.is_(False)).order_by(d.name)).all()
-            newest = dict(_newest_cuts(connection))
-            return tuple(_as_status(connection, row, newest) for row in rows)
+            return statuses(connection)
 
 
-def _newest_cuts(connection: Connection) -> list[tuple[str, tuple[int, int]]]:
-    alive = _C.state.in_((_PUBLISHED, CheckpointState.OPEN.value))
-    top = select(func.max(_C.number)).where(alive).group_by(_C.job)
-    rows = connection.execute(select(t.checkpoints).where(_C.number.in_(top)))
-    return [(row.job, (row.number, row.cut_at_ms)) for row in rows]
-
-
-def _as_status(connection: Connection, row: Row[Any], newest: Mapping[str, tuple[int, int]]) -> DatasetStatus:
-    mine = (_V.table_name == row.name) & (_V.job == row.job)
-    interval = connection.execute(
-        select(t.versions).where(mine).order_by(_V.from_checkpoint.desc()).limit(1)
-    ).first()
-    complete = connection.execute(
-        select(_C.number, _C.cut_at_ms)
-        .join(
-            t.versions,
-            (_V.from_checkpoint <= _C.number)
-            & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= _C.number),
-        )
-        .where(mine, _C.job == row.job, _C.state == _PUBLISHED)
-        .order_by(_C.number.desc())
-        .limit(1)
-    ).first()
-    number, cut_at_ms = newest.get(row.job, (0, 0))
-    f = t.failures.c
-    error = None
-    if row.kind in VERSIONED_KINDS:
-        error = connection.execute(
-            select(f.error)
-            .where(f.dataset == row.name, f.checkpoint > (complete.number if complete else 0))
-            .order_by(f.checkpoint.desc())
-            .limit(1)
-        ).scalar()
-    return DatasetStatus(
-        dataset=parse(row.name),
-        job=row.job,
-        kind=row.kind,
-        version=Version(interval.version) if interval else None,
-        checkpoint=CheckpointNumber(complete.number) if complete else None,
-        mode=RefreshMode(row.last_mode) if row.last_mode else None,
-        reason=row.last_reason,
-        error=error,
-        lag_ms=None
-        if complete is None
-        else 0
-        if complete.number >= number
-        else max(0, cut_at_ms - complete.cut_at_ms),
-        refreshed_at_ms=row.last_at_ms,
-    )
-
-
-def _as_record(row: Row[Any]) -> RefreshRecord:
+def as_record(row: Row[Any]) -> RefreshRecord:
+    """A row of the history as a value."""
     refresh = None
     if row.mode is not None:
         refresh = Refresh(
@@ -226,6 +165,7 @@ def _as_record(row: Row[Any]) -> RefreshRecord:
             duration_ms=row.duration_ms,
             estimate_ms=row.estimate_ms,
             delta_rows=row.delta_rows,
+            cpu_ms=row.cpu_ms,
             nodes=tuple(
                 NodeRefresh(node=n["node"], mode=RefreshMode(n["mode"]), reason=n["reason"])
                 for n in row.nodes

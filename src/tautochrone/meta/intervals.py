@@ -10,27 +10,89 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from tautochrone.meta import tables as t
+from tautochrone.meta.topology import OUTSIDE
 from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.jobs import Part
 
-__all__ = ["Cut", "close_before", "cut_at", "is_confirmed", "record", "repair", "undo"]
+__all__ = [
+    "Cut",
+    "close_before",
+    "confirm",
+    "cut_at",
+    "hand_over",
+    "is_confirmed",
+    "record",
+    "recorded",
+    "repair",
+    "undo",
+]
 
-_V = t.versions.c
+_V, _P = t.versions.c, t.checkpoint_jobs.c
+
+
+def _cut() -> Select[Any]:
+    """The versions that count at `:number`: of each job at the newest checkpoint that it has done."""
+    number = bindparam("number", type_=BigInteger)
+    revoked = select(t.checkpoints.c.number).where(t.checkpoints.c.state == CheckpointState.REVOKED.value)
+    done = (_P.state == Part.DONE.value) & _P.checkpoint.not_in(revoked)
+    points = (
+        select(_P.job.label("job"), func.max(_P.checkpoint).label("number"))
+        .where(_P.checkpoint <= number, or_(done, _P.checkpoint == number))
+        .group_by(_P.job)
+        .subquery()
+    )
+    return (
+        select(_V.job, _V.table_name, _V.version, _V.is_root, _V.confirmed)
+        .join(points, (_V.job == points.c.job) & (_V.from_checkpoint <= points.c.number), isouter=True)
+        .where(
+            or_(
+                (_V.job == OUTSIDE)
+                & (_V.from_checkpoint <= number)
+                & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= number),
+                points.c.number.is_not(None)
+                & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= points.c.number),
+            )
+        )
+        .order_by(_V.id)
+    )
+
+
+# Made once: every look-up of versions asks these, and making them takes longer than the database does.
+_CUT = _cut()
+_CUT_OF_SOME = _CUT.where(_V.table_name.in_(bindparam("only", expanding=True)))
+_PARTS = select(_P.job, _P.state).where(_P.checkpoint == bindparam("number"))
+_WAITING = (
+    select(_P.job).where(_P.checkpoint < bindparam("number"), _P.state == Part.PENDING.value).distinct()
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The tables at one checkpoint: the version of each, and why the others have none.
+    """The tables at one checkpoint: the version of each, and why others may have none.
 
-    `blocked` holds tables of another job whose own target isn't closed yet although its number is
-    smaller: what they are at this checkpoint isn't decided.
+    `blocked` holds jobs that take no part in the checkpoint and have an older one to do: what their
+    tables are here isn't decided yet. `parts` are those of the jobs that take part.
     """
 
     versions: Mapping[str, str]
     roots: frozenset[str]
     blocked: frozenset[str]
+    parts: Mapping[str, str]
 
 
 def _current(connection: Connection, job: str, table: str) -> Row[Any] | None:
@@ -97,15 +159,28 @@ def repair(connection: Connection, job: str, table: str, version: str, number: i
     _insert(connection, job, table, version, number, end, root=False)
 
 
-def undo(connection: Connection, job: str, number: int) -> None:
-    """Forget what was recorded for an open target that is given up: the older versions go on."""
-    connection.execute(delete(t.versions).where(_V.job == job, _V.from_checkpoint == number))
+def undo(connection: Connection, number: int) -> None:
+    """Forget what was recorded for a checkpoint that nobody will complete: the older versions go on.
+
+    What a later checkpoint was cut with stays, and begins there."""
+    begun = _V.from_checkpoint == number
+    connection.execute(delete(t.versions).where(begun, _V.confirmed == number))
+    connection.execute(update(t.versions).where(begun).values(from_checkpoint=number + 1))
     retired = select(t.datasets.c.name).where(t.datasets.c.retired)
-    connection.execute(
-        update(t.versions)
-        .where(_V.job == job, _V.to_checkpoint == number - 1, _V.table_name.not_in(retired))
-        .values(to_checkpoint=None)
-    )
+    ended = select(t.versions).where(_V.to_checkpoint == number - 1, _V.table_name.not_in(retired))
+    for row in connection.execute(ended).all():
+        mine = (_V.job == row.job) & (_V.table_name == row.table_name)
+        following = select(func.min(_V.from_checkpoint)).where(mine, _V.from_checkpoint > number)
+        later = connection.execute(following).scalar()
+        end = None if later is None else later - 1
+        connection.execute(update(t.versions).where(_V.id == row.id).values(to_checkpoint=end))
+
+
+def recorded(connection: Connection, job: str, number: int) -> dict[str, str]:
+    """The versions that a job already recorded for its checkpoint `number`."""
+    query = select(_V.table_name, _V.version).where(_V.job == job, _V.from_checkpoint <= number)
+    query = query.where(or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= number), _V.confirmed >= number)
+    return {row.table_name: row.version for row in connection.execute(query)}
 
 
 def is_confirmed(connection: Connection, job: str, table: str, number: int) -> str | None:
@@ -121,52 +196,42 @@ def is_confirmed(connection: Connection, job: str, table: str, number: int) -> s
     return found
 
 
+def confirm(connection: Connection, job: str, number: int) -> None:
+    """All tables of the job are at `number` what they were at its newest checkpoint before."""
+    current = (_V.job == job) & _V.to_checkpoint.is_(None)
+    connection.execute(update(t.versions).where(current).values(confirmed=number))
+
+
+def hand_over(connection: Connection, table: str, job: str) -> None:
+    """Another job writes the table from now on: what was recorded for it stands."""
+    connection.execute(update(t.versions).where(_V.table_name == table).values(job=job))
+
+
 def cut_at(
-    connection: Connection,
-    number: int,
-    job: str,
-    *,
-    confirmed_only: bool = False,
-    only: Collection[str] | None = None,
+    connection: Connection, number: int, *, only: Collection[str] | None = None, done_only: bool = False
 ) -> Cut:
-    """All tables (or `only` some) at checkpoint `number` of `job`.
+    """All tables (or `only` some) at checkpoint `number`; `done_only` leaves out jobs still at work on it.
 
-    A table's version is what this job recorded for it; failing that, what its owner did; for
-    outsiders' tables, what any other job did. With `confirmed_only` (an open target) only what this
-    job already recorded for exactly this number counts.
+    A job that takes part shows what it recorded for exactly this number: everything when it is done, so
+    far recorded versions while it is at work; of a job that skipped it only what was cut, never derived.
+    A job that takes no part, because nothing joins it to those who do, shows its newest one before.
     """
-    query = select(t.versions).where(
-        _V.from_checkpoint <= number, or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= number)
-    )
-    if only is not None:
-        query = query.where(_V.table_name.in_(only))
-    if confirmed_only:
-        query = query.where(_V.job == job, _V.confirmed >= number)
-    rows = connection.execute(query.order_by(_V.id)).all()
-    own = [row for row in rows if row.job == job]
-    versions: dict[str, str] = {row.table_name: row.version for row in own}
-    roots = frozenset(row.table_name for row in own if row.is_root)
-    foreign = [row for row in rows if row.table_name not in versions]
-    blocked: set[str] = set()
-    if foreign:
-        owners, targets = _owners(connection), _targets(connection, number)
-        for row in foreign:
-            if owners.get(row.table_name, row.job) != row.job:
-                continue
-            if row.job in targets:
-                blocked.add(row.table_name)
-            else:
-                versions[row.table_name] = row.version
-    return Cut(versions, roots, frozenset(blocked))
-
-
-def _owners(connection: Connection) -> dict[str, str]:
-    rows = connection.execute(select(t.datasets.c.name, t.datasets.c.job))
-    return {row.name: row.job for row in rows}
-
-
-def _targets(connection: Connection, upto: int) -> frozenset[str]:
-    """Jobs whose own target, up to this number, is still open."""
-    c = t.checkpoints.c
-    query = select(c.job).where(c.state == CheckpointState.OPEN.value, c.number <= upto)
-    return frozenset(connection.execute(query).scalars())
+    parts = {row.job: row.state for row in connection.execute(_PARTS, {"number": number}).all()}
+    # Jobs still at work on an older one of their own.
+    blocked = frozenset(connection.execute(_WAITING, {"number": number}).scalars()) - parts.keys()
+    if only is None:
+        rows = connection.execute(_CUT, {"number": number}).all()
+    else:
+        rows = connection.execute(_CUT_OF_SOME, {"number": number, "only": list(only)}).all()
+    versions: dict[str, str] = {}
+    roots = set()
+    for row in rows:
+        part = parts.get(row.job)
+        if row.job in blocked or (part == Part.PENDING and (done_only or row.confirmed < number)):
+            continue
+        if part == Part.SKIPPED and not (row.is_root and row.confirmed >= number):
+            continue
+        versions[row.table_name] = row.version
+        if row.is_root and (part is not None or row.job == OUTSIDE):
+            roots.add(row.table_name)
+    return Cut(versions, frozenset(roots), blocked, parts)

@@ -13,16 +13,16 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, sel
 
 from tautochrone.errors import CheckpointUnavailableError, MetaError
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import Repository, parse
-from tautochrone.meta.rows import checkpoint_row, set_state
-from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.meta.base import STANDING, Repository, parse
+from tautochrone.meta.rows import checkpoint_row, require_readable, set_state
+from tautochrone.model.checkpoint import CheckpointState, Pin
 from tautochrone.model.clock import is_clock
+from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
 __all__ = ["Pins", "add_pin"]
 
 _C, _P, _V = t.checkpoints.c, t.pins.c, t.versions.c
-_PUBLISHED = CheckpointState.PUBLISHED.value
 
 
 def add_pin(
@@ -56,6 +56,7 @@ class Pins(Repository):
 
         Raises:
             CheckpointUnavailableError: `PIN_EXPIRED`; what it held may be gone, resolve again.
+                `CHECKPOINT_REVOKED`; what it held is there until the lease ends, and wrong.
         """
         now = self._clock()
         if if_within_ms is not None:
@@ -65,6 +66,11 @@ class Pins(Repository):
             if left is not None and left - now > if_within_ms:
                 return
         with self._write(durable=False) as connection:
+            revoked = select(_C.number).where(_C.state == CheckpointState.REVOKED.value)
+            held = select(_P.checkpoint).where(_P.id == pin, _P.checkpoint.in_(revoked))
+            number = connection.execute(held).scalar()
+            if number is not None:
+                require_readable(connection, checkpoint_row(connection, number))
             renewed = connection.execute(
                 update(t.pins)
                 .where(_P.id == pin, _P.expires_at_ms > now)
@@ -81,6 +87,21 @@ class Pins(Repository):
         """Let go. Unknown and expired pins are fine."""
         with self._write(durable=False) as connection:
             connection.execute(delete(t.pins).where(_P.id == pin))
+
+    def pins(self) -> tuple[Pin, ...]:
+        """The live pins, those that end first coming first."""
+        query = select(t.pins).where(_P.expires_at_ms > self._clock()).order_by(_P.expires_at_ms, _P.id)
+        with self._read() as connection:
+            return tuple(
+                Pin(
+                    id=row.id,
+                    checkpoint=None if row.checkpoint is None else CheckpointNumber(row.checkpoint),
+                    owner=row.owner,
+                    expires_at_ms=row.expires_at_ms,
+                    versions={parse(name): Version(version) for name, version in row.versions.items()},
+                )
+                for row in connection.execute(query)
+            )
 
     def pinned_checkpoints(self, now_ms: int | None = None) -> frozenset[CheckpointNumber]:
         """Checkpoints that live pins hold."""
@@ -115,10 +136,10 @@ class Pins(Repository):
                     f"Checkpoint {number} is being read by {holder}",
                     retryable=True,
                 )
-            if row.state == _PUBLISHED and _is_needed(connection, number, row.job):
+            if row.state in STANDING and _is_needed(connection, number):
                 raise MetaError(
                     "CHECKPOINT_NEEDED",
-                    f"Checkpoint {number} is the newest that shows one of the job's datasets",
+                    f"Checkpoint {number} is the newest that shows one of the datasets",
                 )
             set_state(connection, number, CheckpointState.EXPIRED)
             _prune(connection, number)
@@ -151,7 +172,7 @@ class Pins(Repository):
 
 
 def _live(without: Collection[int] = ()) -> ColumnElement[bool]:
-    states = (_PUBLISHED, CheckpointState.OPEN.value, CheckpointState.REVOKED.value)
+    states = (*STANDING, CheckpointState.REVOKED.value)
     inside = (_C.number >= _V.from_checkpoint) & (_C.number <= _V.to_checkpoint)
     if without:
         inside &= _C.number.not_in(without)
@@ -173,10 +194,21 @@ def _has_newer() -> ColumnElement[bool]:
     )
 
 
-def _is_needed(connection: Connection, number: int, job: str) -> bool:
-    """Whether no later published checkpoint of the job shows what this one is the last to show."""
-    later = select(func.min(_C.number)).where(_C.job == job, _C.state == _PUBLISHED)
-    following = connection.execute(later.where(_C.number > number)).scalar()
+def _is_needed(connection: Connection, number: int) -> bool:
+    """Whether no later checkpoint shows what this one is the last to show, of any job that did its part."""
+    p = t.checkpoint_jobs.c
+    parts = select(p.job).where(p.checkpoint == number, p.state == Part.DONE.value)
+    return any(_is_needed_by(connection, number, job) for job in connection.execute(parts).scalars().all())
+
+
+def _is_needed_by(connection: Connection, number: int, job: str) -> bool:
+    p = t.checkpoint_jobs.c
+    later = (
+        select(func.min(p.checkpoint))
+        .join(t.checkpoints, _C.number == p.checkpoint)
+        .where(p.job == job, p.state == Part.DONE.value, p.checkpoint > number, _C.state.in_(STANDING))
+    )
+    following = connection.execute(later).scalar()
     if following is None:
         return True
     d = t.datasets.c

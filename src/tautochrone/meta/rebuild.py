@@ -2,10 +2,11 @@
 
 Every derived commit carries its checkpoint and the versions of all its inputs. A checkpoint counts
 as told when, taking for each dataset its newest commit up to that number, everybody who read a
-table read the same version of it. Then exactly that state of all tables stood there: unless the
-notes of a failed dataset are missing, and in that case it is still one true instant, only a slightly
-older one, which is why nothing is handed out again under a number that readers may have seen as
-*newer*: numbers and fences go on far above the highest seen.
+table read the same version of it, over all jobs that share tables. Then exactly that state of all
+tables stood there: unless the notes of a failed dataset are missing, and in that case it is still one
+true instant, only a slightly older one, which is why nothing is handed out again under a number that
+readers may have seen as *newer*: numbers and fences go on far above the highest seen. A checkpoint
+that one of the jobs skipped does not come back.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import Repository
+from tautochrone.meta.topology import OUTSIDE, groups
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.jobs import Part
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
 __all__ = ["LakeVersion", "Rebuild"]
+
+_JOB = "\0job "
+"""Before a job's name where jobs and tables stand together; no table's name begins so."""
 
 _SKIP = 1_000
 """Numbers and fences that were given but left no trace in the lake stay below this many."""
@@ -56,6 +62,10 @@ class _Commit:
     aliases: set[str]
 
 
+_State = tuple[dict[str, _Commit], dict[str, str]]
+"""The commit of each dataset and the version of each root at one checkpoint."""
+
+
 class Rebuild(Repository):
     """Reconstruction of an empty store."""
 
@@ -67,11 +77,12 @@ class Rebuild(Repository):
     def rebuild(self, lake: Mapping[TableName, Sequence[LakeVersion]]) -> tuple[CheckpointNumber, ...]:
         """Fill an empty store from the lake; returns the checkpoints published again.
 
-        Called when a run finds an empty store beside tables with notes of ours.
+        Called when a run finds an empty store beside tables with notes of ours. Filling it again from the
+        same lake while nothing else happened (a lost answer) gives the same checkpoints again.
 
         Args:
-            lake: for each table of ours its commits, oldest first, newest last. Outsiders' tables
-                are told by the inputs of their readers.
+            lake: for each table of ours, of all jobs that can be found, its commits, oldest first, newest
+                last. Outsiders' tables are told by the inputs of their readers.
 
         Raises:
             MetaError: `META_STORE_NOT_EMPTY`.
@@ -81,22 +92,44 @@ class Rebuild(Repository):
             str(name): [version.note for version in versions if version.note is not None]
             for name, versions in lake.items()
         }
+        seen = [0, *(commit.checkpoint for commits in derived.values() for commit in commits)]
+        last = max(seen) + _SKIP
         with self._write() as connection:
-            if connection.execute(select(t.checkpoints.c.number).limit(1)).first() is not None:
+            known = connection.execute(select(t.checkpoints.c.number).order_by(t.checkpoints.c.number))
+            numbers = known.scalars().all()
+            if numbers:
+                if (
+                    numbers[-1] in seen
+                    and connection.execute(select(t.stores.c.last_number)).scalar() == last
+                ):
+                    # No number was given since a rebuild from this lake left its gap: it was this one.
+                    return tuple(map(CheckpointNumber, numbers))
                 raise MetaError("META_STORE_NOT_EMPTY", "Only an empty store can be rebuilt")
             _register(connection, notes, derived)
-            seen = [0]
-            seen += [commit.checkpoint for commits in derived.values() for commit in commits]
-            connection.execute(update(t.stores).values(last_number=max(seen) + _SKIP))
+            connection.execute(update(t.stores).values(last_number=last))
             owner = {name: found[-1].job for name, found in notes.items() if found}
             kept = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
-            return tuple(
-                CheckpointNumber(number)
-                for job in sorted(set(owner.values()))
-                for number in _publish(
-                    connection, job, {n: c for n, c in derived.items() if owner.get(n) == job and c}, kept
-                )
+            told = sorted(
+                (number, index, state)
+                for index, tables in enumerate(_related(owner, derived))
+                for number, state in _told({n: derived[n] for n in tables if derived[n]}, kept)
             )
+            for number, _, (chosen, roots) in told:
+                _publish(connection, number, chosen, roots, owner, derived)
+            return tuple(CheckpointNumber(number) for number in sorted({number for number, _, _ in told}))
+
+
+def _related(owner: Mapping[str, str], derived: Mapping[str, Sequence[_Commit]]) -> list[list[str]]:
+    """Tables of ours by who shares checkpoints: joined by what they read and by their jobs."""
+    edges = [(name, _JOB + job) for name, job in owner.items()]
+    edges += [
+        (name, table)
+        for name in owner
+        for commit in derived[name]
+        for table in commit.inputs
+        if not is_clock(TableName.parse(table))
+    ]
+    return [sorted(group & owner.keys()) for group in groups(edges)]
 
 
 def _commits(versions: Sequence[LakeVersion]) -> list[_Commit]:
@@ -141,48 +174,64 @@ def _register(
                     kind=kind.value,
                     definition=found[-1].definition or "",
                     retired=False,
+                    is_root=not derived[name],
                 )
             )
+            # Who belongs together must be known before their jobs start, or one could cut without the others.
+            inputs = derived[name][-1].inputs if derived[name] else ()
+            for table in sorted(inputs):
+                connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
     for job, fence in fences.items():
         j = t.jobs.c
         above = update(t.jobs).where(j.name == job, j.fence < fence + _SKIP)
         connection.execute(above.values(fence=fence + _SKIP))
 
 
+def _told(
+    derived: Mapping[str, Sequence[_Commit]], kept: Mapping[str, Collection[str]]
+) -> Iterable[tuple[int, _State]]:
+    for number in sorted({commit.checkpoint for commits in derived.values() for commit in commits}):
+        state = _state_at(derived, number, kept)
+        if state is not None:
+            yield number, state
+
+
 def _publish(
     connection: Connection,
-    job: str,
+    number: int,
+    chosen: Mapping[str, _Commit],
+    roots: Mapping[str, str],
+    owner: Mapping[str, str],
     derived: Mapping[str, Sequence[_Commit]],
-    kept: Mapping[str, Collection[str]],
-) -> Iterable[int]:
-    numbers = {commit.checkpoint for commits in derived.values() for commit in commits}
-    published = []
-    for number in sorted(numbers):
-        state = _state_at(derived, number, kept)
-        if state is None:
-            continue
-        chosen, roots = state
-        cut_at_ms = max(commit.committed_at_ms for commit in chosen.values())
+) -> None:
+    """What related jobs show at `number`: also those that only ingest, none that had not begun."""
+    jobs = {owner[name] for name in chosen}
+    jobs |= {owner[name] for name in roots if name in owner and not derived[name]}
+    cut_at_ms = max(commit.committed_at_ms for commit in chosen.values())
+    known = select(t.checkpoints.c.number).where(t.checkpoints.c.number == number)
+    if connection.execute(known).first() is None:
         connection.execute(
             insert(t.checkpoints).values(
                 number=number,
-                job=job,
+                job=min(jobs),
                 state=CheckpointState.PUBLISHED.value,
                 cut_at_ms=cut_at_ms,
                 published_at_ms=cut_at_ms,
+                opened_ms=cut_at_ms,
             )
         )
-        for name, version in roots.items():
-            intervals.record(connection, job, name, version, number, root=True)
-        for name, commit in chosen.items():
-            intervals.record(connection, job, name, commit.version, number)
-        published.append(number)
-    return published
+    for job in sorted(jobs):
+        part = {"checkpoint": number, "job": job, "state": Part.DONE.value}
+        connection.execute(insert(t.checkpoint_jobs).values(part))
+    for name, version in roots.items():
+        intervals.record(connection, owner.get(name, OUTSIDE), name, version, number, root=True)
+    for name, commit in chosen.items():
+        intervals.record(connection, owner[name], name, commit.version, number)
 
 
 def _state_at(
     derived: Mapping[str, Sequence[_Commit]], number: int, kept: Mapping[str, Collection[str]]
-) -> tuple[dict[str, _Commit], dict[str, str]] | None:
+) -> _State | None:
     """The commit of each dataset and the version of each root at `number`; None when untold, or when
     a root's version is expired (`kept` are those that are there)."""
     chosen: dict[str, _Commit] = {}

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, delete, select, update
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import VERSIONED_KINDS
-from tautochrone.meta.intervals import Cut, cut_at
+from tautochrone.meta.intervals import Cut, cut_at, recorded, undo
+from tautochrone.meta.invariants import broken_at
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
+from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
-__all__ = ["as_checkpoint", "as_versions", "checkpoint_row", "require_published", "row_cut", "set_state"]
+__all__ = [
+    "as_checkpoint",
+    "as_versions",
+    "checkpoint_row",
+    "require_readable",
+    "row_cut",
+    "set_state",
+    "settle",
+    "unmentioned",
+]
 
 _C = t.checkpoints.c
 
@@ -43,9 +54,13 @@ _WHY_NOT = {
 }
 
 
-def require_published(row: Row[Any]) -> None:
-    """Raise the error class that fits a checkpoint's state unless it is published."""
-    if row.state == CheckpointState.PUBLISHED:
+def require_readable(connection: Connection, row: Row[Any]) -> None:
+    """Raise the error class that fits a checkpoint's state unless some job's tables can be read at it."""
+    if row.state in (CheckpointState.PUBLISHED, CheckpointState.PARTIAL):
+        return
+    p = t.checkpoint_jobs.c
+    done = select(p.job).where(p.checkpoint == row.number, p.state == Part.DONE.value).limit(1)
+    if row.state == CheckpointState.OPEN and connection.execute(done).first() is not None:
         return
     error_class, words = _WHY_NOT[CheckpointState(row.state)]
     raise CheckpointUnavailableError(
@@ -55,10 +70,9 @@ def require_published(row: Row[Any]) -> None:
     )
 
 
-def row_cut(connection: Connection, row: Row[Any], only: set[str] | None = None) -> Cut:
+def row_cut(connection: Connection, row: Row[Any]) -> Cut:
     """The tables at this checkpoint; for an open one, what was recorded for it so far."""
-    is_open = row.state == CheckpointState.OPEN
-    return cut_at(connection, row.number, row.job, confirmed_only=is_open, only=only)
+    return cut_at(connection, row.number)
 
 
 def as_versions(versions: Any) -> dict[TableName, Version]:
@@ -76,6 +90,7 @@ def as_checkpoint(connection: Connection, row: Row[Any]) -> Checkpoint:
         cut_at_ms=row.cut_at_ms,
         published_at_ms=row.published_at_ms,
         roots=as_versions({} if row.state == CheckpointState.ABORTED else roots),
+        broken=broken_at(connection, row.number) if row.state != CheckpointState.PUBLISHED else (),
     )
 
 
@@ -91,5 +106,23 @@ def unmentioned(connection: Connection, job: str, number: int) -> list[str]:
         select(d.name).where(d.job == job, d.retired.is_(False), d.kind.in_(VERSIONED_KINDS))
     ).scalars()
     failed = set(connection.execute(select(f.dataset).where(f.checkpoint == number)).scalars())
-    known = cut_at(connection, number, job, confirmed_only=True).versions
+    known = recorded(connection, job, number)
     return sorted(name for name in names if name not in failed and name not in known)
+
+
+def settle(connection: Connection, number: int, at_ms: int | None = None) -> None:
+    """Close a checkpoint when no job is at work on it any more: published when all did their part,
+    partial when some did, aborted (what was recorded is forgotten) when nobody did."""
+    p = t.checkpoint_jobs.c
+    parts = set(connection.execute(select(p.state).where(p.checkpoint == number)).scalars())
+    if Part.PENDING in parts:
+        return
+    if Part.DONE not in parts:
+        connection.execute(delete(t.failures).where(t.failures.c.checkpoint == number))
+        undo(connection, number)
+        set_state(connection, number, CheckpointState.ABORTED)
+        return
+    state = CheckpointState.PARTIAL if Part.SKIPPED in parts else CheckpointState.PUBLISHED
+    connection.execute(
+        update(t.checkpoints).where(_C.number == number).values(state=state.value, published_at_ms=at_ms)
+    )

@@ -12,21 +12,47 @@ from uuid import uuid4
 from sqlalchemy import insert, select
 
 from tautochrone.meta import tables as t
+from tautochrone.meta.alignment import Alignments
 from tautochrone.meta.base import now_ms
-from tautochrone.meta.checkpoints import Checkpoints
+from tautochrone.meta.coordinator import Coordinator
 from tautochrone.meta.database import Database
+from tautochrone.meta.details import Details
 from tautochrone.meta.expiry import Expiry
 from tautochrone.meta.history import History
-from tautochrone.meta.jobs import Jobs
+from tautochrone.meta.invariants import Invariants
 from tautochrone.meta.pins import Pins
 from tautochrone.meta.reads import Reads
 from tautochrone.meta.rebuild import Rebuild
+from tautochrone.meta.registration import Registration
+from tautochrone.meta.revisions import Revisions
+from tautochrone.meta.timeline import Timeline
+from tautochrone.meta.watch import Watch
 
 __all__ = ["MetaStore"]
 
 
-class MetaStore(Jobs, Checkpoints, History, Reads, Pins, Expiry, Rebuild):
-    """Everything that the MetaService remembers. Open with `MetaStore.open(url)`."""
+class MetaStore(
+    Registration,
+    Coordinator,
+    History,
+    Reads,
+    Pins,
+    Expiry,
+    Rebuild,
+    Revisions,
+    Details,
+    Timeline,
+    Watch,
+    Invariants,
+    Alignments,
+):
+    """Everything that the MetaService remembers. Open with `MetaStore.open(url)`.
+
+    Every method is one transaction and may be called again with the same arguments when its answer was
+    lost. Most then find what they wanted already there. A repeated `take_over` gives a higher fence (nobody
+    holds the lost one), a repeated `resolve` one more pin (the lost one ends with its lease), a repeated
+    `forget_expired` counts what the first one left: none.
+    """
 
     @classmethod
     def open(cls, url: str, *, clock: Callable[[], int] = now_ms) -> MetaStore:
@@ -51,6 +77,10 @@ class MetaStore(Jobs, Checkpoints, History, Reads, Pins, Expiry, Rebuild):
     def incarnation(self) -> str:
         """The id that this store got when it was created: a rebuilt store has another."""
         return self._incarnation
+
+    def schema_revision(self) -> str:
+        """The newest migration that the store has had."""
+        return str(self._database.revision())
 
     def close(self) -> None:
         """Close this process's connections."""

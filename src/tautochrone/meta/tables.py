@@ -22,15 +22,21 @@ from sqlalchemy import (
 )
 
 __all__ = [
+    "checkpoint_jobs",
     "checkpoints",
+    "dataset_details",
     "dataset_inputs",
     "datasets",
     "failures",
+    "invariants",
+    "invariants_broken",
     "jobs",
     "metadata",
     "pins",
     "refreshes",
+    "registrations",
     "reports",
+    "revisions",
     "stores",
     "versions",
 ]
@@ -55,7 +61,16 @@ jobs = Table(
     Column("name", String(255), primary_key=True),
     Column("pipeline", String(255), nullable=False),
     Column("fence", BigInteger, nullable=False),
+    Column("state", String(20), nullable=False, server_default="registered"),
+    Column("owner", String(255)),
+    Column("lease_until_ms", BigInteger),
+    Column("heartbeat_ms", BigInteger),
+    Column("started_ms", BigInteger),
+    Column("looked_ms", BigInteger),
+    Column("looks", JSON),
 )
+"""`looked_ms` is when its owner last looked for news and found none that no checkpoint has; `looks` has for
+each table with a source when all that the source held was in the reported version (`meta.looks`)."""
 
 datasets = Table(
     "datasets",
@@ -65,6 +80,7 @@ datasets = Table(
     Column("kind", String(40), nullable=False),
     Column("definition", Text, nullable=False),
     Column("retired", Boolean, nullable=False),
+    Column("is_root", Boolean, nullable=False, server_default=text("false")),
     Column("last_mode", String(20)),
     Column("last_reason", Text),
     Column("last_at_ms", BigInteger),
@@ -77,6 +93,43 @@ dataset_inputs = Table(
     Column("input", String(1000), primary_key=True, index=True),
 )
 
+dataset_details = Table(
+    "dataset_details",
+    metadata,
+    Column("dataset", String(1000), primary_key=True),
+    Column("definition", Text, nullable=False),
+    Column("location", Text, nullable=False),
+    Column("definition_text", Text, nullable=False),
+    Column("schema", JSON, nullable=False),
+    Column("column_lineage", JSON, nullable=False),
+)
+"""For people only. `definition` is the fingerprint that the rest belongs to."""
+
+invariants = Table(
+    "invariants",
+    metadata,
+    Column("job", String(255), primary_key=True),
+    Column("name", String(255), primary_key=True),
+    Column("location", Text, nullable=False),
+    Column("definition", String(64), nullable=False),
+    Column("tables", JSON, nullable=False),
+)
+"""What each job checks before it does its part of a checkpoint; `definition` is a fingerprint."""
+
+invariants_broken = Table(
+    "invariants_broken",
+    metadata,
+    Column("checkpoint", BigInteger, primary_key=True, autoincrement=False),
+    Column("job", String(255), primary_key=True),
+    Column("name", String(255), primary_key=True),
+    Column("location", Text, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("at_least", Boolean, nullable=False),
+    Column("sample", JSON, nullable=False),
+    Column("problem", Text),
+)
+"""For what a job gave its part of a checkpoint up: a `model.invariants.BrokenInvariant` each."""
+
 reports = Table(
     "reports",
     metadata,
@@ -84,8 +137,10 @@ reports = Table(
     Column("table_name", String(1000), primary_key=True),
     Column("version", String(255), nullable=False),
     Column("at_ms", BigInteger, nullable=False),
+    Column("times", JSON(none_as_null=True)),
 )
-"""The newest reported version of each table; all tables of one unit change in one transaction."""
+"""The newest reported version of each table; all tables of one unit change in one transaction. `times`: the
+versions that an aligned cut may take, each with its source time; null for what takes no part."""
 
 checkpoints = Table(
     "checkpoints",
@@ -95,15 +150,29 @@ checkpoints = Table(
     Column("state", String(20), nullable=False),
     Column("cut_at_ms", BigInteger, nullable=False),
     Column("published_at_ms", BigInteger),
+    Column("opened_ms", BigInteger),
+    Column("looks", JSON),
     Index("checkpoints_by_state", "state", "number"),
-    Index(
-        "checkpoints_one_open",
-        "job",
-        unique=True,
-        sqlite_where=text("state = 'open'"),
-        postgresql_where=text("state = 'open'"),
-    ),
 )
+"""`job` opened it; `cut_at_ms` is by that job's clock, `opened_ms` by the store's;
+`looks` are those that belong to its roots."""
+
+checkpoint_jobs = Table(
+    "checkpoint_jobs",
+    metadata,
+    Column("checkpoint", BigInteger, primary_key=True, autoincrement=False),
+    Column("job", String(255), primary_key=True),
+    Column("state", String(20), nullable=False),
+    Column("started_ms", BigInteger),
+    Column("finished_ms", BigInteger),
+    Column("cpu_ms", BigInteger),
+    Column("waits_for", String(255)),
+    Column("held", JSON(none_as_null=True)),
+    Index("checkpoint_jobs_by_job", "job", "state", "checkpoint"),
+)
+"""What each job of the topology did for a checkpoint; `state` is a `model.jobs.Part`, `waits_for` the job
+without whose tables it cannot go on. `held` are the definitions of the invariants that it found held, by
+name."""
 
 versions = Table(
     "versions",
@@ -120,7 +189,8 @@ versions = Table(
     Index("versions_by_table", "table_name", "from_checkpoint"),
     Index("versions_by_end", "to_checkpoint"),
 )
-"""A version of a table as a job sees it, over an interval of checkpoints; no end: still current.
+"""A version of a table over an interval of checkpoints; no end: still current. `job` writes the table; for
+tables from outside it is empty.
 
 `confirmed` is the newest checkpoint for which the version was recorded: an interval without an end
 reaches over an open target before anybody has said that it holds there.
@@ -151,9 +221,11 @@ refreshes = Table(
     Column("estimate_ms", BigInteger),
     Column("delta_rows", BigInteger, nullable=False, server_default=text("0")),
     Column("nodes", JSON, nullable=False),
+    Column("cpu_ms", BigInteger),
     Column("error", Text),
     Column("finished_at_ms", BigInteger, nullable=False),
     Index("refreshes_by_dataset", "dataset", "id"),
+    Index("refreshes_by_checkpoint", "checkpoint"),
 )
 
 pins = Table(
@@ -165,3 +237,23 @@ pins = Table(
     Column("expires_at_ms", BigInteger, nullable=False),
     Column("versions", JSON, nullable=False),
 )
+
+registrations = Table(
+    "registrations",
+    metadata,
+    Column("job", String(255), primary_key=True),
+    Column("table_name", String(1000), primary_key=True),
+    Column("role", String(10), primary_key=True),
+    Column("registered_at_ms", BigInteger, nullable=False),
+)
+"""What jobs said they will read and write; invisible until they start. `role` is a `TableRole`."""
+
+revisions = Table(
+    "revisions",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("state", String(20), nullable=False),
+    Column("plan", JSON, nullable=False),
+    Column("decided_at_ms", BigInteger, nullable=False),
+)
+"""A row is the decision: what it says is carried out, by whoever finds it."""

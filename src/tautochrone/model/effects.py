@@ -30,6 +30,7 @@ class Step(StrEnum):
     LAKE_ABORT = "lake.abort"
     LAKE_DISCARD = "lake.discard"
     LAKE_ROLL_BACK = "lake.roll_back"
+    LAKE_REVERT = "lake.revert"
     LAKE_TAG = "lake.tag"
     LAKE_REDEFINE = "lake.redefine"
     LAKE_EXPIRE = "lake.expire"
@@ -42,14 +43,20 @@ class Step(StrEnum):
     INGEST_FOLDER = "ingest.folder"
     META_START = "meta.start"
     META_TAKE_OVER = "meta.take_over"
+    META_DESCRIBE = "meta.describe"
     META_REPORT = "meta.report"
+    META_OBSERVE = "meta.observe"
     META_OPEN = "meta.open"
+    META_TAKE = "meta.take"
     META_VERSION = "meta.version"
     META_FAILURE = "meta.failure"
     META_PUBLISH = "meta.publish"
     META_ABORT = "meta.abort"
     META_REBUILD = "meta.rebuild"
     META_EXPIRE = "meta.expire"
+    META_REVISE = "meta.revise"
+    META_REVISED = "meta.revised"
+    META_CONFIRM = "meta.confirm"
 
 
 class Effects(Protocol):

@@ -17,16 +17,18 @@ the last one by reading the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.notes import CommitNote, FlowPosition
 from tautochrone.model.upkeep import Compacted, Expired, Orphans, Retention
 
 __all__ = [
+    "NO_VERSION",
     "ChangeKind",
     "CommitNote",
     "Committed",
@@ -43,47 +45,11 @@ __all__ = [
     "TableDefinition",
 ]
 
+NO_VERSION = Version("-1")
+"""Of a table to which nobody has committed yet. Iceberg spells it so."""
+
 Rows = Any
 """A pyspark DataFrame. The model must not import Spark, so the port cannot name the type."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowPosition:
-    """Where one flow stands, as the table itself remembers it.
-
-    `offsets` and `commit` are the texts of Spark's `offsets/<batch>` and `commits/<batch>` files;
-    `source_files` are the side files that hold what the sources keep under `sources/`, oldest first.
-    `query_id` is the streaming query's id, `stateful` tells whether it keeps state.
-    """
-
-    query_id: str
-    batch_id: int
-    offsets: str
-    commit: str
-    source_files: tuple[str, ...] = ()
-    stateful: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitNote:
-    """What a commit says about itself. Carried in the commit, positions carried forward for ever.
-
-    `inputs` maps each input table to its version (derived datasets only), `companions` maps
-    companion tables to the snapshot ids that belong to this commit. `reset` forgets the positions of
-    earlier commits (a full refresh) instead of carrying them forward.
-    """
-
-    pipeline: str
-    job: str
-    fence: Fence
-    store: str
-    checkpoint: CheckpointNumber | None = None
-    mode: str | None = None
-    definition: str | None = None
-    positions: Mapping[str, FlowPosition] = field(default_factory=dict)
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    companions: Mapping[str, str] = field(default_factory=dict)
-    reset: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +280,35 @@ class LakeTable(ReadableTable, Protocol):
         """Names of all tags, those of older versions first."""
 
     def roll_back(self, version: Version, note: CommitNote) -> Committed:
-        """Move main back to an older version of its own history."""
+        """Move main back to a version that it `goes_back_to`."""
+
+    def goes_back_to(self, version: Version) -> bool:
+        """Whether main can be taken back to a version at which it stood once: it is kept, and main was not
+        rolled back or replaced since, as far as its history tells."""
+
+    def note_at(self, version: Version) -> CommitNote | None:
+        """What the table said of itself at a version that it `goes_back_to`, with the positions of all flows.
+        None: nothing of ours was known then.
+
+        Raises:
+            HistoryLostError: `VERSION_NOT_IN_HISTORY`; `POSITIONS_LOST`, where a flow stood then was told
+                by commits that are expired.
+        """
+
+    def companions_at(self, versions: Collection[Version]) -> Mapping[TableName, frozenset[Version]]:
+        """The versions of companions that belong to these versions of the table."""
+
+    def revert(self, version: Version, note: CommitNote, tag: str) -> Committed:
+        """Take main back to an older version, in one catalog commit.
+
+        What main was gets the name `tag`. On top of the older version comes a new one without rows, so
+        that whatever was forked or prepared before, even from that very version, is refused. `note` is all
+        that the table says from now on, nothing is carried forward. Repeating it is a no-op: the tag tells.
+
+        Raises:
+            LakeError: `VERSION_NOT_IN_HISTORY`.
+            FencedError: a newer owner is seen.
+        """
 
     def expire(
         self, retention: Retention, fence: Fence, *, at_least: int = 1, dry_run: bool = False

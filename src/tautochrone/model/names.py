@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NewType
 
 __all__ = ["CheckpointNumber", "Fence", "TableName", "Version", "quoted"]
@@ -44,6 +45,7 @@ class TableName:
         return quoted(self.catalog, *self.namespace, self.table)
 
     @classmethod
+    @lru_cache(maxsize=10_000)
     def parse(cls, text: str) -> TableName:
         """Parse `catalog.namespace….table`; parts must not contain dots.
 

@@ -56,7 +56,7 @@ class Refresh:
 
     `estimate_ms` is what the refresh was expected to take when its mode was chosen, None when there was
     nothing to choose from. `delta_rows` is the upper bound of rows that changed in its inputs, as the
-    choice knew it.
+    choice knew it. `cpu_ms` is the CPU time of its Spark tasks on all executors, None where nobody measured.
     """
 
     mode: RefreshMode
@@ -67,3 +67,4 @@ class Refresh:
     nodes: tuple[NodeRefresh, ...] = ()
     estimate_ms: int | None = None
     delta_rows: int = 0
+    cpu_ms: int | None = None

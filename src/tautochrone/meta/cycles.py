@@ -1,0 +1,48 @@
+"""The one thing that a topology must not have: a cycle. It must never know jobs or the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tautochrone.errors import MetaError
+
+__all__ = ["require_acyclic"]
+
+
+def require_acyclic(edges: Mapping[str, frozenset[str]], tables: Iterable[str]) -> None:
+    """Refuse a topology in which one of `tables` is made from itself, over however many others.
+
+    Raises:
+        MetaError: `TOPOLOGY_CYCLE`, with the cycle from input to output.
+    """
+    for table in sorted(tables):
+        cycle = _way_back(edges, table)
+        if cycle:
+            raise MetaError(
+                "TOPOLOGY_CYCLE",
+                f"{table} would be made from itself: {' → '.join(cycle)}",
+                hint="A checkpoint passes from inputs to outputs; in a cycle it would never end.",
+                parameters={"cycle": " → ".join(cycle)},
+            )
+
+
+def _way_back(edges: Mapping[str, frozenset[str]], start: str) -> list[str]:
+    """The shortest way from `start` through inputs back to it, in the direction of the data."""
+    came_from: dict[str, str] = {}
+    wave = [start]
+    while wave:
+        following: list[str] = []
+        for name in wave:
+            for source in sorted(edges.get(name, ())):
+                if source == start:
+                    way = [start]
+                    at = name
+                    while at != start:
+                        way.append(at)
+                        at = came_from[at]
+                    return [*way, start]
+                if source not in came_from:
+                    came_from[source] = name
+                    following.append(source)
+        wave = following
+    return []

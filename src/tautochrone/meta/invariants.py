@@ -1,0 +1,181 @@
+"""Invariants as the store knows them: who checks what, what held, what was broken, whom it holds back.
+
+It must never know how a query is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select
+
+from tautochrone.meta import tables as t
+from tautochrone.meta.base import STANDING, Repository, parse
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
+from tautochrone.model.jobs import Part
+from tautochrone.model.names import CheckpointNumber
+
+__all__ = ["Held", "Invariants", "broken_at", "checked", "declare", "held_back", "keep_broken", "limits"]
+
+_B, _C, _I, _P = t.invariants_broken.c, t.checkpoints.c, t.invariants.c, t.checkpoint_jobs.c
+_LAST = select(_B.job, func.max(_B.checkpoint).label("checkpoint")).group_by(_B.job).subquery()
+_NEWEST_BROKEN = (
+    select(t.invariants_broken)
+    .join(_LAST, (_B.job == _LAST.c.job) & (_B.checkpoint == _LAST.c.checkpoint))
+    .order_by(_B.name)
+)
+_TAKEN_BACK = (CheckpointState.REVOKED.value, CheckpointState.ABORTED.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The newest checkpoint for which a job checked invariants, and the definitions of those that held."""
+
+    checkpoint: CheckpointNumber
+    definitions: Mapping[str, str]
+
+
+class Invariants(Repository):
+    """The checking job's side."""
+
+    def invariants(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
+        """What one job checks, or all do, by name."""
+        query = select(t.invariants).order_by(_I.name)
+        if job is not None:
+            query = query.where(_I.job == job)
+        with self._read() as connection:
+            return tuple(
+                InvariantEntry(
+                    name=row.name,
+                    location=row.location,
+                    definition=row.definition,
+                    tables=frozenset(map(parse, row.tables)),
+                )
+                for row in connection.execute(query)
+            )
+
+    def held(self, job: str) -> Held | None:
+        """See `Held`; None before the first time."""
+        query = (
+            select(_P.checkpoint, _P.held)
+            .join(t.checkpoints, _C.number == _P.checkpoint)
+            .where(_P.job == job, _P.state == Part.DONE.value, _P.held.is_not(None), _C.state.in_(STANDING))
+        )
+        with self._read() as connection:
+            row = connection.execute(query.order_by(_P.checkpoint.desc()).limit(1)).first()
+            if row is None:
+                return None
+            return Held(checkpoint=CheckpointNumber(row.checkpoint), definitions=row.held)
+
+
+def declare(connection: Connection, job: str, entries: Iterable[InvariantEntry]) -> None:
+    """Replace what a job checks."""
+    connection.execute(delete(t.invariants).where(_I.job == job))
+    for entry in entries:
+        connection.execute(
+            insert(t.invariants).values(
+                job=job,
+                name=entry.name,
+                location=entry.location,
+                definition=entry.definition,
+                tables=sorted(map(str, entry.tables)),
+            )
+        )
+
+
+def checked(connection: Connection) -> list[tuple[str, frozenset[str]]]:
+    """Each invariant as the job that checks it and the tables that it reads, clocks included."""
+    return [(row.job, frozenset(row.tables)) for row in connection.execute(select(_I.job, _I.tables))]
+
+
+def keep_broken(connection: Connection, job: str, number: int, broken: Iterable[BrokenInvariant]) -> None:
+    """For these the job gives its part of a checkpoint up."""
+    for one in broken:
+        values = asdict(one) | {"checkpoint": number, "job": job, "sample": list(one.sample)}
+        connection.execute(insert(t.invariants_broken).values(values))
+
+
+def broken_at(connection: Connection, number: int) -> tuple[BrokenInvariant, ...]:
+    """The invariants for which jobs gave a checkpoint up."""
+    query = select(t.invariants_broken).where(_B.checkpoint == number).order_by(_B.job, _B.name)
+    return tuple(_broken(row) for row in connection.execute(query))
+
+
+def limits(connection: Connection) -> dict[str, int]:
+    """By table the newest checkpoint that any reader may see of it, where invariants say so; 0 for none.
+
+    A job shows nothing newer than what it has checked, and of tables of other jobs nothing newer than what is
+    checked over them.
+    """
+    entries = checked(connection)
+    if not entries:
+        return {}
+    jobs = {job for job, _ in entries}
+    done = _newest_done(connection, jobs)
+    found: dict[str, int] = {}
+    for job, tables in _covered(connection, entries):
+        for table in tables:
+            found[table] = min(found.get(table, done.get(job, 0)), done.get(job, 0))
+    return found
+
+
+def held_back(connection: Connection, tables: Collection[str] | None = None) -> dict[str, tuple[int, str]]:
+    """By table the newest checkpoint that a broken invariant keeps from it, and the error; solved ones are
+    not in it. `tables`: only some."""
+    newest: dict[str, list[Row[Any]]] = {}
+    for row in connection.execute(_NEWEST_BROKEN):
+        newest.setdefault(row.job, []).append(row)
+    done = _newest_done(connection, newest) if newest else {}
+    troubles = {job: rows for job, rows in newest.items() if rows[0].checkpoint > done.get(job, 0)}
+    if not troubles:
+        return {}
+    found: dict[str, tuple[int, str]] = {}
+    for job, covered in _covered(connection, checked(connection), troubles):
+        if job not in troubles:
+            continue
+        number = troubles[job][0].checkpoint
+        errors = "; ".join(_broken(row).error for row in troubles[job])
+        for table in covered:
+            if tables is None or table in tables:
+                found[table] = max(found.get(table, (0, "")), (number, errors))
+    return found
+
+
+def _covered(
+    connection: Connection, entries: Iterable[tuple[str, frozenset[str]]], jobs: Iterable[str] = ()
+) -> list[tuple[str, set[str]]]:
+    """By job the tables that its checks cover: all that it writes, and those that its invariants read.
+
+    `jobs`: also those that have no invariant any more.
+    """
+    found: dict[str, set[str]] = {job: set() for job in jobs}
+    for job, tables in entries:
+        found.setdefault(job, set()).update(tables)
+    d = t.datasets.c
+    for row in connection.execute(select(d.name, d.job).where(d.job.in_(found), d.retired.is_(False))):
+        found[row.job].add(row.name)
+    return list(found.items())
+
+
+def _newest_done(connection: Connection, jobs: Collection[str]) -> dict[str, int]:
+    query = (
+        select(_P.job, func.max(_P.checkpoint).label("number"))
+        .join(t.checkpoints, _C.number == _P.checkpoint)
+        .where(_P.job.in_(jobs), _P.state == Part.DONE.value, _C.state.not_in(_TAKEN_BACK))
+        .group_by(_P.job)
+    )
+    return {row.job: row.number for row in connection.execute(query)}
+
+
+def _broken(row: Row[Any]) -> BrokenInvariant:
+    return BrokenInvariant(
+        name=row.name,
+        location=row.location,
+        rows=row.rows,
+        at_least=row.at_least,
+        sample=tuple(row.sample),
+        problem=row.problem,
+    )

@@ -1,0 +1,162 @@
+"""Where every dataset stands now, in a few queries however many datasets there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, or_, select
+
+from tautochrone.meta import tables as t
+from tautochrone.meta.base import STANDING, VERSIONED_KINDS, parse
+from tautochrone.meta.invariants import held_back
+from tautochrone.model.jobs import Part
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.refresh import RefreshMode
+
+__all__ = ["DatasetStatus", "statuses"]
+
+_C, _D, _F, _P, _V = (
+    table.c for table in (t.checkpoints, t.datasets, t.failures, t.checkpoint_jobs, t.versions)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetStatus:
+    """Where one dataset stands.
+
+    `checkpoint` is the newest checkpoint at which it is complete, `lag_ms` how much older
+    that cut is than the job's newest cut (0 when it is up to date, None when it was never built).
+    `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version,
+    or the broken invariant that keeps readers from it.
+    """
+
+    dataset: TableName
+    job: str
+    kind: str
+    version: Version | None
+    checkpoint: CheckpointNumber | None
+    mode: RefreshMode | None
+    reason: str | None
+    error: str | None
+    lag_ms: int | None
+    refreshed_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    number: int
+    cut_at_ms: int
+
+
+def statuses(connection: Connection) -> tuple[DatasetStatus, ...]:
+    """Every dataset that isn't retired, by name."""
+    rows = connection.execute(select(t.datasets).where(_D.retired.is_(False)).order_by(_D.name)).all()
+    newest = _newest_cuts(connection)
+    done = _newest_cuts(connection, done=True)
+    versions = _newest_versions(connection)
+    whole = _complete_at(connection, done)
+    errors = _newest_errors(connection)
+    kept = held_back(connection)
+    found = []
+    for row in rows:
+        known = (row.job, row.name)
+        # Nearly all are complete at the newest checkpoint that their job did; the others are searched for.
+        complete = done[row.job] if known in whole else None
+        if complete is None and known in versions:
+            complete = _last_complete(connection, row)
+        status = _status(row, versions.get(known), complete, newest.get(row.job), errors.get(row.name))
+        if status.error is None and row.name in kept:
+            status = replace(status, error=kept[row.name][1])
+        found.append(status)
+    return tuple(found)
+
+
+def _status(
+    row: Row[Any], version: str | None, complete: _Cut | None, newest: _Cut | None, error: Row[Any] | None
+) -> DatasetStatus:
+    lag_ms = None
+    if complete is not None:
+        behind = newest is not None and complete.number < newest.number
+        lag_ms = max(0, newest.cut_at_ms - complete.cut_at_ms) if newest and behind else 0
+    if error is not None and row.kind not in VERSIONED_KINDS:
+        error = None
+    if error is not None and complete is not None and error.checkpoint <= complete.number:
+        error = None
+    return DatasetStatus(
+        dataset=parse(row.name),
+        job=row.job,
+        kind=row.kind,
+        version=None if version is None else Version(version),
+        checkpoint=None if complete is None else CheckpointNumber(complete.number),
+        mode=RefreshMode(row.last_mode) if row.last_mode else None,
+        reason=row.last_reason,
+        error=None if error is None else error.error,
+        lag_ms=lag_ms,
+        refreshed_at_ms=row.last_at_ms,
+    )
+
+
+def _newest_cuts(connection: Connection, *, done: bool = False) -> dict[str, _Cut]:
+    """By job its newest checkpoint that stands, or the newest of which it did its part."""
+    parts = (
+        select(_P.job, func.max(_C.number).label("number"))
+        .join(t.checkpoints, _P.checkpoint == _C.number)
+        .where(_C.state.in_(STANDING))
+    )
+    if done:
+        parts = parts.where(_P.state == Part.DONE.value)
+    top = parts.group_by(_P.job).subquery()
+    query = select(top.c.job, _C.number, _C.cut_at_ms).join(t.checkpoints, _C.number == top.c.number)
+    return {row.job: _Cut(row.number, row.cut_at_ms) for row in connection.execute(query)}
+
+
+def _newest_versions(connection: Connection) -> dict[tuple[str, str], str]:
+    top = (
+        select(_V.job, _V.table_name, func.max(_V.from_checkpoint).label("start"))
+        .group_by(_V.job, _V.table_name)
+        .subquery()
+    )
+    query = select(t.versions).join(
+        top,
+        (_V.job == top.c.job) & (_V.table_name == top.c.table_name) & (_V.from_checkpoint == top.c.start),
+    )
+    return {(row.job, row.table_name): row.version for row in connection.execute(query)}
+
+
+def _complete_at(connection: Connection, done: dict[str, _Cut]) -> set[tuple[str, str]]:
+    """The tables that have a version at the newest checkpoint of which their job did its part."""
+    groups: dict[int, list[str]] = {}
+    for job, cut in done.items():
+        groups.setdefault(cut.number, []).append(job)
+    found: set[tuple[str, str]] = set()
+    for number, jobs in groups.items():
+        query = select(_V.job, _V.table_name).where(_V.job.in_(jobs), _covers(number))
+        found |= {(row.job, row.table_name) for row in connection.execute(query)}
+    return found
+
+
+def _last_complete(connection: Connection, row: Row[Any]) -> _Cut | None:
+    """The newest checkpoint that shows one table."""
+    query = (
+        select(_C.number, _C.cut_at_ms)
+        .join(t.versions, _covers(_C.number))
+        .join(t.checkpoint_jobs, (_P.checkpoint == _C.number) & (_P.job == row.job))
+        .where(_V.table_name == row.name, _V.job == row.job)
+        .where(_P.state == Part.DONE.value, _C.state.in_(STANDING))
+        .order_by(_C.number.desc())
+        .limit(1)
+    )
+    found = connection.execute(query).first()
+    return None if found is None else _Cut(found.number, found.cut_at_ms)
+
+
+def _covers(number: Any) -> Any:
+    return (_V.from_checkpoint <= number) & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= number)
+
+
+def _newest_errors(connection: Connection) -> dict[str, Row[Any]]:
+    """By dataset the newest failure: its checkpoint and error."""
+    top = select(_F.dataset, func.max(_F.checkpoint).label("number")).group_by(_F.dataset).subquery()
+    query = select(t.failures).join(top, (_F.dataset == top.c.dataset) & (_F.checkpoint == top.c.number))
+    return {row.dataset: row for row in connection.execute(query)}

@@ -1,0 +1,134 @@
+"""Who belongs together: tables and jobs joined by who reads and writes what. Clocks join nobody.
+
+Read fresh in each transaction: a registration that comes between two calls counts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, select
+
+from tautochrone.meta import tables as t
+from tautochrone.meta.base import VERSIONED_KINDS
+from tautochrone.meta.invariants import checked
+from tautochrone.model.clock import is_clock
+from tautochrone.model.names import TableName
+
+__all__ = ["OUTSIDE", "Topology", "groups", "made_from", "reported_roots", "topology"]
+
+OUTSIDE = ""
+"""Stands for the job of tables that no job writes."""
+
+_JOB = "\0job "
+"""Before a job's name where jobs and tables stand together; no table's name begins so."""
+
+_D, _I = t.datasets.c, t.dataset_inputs.c
+_DATASETS = select(_D.name, _D.job, _D.is_root).where(_D.retired.is_(False), _D.kind.in_(VERSIONED_KINDS))
+_INPUTS = select(_I.dataset, _I.input)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """`owner` of each dataset (tables only), which of them only ingestion writes, what each reads."""
+
+    owner: dict[str, str]
+    roots: frozenset[str]
+    inputs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    checked: list[tuple[str, frozenset[str]]] = field(default_factory=list)
+    """Each invariant: the job that checks it and what it reads."""
+
+    def datasets(self, job: str) -> set[str]:
+        """The tables that a job writes."""
+        return {name for name, owner in self.owner.items() if owner == job}
+
+    def reads(self, job: str) -> set[str]:
+        """What a job's datasets and invariants read and it does not write itself, clocks included."""
+        own = self.datasets(job)
+        read = {name for dataset in own for name in self.inputs.get(dataset, ())}
+        return read.union(*(tables for by, tables in self.checked if by == job)) - own
+
+    def only_ingests(self, job: str) -> bool:
+        """Whether a cut says everything of a job: it has roots alone, and nothing to check."""
+        return self.datasets(job) <= self.roots and all(by != job for by, _ in self.checked)
+
+    def jobs_with(self, job: str) -> frozenset[str]:
+        """The jobs that share checkpoints with `job`, itself included."""
+        joined = groups(
+            [
+                *((name, _JOB + owner) for name, owner in self.owner.items()),
+                *((name, _JOB + job) for job, tables in self.checked for name in _tables(tables)),
+                *self._edges(),
+            ]
+        )
+        group = next((group for group in joined if _JOB + job in group), {_JOB + job})
+        return frozenset(name.removeprefix(_JOB) for name in group if name.startswith(_JOB))
+
+    def related(self, tables: Collection[str]) -> set[str]:
+        """The datasets that share a root, or an invariant, with one of `tables`, directly or through
+        others."""
+        together = [(some[0], name) for _, read in self.checked if (some := _tables(read)) for name in some]
+        joined: dict[str, list[str]] = {}
+        for one, other in (*self._edges(), *together):
+            joined.setdefault(one, []).append(other)
+            joined.setdefault(other, []).append(one)
+        found, todo = set(tables), [*tables]
+        while todo:
+            beyond = [name for name in joined.get(todo.pop(), ()) if name not in found]
+            found.update(beyond)
+            todo += beyond
+        return found & self.owner.keys()
+
+    def clocks(self, jobs: Collection[str]) -> set[str]:
+        """The clocks that the jobs read."""
+        return {name for job in jobs for name in self.reads(job) if is_clock(TableName.parse(name))}
+
+    def _edges(self) -> Iterable[tuple[str, str]]:
+        inputs: set[str] = set().union(*self.inputs.values())
+        clocks = {name for name in inputs if is_clock(TableName.parse(name))}
+        return (
+            (dataset, name)
+            for dataset, names in self.inputs.items()
+            if dataset in self.owner
+            for name in names - clocks
+        )
+
+
+def _tables(names: Collection[str]) -> list[str]:
+    return [name for name in names if not is_clock(TableName.parse(name))]
+
+
+def topology(connection: Connection) -> Topology:
+    """The registered datasets of all jobs."""
+    rows = connection.execute(_DATASETS).all()
+    owner, roots = {row.name: row.job for row in rows}, frozenset(row.name for row in rows if row.is_root)
+    return Topology(owner, roots, made_from(connection), checked(connection))
+
+
+def made_from(connection: Connection) -> dict[str, frozenset[str]]:
+    """The direct inputs of every registered dataset, clocks included."""
+    found: dict[str, set[str]] = {}
+    for dataset, name in connection.execute(_INPUTS).all():
+        found.setdefault(dataset, set()).add(name)
+    return {dataset: frozenset(names) for dataset, names in found.items()}
+
+
+def reported_roots(connection: Connection, job: str, found: Topology) -> dict[str, str]:
+    """What is known of the roots that the jobs with `job` bring in or look at: the newest versions."""
+    jobs = found.jobs_with(job)
+    wanted = {name for one in jobs for name in found.datasets(one) & found.roots}
+    wanted |= {name for one in jobs for name in found.reads(one) if name not in found.owner}
+    r = t.reports.c
+    rows = connection.execute(select(r.job, r.table_name, r.version).where(r.job.in_([*jobs, OUTSIDE])))
+    return {row.table_name: row.version for row in rows if row.table_name in wanted}
+
+
+def groups(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
+    """Connected components."""
+    group: dict[str, set[str]] = {}
+    for one, other in edges:
+        joined = group.get(one, {one}) | group.get(other, {other})
+        for name in joined:
+            group[name] = joined
+    return list({id(members): members for members in group.values()}.values())

@@ -1,0 +1,67 @@
+"""Jobs as the MetaService sees them, and what each does for a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tautochrone.model.names import CheckpointNumber, Fence
+
+__all__ = ["JOB_LEASE_MS", "JobProgress", "JobState", "JobStatus", "Part"]
+
+JOB_LEASE_MS = 15_000
+"""A job that says nothing for so long doesn't hold the others back."""
+
+
+class JobState(StrEnum):
+    """`REGISTERED`: it said what it will do and hasn't run yet."""
+
+    REGISTERED = "registered"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Part(StrEnum):
+    """A job's part in a checkpoint. `SKIPPED`: it went on to a newer one and will never do this one."""
+
+    PENDING = "pending"
+    DONE = "done"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """One job. Times are epoch milliseconds of the store.
+
+    `alive` means running with a lease that did not run out. `target` is the checkpoint that it has to
+    do next, `newest_done` the newest that it did.
+    """
+
+    name: str
+    pipeline: str
+    fence: Fence
+    state: JobState
+    alive: bool
+    owner: str | None
+    started_ms: int | None
+    heartbeat_ms: int | None
+    lease_until_ms: int | None
+    target: CheckpointNumber | None
+    newest_done: CheckpointNumber | None
+    datasets: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """A job's part in one checkpoint; times as in `JobStatus`.
+
+    `cpu_ms` is what it took of the job's process, `waits_for` the job whose tables it waits for.
+    """
+
+    job: str
+    part: Part
+    alive: bool
+    started_ms: int | None
+    finished_ms: int | None
+    cpu_ms: int | None
+    waits_for: str | None

@@ -1,0 +1,49 @@
+"""What a commit says about itself, and where flows stand: what the lake remembers for us."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tautochrone.model.names import CheckpointNumber, Fence
+
+__all__ = ["CommitNote", "FlowPosition"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPosition:
+    """Where one flow stands, as the table itself remembers it.
+
+    `offsets` and `commit` are the texts of Spark's `offsets/<batch>` and `commits/<batch>` files;
+    `source_files` are the side files that hold what the sources keep under `sources/`, oldest first.
+    `query_id` is the streaming query's id, `stateful` tells whether it keeps state.
+    """
+
+    query_id: str
+    batch_id: int
+    offsets: str
+    commit: str
+    source_files: tuple[str, ...] = ()
+    stateful: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitNote:
+    """What a commit says about itself. Carried in the commit, positions carried forward for ever.
+
+    `inputs` maps each input table to its version (derived datasets only), `companions` maps
+    companion tables to the snapshot ids that belong to this commit. `reset` forgets the positions of
+    earlier commits (a full refresh) instead of carrying them forward.
+    """
+
+    pipeline: str
+    job: str
+    fence: Fence
+    store: str
+    checkpoint: CheckpointNumber | None = None
+    mode: str | None = None
+    definition: str | None = None
+    positions: Mapping[str, FlowPosition] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    companions: Mapping[str, str] = field(default_factory=dict)
+    reset: bool = False
