@@ -25,6 +25,7 @@ from pyspark.sql.types import DataType, StringType, StructType
 from tautochrone.errors import DefinitionError, IngestError, StateLostError, TautochroneError
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.ingest.looks import Looks
 from tautochrone.ingest.positions import Plan, compare, same_offsets, source_offsets
 from tautochrone.ingest.problems import explain
 from tautochrone.ingest.rescue import Rescue, Rescued, ranges_of
@@ -33,6 +34,7 @@ from tautochrone.model.events import Emit
 from tautochrone.model.lake import FlowPosition
 from tautochrone.model.names import quoted
 from tautochrone.model.quarantine import BadRecords
+from tautochrone.spark.limits import bounds_files
 
 __all__ = ["FlowQuery", "StreamingFlow", "align"]
 
@@ -102,6 +104,9 @@ class FlowQuery:
     """See `model.catalog.LakeCatalog.first_offsets`; None for flows that read no stream of the lake."""
     bad_records: BadRecords = BadRecords.FAIL
     rows: int = 0
+    looks: Looks = field(default_factory=Looks)
+    _began_ms: int = 0
+    _limited: bool = False
     _evaluated: tuple[SparkSession, DataFrame] | None = None
     _error: TautochroneError | None = None
     _stopped: bool = False
@@ -130,6 +135,8 @@ class FlowQuery:
             rows = self.flow.evaluate(session)
             self._begin(rows)
             self._evaluated = session, rows
+            self._limited = bounds_files(rows)
+            self._began_ms = time.time_ns() // 1_000_000
             self._query = (
                 rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
                 .option("checkpointLocation", self.folder.path)
@@ -148,6 +155,18 @@ class FlowQuery:
     def progressed(self) -> bool:
         """Whether a batch, or a look at the source that found nothing, succeeded since the last start."""
         return self._query is not None and self._query.lastProgress is not None
+
+    @property
+    def seen_ms(self) -> int | None:
+        """All that the sources held at this time, by the store's clock, is in the table. None: not known."""
+        query = self._query
+        if query is not None and not self._stopped:
+            if self._endless:
+                self.looks.progressed(query.lastProgress, limited=self._limited)
+            elif not query.isActive and self.failure() is None:
+                # It ends when all is taken that was there when it began; its triggers don't look again.
+                self.looks.took(self._began_ms)
+        return self.looks.seen_ms
 
     def wait(self) -> None:
         """Until the query ends.
@@ -251,7 +270,8 @@ class FlowQuery:
                 flow=self.flow.name,
                 dataset=self._target,
                 sources=[str(number) for number in offsets],
-                reason="their oldest versions are expired: the stream begins with all rows of the newest",
+                reason="their versions cannot be followed from the oldest (expired, or rows went away): the "
+                "stream begins with all rows of the newest",
             )
             # A batch that was planned from the older beginning cannot be read any more.
             self._folder_step(self.folder.wipe)

@@ -105,7 +105,9 @@ class CheckpointFolder:
         self._files.delete(f"{self.path}/offsets")
         self._files.delete(f"{self.path}/commits")
         self._files.delete(f"{self.path}/sources")
-        if not position.stateful:
+        if position.stateful:
+            self._forget_state_after(position.batch_id + 1)
+        else:
             self._files.delete(f"{self.path}/state")
         for name in position.source_files:
             text = self._files.read(f"{self.archive}/{name}")
@@ -145,6 +147,15 @@ class CheckpointFolder:
 
     def wipe(self) -> None:
         self._files.delete(self.path)
+
+    def _forget_state_after(self, version: int) -> None:
+        """A state that Spark saved whole later on would be taken for that of a batch that runs again."""
+        for path in self._files.stamps(f"{self.path}/state"):
+            *folders, name = path.split("/")
+            number = name.split(".")[0].split("_")[0]
+            described = any(folder.startswith("_") for folder in folders)
+            if number.isdigit() and int(number) > version and not described:
+                self._files.delete(f"{self.path}/state/{path}")
 
     def _first_offset(self, source: int) -> str:
         return f"{self.path}/sources/{source}/offsets/0"

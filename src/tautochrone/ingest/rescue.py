@@ -96,6 +96,9 @@ class Rescue:
         if self.policy is BadRecords.FAIL or self.quarantine is None:
             raise self._located(told, Search(probe, _MOST_PROBES_FOR_ONE, first=True), spans) from error
         found = self._search(told, Search(probe, _MOST_PROBES), spans)
+        if not found:
+            # It fails on many records together and on none alone: there is nothing to set aside.
+            raise told from error
         chosen = _any_of([Span(bad.topic, bad.partition, bad.offset, bad.offset + 1) for bad in found])
         good = stage(self.align(replay.query(records.where(~chosen))))
         bad = self._stage_bad(session, records.where(chosen), found, batch_id)

@@ -20,9 +20,12 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted
 from tautochrone.project.definitions import Definitions, Flow, circular, is_view, missing, missing_relation
-from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.project.event_time import check_event_times
+from tautochrone.project.graph import Graph, Invariant, ResolvedFlow
+from tautochrone.project.invariants import as_invariant
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
 from tautochrone.project.validate import did_you_mean
+from tautochrone.spark.outside import outside_sources
 from tautochrone.spark.plans import (
     analysed,
     constants_of,
@@ -76,19 +79,22 @@ class _Analysis:
 
     def run(self) -> Graph:
         # Evaluating sets the current database, which must exist for that.
-        for flow in self._definitions.flows:
+        for flow in (*self._definitions.flows, *self._definitions.invariants):
             self._scratch.ensure_namespace(flow.scope.namespace)
         for name in self._definitions.datasets:
             self._dataset(name, ())
         for flow in self._definitions.flows:
             if flow.name not in self._resolved:  # flows into sinks
                 self._flow(flow, (flow.target,))
+        check_event_times(self._definitions.datasets.values(), self._schemas)
+        invariants = [self._invariant(flow) for flow in self._definitions.invariants]
         return Graph(
             definitions=self._definitions,
             flows={flow.name: self._resolved[flow.name] for flow in self._definitions.flows},
             order=tuple(self._order),
             schemas=self._schemas,
             external=frozenset(self._external),
+            invariants=tuple(invariants),
             scratch=self._scratch.session,
         )
 
@@ -117,19 +123,25 @@ class _Analysis:
         self._schemas[dataset.name] = self._scratch.create_table(dataset.name, schema, str(dataset.location))
         self._order.append(dataset.name)
 
+    def _invariant(self, flow: Flow) -> Invariant:
+        return as_invariant(self._resolve(flow, self._evaluate(flow, ())), self._order)
+
     def _flow(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
+        frame = self._evaluate(flow, path)
+        check_query_type(self._kind(flow), flow, streaming=bool(frame.isStreaming))
+        self._resolved[flow.name] = self._resolve(flow, frame)
+        return frame
+
+    def _evaluate(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
         before: tuple[str, ...] = ()
         while True:
             try:
-                frame = flow.evaluate(self._scratch.session, partial(self._lookout, flow))
-                break
+                return flow.evaluate(self._scratch.session, partial(self._lookout, flow))
             except DefinitionError as error:
                 parts = missing_relation(error)
                 if not parts or parts == before or not self._provide(parts, flow, path):
                     raise self._not_found(error, parts, flow) from error
                 before = parts
-        self._resolved[flow.name] = self._resolve(flow, frame)
-        return frame
 
     def _lookout(self, flow: Flow, query: JavaObject) -> None:
         """Say which table is missing before Spark looks for it.
@@ -167,7 +179,6 @@ class _Analysis:
     def _resolve(self, flow: Flow, frame: DataFrame) -> ResolvedFlow:
         plan = analysed(frame)
         streaming = bool(frame.isStreaming)
-        check_query_type(self._kind(flow), flow, streaming=streaming)
         state = stateful_node(plan) if streaming else None
         linear, linear_reason = linearity(plan, self._scratch.catalog)
         deterministic, deterministic_reason = determinism(plan)
@@ -185,6 +196,7 @@ class _Analysis:
             linear_reason=linear_reason,
             deterministic=deterministic,
             deterministic_reason=deterministic_reason,
+            sources=outside_sources(frame) if streaming else frozenset(),
             fingerprint=self._fingerprint(flow, frame.schema, known_views, constants_of(plan)),
         )
 

@@ -15,7 +15,19 @@ from typing import Any
 
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
-from tautochrone.project.kinds import Choice, Duration, Kind, Scalar, Size, Switch, Text, Whole
+from tautochrone.project.kinds import (
+    Choice,
+    Duration,
+    DurationOrNone,
+    Kind,
+    Names,
+    Scalar,
+    Secret,
+    Size,
+    Switch,
+    Text,
+    Whole,
+)
 from tautochrone.project.spec import PipelineSpec
 
 __all__ = [
@@ -80,8 +92,36 @@ SETTINGS = (
         key="run.job",
         kind=Text(),
         of_project=("the pipeline's name", lambda spec: spec.name),
-        meaning="the job's name in the store",
+        meaning="the job that this process runs ([jobs](jobs.md))",
         variable="TAUTOCHRONE_JOB",
+        flag="--job",
+    ),
+    Setting(
+        key="run.lease",
+        kind=Duration(at_least="1s"),
+        default="15s",
+        meaning="a job that says nothing for so long is taken for dead: other jobs don't wait for it",
+        variable="TAUTOCHRONE_LEASE",
+    ),
+    Setting(
+        key="run.patience",
+        kind=Duration(),
+        default="30s",
+        meaning="so long jobs that are done wait for one that is still at work on a checkpoint",
+        variable="TAUTOCHRONE_PATIENCE",
+    ),
+    Setting(
+        key="run.align",
+        kind=DurationOrNone(),
+        default="none",
+        meaning="how far the source times of a checkpoint's roots may be apart: of those that run ahead it "
+        "takes older versions; for tables with the property `tautochrone.event-time`",
+        variable="TAUTOCHRONE_ALIGN",
+    ),
+    Setting(
+        key="jobs.*.datasets",
+        kind=Names(),
+        meaning="the datasets of a job, `*` for any part; what no job names is the pipeline's own job's",
     ),
     Setting(
         key="refresh.policy",
@@ -94,8 +134,43 @@ SETTINGS = (
         key="meta.url",
         kind=Text(),
         of_project=("`sqlite:///<storage>/meta.db`", lambda spec: f"sqlite:///{spec.storage_path}/meta.db"),
-        meaning="the MetaService's store, a SQLAlchemy URL",
+        meaning="the MetaService: `http(s)://host:port` of one that runs, or the SQLAlchemy URL of a store "
+        "that this process opens itself ([the MetaService](service.md))",
         variable="TAUTOCHRONE_META_URL",
+        by_reference=True,
+    ),
+    Setting(
+        key="meta.token",
+        kind=Text(),
+        meaning="sent to the MetaService as a bearer token",
+        variable="TAUTOCHRONE_META_TOKEN",
+        by_reference=True,
+    ),
+    Setting(
+        key="meta.retry",
+        kind=Duration(),
+        default="1m",
+        meaning="so long a call is repeated while the MetaService cannot be reached",
+        variable="TAUTOCHRONE_META_RETRY",
+    ),
+    Setting(
+        key="events.openlineage",
+        kind=Text(),
+        meaning="where refreshes are told as OpenLineage events: a URL, or a file that gets a line for each "
+        "([OpenLineage](service.md#openlineage))",
+        variable="TAUTOCHRONE_EVENTS_OPENLINEAGE",
+        by_reference=True,
+    ),
+    Setting(
+        key="meta.tokens.read.*",
+        kind=Secret(),
+        meaning="a token with which `taut serve` may be asked; the name is for people",
+        by_reference=True,
+    ),
+    Setting(
+        key="meta.tokens.operate.*",
+        kind=Secret(),
+        meaning="a token with which things may be changed too: for jobs and operators",
         by_reference=True,
     ),
     Setting(
@@ -249,6 +324,9 @@ LIMITS = {
 
 OTHER_VARIABLES = {
     "TAUTOCHRONE_HOME": "where jars are kept; the user's cache folder without it",
+    "TAUTOCHRONE_META_TOKEN": "the token that commands and jobs show to `taut serve`",
+    "TAUTOCHRONE_SERVE_READ_TOKEN": "a token that `taut serve` takes for the role `read`",
+    "TAUTOCHRONE_SERVE_OPERATE_TOKEN": "a token that `taut serve` takes for the role `operate`",
     "TAUTOCHRONE_FAULT": "a fault for the crash tests",
 }
 """Variables of ours that are not settings of a project, because they are not about one."""

@@ -33,6 +33,10 @@ class Query(Protocol):
     def text(self) -> str:
         """The definition without layout and comments, stable across processes."""
 
+    @property
+    def written(self) -> str:
+        """The definition as its author wrote it, for people."""
+
     def dataframe(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
         """Evaluate; the session is active and its current database and settings are right."""
 
@@ -119,6 +123,8 @@ class Definitions:
     datasets: Mapping[TableName, Dataset]
     flows: tuple[Flow, ...]
     sinks: Mapping[TableName, Sink] = field(default_factory=dict)
+    invariants: tuple[Flow, ...] = ()
+    """Queries that must return no row; what they are called is no dataset."""
 
     def flows_of(self, target: TableName) -> tuple[Flow, ...]:
         """The flows that write `target`, in the order of definition."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -12,7 +12,7 @@ from tautochrone.model.definitions import FlowInputs
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions, Flow
 
-__all__ = ["Graph", "ResolvedFlow"]
+__all__ = ["Graph", "Invariant", "ResolvedFlow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class ResolvedFlow:
             what prevents it.
         deterministic: the same inputs give the same rows; else `deterministic_reason` names the
             function.
+        sources: what a stream reads from outside the lake (`spark.outside`).
         fingerprint: sha256 of the definition, the views below it, the schema and the settings;
             the same in every process, free of layout and comments.
     """
@@ -44,7 +45,22 @@ class ResolvedFlow:
     linear_reason: str = ""
     deterministic: bool
     deterministic_reason: str = ""
+    sources: frozenset[str] = frozenset()
     fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invariant:
+    """A query that must return no row. The job that writes `checked_with` checks it."""
+
+    name: str
+    query: ResolvedFlow
+    checked_with: TableName
+
+    @property
+    def tables(self) -> frozenset[TableName]:
+        """Lake tables and clocks that it reads."""
+        return self.query.inputs.tables | self.query.inputs.clocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +78,7 @@ class Graph:
     order: tuple[TableName, ...]
     schemas: Mapping[TableName, StructType]
     external: frozenset[TableName] = field(default=frozenset())
+    invariants: tuple[Invariant, ...] = ()
     scratch: SparkSession | None = field(default=None, repr=False, compare=False)
 
     def flows_of(self, target: TableName) -> tuple[ResolvedFlow, ...]:
@@ -77,6 +94,14 @@ class Graph:
             external_streams=any(part.external_streams for part in parts),
             unversioned=tuple(dict.fromkeys(text for part in parts for text in part.unversioned)),
             clocks=frozenset().union(*(part.clocks for part in parts)),
+        )
+
+    def only(self, tables: Collection[TableName]) -> Graph:
+        """The same project, of which only some tables are brought up to date, and checked, here."""
+        return replace(
+            self,
+            order=tuple(table for table in self.order if table in tables),
+            invariants=tuple(one for one in self.invariants if one.checked_with in tables),
         )
 
     def readers(self, table: TableName) -> tuple[TableName, ...]:

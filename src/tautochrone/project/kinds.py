@@ -12,7 +12,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-__all__ = ["Choice", "Duration", "Kind", "Scalar", "Size", "Switch", "Text", "Whole"]
+__all__ = [
+    "Choice",
+    "Duration",
+    "DurationOrNone",
+    "Kind",
+    "Names",
+    "Scalar",
+    "Secret",
+    "Size",
+    "Switch",
+    "Text",
+    "Whole",
+]
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*")
 _UNIT_MS = {"ms": 1, "s": 1_000, None: 1_000, "m": 60_000, "h": 3_600_000}
@@ -46,6 +58,23 @@ class Kind(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A text that stands in no file of the project and on no command line: by reference only."""
+
+    error_class: str = "SECRET_IN_PLAIN_TEXT"
+    words: str = "no plain text"
+
+    def of_text(self, text: str) -> Any:
+        return text
+
+    def parse(self, value: Any) -> Any:  # noqa: ARG002
+        raise ValueError
+
+    def schema(self) -> Mapping[str, Any]:
+        return {"not": {}}
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """Any text that is not empty."""
 
@@ -62,6 +91,27 @@ class Text:
 
     def schema(self) -> Mapping[str, Any]:
         return {"type": "string", "minLength": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A list of names, not empty; as text they are separated by commas."""
+
+    error_class: str = "INVALID_SETTING"
+    words: str = "a list of names"
+
+    def of_text(self, text: str) -> Any:
+        return [part.strip() for part in text.split(",")]
+
+    def parse(self, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or not value:
+            raise ValueError
+        if not all(isinstance(name, str) and name for name in value):
+            raise ValueError
+        return tuple(value)
+
+    def schema(self) -> Mapping[str, Any]:
+        return {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +204,27 @@ class Duration:
     def schema(self) -> Mapping[str, Any]:
         pattern = r"^\s*\d+(\.\d+)?\s*(ms|s|m|h)?\s*$"
         return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "number", "minimum": 0}]}
+
+
+@dataclass(frozen=True, slots=True)
+class DurationOrNone:
+    """A span of time as in `Duration`, or the word `none`."""
+
+    span: Duration = Duration()
+    error_class: str = "INVALID_DURATION"
+
+    @property
+    def words(self) -> str:
+        return f"none, or {self.span.words}"
+
+    def of_text(self, text: str) -> Any:
+        return text
+
+    def parse(self, value: Any) -> int | None:
+        return None if str(value).strip().lower() == "none" else self.span.parse(value)
+
+    def schema(self) -> Mapping[str, Any]:
+        return {"anyOf": [{"const": "none"}, *self.span.schema()["anyOf"]]}
 
 
 @dataclass(frozen=True, slots=True)

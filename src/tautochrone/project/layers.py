@@ -25,6 +25,7 @@ from tautochrone.project.declared import (
     sections,
     settings_of,
 )
+from tautochrone.project.kinds import Secret
 from tautochrone.project.references import FORMS, Reference, reference_of, shown
 from tautochrone.project.spec import PipelineSpec
 
@@ -99,7 +100,8 @@ def collect(
     for setting in SETTINGS:
         if "*" not in setting.path:
             default = setting.default if setting.of_project is None else setting.of_project[1](spec)
-            found[setting.path] = _value(setting, setting.path, default, DEFAULT)
+            if default is not None:
+                found[setting.path] = _value(setting, setting.path, default, DEFAULT)
     for keys, given, origin in _from_file(Path(spec.root), variables):
         setting, path = _declared(keys, origin)
         found[path] = _value(setting, path, given, origin)
@@ -146,7 +148,10 @@ def _value(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> 
 
 
 def _unfit(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> SettingsError:
-    text = "a table" if isinstance(value, dict) else repr(shown(path[-1], str(value)))
+    if isinstance(setting.kind, Secret):
+        text = "plain text"
+    else:
+        text = "a table" if isinstance(value, dict) else repr(shown(path[-1], str(value)))
     hint = f"it must be {setting.kind.words}"
     if setting.by_reference:
         hint += f", or by reference: {FORMS}"

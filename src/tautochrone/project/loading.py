@@ -15,6 +15,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.explain import explain
+from tautochrone.project.invariants import read_invariants
 from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project
 from tautochrone.project.registry import Registry
@@ -36,7 +37,8 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
         catalog: the name of the lake catalog in Spark. `spark_catalog` means the same.
 
     Raises:
-        DefinitionError: a file cannot be read, or two definitions contradict each other.
+        DefinitionError: a file cannot be read, two definitions contradict each other, an invariant is no
+            query.
     """
     scope = NameScope(catalog, split_name(spec.database or "default"))
     if spec.catalog is not None and not scope.is_ours(spec.catalog):
@@ -76,6 +78,7 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
         datasets=registry.datasets,
         flows=tuple(registry.flows),
         sinks=registry.sinks,
+        invariants=read_invariants(root, project, scope, dict(spec.configuration), session),
     )
     validate(definitions)
     return definitions

@@ -9,7 +9,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.refresh import RefreshPolicy
 
-__all__ = ["POLICY_HINT", "POLICY_PROPERTY", "check_policies", "parse_policy", "policy_of"]
+__all__ = ["POLICY_HINT", "POLICY_PROPERTY", "check_policies", "is_misspelt", "parse_policy", "policy_of"]
 
 POLICY_PROPERTY = "tautochrone.refresh-policy"
 POLICY_HINT = f"policies are {', '.join(RefreshPolicy)}"
@@ -30,6 +30,12 @@ def policy_of(dataset: Dataset, default: RefreshPolicy) -> RefreshPolicy:
     return default if text is None else parse_policy(text)
 
 
+def is_misspelt(key: str, name: str) -> bool:
+    """Whether a property is nearly called `name`, one of ours, and would be ignored without a word."""
+    ours = key.startswith("tautochrone.") and key != name
+    return ours and bool(difflib.get_close_matches(key.lower(), [name], cutoff=0.85))
+
+
 def check_policies(datasets: Iterable[Dataset]) -> None:
     """Refuse what would be ignored without a word: wrong values, wrong kinds, near misses of the name.
 
@@ -38,10 +44,8 @@ def check_policies(datasets: Iterable[Dataset]) -> None:
     """
     for dataset in datasets:
         for key, value in dataset.properties.items():
-            if key.startswith("tautochrone.") and key != POLICY_PROPERTY:
-                if difflib.get_close_matches(key.lower(), [POLICY_PROPERTY], cutoff=0.9):
-                    raise _refusal(dataset, f"has a property '{key}'", f"Did you mean '{POLICY_PROPERTY}'?")
-                continue
+            if is_misspelt(key, POLICY_PROPERTY):
+                raise _refusal(dataset, f"has a property '{key}'", f"Did you mean '{POLICY_PROPERTY}'?")
             if key != POLICY_PROPERTY:
                 continue
             if dataset.kind is not DatasetKind.MATERIALIZED_VIEW:

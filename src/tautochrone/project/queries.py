@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import linecache
+import textwrap
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -79,6 +81,10 @@ class SqlQuery:
     scope: NameScope
     columns: tuple[str, ...] = ()
 
+    @property
+    def written(self) -> str:
+        return self.statement.strip()
+
     def dataframe(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
         query = query_of(parser(session).parsePlan(self.scope.rewrite(self.statement)))
         if asked is not None:
@@ -121,6 +127,14 @@ class PythonQuery:
     project: Project
     scope: NameScope
     bindings: Bindings
+
+    @property
+    def written(self) -> str:
+        try:
+            return textwrap.dedent(inspect.getsource(self.function)).strip()
+        except (OSError, TypeError):
+            # Made by exec, or no plain function.
+            return self.text
 
     def dataframe(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
         def rewrite(text: str) -> str:

@@ -44,13 +44,25 @@ class FlowBadRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that a run needs beside the project itself. Secrets are in it: never print it whole."""
+    """Everything that a run needs beside the project itself. Secrets are in it: never print it whole.
+
+    Tokens of the service are not looked up: only `taut serve` needs them.
+    """
 
     storage: str
     catalog: CatalogSettings = field(repr=False)
     spark: SparkSettings = field(repr=False)
     job: str
+    jobs: Mapping[str, tuple[str, ...]]
+    lease_ms: int
+    patience_ms: int
+    align_ms: int | None
     meta_url: str = field(repr=False)
+    meta_token: str | None = field(repr=False)
+    meta_retry_ms: int
+    openlineage: str | None = field(repr=False)
+    read_tokens: tuple[Value, ...] = field(repr=False)
+    operate_tokens: tuple[Value, ...] = field(repr=False)
     interval_ms: int
     parallelism: int
     refresh_policy: RefreshPolicy
@@ -113,6 +125,13 @@ def load_settings(
     def of(section: str, name: str) -> Any:
         return values[section, name].reveal()
 
+    def given(section: str, name: str) -> Any:
+        """None for a setting without a default that nobody set."""
+        return of(section, name) if (section, name) in values else None
+
+    def tokens(role: str) -> tuple[Value, ...]:
+        return tuple(_below(values, ("meta", "tokens", role)).values())
+
     confs = {key: value.reveal() for key, value in _below(values, _CONF).items()}
     options = {key: value.reveal() for key, value in _below(values, _OPTIONS).items()}
     return Settings(
@@ -120,7 +139,16 @@ def load_settings(
         catalog=CatalogSettings(of("lake", "catalog"), options),
         spark=SparkSettings(app_name=f"taut {spec.name}", master=of("spark", "master"), conf=confs),
         job=of("run", "job"),
+        jobs={path[1]: value.value for path, value in values.items() if path[0] == "jobs"},
+        lease_ms=of("run", "lease"),
+        patience_ms=of("run", "patience"),
+        align_ms=of("run", "align"),
         meta_url=of("meta", "url"),
+        meta_token=given("meta", "token"),
+        meta_retry_ms=of("meta", "retry"),
+        openlineage=given("events", "openlineage"),
+        read_tokens=tokens("read"),
+        operate_tokens=tokens("operate"),
         interval_ms=of("run", "interval"),
         parallelism=of("run", "parallelism"),
         refresh_policy=of("refresh", "policy"),

@@ -21,7 +21,7 @@ from tautochrone.spark.catalyst import items
 from tautochrone.spark.errors import problem_of
 from tautochrone.spark.evaluate import parser
 
-__all__ = ["Statement", "StatementKind", "parse_statements", "query_of"]
+__all__ = ["Statement", "StatementKind", "parse_statements", "query_of", "syntax_error"]
 
 
 class StatementKind(StrEnum):
@@ -72,8 +72,10 @@ def parse_statements(text: str, file: str, session: SparkSession) -> list[Statem
 
 
 def query_of(plan: JavaObject) -> JavaObject:
-    """The unresolved query inside a parsed statement."""
+    """The unresolved query inside a parsed statement; a query is its own."""
     kind = plan.getClass().getSimpleName()
+    if kind not in list(StatementKind):
+        return plan
     if kind == StatementKind.FLOW:
         return plan.flowOperation().query()
     return plan.plan() if kind == StatementKind.TEMPORARY_VIEW else plan.query()
@@ -84,16 +86,21 @@ def _statement(chunk: Chunk, file: str, spark_parser: JavaObject) -> Statement:
     try:
         plan = spark_parser.parsePlan(chunk.text)
     except PySparkException as error:
-        problem = problem_of(error)
-        raise DefinitionError(
-            problem.error_class,
-            problem.message,
-            sqlstate=problem.sqlstate,
-            location=f"{file}:{chunk.line + (problem.line or 1) - 1}",
-            hint="Spark's parser stops here; look for a missing comma, keyword or bracket before it.",
-            excerpt=problem.excerpt_in(chunk.text, chunk.line),
-        ) from error
+        raise syntax_error(error, chunk, file) from error
     return _Reader(plan, chunk.text, location).read()
+
+
+def syntax_error(error: PySparkException, chunk: Chunk, file: str) -> DefinitionError:
+    """What Spark's parser says of a part of a file, with its place there."""
+    problem = problem_of(error)
+    return DefinitionError(
+        problem.error_class,
+        problem.message,
+        sqlstate=problem.sqlstate,
+        location=f"{file}:{chunk.line + (problem.line or 1) - 1}",
+        hint="Spark's parser stops here; look for a missing comma, keyword or bracket before it.",
+        excerpt=problem.excerpt_in(chunk.text, chunk.line),
+    )
 
 
 def _option(option: JavaObject) -> str | None:

@@ -26,13 +26,14 @@ from tautochrone.algebra.plan import (
 )
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.catalyst import Catalyst, items
-from tautochrone.spark.held import local_relation
+from tautochrone.spark.held import computed, local_relation
 from tautochrone.spark.lowering import Columns, Lowering
 
-__all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few"]
+__all__ = ["LOCAL_ROWS", "Inputs", "SparkEngine", "TableDelta", "are_few"]
 
 LOCAL_ROWS = 20_000
-"""Changes up to this size are held on the driver; plans over them need no shuffle, often no Spark job."""
+"""Changes up to this size are held on the driver; plans over them need no shuffle, often no Spark job. From
+there on it pays to count what a rewritten file really changed, before anything is decided."""
 
 FEW_ROWS = 50_000
 """What reads at most so many rows is done in one task."""
@@ -246,13 +247,12 @@ class SparkEngine:
 
     def _hold_there(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> tuple[JavaObject, int]:
         """The same for rows that stay where they were computed."""
-        held = frame.localCheckpoint(eager=True)
-        return self.lowering.bound(held, columns), int(held.count())
+        held, rows = computed(frame)
+        return self.lowering.bound(held, columns), rows
 
     def _hold_fitting(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> tuple[JavaObject, int]:
         """Whatever fits of both; what is computed from rows that don't fit doesn't either."""
-        held = frame.localCheckpoint(eager=True)
-        rows = int(held.count())
+        held, rows = computed(frame)
         if rows <= LOCAL_ROWS:
             return self._hold_here(held, columns)
         self._small = False

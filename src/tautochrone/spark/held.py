@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.packages import packages_of
 
-__all__ = ["held_if_few", "local_relation"]
+__all__ = ["computed", "held_if_few", "local_relation"]
 
 _NOT_STREAMING = False
 
@@ -35,13 +35,18 @@ def local_relation(
     return relation, len(rows)
 
 
+def computed(frame: DataFrame) -> tuple[DataFrame, int]:
+    """A DataFrame's rows, computed now and kept by Spark where they are, and how many there are."""
+    found = frame.localCheckpoint(eager=True)
+    return found, int(found.count())
+
+
 def held_if_few(frame: DataFrame, most: int) -> tuple[DataFrame, int]:
     """A DataFrame and its number of rows: its rows held when there are at most `most`, else itself.
 
     Rows that are many are not kept anywhere: whoever reads them computes them again.
     """
-    computed = frame.localCheckpoint(eager=True)
-    rows = int(computed.count())
+    found, rows = computed(frame)
     if rows > most:
         return frame, rows
-    return dataframe_of_plan(frame.sparkSession, local_relation(computed)[0]), rows
+    return dataframe_of_plan(frame.sparkSession, local_relation(found)[0]), rows

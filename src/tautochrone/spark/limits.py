@@ -17,7 +17,7 @@ from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.packages import packages_of
 from tautochrone.spark.plans import analysed, with_leaves
 
-__all__ = ["KNOWN_LIMITS", "limited"]
+__all__ = ["KNOWN_LIMITS", "bounds_files", "limited"]
 
 KNOWN_LIMITS = {
     "kafka": ("maxOffsetsPerTrigger",),
@@ -63,6 +63,18 @@ def limited(
 
     plan = with_leaves(session, analysed(frame), leaf)
     return dataframe_of_plan(session, plan), sources, frozenset(taken)
+
+
+def bounds_files(frame: DataFrame) -> bool:
+    """Whether a file source of a streaming query may take a part of the files that are there."""
+    convert = packages_of(frame.sparkSession._jvm).scala.jdk.javaapi.CollectionConverters  # noqa: SLF001
+    options = {
+        str(option).lower()
+        for leaf in convert.asJava(analysed(frame).collectLeaves())
+        if kind(leaf) == "StreamingRelation"
+        for option in convert.asJava(leaf.dataSource().options())
+    }
+    return any(option.lower() in options for option in KNOWN_LIMITS["files"])
 
 
 def _kind(of_class: str, name: str) -> str:

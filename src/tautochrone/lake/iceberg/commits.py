@@ -23,14 +23,12 @@ from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedE
 from tautochrone.lake.iceberg.jvm import Iceberg, MetadataMovedError, translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, decode
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.lake import CommitNote
+from tautochrone.model.lake import NO_VERSION, CommitNote
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["MAIN", "NO_VERSION", "Loaded", "check_fence", "check_main", "compare_and_set", "load"]
 
 MAIN = "main"
-NO_VERSION = Version("-1")
-"""Iceberg's own spelling of "no snapshot yet"."""
 
 _ATTEMPTS = 20
 

@@ -13,7 +13,7 @@ from tautochrone.lake.iceberg.commits import NO_VERSION
 from tautochrone.model.lake import ChangeKind, TableChange
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["ancestors", "change_between", "commits_between", "in_history", "moves_rows"]
+__all__ = ["ancestors", "change_between", "commits_between", "in_history", "moves_rows", "stood_at"]
 
 
 def _back_from(metadata: Any, version: Version) -> Iterator[Any]:
@@ -40,6 +40,22 @@ def in_history(metadata: Any, main: Version, version: Version, since: Version) -
         parent = None if snapshot is None else snapshot.parentId()
         current = NO_VERSION if parent is None else Version(str(parent))
     return False
+
+
+def stood_at(metadata: Any, main: Version, version: Version) -> bool:
+    """Whether the table can go back to a version that somebody saw on main: it is there, and main's history
+    either leads to it or is expired before it could. False when main was rolled back or replaced since."""
+    wanted = None if version == NO_VERSION else metadata.snapshot(int(version))
+    if wanted is None:
+        return False
+    oldest = None
+    for snapshot in _back_from(metadata, main):
+        if str(snapshot.snapshotId()) == version:
+            return True
+        oldest = snapshot
+    if oldest is None or oldest.parentId() is None:
+        return False
+    return bool(wanted.sequenceNumber() < oldest.sequenceNumber())
 
 
 def change_between(name: TableName, metadata: Any, old: Version, new: Version) -> TableChange:

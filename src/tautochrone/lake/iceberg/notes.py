@@ -15,7 +15,7 @@ from typing import Any
 from tautochrone.model.lake import CommitNote, FlowPosition
 from tautochrone.model.names import CheckpointNumber, Fence
 
-__all__ = ["NOTE_KEY", "carry_forward", "decode", "encode"]
+__all__ = ["NOTE_KEY", "carry_forward", "decode", "encode", "with_positions"]
 
 NOTE_KEY = "tautochrone.note"
 
@@ -76,6 +76,14 @@ def carry_forward(old: CommitNote | None, new: CommitNote) -> CommitNote:
             mode=old.mode,
         )
     return merged
+
+
+def with_positions(old: CommitNote | None, new: CommitNote) -> CommitNote:
+    """The note for a snapshot: it knows every flow, so that a table can be taken back to it when the
+    snapshots before it are expired."""
+    if old is None or new.reset:
+        return new
+    return replace(new, positions={**old.positions, **new.positions})
 
 
 def _strings(value: Mapping[str, str] | None) -> dict[str, str]:

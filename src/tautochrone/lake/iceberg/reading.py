@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tautochrone.errors import HistoryLostError
 from tautochrone.lake.iceberg.changes import rows_appended, rows_changed
 from tautochrone.lake.iceberg.commits import NO_VERSION, Loaded, load
-from tautochrone.lake.iceberg.history import ancestors, change_between, in_history
+from tautochrone.lake.iceberg.history import ancestors, change_between, in_history, stood_at
 from tautochrone.lake.iceberg.jvm import Iceberg
 from tautochrone.lake.iceberg.notes import NOTE_KEY, decode
 from tautochrone.lake.iceberg.refs import tags
+from tautochrone.lake.iceberg.reverting import companions_at, note_at
 from tautochrone.lake.iceberg.tasks import rows_behind_vectors
 from tautochrone.model.effects import Effects
 from tautochrone.model.lake import ChangeKind, CommitNote, Fork, Outcome, RowChange, Rows, TableChange
@@ -66,6 +68,19 @@ class IcebergReading:
             (Version(str(s.snapshotId())), decode(s.summary().get(NOTE_KEY)), int(s.timestampMillis()))
             for s in reversed(chain)
         ]
+
+    def goes_back_to(self, version: Version) -> bool:
+        # Fresh: where main stands is what it depends on.
+        loaded = load(self._iceberg, self._name)
+        return stood_at(loaded.metadata, loaded.main, version)
+
+    def note_at(self, version: Version) -> CommitNote | None:
+        return note_at(self._name, load(self._iceberg, self._name), version)
+
+    def companions_at(self, versions: Collection[Version]) -> Mapping[TableName, frozenset[Version]]:
+        metadata = load(self._iceberg, self._name).metadata
+        text = str(self._iceberg.api.TableMetadataParser.toJson(metadata))
+        return companions_at(json.loads(text), versions)
 
     def change_between(self, old: Version, new: Version) -> TableChange:
         return change_between(self._name, self._having(old, new).metadata, old, new)

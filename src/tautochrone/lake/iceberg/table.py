@@ -19,16 +19,18 @@ from tautochrone.errors import LakeError
 from tautochrone.lake.iceberg.commits import (
     MAIN,
     Loaded,
+    check_fence,
     check_main,
     compare_and_set,
     load,
 )
 from tautochrone.lake.iceberg.deletes import write_removal
-from tautochrone.lake.iceberg.history import ancestors, in_history
+from tautochrone.lake.iceberg.history import in_history, stood_at
 from tautochrone.lake.iceberg.jvm import translate
-from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, encode
+from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, encode, with_positions
 from tautochrone.lake.iceberg.orphans import check_seal
 from tautochrone.lake.iceberg.refs import BRANCH_PREFIX, own_files, prepared_batches
+from tautochrone.lake.iceberg.reverting import reverted
 from tautochrone.lake.iceberg.schema import replacement, shape_of, widened
 from tautochrone.lake.iceberg.staging import local_rows, write_files, write_locally
 from tautochrone.lake.iceberg.upkeep import IcebergUpkeep
@@ -255,7 +257,7 @@ class IcebergTable(IcebergUpkeep):
 
     def roll_back(self, version: Version, note: CommitNote) -> Committed:
         def build(loaded: Loaded) -> Any:
-            if version not in {str(s.snapshotId()) for s in ancestors(loaded.metadata, loaded.main)}:
+            if not stood_at(loaded.metadata, loaded.main, version):
                 raise LakeError("VERSION_NOT_IN_HISTORY", f"{self._name} never stood at {version}")
             check_main(self._name, loaded, loaded.main, note.fence)
             ref = self._iceberg.api.SnapshotRef.branchBuilder(int(version)).build()
@@ -264,6 +266,21 @@ class IcebergTable(IcebergUpkeep):
 
         self._set(Step.LAKE_ROLL_BACK, build, lambda loaded: loaded.main == version)
         return self._committed(version, None, 0)
+
+    def revert(self, version: Version, note: CommitNote, tag: str) -> Committed:
+        made: list[Version] = []
+
+        def build(loaded: Loaded) -> Any:
+            check_fence(self._name, loaded, note.fence)
+            metadata, newest = reverted(self._name, loaded, version, note, tag)
+            made.append(newest)
+            return self._with_note(self._iceberg.api.TableMetadata.buildFrom(metadata), note).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.metadata.ref(tag) is not None
+
+        loaded = self._set(Step.LAKE_REVERT, build, done, ask_first=True)
+        return self._committed(made[-1] if made else loaded.main, version, 0)
 
     # -- tags --------------------------------------------------------------------------------------
 
@@ -351,7 +368,7 @@ class IcebergTable(IcebergUpkeep):
             check_seal(self._name, loaded, part.at_ms)
             for file in part.files:
                 add(file)
-        update.set(NOTE_KEY, encode(note))
+        update.set(NOTE_KEY, encode(with_positions(loaded.note, note)))
         try:
             return update.toBranch(MAIN).apply()
         except Py4JError as error:
