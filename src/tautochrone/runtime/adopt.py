@@ -29,7 +29,7 @@ from tautochrone.runtime.adoptable import Action, Finding, Survey
 from tautochrone.runtime.cut import Cut
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.outsiders import tag_cut
-from tautochrone.runtime.takeover import become_owner, definition_of
+from tautochrone.runtime.takeover import become_owner
 
 __all__ = ["Adoption"]
 
@@ -132,7 +132,7 @@ class Adoption:
             job.emit("checkpoint_aborted", checkpoint=int(target.number), reason=reason)
             above = max(above, int(target.number) + 1)
         if job.settings.tag_outsiders:
-            tag_cut(job, Cut(roots, {}, self._micros))
+            tag_cut(job, Cut(roots, {}, self._micros, job.store.now_ms(), {}))
         return job.journal.open(roots, self._micros // 1000, above)
 
     def _derived(
@@ -171,7 +171,7 @@ class Adoption:
                 positions=self._positions(finding),
                 inputs={str(read): versions[read] for read in sorted(job.inputs(name))},
             )
-        done = finding.table.adopt(finding.fork, definition_of(job, name), note)
+        done = finding.table.adopt(finding.fork, job.definition(name), note)
         job.emit(
             "adopted",
             dataset=str(name),

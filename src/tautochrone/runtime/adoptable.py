@@ -15,7 +15,6 @@ from enum import StrEnum
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from tautochrone.errors import LakeError, TableMissingError, TautochroneError
 from tautochrone.ingest.folder import CheckpointFolder
@@ -29,9 +28,8 @@ from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.clock import ClockTable
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.streams import Streams
-from tautochrone.runtime.verify import chances, recompute
+from tautochrone.runtime.verify import Sessions, chances, recompute
 from tautochrone.spark.errors import problem_of
-from tautochrone.spark.session import reader_session, use_database
 
 __all__ = ["Action", "Finding", "Reached", "Survey"]
 
@@ -82,7 +80,7 @@ class Survey:
         self._streams = Streams(job)
         self._tables: dict[TableName, ForeignTable] = {}
         self._forks: dict[TableName, Fork] = {}
-        self._sessions: dict[tuple[tuple[str, str], ...], SparkSession] = {}
+        self._sessions = Sessions(job.base, job.instants, job.definitions)
         self._instant = f"adopt-{job.name}"
         self.outside = self._outside(micros)
         job.instants.show(self._instant, lambda table: self._versions.get(table, NEWEST))
@@ -169,9 +167,8 @@ class Survey:
             raise self._unprovable(view, f"its query is not deterministic: {flow.deterministic_reason}")
         try:
             versions = self._versions
-            found = recompute(
-                self._session(view, flow), self._job.definitions, self._job.graph, view, versions
-            )
+            session = self._sessions.at(self._instant, view.catalog, flow)
+            found = recompute(session, self._job.definitions, self._job.graph, view, versions)
         except (PySparkException, Py4JError) as error:
             raise self._unprovable(view, f"its query fails: {problem_of(error).message}") from error
         except TautochroneError as error:
@@ -247,23 +244,13 @@ class Survey:
         """Versions of what the pipeline only reads; what is not there has none."""
         job = self._job
         found = {name: ClockTable(name, job.base).version_at(micros) for name in job.clocks}
-        for name in job.outsiders:
+        for name in job.outsiders():
             try:
                 found[name] = job.lake.load(name).current_version()
             except TableMissingError:
                 # Whoever reads it is refused, with its name.
                 continue
         return found
-
-    def _session(self, view: TableName, flow: ResolvedFlow) -> SparkSession:
-        job, settings = self._job, tuple(sorted(flow.flow.conf.items()))
-        if settings not in self._sessions:
-            session = reader_session(job.base, view.catalog, job.instants.uri, self._instant)
-            use_database(session, view.catalog, job.definitions.scope.namespace[0], create=False)
-            for key, value in settings:
-                session.conf.set(key, value)
-            self._sessions[settings] = session
-        return self._sessions[settings]
 
     def _or_rebuild(self, name: TableName) -> str:
         if self._job.is_view(name):

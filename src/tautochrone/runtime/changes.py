@@ -12,15 +12,12 @@ from collections import OrderedDict
 from tautochrone.model.lake import ChangeKind, RowChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.job import Job
-from tautochrone.spark.engine import TableDelta
+from tautochrone.spark.engine import LOCAL_ROWS, TableDelta
 from tautochrone.spark.held import held_if_few
 
 __all__ = ["Changes"]
 
 _KEPT = 64
-
-_COUNTED_FROM = 20_000
-"""From so many rows on it pays to count what a rewritten file really changed, before anything is decided."""
 
 
 class Changes:
@@ -64,7 +61,7 @@ class Changes:
         these are counted, once for all views; few of them are held on the driver from then on.
         """
         bound = self.bound(table, old, new)
-        if bound is None or bound <= _COUNTED_FROM or not self._rows(table, old, new).carried:
+        if bound is None or bound <= LOCAL_ROWS or not self._rows(table, old, new).carried:
             return bound
         with self._counting:
             return self._counted(table, old, new).rows
@@ -98,7 +95,7 @@ class Changes:
         if not found.carried:  # Another view has just counted them.
             return found
         came, left = (
-            (None, 0) if rows is None else held_if_few(rows, _COUNTED_FROM)
+            (None, 0) if rows is None else held_if_few(rows, LOCAL_ROWS)
             for rows in (found.added, found.removed)
         )
         found = RowChange(

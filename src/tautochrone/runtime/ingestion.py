@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.model.events import Emit
+from tautochrone.model.names import TableName
 
 __all__ = ["Ingestion"]
 
@@ -67,11 +68,14 @@ class Ingestion:
         """Whether a flow is still at work."""
         return any(flow.query.active for flow in self._flows)
 
-    def start(self, flows: list[tuple[FlowQuery, Callable[[], SparkSession]]], **trigger: object) -> None:
+    def start(
+        self, flows: list[tuple[FlowQuery, Callable[[], SparkSession]]], store_ms: int, **trigger: object
+    ) -> None:
         """Start all, with the trigger of `DataStreamWriter.trigger`; those that fail become `problems`.
 
         Args:
             flows: each with what makes the session that it is evaluated in.
+            store_ms: as of `ask`.
             trigger: `availableNow=True`, or `processingTime=…` for flows that are started again.
 
         Raises:
@@ -79,6 +83,7 @@ class Ingestion:
         """
         self._trigger = trigger
         self._flows = [_Flow(query, session) for query, session in flows]
+        self.ask(store_ms)
         for flow in self._flows:
             self._start(flow)
 
@@ -95,6 +100,20 @@ class Ingestion:
                 reason = f"{flow.wait_s:g} s have passed since it failed"
                 self._emit("flow_restarted", **flow.names, attempt=flow.failures, reason=reason)
                 self._start(flow)
+
+    def ask(self, store_ms: int) -> None:
+        """It is `store_ms` by the store's clock: looks from here on are at or after it."""
+        for flow in self._flows:
+            flow.query.looks.ask(store_ms)
+
+    def seen(self) -> dict[TableName, int]:
+        """For each table that flows write: all that their sources held at this time, by the store's clock,
+        is in its reported version. Tables of which that is not known of every flow are left out."""
+        found: dict[TableName, list[int | None]] = {}
+        for flow in self._flows:
+            found.setdefault(flow.query.committer.table.name, []).append(flow.query.seen_ms)
+        known = {table: [at for at in seen if at is not None] for table, seen in found.items()}
+        return {table: min(seen) for table, seen in known.items() if len(seen) == len(found[table])}
 
     def stop(self) -> None:
         """End all after their running batches; nothing is started again.

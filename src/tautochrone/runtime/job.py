@@ -6,20 +6,23 @@ Everything else in `runtime` takes a `Job` and does one thing with it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
+from tautochrone.meta.coordinator import PATIENCE_MS
 from tautochrone.meta.store import MetaStore
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.details import DatasetDetails
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.instants import InstantServer
-from tautochrone.model.lake import CommitNote, LakeTable, ReadableTable
+from tautochrone.model.invariants import BrokenInvariant
+from tautochrone.model.lake import CommitNote, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.project.definitions import Definitions
@@ -49,11 +52,52 @@ class Journal:
             lambda: self.store.report(self.name, self.fence, versions),
         )
 
-    def open(self, roots: Mapping[TableName, Version], cut_at_ms: int, at_least: int = 0) -> Checkpoint:
+    def describe(self, details: Sequence[DatasetDetails]) -> None:
+        self.effects.perform(
+            Step.META_DESCRIBE, self.name, lambda: self.store.describe(self.name, self.fence, details)
+        )
+
+    def observe(self, table: TableName, before: Version | None, now: Version) -> Version:
+        """Somebody else's table moved; answers the version that counts."""
+        return self.effects.perform(
+            Step.META_OBSERVE,
+            str(table),
+            lambda: self.store.observe(self.name, self.fence, table, before, now),
+        )
+
+    def open(
+        self,
+        roots: Mapping[TableName, Version],
+        cut_at_ms: int,
+        at_least: int = 0,
+        *,
+        looked_ms: int | None = None,
+        looks: Mapping[TableName, int] | None = None,
+        patience_ms: int = PATIENCE_MS,
+        align_ms: int | None = None,
+    ) -> Checkpoint:
         return self.effects.perform(
             Step.META_OPEN,
             self.name,
-            lambda: self.store.open_checkpoint(self.name, self.fence, roots, cut_at_ms, at_least=at_least),
+            lambda: self.store.open_checkpoint(
+                self.name,
+                self.fence,
+                roots,
+                cut_at_ms,
+                at_least=at_least,
+                looked_ms=looked_ms,
+                looks=looks,
+                patience_ms=patience_ms,
+                align_ms=align_ms,
+            ),
+        )
+
+    def take(self) -> Checkpoint | None:
+        """The checkpoint that the job has to do, if there is one; it begins with it."""
+        if self.store.open_target(self.name) is None:
+            return None
+        return self.effects.perform(
+            Step.META_TAKE, self.name, lambda: self.store.take_target(self.name, self.fence)
         )
 
     def version(self, number: CheckpointNumber, table: TableName, version: Version, refresh: Refresh) -> None:
@@ -75,20 +119,43 @@ class Journal:
             lambda: self.store.record_failure(self.name, self.fence, number, table, redacted(error), mode),
         )
 
-    def abort(self, number: CheckpointNumber) -> None:
+    def abort(self, number: CheckpointNumber, broken: Sequence[BrokenInvariant] = ()) -> None:
+        # The rows that break one are whatever the lake holds.
+        told = [
+            replace(
+                one,
+                sample=tuple(map(redacted, one.sample)),
+                problem=None if one.problem is None else redacted(one.problem),
+            )
+            for one in broken
+        ]
         self.effects.perform(
-            Step.META_ABORT, self.name, lambda: self.store.abort(self.name, self.fence, number)
+            Step.META_ABORT,
+            self.name,
+            lambda: self.store.abort(self.name, self.fence, number, broken=told),
         )
 
-    def publish(self, number: CheckpointNumber, at_ms: int) -> None:
+    def publish(
+        self,
+        number: CheckpointNumber,
+        at_ms: int,
+        cpu_ms: int | None = None,
+        held: Mapping[str, str] | None = None,
+    ) -> None:
         self.effects.perform(
-            Step.META_PUBLISH, self.name, lambda: self.store.publish(self.name, self.fence, number, at_ms)
+            Step.META_PUBLISH,
+            self.name,
+            lambda: self.store.publish(self.name, self.fence, number, at_ms, cpu_ms=cpu_ms, held=held),
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """See the module docstring. `tables` is filled by the takeover."""
+    """See the module docstring. `tables` is filled by the takeover.
+
+    `graph` is the whole project's; its order has the job's own tables only. `elsewhere` are those that other
+    jobs of the project bring up to date.
+    """
 
     spec: PipelineSpec
     settings: Settings
@@ -103,6 +170,7 @@ class Job:
     micros: Callable[[], int] = lambda: time.time_ns() // 1000
     """The time of whoever takes cuts, in microseconds since 1970."""
     tables: dict[TableName, LakeTable] = field(default_factory=dict)
+    elsewhere: frozenset[TableName] = frozenset()
 
     @property
     def name(self) -> str:
@@ -120,6 +188,18 @@ class Job:
             fence=self.journal.fence,
             store=self.store.incarnation,
             **fields,  # type: ignore[arg-type]
+        )
+
+    def definition(self, name: TableName) -> TableDefinition:
+        """What the job's table `name` is created as."""
+        dataset = self.definitions.datasets[name]
+        return TableDefinition(
+            name=name,
+            schema=self.graph.schemas[name],
+            comment=dataset.comment,
+            partition_columns=dataset.partition_columns,
+            cluster_columns=dataset.cluster_columns,
+            properties=dataset.properties,
         )
 
     def lake_table(self, name: TableName) -> LakeTable:
@@ -175,19 +255,29 @@ class Job:
         read = self.graph.inputs(table)
         return (read.tables | read.clocks) - {table}
 
-    @property
+    def foreign(self) -> dict[TableName, str]:
+        """The tables that the job reads and another job of this store writes, with that job's name, which
+        is empty while it never ran. At a checkpoint they are what their own job recorded for it."""
+        known = self.store.foreign(self.name)
+        read = {name for name in self._read_only if not is_clock(name)}
+        return {name: known.get(name, "") for name in read & (known.keys() | self.elsewhere)}
+
     def outsiders(self) -> frozenset[TableName]:
-        """Lake tables that the pipeline reads and does not write."""
-        return frozenset(name for name in self._read_only if not is_clock(name))
+        """Lake tables that the job reads (its invariants too) and no job of this store writes."""
+        read = frozenset(name for name in self._read_only if not is_clock(name))
+        return read - self.foreign().keys() if read else read
 
     @property
     def clocks(self) -> frozenset[TableName]:
-        """The clocks that the pipeline reads."""
+        """The clocks that the job reads."""
         return frozenset(filter(is_clock, self._read_only))
 
     @property
     def _read_only(self) -> frozenset[TableName]:
-        read = frozenset[TableName]().union(*(self.inputs(table) for table in self.graph.order))
+        read = frozenset[TableName]().union(
+            *(self.inputs(table) for table in self.graph.order),
+            *(one.tables for one in self.graph.invariants),
+        )
         return read - set(self.graph.order)
 
     def fingerprint(self, table: TableName) -> str:

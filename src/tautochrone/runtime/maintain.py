@@ -128,7 +128,7 @@ class Maintenance:
         self.job.emit("maintenance_failed", **where, error=str(error), reason="it is tried again later")
 
     def _due(self) -> bool:
-        latest = self.job.store.latest_published(self.job.name)
+        latest = self.job.store.latest_done(self.job.name)
         if latest is None:
             return False
         now, rules = self.now_ms(), self.job.settings.upkeep

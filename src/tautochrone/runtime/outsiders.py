@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tautochrone.errors import TautochroneError
+from tautochrone.model.lake import NO_VERSION
 from tautochrone.runtime.cut import Cut
 from tautochrone.runtime.job import Job
 
@@ -17,9 +18,9 @@ def tag_cut(job: Job, cut: Cut) -> None:
     Not being allowed to tag is no failure: the version may expire before its readers are done, and
     they are told so then.
     """
-    for name in sorted(job.outsiders & cut.roots.keys()):
+    for name in sorted(job.outsiders() & cut.roots.keys()):
         version = cut.roots[name]
-        if version == "-1":
+        if version == NO_VERSION:
             continue
         try:
             table = job.lake.load(name)

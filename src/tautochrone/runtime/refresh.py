@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import RefreshError, TautochroneError
 from tautochrone.ingest.flow import align
-from tautochrone.model.lake import CommitNote, Committed, Fork, LakeTable, TableDefinition
+from tautochrone.model.lake import CommitNote, Committed, Fork, LakeTable
 from tautochrone.model.names import CheckpointNumber, TableName, Version, quoted
 from tautochrone.model.refresh import FELL_BACK, NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
@@ -128,21 +128,12 @@ class _Worker:
 
     def full(self, choice: Choice) -> Refreshed:
         before = self._stored_rows()
-        schema = self.job.graph.schemas[self.table.name]
+        definition = self.job.definition(self.table.name)
         if (
             self.fork.note is not None
             and self.fork.note.mode is not None
-            and self._stored_columns() != schema.simpleString()
+            and self._stored_columns() != definition.schema.simpleString()
         ):
-            dataset = self.job.definitions.datasets[self.table.name]
-            definition = TableDefinition(
-                name=self.table.name,
-                schema=schema,
-                comment=dataset.comment,
-                partition_columns=dataset.partition_columns,
-                cluster_columns=dataset.cluster_columns,
-                properties=dataset.properties,
-            )
             done = self.table.redefine(self.fork, definition, self._query(), self.note)
             return self._done(choice, done, inserted=done.rows_inserted, deleted=before)
         staged = self.table.stage(self.fork, self._query())

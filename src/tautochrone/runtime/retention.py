@@ -69,7 +69,7 @@ def needs_of(
         without: checkpoints that shall be taken as expired.
     """
     store = job.store
-    needs = Needs(store.retained_versions(without))
+    needs = Needs(_with_companions(store.retained_versions(without), tables))
     at: dict[int, dict[TableName, Version]] = {}
     inputs = {entry.name: entry.inputs for entry in store.datasets()}
     for status in store.status():
@@ -81,7 +81,7 @@ def needs_of(
         # the dataset itself did.
         for name in {status.dataset, *inputs.get(status.dataset, ())}:
             _follow(needs, name, at[status.checkpoint].get(name))
-    for checkpoint in (store.latest_published(job.name), store.open_target(job.name)):
+    for checkpoint in (store.latest_done(job.name), store.open_target(job.name)):
         for name, version in ({} if checkpoint is None else checkpoint.roots).items():
             _follow(needs, name, version)
     for name, version in store.reported(job.name).items():
@@ -93,6 +93,17 @@ def needs_of(
         if note is not None:
             _by_note(needs, note, inputs[name])
     return needs
+
+
+def _with_companions(
+    readable: Mapping[TableName, frozenset[Version]], tables: Mapping[TableName, LakeTable]
+) -> Mapping[TableName, frozenset[Version]]:
+    """A checkpoint to which tables can be taken back keeps the states that belong to it."""
+    found = defaultdict(frozenset[Version], readable)
+    for name, table in tables.items():
+        for companion, versions in table.companions_at(readable.get(name, frozenset())).items():
+            found[companion] |= versions
+    return found
 
 
 def _by_note(needs: Needs, note: CommitNote, inputs: Iterable[TableName]) -> None:

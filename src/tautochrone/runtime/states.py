@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import TableMissingError
-from tautochrone.model.lake import ChangeKind, CommitNote, Fork, LakeTable, TableDefinition
+from tautochrone.model.lake import CommitNote, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.layout import RUN, StateLayout
@@ -25,7 +25,6 @@ __all__ = ["STATE_NAMESPACE", "States"]
 
 STATE_NAMESPACE = ("_tautochrone",)
 _FOLD_AFTER = 24
-_UNKNOWN = ChangeKind.UNKNOWN
 
 
 @dataclass(slots=True)
@@ -52,7 +51,7 @@ class States:
             if fork.note is None or fork.note.definition != layout.signature:
                 return f"its state {name.table} was written by another release"
             version, table = self._version(number), self._table(number)
-            if fork.version != version and table.change_between(version, fork.version).kind is _UNKNOWN:
+            if not table.goes_back_to(version):
                 # The view was rolled back further than its states are kept.
                 return f"the version of its state {name.table} that belongs to its rows is expired"
         return None

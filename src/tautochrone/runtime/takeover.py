@@ -1,8 +1,10 @@
 """Becoming the owner of a job.
 
     1. register the topology        2. raise the fence, above the store's and above any in the lake
-    3. create missing tables, views 4. per table: commit what was prepared, add new columns, fence main
+    3. carry out a revision that somebody decided and did not finish
+    4. per table: commit what was prepared, add new columns, fence main; create missing tables, views
     5. fill an empty store from the lake     6. report roots that moved unreported
+    7. tell the store what people want to read about the datasets
 
 After 4 nothing that an older owner prepared can land: main is no longer its parent. What it prepared
 and could not commit is committed by us first, without reading its source again.
@@ -10,6 +12,8 @@ and could not commit is committed by us first, without reading its source again.
 
 from __future__ import annotations
 
+import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 from tautochrone.errors import LakeError
@@ -18,11 +22,14 @@ from tautochrone.meta.jobs import DatasetEntry
 from tautochrone.meta.rebuild import LakeVersion
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
+from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import Fence, TableName
+from tautochrone.runtime.describe import describe
+from tautochrone.runtime.invariants import entries
 from tautochrone.runtime.job import Job
+from tautochrone.runtime.revise import complete_pending
 
-__all__ = ["become_owner", "clear", "definition_of", "take_over"]
+__all__ = ["become_owner", "clear", "take_over"]
 
 
 def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
@@ -36,6 +43,7 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
     seen = _highest_fence(job, existing)
     _rebuild(job, existing)
     become_owner(job, seen)
+    complete_pending(job, job.journal.fence)
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         for table in existing.values():
             job.tables[table.name] = table
@@ -49,24 +57,42 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
         list(pool.map(lambda table: _settle_beside(job, table), beside))
     for name in job.graph.order:
         if name not in existing:
-            job.tables[name] = job.lake.create(definition_of(job, name), job.note())
+            job.tables[name] = job.lake.create(job.definition(name), job.note())
     _keep_views(job)
     _report_roots(job)
+    describe(job)
     job.emit("takeover", job=job.name, fence=int(job.journal.fence))
 
 
 def become_owner(job: Job, seen: Fence) -> None:
     """Register the topology and raise the job's fence above the store's and `seen`, the lake's highest."""
-    entries = [
+    roots = set(job.root_tables)
+    datasets = [
         DatasetEntry(
-            table, str(job.definitions.datasets[table].kind), job.fingerprint(table), job.inputs(table)
+            table,
+            str(job.definitions.datasets[table].kind),
+            job.fingerprint(table),
+            job.inputs(table),
+            is_root=table in roots,
         )
         for table in job.graph.order
     ]
     store = job.store
-    job.effects.perform(Step.META_START, job.name, lambda: store.start_run(job.spec.name, job.name, entries))
+    job.effects.perform(
+        Step.META_START,
+        job.name,
+        lambda: store.start_run(job.spec.name, job.name, datasets, invariants=entries(job)),
+    )
     job.journal.fence = job.effects.perform(
-        Step.META_TAKE_OVER, job.name, lambda: store.take_over(job.name, at_least=seen)
+        Step.META_TAKE_OVER,
+        job.name,
+        lambda: store.take_over(
+            job.name,
+            at_least=seen,
+            owner=f"{socket.gethostname()}:{os.getpid()}",
+            lease_ms=job.settings.lease_ms,
+            ingests=[table for table in job.graph.order if job.outside_flows(table)],
+        ),
     )
 
 
@@ -79,7 +105,7 @@ def clear(job: Job, name: TableName) -> None:
     # A replaced table, not deleted rows: its history starts anew, so that a stream that reads it from the
     # beginning meets the new rows only.
     nothing = job.base.createDataFrame([], job.graph.schemas[name])
-    done = table.redefine(table.fork(), definition_of(job, name), nothing, job.note(reset=True))
+    done = table.redefine(table.fork(), job.definition(name), nothing, job.note(reset=True))
     if name in job.root_tables:
         job.journal.report({name: done.version})
     job.emit(
@@ -163,23 +189,12 @@ def _dataset(job: Job, name: TableName) -> Dataset:
     return job.definitions.datasets[name]
 
 
-def definition_of(job: Job, name: TableName) -> TableDefinition:
-    """What the job's table `name` is created as."""
-    dataset = job.definitions.datasets[name]
-    return TableDefinition(
-        name=name,
-        schema=job.graph.schemas[name],
-        comment=dataset.comment,
-        partition_columns=dataset.partition_columns,
-        cluster_columns=dataset.cluster_columns,
-        properties=dataset.properties,
-    )
-
-
 def _rebuild(job: Job, existing: dict[TableName, LakeTable]) -> None:
     if not job.store.is_empty():
         return
-    lake = {name: _history(table) for name, table in existing.items()}
+    # Those of the project's other jobs too: who starts first brings all of them to one instant.
+    others = {name: job.lake.load(name) for name in sorted(job.elsewhere) if job.lake.exists(name)}
+    lake = {name: _history(table) for name, table in {**existing, **others}.items()}
     if not any(version.checkpoint is not None for versions in lake.values() for version in versions):
         return
     numbers = job.effects.perform(Step.META_REBUILD, job.name, lambda: job.store.rebuild(lake))

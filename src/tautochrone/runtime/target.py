@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,18 +14,25 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import FencedError, RefreshError
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.instants import NEWEST
-from tautochrone.model.lake import ChangeKind, Fork
+from tautochrone.model.lake import NO_VERSION, ChangeKind, Fork
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.changes import Changes
 from tautochrone.runtime.choose import TINY_ROWS, Choice, choose, follows, policy_for, sizes_of
+from tautochrone.runtime.elsewhere import Brought, look_elsewhere
+from tautochrone.runtime.invariants import Checked, check
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.plans import Plans
 from tautochrone.runtime.refresh import Refreshed, as_text, refresh_view
 from tautochrone.runtime.streams import Streams
 from tautochrone.spark.session import reader_session, use_database
+from tautochrone.spark.usage import metered
 
 __all__ = ["Target"]
+
+_AT_NO_VERSION = re.compile(r'"snapshot_id"\s*:\s*-1\b')
+"""In the offsets of a stream that has met no version of a table yet."""
 
 
 class Target:
@@ -40,12 +48,17 @@ class Target:
         self._lock = threading.Lock()
         self._shown: dict[TableName, Version] = {}
         self._sessions: dict[TableName, SparkSession] = {}
+        self._checking: SparkSession | None = None
         self._compared: set[TableName] = set()
         self._full = set(full)
         self.settled: set[TableName] = set()
         self._plans = Plans(job)
         self._changes = Changes(job)
         self._instant = f"refresh-{job.name}"
+        self._number: int | None = None
+        self._done: set[TableName] = set()
+        self._failures: dict[TableName, str] = {}
+        self._without_rows: set[TableName] = set()
         job.instants.show(self._instant, self._lookup)
 
     def bring(
@@ -53,8 +66,8 @@ class Target:
         checkpoint: Checkpoint,
         last: Mapping[TableName, Mapping[TableName, Version]],
         missing: Mapping[TableName, str],
-    ) -> dict[TableName, str]:
-        """Refresh every derived dataset; returns the failures.
+    ) -> Brought:
+        """Refresh every derived dataset that can be; call again while some wait for other jobs.
 
         Args:
             checkpoint: the open target.
@@ -62,10 +75,16 @@ class Target:
             missing: roots that could not be read, with the reason.
         """
         job = self._job
+        if self._number != checkpoint.number:
+            self._number, self._done, self._failures = checkpoint.number, set(), dict(missing)
+        elsewhere = look_elsewhere(job, checkpoint.number)
         with self._lock:
             self._shown = {**checkpoint.roots, **job.store.versions_at(checkpoint.number)}
-        failures = dict(missing)
-        todo = list(job.derived_tables)
+        failures = self._failures
+        failures |= elsewhere.failed
+        todo = [table for table in job.derived_tables if table not in self._done]
+        held = [table for table in todo if self._above(table) & elsewhere.waiting.keys()]
+        todo = [table for table in todo if table not in held]
         running: dict[Future[str | None], TableName] = {}
         with ThreadPoolExecutor(job.settings.parallelism, thread_name_prefix="refresh") as pool:
             while todo or running:
@@ -77,6 +96,7 @@ class Target:
                         failures[table] = self._fail(
                             checkpoint, table, f"waits for {blocked[0]}", failures[blocked[0]]
                         )
+                        self._done.add(table)
                         continue
                     running[pool.submit(self._one, checkpoint, table, last.get(table))] = table
                 if not running:
@@ -85,9 +105,36 @@ class Target:
                 for future in done:
                     table = running.pop(future)
                     problem = future.result()
+                    self._done.add(table)
                     if problem is not None:
                         failures[table] = problem
-        return {table: text for table, text in failures.items() if table not in missing}
+        own = set(job.derived_tables)
+        # What is checked over tables of other jobs waits for them, after all that this job can do.
+        checked = frozenset[TableName]().union(*(one.tables for one in job.graph.invariants))
+        return Brought(
+            failed={table: text for table, text in failures.items() if table in own},
+            waiting={table: job_ for table, job_ in elsewhere.waiting.items() if held or table in checked},
+            lost=elsewhere.lost,
+        )
+
+    def check(self) -> Checked:
+        """Whether the job's invariants hold at the target, of which everything was brought."""
+        with self._lock:
+            shown = dict(self._shown)
+        if not self._job.graph.invariants:
+            return Checked()
+        return check(self._job, self._reader(), {t: v for t, v in shown.items() if t not in self._failures})
+
+    def _above(self, table: TableName) -> set[TableName]:
+        """All tables that a dataset depends on, directly or through tables of this job."""
+        own, found = set(self._job.derived_tables), set[TableName]()
+        todo = list(self._job.inputs(table))
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo += self._job.inputs(name) if name in own else ()
+        return found
 
     def wants_comparison(self, table: TableName) -> bool:
         """Whether a view must be compared although no lake table moved."""
@@ -95,7 +142,7 @@ class Target:
 
     def _lookup(self, table: TableName) -> Version | str | None:
         with self._lock:
-            version = self._shown.get(table)
+            version = NO_VERSION if table in self._without_rows else self._shown.get(table)
         known = version is not None or table in self._job.tables
         return version if known else NEWEST
 
@@ -105,15 +152,18 @@ class Target:
         job = self._job
         started = time.monotonic()
         try:
-            if job.is_view(table):
-                found = self._view(checkpoint, table, last)
-            else:
-                found = self._stream(checkpoint, table, last)
+            with metered(job.base) as used:
+                if job.is_view(table):
+                    found = self._view(checkpoint, table, last)
+                else:
+                    found = self._stream(checkpoint, table, last)
         except FencedError:
             raise
         except Exception as error:
             return self._fail(checkpoint, table, as_text(error), None)
-        refresh = replace(found.refresh, duration_ms=round((time.monotonic() - started) * 1000))
+        duration_ms = round((time.monotonic() - started) * 1000)
+        spent_ms = 0 if found.refresh.mode is RefreshMode.NO_DATA else used.tasks_ms()
+        refresh = replace(found.refresh, duration_ms=duration_ms, cpu_ms=spent_ms)
         job.journal.version(checkpoint.number, table, found.version, refresh)
         with self._lock:
             self._shown[table] = found.version
@@ -127,6 +177,7 @@ class Target:
             rows_inserted=refresh.rows_inserted,
             rows_deleted=refresh.rows_deleted,
             duration_ms=refresh.duration_ms,
+            cpu_ms=refresh.cpu_ms,
             estimate_ms=refresh.estimate_ms,
             delta_rows=refresh.delta_rows,
         )
@@ -219,7 +270,7 @@ class Target:
         lake_table = job.tables[table]
         inputs = self._inputs(table)
         flows = job.derived_flows(table)
-        for flow in flows if table not in self._full else []:
+        for flow in self._going_on(table, flows):
             for name in sorted(flow.inputs.stream):
                 self._require_appends(table, name, (last or {}).get(name), inputs[name])
         note = job.note(
@@ -234,6 +285,9 @@ class Target:
         for flow in flows:
             job.definitions.prepare(session, flow.views)
             query = self._streams.query(table, flow)
+            if query.position is None or _AT_NO_VERSION.search(query.position.offsets):
+                for name in sorted(flow.inputs.stream):
+                    self._show_emptiness(name, inputs[name])
             before = query.rows
             query.start(session, availableNow=True)
             query.wait()
@@ -248,6 +302,21 @@ class Target:
             return _without_rows(known, RefreshMode.NO_DATA, "its inputs brought no rows")
         node = NodeRefresh(node="stream", mode=mode, reason=reason)
         return Refreshed(version, Refresh(mode=mode, reason=reason, rows_inserted=rows, nodes=(node,)))
+
+    def _going_on(self, table: TableName, flows: Sequence[ResolvedFlow]) -> list[ResolvedFlow]:
+        """Flows that have consumed something: others take their inputs as they are."""
+        note = self._job.tables[table].fork().note
+        known = {} if note is None or table in self._full else note.positions
+        return [flow for flow in flows if flow.flow.name in known]
+
+    def _show_emptiness(self, name: TableName, version: Version) -> None:
+        """Iceberg's source fails where it should begin at a version without rows. Before a table's first row
+        it is shown a table without versions, at which it waits."""
+        change = self._job.lake_table(name).change_between(NO_VERSION, version)
+        with self._lock:
+            self._without_rows.discard(name)
+            if change.kind is ChangeKind.NONE:
+                self._without_rows.add(name)
 
     def _require_appends(self, table: TableName, name: TableName, old: Version | None, new: Version) -> None:
         if old is None:
@@ -276,18 +345,30 @@ class Target:
     def _session(self, table: TableName) -> SparkSession:
         """One session per dataset: settings and temporary views of one view never meet another's."""
         if table not in self._sessions:
-            job = self._job
-            catalog = job.settings.catalog.name
-            session = reader_session(job.base, catalog, job.instants.uri, self._instant)
-            use_database(session, catalog, job.definitions.scope.namespace[0], create=False)
-            # A count that Iceberg answers from metadata comes back as nullable, and Spark then
-            # refuses its own plan when the target column is NOT NULL.
-            session.conf.set("spark.sql.iceberg.aggregate-push-down.enabled", "false")
-            for flow in job.flows(table):
+            session = self._new_session()
+            for flow in self._job.flows(table):
                 for key, value in flow.flow.conf.items():
                     session.conf.set(key, value)
             self._sessions[table] = session
         return self._sessions[table]
+
+    def _reader(self) -> SparkSession:
+        """The session of all invariants: they have the same settings, and only read."""
+        if self._checking is None:
+            self._checking = self._new_session()
+            for key, value in self._job.spec.configuration.items():
+                self._checking.conf.set(key, value)
+        return self._checking
+
+    def _new_session(self) -> SparkSession:
+        job = self._job
+        catalog = job.settings.catalog.name
+        session = reader_session(job.base, catalog, job.instants.uri, self._instant)
+        use_database(session, catalog, job.definitions.scope.namespace[0], create=False)
+        # A count that Iceberg answers from metadata comes back as nullable, and Spark then
+        # refuses its own plan when the target column is NOT NULL.
+        session.conf.set("spark.sql.iceberg.aggregate-push-down.enabled", "false")
+        return session
 
 
 def _without_rows(version: Version, mode: RefreshMode, reason: str) -> Refreshed:

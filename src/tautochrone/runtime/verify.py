@@ -21,7 +21,7 @@ from tautochrone.spark.clock import frozen
 from tautochrone.spark.frontend import plan_of
 from tautochrone.spark.session import reader_session, use_database
 
-__all__ = ["Verdict", "chances", "recompute", "verify"]
+__all__ = ["Sessions", "Verdict", "chances", "recompute", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,32 @@ class Verdict:
     missing: int
     unexpected: int
     reason: str | None = None
+
+
+class Sessions:
+    """Sessions for recomputations: all views whose flows have the same settings share one per instant.
+
+    Args:
+        base: of which the sessions are made.
+        instants: serves the instants that they show.
+        definitions: of the views.
+    """
+
+    def __init__(self, base: SparkSession, instants: InstantServer, definitions: Definitions) -> None:
+        self._base, self._instants, self._definitions = base, instants, definitions
+        self._made: dict[tuple[object, ...], SparkSession] = {}
+
+    def at(self, instant: str, catalog: str, flow: ResolvedFlow) -> SparkSession:
+        """The session that shows `instant` as `catalog` to the flow of a view."""
+        settings = tuple(sorted(flow.flow.conf.items()))
+        key = (instant, catalog, settings)
+        if key not in self._made:
+            session = reader_session(self._base, catalog, self._instants.uri, instant)
+            use_database(session, catalog, self._definitions.scope.namespace[0], create=False)
+            for name, value in settings:
+                session.conf.set(name, value)
+            self._made[key] = session
+        return self._made[key]
 
 
 def verify(
@@ -56,7 +82,7 @@ def verify(
     if number is not None:
         store.checkpoint(number)
     newest = {status.dataset: status.checkpoint for status in store.status()}
-    sessions: dict[tuple[object, ...], SparkSession] = {}
+    sessions = Sessions(base, instants, definitions)
     for view in views:
         if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW:
             continue
@@ -78,14 +104,8 @@ def verify(
             reason = f"checkpoint {at} does not tell {spoken(untold[0])}, which its query asks for"
             yield _unknown(view, at, reason)
             continue
-        settings = sorted(flow.flow.conf.items())
-        key = (at, *settings)
-        if key not in sessions:
-            sessions[key] = reader_session(base, view.catalog, instants.uri, f"checkpoint-{at}")
-            use_database(sessions[key], view.catalog, definitions.scope.namespace[0], create=False)
-            for setting, value in settings:
-                sessions[key].conf.set(setting, value)
-        missing, unexpected = recompute(sessions[key], definitions, graph, view, versions)
+        session = sessions.at(f"checkpoint-{at}", view.catalog, flow)
+        missing, unexpected = recompute(session, definitions, graph, view, versions)
         equal: bool | None = missing == unexpected == 0
         several = () if equal else chances(graph, flow, view.catalog)
         yield Verdict(
