@@ -36,8 +36,8 @@ def failures(event: str, /, **fields: Any) -> None:
 
 
 def is_failure(event: str) -> bool:
-    """Failures are named so: `flow_failed`, `refresh_failed`, `cleanup_failed`."""
-    return event.endswith("_failed")
+    """Failures are named so: `flow_failed`, `refresh_failed`, `cleanup_failed`, `invariant_broken`."""
+    return event.endswith(("_failed", "_broken"))
 
 
 def words(event: str, fields: Fields) -> str:
@@ -93,6 +93,12 @@ def _flow_failed(_event: str, f: Fields) -> str:
     return "\n".join(lines)
 
 
+def _invariant_broken(_event: str, f: Fields) -> str:
+    more = f["at_least"] or f["rows"] > len(f["sample"])
+    rows = [f"    {row}" for row in f["sample"]] + ["    …"] * bool(more and f["sample"])
+    return "\n".join([f"  {f['error']} (checkpoint {f['checkpoint']})", *rows])
+
+
 def _done(f: Fields, word: str) -> str:
     return f"would be {word}" if f["dry_run"] else word
 
@@ -108,6 +114,10 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
     ),
     "nothing_to_adopt": lambda _e, f: f"nothing to take over for job {f['job']}: {f['reason']}",
     "batch": lambda _e, f: f"  {short(f['dataset']):<32} ingested +{f['rows']:,} rows (batch {f['batch']})",
+    "source_read_twice": lambda _e, f: (
+        f"warning: {', '.join(map(short, f['datasets']))} ({', '.join(f['locations'])}): {f['reason']}\n"
+        f"  hint: {f['hint']}"
+    ),
     "quarantined": lambda _e, f: (
         f"  {short(f['dataset']):<32} {f['records']:,} bad records set aside in {short(f['beside'])}, "
         f"the first at {f['first']}: {f['reason']}"
@@ -115,6 +125,7 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
     "refresh": _refresh,
     "refresh_failed": lambda _e, f: f"  {f['dataset']} FAILED at checkpoint {f['checkpoint']}: {f['error']}",
     "flow_failed": _flow_failed,
+    "invariant_broken": _invariant_broken,
     "flow_restarted": lambda _e, f: f"  flow {f['flow']} started again (attempt {f['attempt']})",
     "flow_recovered": lambda _e, f: f"  flow {f['flow']} is well again",
     "checkpoint": _checkpoint,
@@ -136,6 +147,15 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
             f"{_done(f, 'deleted')}  {f['duration_ms'] / 1000:.1f} s",
             *(f"    {file}" for file in f["files"]),
         ]
+    ),
+    "meta_service_away": lambda _e, f: f"{f['error']}; asked again in {f['retry_in_ms'] / 1000:.1f} s",
+    "meta_service_back": lambda _e, f: (
+        f"the MetaService at {f['url']} answers again, after {f['duration_ms'] / 1000:.1f} s"
+    ),
+    "revised": lambda _e, f: f"  {short(f['dataset']):<32} {f['action']}  ({f['reason']})",
+    "revision": lambda _e, f: (
+        f"revision {f['revision']}: {f['tables']} tables; the next run computes them again; "
+        f"`taut revise --confirm {f['revision']}` drops the old data"
     ),
     "no_news": lambda _e, _f: "",
     "stopping": lambda _e, _f: "stopping after what is under way (Ctrl-C again: at once)",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tautochrone.cli.options import duration_ms
 from tautochrone.cli.problems import report, report_defect
 from tautochrone.errors import TautochroneError
 from tautochrone.redaction import redacted
@@ -55,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--quiet", action="store_true", help="say only what fails")
     run.add_argument("--continuous", action="store_true", help="go on until Ctrl-C")
     run.add_argument("--interval", metavar="5s", help="between checkpoints, with --continuous")
+    run.add_argument("--job", metavar="NAME", help="run this job of the project's [jobs]")
     run.add_argument(
         "--refresh", action="append", default=[], metavar="A,B", help="take in data for these only"
     )
@@ -77,7 +80,22 @@ def _parser() -> argparse.ArgumentParser:
         default="strong",
         help="all tables at one instant, or each at its newest",
     )
+    query.add_argument(
+        "--only-named",
+        action="store_true",
+        help="strong among the tables of this query only, whatever their relatives are waiting for",
+    )
     query.add_argument("--checkpoint", type=int, metavar="N", help="read at this checkpoint")
+    query.add_argument(
+        "--after", metavar="TOKEN", help="with what was written before this token of `taut token`, or fail"
+    )
+    query.add_argument(
+        "--wait",
+        type=duration_ms,
+        default="0s",
+        metavar="30s",
+        help="with --after: so long, until it is there (default 0s)",
+    )
     query.add_argument(
         "--format", choices=("table", "csv", "json"), default="table", help="how rows are printed"
     )
@@ -91,6 +109,29 @@ def _parser() -> argparse.ArgumentParser:
     checkpoints = command("checkpoints", "the newest checkpoints", reads=True, spark=False)
     checkpoints.add_argument("--limit", type=int, default=20, metavar="N", help="so many")
 
+    serve = command("serve", "the MetaService as a process: versions, lineage, events over HTTP", spark=False)
+    serve.add_argument("--host", default="127.0.0.1", help="where to listen (default 127.0.0.1)")
+    serve.add_argument("--port", type=int, default=7117, help="where to listen (default 7117); 0: any")
+    serve.add_argument("--meta", metavar="URL", help="this store, without a project: no Iceberg catalog")
+    serve.add_argument("--log-format", choices=("text", "json"), default="text", help="of the log on stderr")
+
+    lineage = command(
+        "lineage", "what a table is made from, and what is made from it", reads=True, spark=False
+    )
+    lineage.add_argument("name", help="a dataset, or any table by its whole name")
+    direction = lineage.add_mutually_exclusive_group()
+    direction.add_argument("--up", action="store_true", help="only what it is made from")
+    direction.add_argument("--down", action="store_true", help="only what is made from it")
+    jobs = command("jobs", "who writes what, and how far each is", reads=True, spark=False)
+    pins = command(
+        "pins", "who reads at which checkpoint, and until when it is held", reads=True, spark=False
+    )
+    token = command(
+        "token", "for `query --after`: stands for what is written to sources by now", reads=True, spark=False
+    )
+    for asks in (lineage, jobs, pins, token):
+        asks.add_argument("--meta", metavar="URL", help="ask this store or service, without a project")
+
     verify = command("verify", "recompute views with plain Spark and compare", reads=True)
     verify.add_argument("names", nargs="*", help="views (default: all)")
     verify.add_argument("--checkpoint", type=int, metavar="N", help="at this checkpoint")
@@ -101,50 +142,71 @@ def _parser() -> argparse.ArgumentParser:
     show = command("show", "every setting in force; secrets by their place only", reads=True, within=actions)
     show.add_argument("--origin", action="store_true", help="and where it was set")
     show.add_argument("--interval", metavar="5s", help=argparse.SUPPRESS)
+    show.add_argument("--job", metavar="NAME", help=argparse.SUPPRESS)
     actions.add_parser("schema", help="the JSON Schema of tautochrone.toml")
 
+    support = command("support-bundle", "a zip for whoever helps: versions, settings, history, no secrets")
+    support.add_argument("--output", metavar="FILE", help="where to (default taut-support-<time>.zip)")
+
     maintain = command("maintain", "expire what nobody needs any more and delete its files", reads=True)
+    maintain.add_argument("--job", metavar="NAME", help="the tables of this job")
     maintain.add_argument("--dry-run", action="store_true", help="tell what would be done, change nothing")
     maintain.add_argument(
         "--compact",
         action="store_true",
         help="merge small files too: takes the job over, so a run that is going on ends",
     )
+
+    revise = command(
+        "revise", "take tables back to a checkpoint after a correction of their source", reads=True
+    )
+    revise.add_argument("names", nargs="*", metavar="NAME", help="the tables that were corrected")
+    revise.add_argument("--to", type=int, metavar="N", help="the newest checkpoint whose data is right")
+    revise.add_argument(
+        "--read-again",
+        action="store_true",
+        help="take the named tables back too and read their sources again from there",
+    )
+    revise.add_argument(
+        "--full", action="store_true", help="clear what is downstream and build it anew from the beginning"
+    )
+    revise.add_argument(
+        "--dry-run", action="store_true", help="list what would be taken back, change nothing"
+    )
+    revise.add_argument("--accept", action="store_true", help="do it without a question")
+    revise.add_argument("--confirm", metavar="ID", help="drop the old data that a revision has kept")
     return parser
 
 
+_COMMANDS = {
+    "init": ("project", "init"),
+    "dry-run": ("project", "dry_run"),
+    "run": ("run", "run"),
+    "adopt": ("adopt", "adopt"),
+    "doctor": ("doctor", "doctor"),
+    "config": ("config", "config"),
+    "serve": ("serve", "serve"),
+    "lineage": ("topology", "lineage"),
+    "jobs": ("topology", "jobs"),
+    "pins": ("topology", "pins"),
+    "token": ("topology", "token"),
+    "maintain": ("maintain", "maintain"),
+    "revise": ("revise", "revise"),
+    "support-bundle": ("support", "support_bundle"),
+    "status": ("status", "status"),
+    "checkpoints": ("status", "checkpoints"),
+    "query": ("reading", "query"),
+    "verify": ("reading", "verify_views"),
+}
+"""Where each command is carried out: a module beside this one, and its function."""
+
+
 def _handler(name: str) -> Callable[[argparse.Namespace], int]:
-    if name in ("init", "dry-run"):
-        from tautochrone.cli import project
-
-        return project.init if name == "init" else project.dry_run
-    if name == "run":
-        from tautochrone.cli import run
-
-        return run.run
-    if name == "adopt":
-        from tautochrone.cli import adopt
-
-        return adopt.adopt
-    if name == "doctor":
-        from tautochrone.cli import doctor
-
-        return doctor.doctor
-    if name == "config":
-        from tautochrone.cli import config
-
-        return config.config
-    if name == "maintain":
-        from tautochrone.cli import maintain
-
-        return maintain.maintain
-    if name in ("status", "checkpoints"):
-        from tautochrone.cli import status
-
-        return status.status if name == "status" else status.checkpoints
-    from tautochrone.cli import reading
-
-    return reading.query if name == "query" else reading.verify_views
+    module, function = _COMMANDS[name]
+    found: Callable[[argparse.Namespace], int] = getattr(
+        importlib.import_module(f"tautochrone.cli.{module}"), function
+    )
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from tautochrone.errors import SettingsError
 if TYPE_CHECKING:
     from tautochrone.service.locate import Options
 
-__all__ = ["names_of", "options_of"]
+__all__ = ["duration_ms", "names_of", "options_of"]
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
@@ -27,6 +27,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         given=_pairs("--set", "INVALID_SETTING", getattr(arguments, "set", [])),
         master=getattr(arguments, "master", None),
         interval=getattr(arguments, "interval", None),
+        job=getattr(arguments, "job", None),
     )
 
 
@@ -41,6 +42,16 @@ def _pairs(flag: str, error_class: str, texts: list[str]) -> dict[str, str]:
             )
         found[key.strip()] = value
     return found
+
+
+def duration_ms(text: str) -> int:
+    """A duration on the command line, in milliseconds; what is none is wrong use."""
+    from tautochrone.project.kinds import Duration
+
+    try:
+        return Duration().parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {Duration().words}") from None
 
 
 def names_of(texts: list[str]) -> list[str]:

@@ -43,6 +43,7 @@ def init(arguments: argparse.Namespace) -> int:
 
 def dry_run(arguments: argparse.Namespace) -> int:
     """Resolve everything, show what there is, write nothing."""
+    from tautochrone.project.shared import shared_sources
     from tautochrone.service.open import Project
 
     with Project(options_of(arguments), line_events, short_lived=True) as project:
@@ -51,9 +52,14 @@ def dry_run(arguments: argparse.Namespace) -> int:
         if arguments.explain is not None:
             return _explain(graph, default, arguments.explain, as_json=arguments.json)
         entries = [_entry(graph, name, default) for name in graph.order]
+        shared = shared_sources(graph)
     for entry in entries:
         if entry.get("warning"):
             sys.stderr.write(f"warning: {entry['warning']}\n")
+    for source in shared:
+        tables = ", ".join(name.without_catalog for name in source.tables)
+        sys.stderr.write(f"warning: {tables} ({', '.join(source.locations)}): {source.reason}\n")
+        sys.stderr.write(f"  hint: {source.hint}\n")
     if arguments.json:
         for entry in entries:
             json_line(entry)

@@ -10,6 +10,7 @@ from typing import Any
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import csv_rows, json_line, table
+from tautochrone.redaction import redacted
 
 __all__ = ["query", "verify_views"]
 
@@ -23,7 +24,12 @@ def query(arguments: argparse.Namespace) -> int:
 
     with open_connection(options_of(arguments), short_lived=True) as connection:
         frame = connection.sql(
-            arguments.sql, consistency=arguments.consistency, checkpoint=arguments.checkpoint
+            arguments.sql,
+            consistency=arguments.consistency,
+            checkpoint=arguments.checkpoint,
+            only_named=arguments.only_named,
+            after=arguments.after,
+            wait_ms=arguments.wait,
         )
         header = frame.columns
         try:
@@ -31,6 +37,8 @@ def query(arguments: argparse.Namespace) -> int:
         except PySparkException as error:
             # Only found while running: a division by zero, a file that is gone.
             raise query_error(error, arguments.sql) from error
+        for reason in sorted({*connection.behind.values()}):
+            sys.stderr.write(f"older than the newest data: {redacted(reason)}\n")
     if arguments.format == "json":
         for row in rows:
             json_line(dict(zip(header, _plain(list(row)), strict=True)))

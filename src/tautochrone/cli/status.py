@@ -6,17 +6,18 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import asdict
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
+from tautochrone.cli.when import when
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.names import TableName
-from tautochrone.service.connect import existing_store
 from tautochrone.service.locate import locate
 from tautochrone.service.quarantined import quarantined
+from tautochrone.service.stores import existing_store
 
 __all__ = ["checkpoints", "status"]
 
@@ -26,12 +27,6 @@ def _store(arguments: argparse.Namespace) -> Iterator[MetaStore]:
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
         yield store
-
-
-def _when(at_ms: int | None) -> str | None:
-    if at_ms is None:
-        return None
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -96,6 +91,7 @@ _HISTORY = {
     "deleted": "rows_deleted",
     "expected_ms": "estimate_ms",
     "took_ms": "duration_ms",
+    "cpu_ms": "cpu_ms",
     "reason": "reason",
     "error": "error",
 }
@@ -115,12 +111,13 @@ def _record_line(record: RefreshRecord) -> dict[str, object]:
         "rows_deleted": None if refresh is None else refresh.rows_deleted,
         "estimate_ms": None if refresh is None else refresh.estimate_ms,
         "duration_ms": None if refresh is None else refresh.duration_ms,
+        "cpu_ms": None if refresh is None else refresh.cpu_ms,
         "nodes": [
             {"node": node.node, "mode": str(node.mode), "reason": node.reason}
             for node in (refresh.nodes if refresh else ())
         ],
         "error": record.error,
-        "finished_at": _when(record.finished_at_ms),
+        "finished_at": when(record.finished_at_ms),
     }
 
 
@@ -131,13 +128,15 @@ def checkpoints(arguments: argparse.Namespace) -> int:
             {
                 "checkpoint": int(c.number),
                 "state": str(c.state),
-                "cut_at": _when(c.cut_at_ms),
-                "published_at": _when(c.published_at_ms),
+                "cut_at": when(c.cut_at_ms),
+                "published_at": when(c.published_at_ms),
+                "reason": "; ".join(one.error for one in c.broken) or None,
+                "broken": [asdict(one) for one in c.broken],
                 "roots": {str(name): version for name, version in c.roots.items()},
             }
             for c in store.checkpoints(arguments.limit)
         ]
-    _show(lines, ("checkpoint", "state", "cut_at", "published_at"), as_json=arguments.json)
+    _show(lines, ("checkpoint", "state", "cut_at", "published_at", "reason"), as_json=arguments.json)
     return 0
 
 

@@ -23,7 +23,7 @@ from tautochrone.service.cut import SnapshotGoneError, at_version
 from tautochrone.service.instants import InstantResolver
 from tautochrone.service.metadata import MetadataSource
 
-__all__ = ["add_catalog"]
+__all__ = ["catalog_app", "no_catalog_app", "refusal"]
 
 _ENDPOINTS = [
     "GET /v1/{prefix}/namespaces",
@@ -36,8 +36,8 @@ _ENDPOINTS = [
     "GET /v1/{prefix}/namespaces/{namespace}/views/{view}",
     "HEAD /v1/{prefix}/namespaces/{namespace}/views/{view}",
 ]
-_TABLES = "/v1/{prefix}/namespaces/{namespace}/tables"
-_VIEWS = "/v1/{prefix}/namespaces/{namespace}/views"
+_TABLES = "/{prefix}/namespaces/{namespace}/tables"
+_VIEWS = "/{prefix}/namespaces/{namespace}/views"
 _KEEP_BODIES = 32
 _READ = ["GET", "HEAD"]
 
@@ -54,23 +54,43 @@ class _RefusedError(Exception):
         return JSONResponse({"error": error}, status_code=self.status)
 
 
-def add_catalog(app: FastAPI, instants: InstantResolver, source: MetadataSource) -> None:
-    """Put the catalog's routes under `/v1` of `app`."""
+def catalog_app(instants: InstantResolver, source: MetadataSource) -> FastAPI:
+    """The catalog as an application of its own, for `/v1`: its errors have Iceberg's form."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     catalog = _Catalog(instants, source)
     _add_namespaces(app, catalog, instants, source)
     _add_tables(app, catalog, instants, source)
     _add_refusals(app)  # after the one POST that is answered
 
-    @app.get("/v1/config")
+    @app.get("/config")
     def config(warehouse: str = "strong") -> dict[str, Any]:
         prefix = instants.settle(warehouse)
         return {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": _ENDPOINTS}
+
+    return app
+
+
+def no_catalog_app(why: str) -> FastAPI:
+    """What stands at `/v1` when there is no lake to show: every answer says so."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.api_route("/{path:path}", methods=[*_READ, "POST", "PUT", "PATCH", "DELETE"])
+    def absent(path: str) -> Response:  # noqa: ARG001
+        return _RefusedError(404, "NoSuchWarehouseException", f"[CATALOG_NOT_SERVED] {why}.").response()
+
+    return app
+
+
+def refusal(status: int, error: TautochroneError) -> Response:
+    """An error of access in Iceberg's form."""
+    kind = "NotAuthorizedException" if status == 401 else "ForbiddenException"
+    return _RefusedError(status, kind, str(error)).response()
 
 
 def _add_namespaces(
     app: FastAPI, catalog: _Catalog, instants: InstantResolver, source: MetadataSource
 ) -> None:
-    @app.api_route("/v1/{prefix}/namespaces", methods=_READ)
+    @app.api_route("/{prefix}/namespaces", methods=_READ)
     def namespaces(prefix: str, parent: str | None = None) -> dict[str, Any]:
         instants.versions(prefix)
         above = _levels(parent) if parent else ()
@@ -80,7 +100,7 @@ def _add_namespaces(
         found = {n[:depth] for n in source.namespaces() if len(n) >= depth and n[: depth - 1] == above}
         return {"namespaces": sorted(list(name) for name in found)}
 
-    @app.api_route("/v1/{prefix}/namespaces/{namespace}", methods=_READ)
+    @app.api_route("/{prefix}/namespaces/{namespace}", methods=_READ)
     def namespace(prefix: str, namespace: str) -> dict[str, Any]:
         instants.versions(prefix)
         levels = _levels(namespace)
@@ -122,7 +142,7 @@ def _add_tables(app: FastAPI, catalog: _Catalog, instants: InstantResolver, sour
 
 
 def _add_refusals(app: FastAPI) -> None:
-    @app.api_route("/v1/{path:path}", methods=["POST", "PUT", "PATCH", "DELETE"])
+    @app.api_route("/{path:path}", methods=["POST", "PUT", "PATCH", "DELETE"])
     def write(path: str) -> None:  # noqa: ARG001
         raise _read_only()
 

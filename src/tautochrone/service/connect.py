@@ -5,26 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tautochrone.errors import MetaError
-from tautochrone.meta import MetaStore
-from tautochrone.project.settings import Settings
 from tautochrone.service.locate import Options, locate
 from tautochrone.service.reader import Reader
+from tautochrone.service.stores import existing_store
 
-__all__ = ["connect", "existing_store", "open_connection"]
-
-
-def existing_store(settings: Settings) -> MetaStore:
-    """The pipeline's store; reading must not create one.
-
-    Raises:
-        MetaError: `META_STORE_MISSING`, nothing has run yet.
-    """
-    prefix = "sqlite:///"
-    url = settings.meta_url
-    if url.startswith(prefix) and not Path(url.removeprefix(prefix)).exists():
-        raise MetaError("META_STORE_MISSING", "This pipeline has not run yet", hint="`taut run` first")
-    return MetaStore.open(url)
+__all__ = ["connect", "open_connection"]
 
 
 def open_connection(options: Options, *, short_lived: bool = False) -> Reader:

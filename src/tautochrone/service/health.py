@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tautochrone.errors import EnvironmentProblemError, MetaError, SettingsError, TautochroneError
+from tautochrone.project.references import shown
 from tautochrone.service.locate import Options, locate
 from tautochrone.spark.jars import CORE, KAFKA, cache_folder, resolve
 from tautochrone.spark.java import find_java, java_version
@@ -209,11 +210,15 @@ def _storage(folder: Path) -> str:
 
 def _store(settings: Settings) -> str:
     from tautochrone.meta.database import Database, parsed_url
+    from tautochrone.service.stores import is_service, open_store
 
+    if is_service(settings.meta_url):
+        with open_store(settings.meta_url, token=settings.meta_token, retry_ms=0) as service:
+            return f"{shown('url', settings.meta_url)} answers (store {service.incarnation})"
     url = parsed_url(settings.meta_url)
-    shown = url.render_as_string(hide_password=True)
+    safe = url.render_as_string(hide_password=True)
     if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():
-        return f"{shown}, made by the first run"
+        return f"{safe}, made by the first run"
     database = Database(settings.meta_url)
     try:
         database.revision()
@@ -223,7 +228,7 @@ def _store(settings: Settings) -> str:
         raise
     finally:
         database.close()
-    return shown
+    return safe
 
 
 def _master(master: str) -> str:

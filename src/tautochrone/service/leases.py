@@ -50,7 +50,9 @@ class Leases:
         self._ended.put(_CLOSE)
         self._heart.join(timeout=30)
         for pin in self.pins:
-            self._release(pin)
+            if not self._release(pin):
+                # The store is away: waiting for it once more for each of the others helps nobody.
+                break
 
     def _run(self) -> None:
         period_s = self._lease_ms / 3000
@@ -78,9 +80,11 @@ class Leases:
         except TautochroneError as error:
             _log.warning("a lease could not be renewed: %s", error)
 
-    def _release(self, pin: str) -> None:
+    def _release(self, pin: str) -> bool:
         self._pins.discard(pin)
         try:
             self._store.release_pin(pin)
         except TautochroneError as error:  # the lease runs out by itself
-            _log.debug("pin not released: %s", error)
+            _log.warning("a pin was not released, it ends with its lease: %s", error)
+            return False
+        return True

@@ -21,6 +21,7 @@ class Options:
     conf: Mapping[str, str] = field(default_factory=dict)
     master: str | None = None
     interval: str | None = None
+    job: str | None = None
     given: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -32,6 +33,8 @@ class Options:
             found.append(Given("--master", self.master, path=("spark", "master")))
         if self.interval is not None:
             found.append(Given("--interval", self.interval, path=("run", "interval")))
+        if self.job is not None:
+            found.append(Given("--job", self.job, path=("run", "job")))
         return found
 
 

@@ -24,9 +24,11 @@ from tautochrone.model.names import TableName
 from tautochrone.project.analyse import analyse
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
+from tautochrone.project.jobs import datasets_of
 from tautochrone.project.loading import load_definitions
 from tautochrone.project.quarantine import with_quarantines
 from tautochrone.project.settings import Settings
+from tautochrone.project.shared import shared_sources
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.redaction import redacted_fields
 from tautochrone.runtime.bad_records import check_bad_records
@@ -36,7 +38,9 @@ from tautochrone.runtime.limits import check_limits
 from tautochrone.service.instants import Instants
 from tautochrone.service.locate import Options, locate
 from tautochrone.service.metadata import metadata_source
+from tautochrone.service.openlineage import OpenLineage, transport_to
 from tautochrone.service.server import EmbeddedServer
+from tautochrone.service.stores import project_store
 from tautochrone.spark.session import scratch_session, start_session, use_database
 
 __all__ = ["LocalInstants", "Project"]
@@ -56,7 +60,7 @@ class LocalInstants:
 
     def __init__(self, store: MetaStore, settings: Settings) -> None:
         self.instants = Instants(store)
-        self._server = EmbeddedServer(self.instants, metadata_source(settings.catalog))
+        self._server = EmbeddedServer(self.instants, metadata_source(settings.catalog), store=store)
 
     @property
     def uri(self) -> str:
@@ -120,9 +124,9 @@ class Project:
         return definitions, graph
 
     def store(self) -> MetaStore:
-        """The MetaService's store, migrated."""
+        """The MetaService's store: of a service, or migrated in this process."""
         Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
-        store = MetaStore.open(self.settings.meta_url)
+        store = project_store(self.settings, self._emit)
         self._closing.callback(store.close)
         return store
 
@@ -134,13 +138,26 @@ class Project:
 
     def job(self) -> Job:
         """Everything that a run needs. The definitions are checked before anything is written."""
-        definitions, graph = self.analysed()
+        definitions, whole = self.analysed()
+        graph = whole.only(datasets_of(self.settings.job, self.settings.jobs, definitions, whole))
+        emit = self._listeners(graph)
         self._emit(
             "graph",
             datasets=[
                 {"dataset": str(name), "kind": str(definitions.datasets[name].kind)} for name in graph.order
             ],
         )
+        for shared in shared_sources(whole):
+            if set(shared.tables).isdisjoint(graph.order):
+                continue
+            self._emit(
+                "source_read_twice",
+                source=shared.source,
+                datasets=[str(name) for name in shared.tables],
+                locations=list(shared.locations),
+                reason=shared.reason,
+                hint=shared.hint,
+            )
         Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
@@ -155,10 +172,32 @@ class Project:
             journal=Journal(store, self.settings.job, self.effects),
             instants=instants,
             effects=self.effects,
-            emit=self._emit,
+            emit=emit,
             definitions=definitions,
             graph=graph,
+            elsewhere=frozenset(whole.order) - frozenset(graph.order),
         )
+
+    def _listeners(self, graph: Graph) -> Emit:
+        """Who hears the job's events: the caller, and who was asked for by settings."""
+        target = self.settings.openlineage
+        if target is None:
+            return self._emit
+        catalog = self.settings.catalog
+        lineage = OpenLineage(
+            transport_to(target, self.spec.root),
+            self._emit,
+            pipeline=self.spec.name,
+            lake=catalog.options.get("warehouse", catalog.name),
+            inputs={name: graph.inputs(name).tables - {name} for name in graph.order},
+        )
+        self._closing.callback(lineage.close)
+
+        def told(event: str, /, **fields: Any) -> None:
+            self._emit(event, **fields)
+            lineage(event, **redacted_fields(fields))
+
+        return told
 
     def close(self) -> None:
         self._closing.close()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
 from threading import RLock
 from types import TracebackType
 from uuid import uuid4
@@ -20,14 +22,18 @@ from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.instants import NEWEST
 from tautochrone.model.names import CheckpointNumber, TableName, quoted
+from tautochrone.service.after import time_of, wait_for, write_token
 from tautochrone.service.instants import Instants, checkpoint_instant
 from tautochrone.service.leases import Leases
 from tautochrone.service.metadata import metadata_source
+from tautochrone.service.metatables import show_meta_tables
 from tautochrone.service.queries import qualified, query_error, sql_of_view, tables_in
 from tautochrone.service.server import EmbeddedServer
+from tautochrone.spark.evaluate import activate
 from tautochrone.spark.session import (
     CatalogSettings,
     SparkSettings,
+    confine,
     reader_session,
     start_session,
 )
@@ -54,6 +60,7 @@ class Reader:
         base: a session of ours whose context is shared; it stays open when the reader closes.
         database: what unqualified names mean.
         lease_ms: how long versions stay pinned without a sign of life.
+        confined: queries come from people who may only read tables (see `spark.session.confine`).
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class Reader:
         *,
         database: str = "default",
         lease_ms: int = DEFAULT_LEASE_MS,
+        confined: bool = False,
     ) -> None:
         self._store = store
         self._catalog = catalog.name
@@ -73,12 +81,16 @@ class Reader:
         self._owner = f"reader {uuid4().hex[:8]}"
         self._own_spark = base is None
         self._base = base or start_session(spark or SparkSettings(), catalog)
+        self._confined = confined
+        # Its parser reads the text of queries, so it must be confined like the sessions that run them.
+        self._parsing = confine(self._base.newSession()) if confined else self._base
         self._source = metadata_source(catalog)
         self._instants = Instants(store, lease_ms=lease_ms)
         self._instants.register(_OUTSIDERS, lambda _table: NEWEST)
         self._server = EmbeddedServer(self._instants, self._source)
         self._lock = RLock()
         self._highest = CheckpointNumber(0)
+        self._behind: Mapping[TableName, str] = {}
         self._sessions: OrderedDict[str, tuple[SparkSession, str | None]] = OrderedDict()
         self._closed = False
         self._leases = Leases(store, lease_ms, self._beat)
@@ -93,22 +105,41 @@ class Reader:
         query: str,
         consistency: Consistency | str = Consistency.STRONG,
         checkpoint: int | None = None,
+        *,
+        only_named: bool = False,
+        after: str | None = None,
+        wait_ms: int = 0,
     ) -> DataFrame:
         """Run a query over all its tables at one checkpoint (or the newest of each, if weak).
 
-        The versions stay pinned for as long as the DataFrame, or one made from it, is alive.
+        The versions stay pinned for as long as the DataFrame, or one made from it, is alive. A strong read
+        waits for the relatives of its tables too, so that separate queries agree; with `only_named` it
+        does not. With `after`, a write token, everything that was written to the tables' sources before the
+        token is in the answer; `wait_ms` is how long to wait until it is.
 
         Raises:
             QueryError: Spark's own class for a wrong query, `QUERY_NOT_READ_ONLY`.
-            CheckpointUnavailableError: no checkpoint shows all tables.
+            CheckpointUnavailableError: no checkpoint shows all tables; `READ_NOT_YET` (retryable): none is
+                after the token yet.
         """
         self._require_open()
+        after_ms = time_of(after)
         names = self._tables(query, tuple(self._database.split(".")), frozenset())
+        asked = {name.table for name in names}
         ours = [name for name in names if self._store.knows(name)]
         if ours or checkpoint is not None:
-            session = self._pinned_session(Consistency(consistency), ours, checkpoint)
+            pinned = partial(
+                self._pinned_session,
+                Consistency(consistency),
+                ours,
+                checkpoint,
+                only_named=only_named,
+                after_ms=after_ms,
+            )
+            session = wait_for(pinned, after, wait_ms)
         else:
             session = self._session(_OUTSIDERS, None)
+        show_meta_tables(session, self._store, asked, Consistency(consistency), checkpoint)
         try:
             return session.sql(query)
         except Exception as error:
@@ -119,6 +150,8 @@ class Reader:
         tables: list[TableName] | None = None,
         consistency: Consistency | str = Consistency.STRONG,
         checkpoint: int | None = None,
+        *,
+        only_named: bool = False,
     ) -> Resolution:
         """The checkpoint and version of each table, for readers of their own (PyIceberg).
 
@@ -131,7 +164,18 @@ class Reader:
             checkpoint,
             lease_ms=self._lease_ms,
             owner=self._owner,
+            only_named=only_named,
         )
+
+    @property
+    def behind(self) -> Mapping[TableName, str]:
+        """Of the newest query: the tables that it, or what is related, is held back by, and why."""
+        with self._lock:
+            return self._behind
+
+    def token(self) -> str:
+        """A write token: reads with it as `after` show what was written to sources by now."""
+        return write_token(self._store)
 
     def close(self) -> None:
         """Release all pins and stop serving. DataFrames of this reader can no longer be read."""
@@ -161,7 +205,10 @@ class Reader:
     ) -> frozenset[TableName]:
         """What a query reads, through persisted views too."""
         found: set[TableName] = set()
-        for name in qualified(tables_in(self._base, query), self._catalog, database):
+        if self._confined:
+            # The parser takes its settings from the thread's active session, not from its own.
+            activate(self._parsing)
+        for name in qualified(tables_in(self._parsing, query), self._catalog, database):
             view = None if name in seen or self._store.knows(name) else self._source.view(name)
             if view is None:
                 found.add(name)
@@ -175,7 +222,13 @@ class Reader:
             raise QueryError("READER_CLOSED", "This reader was closed")
 
     def _pinned_session(
-        self, consistency: Consistency, tables: list[TableName], checkpoint: int | None
+        self,
+        consistency: Consistency,
+        tables: list[TableName],
+        checkpoint: int | None,
+        *,
+        only_named: bool,
+        after_ms: int | None,
     ) -> SparkSession:
         with self._lock:
             found = self._store.resolve(
@@ -185,7 +238,10 @@ class Reader:
                 lease_ms=self._lease_ms,
                 owner=self._owner,
                 at_least=self._highest,
+                only_named=only_named,
+                after_ms=after_ms,
             )
+            self._behind = found.behind
             if found.checkpoint is not None:
                 if checkpoint is None:
                     self._highest = max(self._highest, found.checkpoint)
@@ -210,6 +266,8 @@ class Reader:
                     self._store.release_pin(pin)
                 return session
             session = reader_session(self._base, self._catalog, self.uri, instant)
+            if self._confined:
+                confine(session)
             # PySpark ties `RDD.toDF` to the session made last, which would keep it, and so its
             # pin, alive. It belongs to the user's session anyway.
             _monkey_patch_RDD(self._base)

@@ -1,4 +1,4 @@
-"""The MetaService's HTTP server inside a job's own process, on this machine only.
+"""An HTTP server for the MetaService's application: in a thread of a job, or as a process of its own.
 
 FastAPI and uvicorn are imported when a server starts: commands that need none don't pay for them.
 """
@@ -15,55 +15,87 @@ from typing import TYPE_CHECKING
 from tautochrone.errors import EnvironmentProblemError
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI
 
+    from tautochrone.meta import MetaStore
     from tautochrone.service.instants import InstantResolver
     from tautochrone.service.metadata import MetadataSource
 
-__all__ = ["EmbeddedServer", "create_app"]
+__all__ = ["EmbeddedServer", "listen", "uri_of", "uvicorn_server"]
 
 _START_TIMEOUT_S = 20.0
+_GRACE_S = 2
+_A_JOBS = "This is the service of a running job, which only shows; `taut serve` in the project does this"
 
 
-def create_app(instants: InstantResolver, source: MetadataSource) -> FastAPI:
-    """The FastAPI application that serves the read-only catalog."""
-    from fastapi import FastAPI
+def listen(host: str, port: int) -> socket.socket:
+    """Bind before anything else, so that the port is known and taken before anyone asks.
 
-    from tautochrone.service.catalog import add_catalog
+    Raises:
+        EnvironmentProblemError: `SERVER_NOT_STARTED`.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        bound = socket.create_server((host, port), family=family)
+        # asyncio sets it only on sockets that name their protocol. Without it the body of an answer waits
+        # for the client's delayed acknowledgement of the head, 40 ms. Connections inherit it.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return bound
+    except OSError as error:
+        raise EnvironmentProblemError(
+            "SERVER_NOT_STARTED", f"Port {port} of {host} cannot be opened: {error}"
+        ) from error
 
-    app = FastAPI(title="Tautochrone MetaService", docs_url=None, redoc_url=None, openapi_url=None)
-    add_catalog(app, instants, source)
-    return app
+
+def uri_of(bound: socket.socket) -> str:
+    """Where clients on this machine find what listens here."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def uvicorn_server(app: FastAPI) -> uvicorn.Server:
+    """A server that logs nothing by itself and gives open requests two seconds at its end."""
+    import uvicorn
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level=logging.WARNING,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+    )
 
 
 class EmbeddedServer:
     """Serves from a daemon thread on a free port of 127.0.0.1 from construction until `stop()`.
 
+    With a store it answers what `taut serve` does, for reading; without one only the catalog.
+
     Raises:
         EnvironmentProblemError: `SERVER_NOT_STARTED`.
     """
 
-    def __init__(self, instants: InstantResolver, source: MetadataSource, *, port: int = 0) -> None:
-        import uvicorn
+    def __init__(
+        self,
+        instants: InstantResolver,
+        source: MetadataSource,
+        *,
+        store: MetaStore | None = None,
+        port: int = 0,
+    ) -> None:
+        from tautochrone.service.access import Access, Role
+        from tautochrone.service.app import create_app
 
-        try:
-            # Bound here and handed over, so that the port is known and taken before anyone asks.
-            self._socket = socket.create_server(("127.0.0.1", port))
-        except OSError as error:
-            raise EnvironmentProblemError(
-                "SERVER_NOT_STARTED", f"Port {port} of 127.0.0.1 cannot be opened: {error}"
-            ) from error
-        host, found = self._socket.getsockname()
-        self._uri = f"http://{host}:{found}"
-        config = uvicorn.Config(
-            create_app(instants, source),
-            log_config=None,
-            log_level=logging.WARNING,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=2,
-        )
-        self._server = uvicorn.Server(config)
+        self._socket = listen("127.0.0.1", port)
+        self._uri = uri_of(self._socket)
+        access = Access.on_loopback(Role.READ)
+        app = create_app(access=access, store=store, catalog=(instants, source), forms=_A_JOBS)
+        self._server = uvicorn_server(app)
         self._thread = Thread(
             target=self._server.run,
             kwargs={"sockets": [self._socket]},

@@ -1,0 +1,121 @@
+"""`taut revise`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from tautochrone.cli.events import json_events, line_events
+from tautochrone.cli.options import names_of, options_of
+from tautochrone.cli.output import table
+from tautochrone.errors import SettingsError
+
+if TYPE_CHECKING:
+    from tautochrone.model.revision import RevisionPlan
+    from tautochrone.runtime.job import Job
+
+__all__ = ["revise"]
+
+
+def revise(arguments: argparse.Namespace) -> int:
+    """List what would be taken back, and do it when that is accepted; or finish, list and confirm.
+
+    Raises:
+        SettingsError: `CONFLICTING_OPTIONS`, `REVISION_WITHOUT_CHECKPOINT`.
+    """
+    _check(arguments)
+    from tautochrone.runtime.revise import complete_pending, confirm
+    from tautochrone.service.open import Project
+
+    events = json_events if arguments.json else line_events
+    with Project(options_of(arguments), events, short_lived=True) as project:
+        job = project.job()
+        if arguments.names:
+            return _revise(job, arguments)
+        if arguments.confirm:
+            revision = confirm(job, arguments.confirm)
+            events("revision_confirmed", revision=revision.id, tables=len(revision.plan.changed))
+            return 0
+        complete_pending(job)
+        _show_waiting(job, as_json=arguments.json)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    plan = arguments.to is not None or arguments.full or arguments.read_again or arguments.accept
+    if arguments.confirm and (arguments.names or plan or arguments.dry_run):
+        raise SettingsError("CONFLICTING_OPTIONS", "--confirm takes a revision's id and nothing else")
+    if plan and not arguments.names:
+        raise SettingsError("CONFLICTING_OPTIONS", "say which tables were corrected: taut revise NAME …")
+    if arguments.accept and arguments.dry_run:
+        raise SettingsError("CONFLICTING_OPTIONS", "--dry-run changes nothing, whatever is accepted")
+    if arguments.names and arguments.to is None and not arguments.full:
+        raise SettingsError(
+            "REVISION_WITHOUT_CHECKPOINT",
+            "Up to which checkpoint is the data right?",
+            hint="--to N takes tables back to checkpoint N (`taut checkpoints` lists them); "
+            "--full builds them anew from the beginning",
+        )
+
+
+def _revise(job: Job, arguments: argparse.Namespace) -> int:
+    from tautochrone.model.names import CheckpointNumber
+    from tautochrone.runtime.revise import complete_pending, named, revise, survey
+    from tautochrone.runtime.revision_plan import Request
+
+    request = Request(
+        named=named(job, names_of(arguments.names)),
+        to=None if arguments.to is None else CheckpointNumber(arguments.to),
+        read_again=arguments.read_again,
+        full=arguments.full,
+    )
+    plan = survey(job, request)
+    _show(plan, as_json=arguments.json)
+    if arguments.dry_run:
+        return 0
+    if not (arguments.accept or _says_yes(as_json=arguments.json)):
+        sys.stderr.write("nothing was changed; --accept takes these tables back\n")
+        return 0
+    complete_pending(job)
+    revise(job, request, plan)
+    return 0
+
+
+def _says_yes(*, as_json: bool) -> bool:
+    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write("Take these tables back? Running jobs that write them will end. [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _show(plan: RevisionPlan, *, as_json: bool) -> None:
+    if as_json:
+        json_events("revision_planned", **plan.as_json())
+        return
+    lines: list[tuple[object, ...]] = [
+        (one.table, one.action, "" if one.version is None else one.version, one.reason) for one in plan.tables
+    ]
+    lines += [
+        (sink, "compensate", "", "cannot be rolled back: gets the difference with the next checkpoint")
+        for sink in plan.sinks
+    ]
+    table(("table", "action", "version", "reason"), lines)
+    if plan.revoked:
+        numbers = ", ".join(map(str, plan.revoked))
+        sys.stderr.write(f"checkpoints that are revoked: {numbers}, and what is published meanwhile\n")
+    sys.stderr.write(f"jobs that are taken over: {', '.join(plan.jobs)}\n")
+
+
+def _show_waiting(job: Job, *, as_json: bool) -> None:
+    """What still keeps its old data."""
+    from tautochrone.model.revision import RevisionState
+
+    waiting = job.store.revisions([RevisionState.DECIDED, RevisionState.DONE])
+    if as_json:
+        for one in waiting:
+            json_events("revision_waiting", revision=one.id, state=str(one.state), **one.plan.as_json())
+        return
+    rows = [(one.id, one.state, one.plan.to, len(one.plan.changed)) for one in waiting]
+    table(("revision", "state", "to", "tables"), rows)

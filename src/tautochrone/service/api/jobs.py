@@ -1,0 +1,88 @@
+"""Pipelines and their jobs."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from tautochrone.meta import MetaStore
+from tautochrone.meta.registration import JobEntry
+from tautochrone.model.jobs import JobState, JobStatus
+
+__all__ = ["Job", "Pipeline", "add", "jobs_of"]
+
+
+class Job(BaseModel):
+    """A job. `alive`: running, and its lease did not run out. `target` is the checkpoint that it has to do
+    next, `newest_done` the newest that it did; `announced` are tables that nobody sees before it starts
+    with them. Times are epoch milliseconds."""
+
+    name: str
+    pipeline: str
+    state: JobState
+    alive: bool
+    fence: int | None
+    owner: str | None
+    started_ms: int | None
+    heartbeat_ms: int | None
+    lease_until_ms: int | None
+    target: int | None
+    newest_done: int | None
+    sources: list[str]
+    sinks: list[str]
+    announced: list[str]
+
+
+class Pipeline(BaseModel):
+    """A pipeline, its jobs and what they write."""
+
+    name: str
+    jobs: list[str]
+    datasets: list[str]
+
+
+def add(router: APIRouter, store: MetaStore) -> None:
+    @router.get("/jobs", tags=["jobs"])
+    def jobs() -> list[Job]:
+        """All jobs, by name."""
+        return jobs_of(store)
+
+    @router.get("/pipelines", tags=["jobs"])
+    def pipelines() -> list[Pipeline]:
+        """All pipelines, by name."""
+        entries: dict[str, list[JobEntry]] = {}
+        for entry in store.job_entries():
+            entries.setdefault(entry.pipeline, []).append(entry)
+        return [
+            Pipeline(
+                name=name,
+                jobs=[job.name for job in mine],
+                datasets=sorted(str(sink) for job in mine for sink in job.sinks),
+            )
+            for name, mine in sorted(entries.items())
+        ]
+
+
+def jobs_of(store: MetaStore) -> list[Job]:
+    """The jobs as the interface shows them."""
+    known = {status.name: status for status in store.job_states()}
+    return [_job(entry, known.get(entry.name)) for entry in store.job_entries()]
+
+
+def _job(entry: JobEntry, status: JobStatus | None) -> Job:
+    return Job(
+        name=entry.name,
+        pipeline=entry.pipeline,
+        state=status.state if status else JobState.REGISTERED,
+        alive=status is not None and status.alive,
+        fence=entry.fence,
+        owner=status.owner if status else None,
+        started_ms=status.started_ms if status else None,
+        heartbeat_ms=status.heartbeat_ms if status else None,
+        lease_until_ms=status.lease_until_ms if status else None,
+        target=status.target if status else None,
+        newest_done=status.newest_done if status else None,
+        sources=sorted(map(str, entry.sources)),
+        sinks=sorted(map(str, entry.sinks)),
+        announced=sorted(map(str, entry.announced)),
+    )

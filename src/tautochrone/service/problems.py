@@ -1,0 +1,151 @@
+"""Errors over HTTP: RFC 9457 problem documents with our class, sentence and hint.
+
+The Iceberg catalog under `/v1` answers in Iceberg's own form instead (`catalog`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
+
+from tautochrone.errors import (
+    AccessError,
+    CheckpointUnavailableError,
+    ConflictError,
+    MetaError,
+    QueryError,
+    TautochroneError,
+)
+
+__all__ = ["PROBLEMS", "Problem", "add_problems", "problem_of", "status_of"]
+
+_log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+_GONE = ("CHECKPOINT_EXPIRED", "CHECKPOINT_REVOKED", "PIN_EXPIRED")
+
+
+class Problem(BaseModel):
+    """An error: RFC 9457, with the class, sentence and hint that `taut` would print."""
+
+    type: str = Field(description="`about:blank`: the class tells more")
+    title: str = Field(description="the error class")
+    status: int
+    detail: str = Field(description="one sentence")
+    error_class: str
+    sqlstate: str | None = None
+    hint: str | None = None
+    retryable: bool = False
+    parameters: dict[str, str] = {}
+
+
+_WORDS = {
+    400: "What was asked cannot be understood",
+    401: "No token, or one that is not known",
+    403: "The role or the origin does not allow it",
+    404: "There is no such thing",
+    405: "Not with this method",
+    409: "What is there does not allow it",
+    410: "It was there and is gone",
+    422: "A value does not fit",
+    503: "Not now: try again",
+}
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": words,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for status, words in _WORDS.items()
+}
+"""What every operation may answer besides its result, for the OpenAPI document."""
+
+
+def add_problems(app: FastAPI) -> None:
+    """Let `app` answer with problem documents whatever goes wrong."""
+
+    @app.exception_handler(TautochroneError)
+    def ours(_request: Request, error: TautochroneError) -> Response:
+        return problem_of(error)
+
+    @app.exception_handler(RequestValidationError)
+    def unfit(_request: Request, error: RequestValidationError) -> Response:
+        # Not what was given: it may be a secret in the wrong place.
+        places = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        return _response(422, "REQUEST_INVALID", f"The request does not fit: {places}")
+
+    @app.exception_handler(HTTPException)
+    def http(request: Request, error: HTTPException) -> Response:
+        answer = _response(error.status_code, f"HTTP_{error.status_code}", str(error.detail))
+        answer.headers.update(error.headers or {})
+        if error.status_code == 405:
+            # Starlette names the methods of the first route that fits only.
+            answer.headers["Allow"] = ", ".join(sorted(_methods(app, request)))
+        return answer
+
+    @app.exception_handler(Exception)
+    def defect(_request: Request, error: Exception) -> Response:
+        _log.error("a request failed", exc_info=error)
+        return _response(500, "INTERNAL_ERROR", "The service failed; its log has more")
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    found: set[str] = set()
+    for route in app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return found
+
+
+def problem_of(error: TautochroneError, status: int | None = None) -> Response:
+    """An error of ours as a response."""
+    answer = _response(
+        status_of(error) if status is None else status,
+        error.error_class,
+        error.message,
+        sqlstate=error.sqlstate,
+        hint=error.hint,
+        retryable=error.retryable,
+        parameters=dict(error.parameters),
+    )
+    if error.retryable:
+        answer.headers["Retry-After"] = "1"
+    return answer
+
+
+def status_of(error: TautochroneError) -> int:
+    """The HTTP status that says the same."""
+    if error.error_class == "READ_NOT_YET":
+        # Nothing is wrong with the service: what a proxy or a monitor takes 503 for.
+        return 409
+    if error.retryable:
+        return 503
+    if error.error_class in _GONE:
+        return 410
+    if error.error_class.endswith("_NOT_FOUND"):
+        return 404
+    if isinstance(error, AccessError):
+        return 403
+    if isinstance(error, CheckpointUnavailableError | ConflictError):
+        return 409
+    if isinstance(error, QueryError):
+        return 400
+    if isinstance(error, MetaError) and not error.error_class.startswith("META_"):
+        return 409
+    return 500
+
+
+def _response(status: int, error_class: str, detail: str, **more: Any) -> Response:
+    problem = Problem(
+        type="about:blank", title=error_class, status=status, detail=detail, error_class=error_class, **more
+    )
+    # ASCII only: names that were asked for may hold halves of characters, which no encoding takes.
+    body = json.dumps(problem.model_dump())
+    return Response(body, status_code=status, media_type=MEDIA_TYPE)
