@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 LONGEST = [
     "sql/test_random.py", "kafka/test_kills.py", "kafka/test_bad_records_kills.py", "sql/test_tpch.py",
     "sql/test_constructs.py", "adopt/test_command.py", "adopt/test_adopt.py", "readers/test_strong_reads.py",
+    "crash/test_service_restarts.py",
     "cluster/test_cluster.py", "kafka/test_sources.py", "sql/test_keys.py", "docs/test_readme.py",
 ]  # fmt: skip
 """Files that take minutes. Each is run by one process, so they come first: the others fill the gaps."""
@@ -44,3 +46,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     use_database(session, "lake", "default", create=True)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port of 127.0.0.1 on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

@@ -30,7 +30,8 @@ WORK = PROJECT.parents[1] / ".work" / "demo"
 VIEWS = 6
 SECONDS_PER_DAY = 86_400
 ASK_EVERY_SECONDS = 5
-FIRST_CHECKPOINT_SECONDS = 120
+FIRST_CHECKPOINT_SECONDS = 300
+"""On a machine with other work; a run that ends is noticed at once."""
 WORST = "SELECT origin, dest, arrived, mean_arrival_delay FROM worst_routes WHERE place = 1"
 
 
@@ -143,7 +144,8 @@ class Demo:
         while run.checkpoint is None and run.alive and time.monotonic() < deadline:
             time.sleep(0.2)
         if run.checkpoint is None:
-            self.problem(f"no checkpoint from the run, see {self.log}")
+            when = f"within {FIRST_CHECKPOINT_SECONDS} s" if run.alive else "before the run ended"
+            self.problem(f"no checkpoint {when}, see {self.log}")
         return run.checkpoint is not None
 
     def restart(self, run: Run) -> Run:
@@ -170,7 +172,7 @@ class Demo:
         last = self.start_run()
         if last.wait(180) != 0:
             self.problem(f"the last run failed, see {self.log}")
-        self.modes += last.modes
+        self.count(last)
         sent = self.sent()
         with tautochrone.connect(self.spec) as reader:
             read = self.ask(reader, None)

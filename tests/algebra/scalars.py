@@ -79,7 +79,9 @@ class Scalars:
             b = self.tape.choose(second)
             reads = frozenset([a, b])
             if INT not in (self.types[a], self.types[b]) or self.types[a] != self.types[b]:
-                return Expression(lambda row: _less(row[a], row[b], 0.0512345), reads, f"{a} < {b}")
+                return Expression(
+                    lambda row: _less(_told(row[a]), _told(row[b]), 0.0512345), reads, f"{a} < {b}"
+                )
             match self.tape.below(3):
                 case 0:
                     return Expression(lambda row: _less(row[a], row[b]), reads, f"{a} < {b}")
@@ -107,6 +109,12 @@ class Scalars:
                 return Expression(
                     lambda row: row[a] is None or row[a] > constant, reads, f"{a} is null or {a} > {constant}"
                 )
+
+
+def _told(value: Any) -> Any:
+    """A number as exactly as it can be told: two sums of the same floats differ in their last digits, and
+    beside 1e16 these are more than any margin."""
+    return value if value is None or value != value else same(value)
 
 
 def _less(a: Any, b: Any, least: float = 0) -> bool | None:

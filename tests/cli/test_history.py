@@ -29,6 +29,7 @@ HISTORY = (
         nodes=NODES,
         estimate_ms=400,
         delta_rows=30,
+        cpu_ms=90,
     ),
 )
 
@@ -59,10 +60,10 @@ def test_history_for_people(run: Callable[..., str]) -> None:
     assert name == "lake.default.totals"
     assert header.split() == [
         "checkpoint", "finished_at", "mode", "changed", "inserted", "deleted", "expected_ms", "took_ms",
-        "reason",
+        "cpu_ms", "reason",
     ]  # fmt: skip
     when = "1970-01-01T00:01:00.000Z"
-    assert newest.split(maxsplit=8) == [
+    assert newest.split(maxsplit=9) == [
         "2",
         when,
         "incremental",
@@ -71,9 +72,12 @@ def test_history_for_people(run: Callable[..., str]) -> None:
         "2",
         "400",
         "512",
+        "90",
         HISTORY[1].reason,
     ]
-    assert oldest.split(maxsplit=8) == ["1", when, "full", "0", "40", "0", "NULL", "2100", "first build"]
+    assert oldest.split(maxsplit=9) == [
+        "1", when, "full", "0", "40", "0", "NULL", "2100", "NULL", "first build",
+    ]  # fmt: skip
 
 
 def test_nodes_and_limit_when_asked(run: Callable[..., str]) -> None:
@@ -99,6 +103,7 @@ def test_json_has_everything(run: Callable[..., str]) -> None:
         "rows_inserted": 3,
         "rows_deleted": 2,
         "estimate_ms": 400,
+        "cpu_ms": 90,
         "duration_ms": 512,
         "nodes": [
             {"node": "join", "mode": "incremental", "reason": "one term per input"},

@@ -21,7 +21,7 @@ from tautochrone.runtime.verify import verify
 from .project import Sources, amount, kind
 from .world import World
 
-__all__ = ["check", "published", "pyiceberg", "verify_all"]
+__all__ = ["check", "check_tables", "published", "pyiceberg", "verify_all"]
 
 Rows = Counter[tuple[Any, ...]]
 
@@ -34,7 +34,11 @@ def pyiceberg(sources: Sources) -> SqlCatalog:
 
 def check(world: World) -> None:
     """All of the above, then the newest checkpoint by our own `verify` too."""
-    sources = world.sources
+    verify_all(world, check_tables(world.sources)[-1:])
+
+
+def check_tables(sources: Sources) -> list[int]:
+    """All of the above; the numbers that can be read. Without Spark."""
     catalog = pyiceberg(sources)
     with MetaStore.open(f"sqlite:///{sources.storage}/meta.db") as store:
         numbers = published(store)
@@ -53,7 +57,7 @@ def check(world: World) -> None:
         refs = catalog.load_table(identifier).metadata.refs
         assert not [name for name in refs if name.startswith(BRANCH_PREFIX)], identifier
     catalog.close()
-    verify_all(world, numbers[-1:])
+    return numbers
 
 
 def verify_all(world: World, numbers: Iterable[int]) -> None:

@@ -48,6 +48,11 @@ def _outside_moved(world: World) -> None:
     world.sources.read_outside()
 
 
+def _left_open(world: World) -> None:
+    world.sources.add()
+    world.run(Strike(Step.META_OPEN, "after", "crash"))
+
+
 def _root_added(world: World) -> None:
     # A target whose cut knows nothing of a table that the project has by now cannot be finished.
     world.sources.add()
@@ -86,6 +91,8 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
     },
     "checkpoint": {
         Step.META_OPEN: _rows,
+        Step.META_TAKE: _left_open,
+        Step.META_OBSERVE: _outside_moved,
         Step.LAKE_COMMIT_STAGED: _rows,
         Step.META_VERSION: _rows,
         Step.META_PUBLISH: _rows,
@@ -93,6 +100,7 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
     },
     "operations": {
         Step.META_FAILURE: _broken,
+        Step.META_DESCRIBE: _redefined,
         Step.LAKE_REDEFINE: _redefined,
         Step.INGEST_FOLDER: _folders_wiped,
         Step.META_ABORT: _root_added,
@@ -113,6 +121,10 @@ ELSEWHERE: dict[Step, str] = {
     Step.LAKE_ABORT: "needs a prepared batch whose table moved: test_aborts",
     Step.LAKE_DISCARD: "needs a batch that is refused: test_aborts",
     Step.LAKE_ADOPT: "only `taut adopt` takes it: tests/adopt",
+    Step.LAKE_REVERT: "only `taut revise` takes it: tests/revision",
+    Step.META_REVISE: "only `taut revise` takes it: tests/revision",
+    Step.META_REVISED: "only `taut revise` takes it: tests/revision",
+    Step.META_CONFIRM: "only `taut revise` takes it: tests/revision",
     Step.LAKE_ROLL_BACK: "an operator's act through the port: test_folders, test_zombies",
 }
 

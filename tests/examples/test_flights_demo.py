@@ -28,7 +28,9 @@ if command == "verify":
 if behaviour == "breaks":
     tell(event="run", state="FAILED")
     sys.exit(1)
-reason = "following the change failed: x" if behaviour == "compares" else "first"
+last = "--continuous" not in sys.argv
+fell = behaviour == "compares" or (behaviour == "compares at the end" and last)
+reason = "following the change failed: x" if fell else "first"
 stopped = []
 signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
 checkpoint = 0
@@ -37,7 +39,7 @@ while True:
     tell(event="refresh", dataset="lake.default.flights", checkpoint=checkpoint, mode="diff",
          nodes=[], reason=reason, rows_inserted=1, rows_deleted=0, duration_ms=5)
     tell(event="checkpoint", checkpoint=checkpoint)
-    if stopped or "--continuous" not in sys.argv:
+    if stopped or last:
         break
     time.sleep(0.2)
 tell(event="run", state="COMPLETED")
@@ -120,9 +122,10 @@ def test_a_kill_in_the_middle(stage: Any, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("how", "complaint"),
     [
-        ({"behaviour": "breaks"}, "no checkpoint from the run"),
+        ({"behaviour": "breaks"}, "no checkpoint before the run ended"),
         ({"behaviour": "different"}, "verify: exit code 1"),
         ({"behaviour": "compares"}, "flights was compared: following the change failed: x"),
+        ({"behaviour": "compares at the end"}, "flights was compared: following the change failed: x"),
         ({"lost": 3}, "does not tie out"),
         ({"lost": 3, "everywhere": True}, "reports were sent"),
     ],

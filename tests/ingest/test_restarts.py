@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, IngestError, TautochroneError
+from tautochrone.ingest.looks import Looks
 from tautochrone.runtime.ingestion import Ingestion
 from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.process import TautProcess
@@ -26,6 +27,7 @@ class Query:
         self.starts = 0
         self.error: TautochroneError | None = None
         self.active = self.progressed = False
+        self.looks = Looks()
 
     def start(self, _session: object, **_trigger: object) -> None:
         self.starts += 1
@@ -49,7 +51,7 @@ class Bench:
         self.told: list[dict[str, Any]] = []
         self.ingestion = Ingestion(self.emit, lambda: self.now)
         flow: Any = (self.query, lambda: None)
-        self.ingestion.start([flow], **trigger)
+        self.ingestion.start([flow], 0, **trigger)
 
     def emit(self, event: str, /, **fields: Any) -> None:
         self.told.append({"event": event, **fields})
@@ -125,7 +127,7 @@ def test_a_fence_ends_it(bench: Bench) -> None:
 def test_a_fence_at_the_end_leaves_nothing_running(bench: Bench) -> None:
     fenced, other = Query(), Query()
     flows: Any = [(fenced, lambda: None), (other, lambda: None)]
-    bench.ingestion.start(flows, processingTime="1 seconds")
+    bench.ingestion.start(flows, 0, processingTime="1 seconds")
     fenced.die(FencedError("FENCED", "a newer owner exists"))
     with pytest.raises(FencedError):
         bench.ingestion.stop()

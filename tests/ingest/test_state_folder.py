@@ -9,6 +9,7 @@ import pytest
 
 from tautochrone.ingest.files import Files
 from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.model.notes import FlowPosition
 
 
 class Listed:
@@ -20,6 +21,28 @@ class Listed:
     def names(self, folder: str) -> list[str]:
         below = (path.removeprefix(f"{folder}/") for path in self._paths if path.startswith(f"{folder}/"))
         return sorted({path.split("/")[0] for path in below})
+
+
+class Held(Listed):
+    """Files with their content; what is deleted is gone with all below it."""
+
+    def __init__(self, *paths: str) -> None:
+        self.held = dict.fromkeys(paths, "")
+
+    def stamps(self, folder: str) -> dict[str, tuple[int, int]]:
+        below = (path for path in self.held if path.startswith(f"{folder}/"))
+        return {path.removeprefix(f"{folder}/"): (0, 0) for path in below}
+
+    def read(self, path: str) -> str | None:
+        return self.held.get(path)
+
+    def write(self, path: str, text: str) -> None:
+        self.held[path] = text
+
+    def delete(self, path: str) -> None:
+        gone = [name for name in self.held if name == path or name.startswith(f"{path}/")]
+        for name in gone:
+            del self.held[name]
 
 
 def folder(*state: str) -> CheckpointFolder:
@@ -53,3 +76,15 @@ def test_there(state: tuple[str, ...]) -> None:
 )
 def test_gone(state: tuple[str, ...]) -> None:
     assert not folder(*state).has_state(2)
+
+
+def test_going_back_forgets_what_was_saved_later() -> None:
+    state = ["0/0/2.delta", "0/0/3.delta", "0/1/10.snapshot", "1/0/left/3_4a1c.changelog", "0/0/_metadata/9"]
+    files: Any = Held(*(f"f/state/{path}" for path in state), "f/offsets/7")
+    position = FlowPosition(query_id="q", batch_id=1, offsets="o", commit="c", stateful=True)
+    CheckpointFolder(cast("Files", files), "f", "archive").rewrite(position)
+    assert {path for path in files.held if "/state/" in path} == {
+        "f/state/0/0/2.delta",
+        "f/state/0/0/_metadata/9",
+    }
+    assert "f/offsets/7" not in files.held

@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.kafka import KafkaBroker, KafkaTopics
 
-DEFINITIONS = """
+EVENTS = """
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession, functions as sf
+from pyspark.sql.avro.functions import from_avro
 
 spark = SparkSession.active()
 
@@ -25,21 +26,30 @@ def events():
     source = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", "{bootstrap}")
-        .option("subscribe", "{topic}")
         .option("startingOffsets", "earliest")
         # New partitions are noticed by the consumer's own metadata, whose default age is 5 minutes.
         .option("kafka.metadata.max.age.ms", "1000")
+        {options}
         .load()
     )
-    row = sf.from_json(sf.col("value").cast("string"), "id BIGINT, kind STRING, amount BIGINT")
-    return source.select("partition", "offset", row.alias("row")).select("partition", "offset", "row.*")
-
+    return source{query}
+"""
+ROWS = (
+    '.select("partition", "offset", sf.from_json(sf.col("value").cast("string"), '
+    '"id BIGINT, kind STRING, amount BIGINT").alias("row")).select("partition", "offset", "row.*")'
+)
+TOTALS = """
 @dp.materialized_view
 def totals():
     return spark.table("events").groupBy("kind").agg(
         sf.count("*").alias("n"), sf.sum("amount").alias("amount")
     )
 """
+
+
+def events(broker: KafkaBroker, options: str, query: str) -> str:
+    """Definitions of the table `events`; `options` and `query` are Python text behind the source."""
+    return EVENTS.format(bootstrap=broker.bootstrap, options=options, query=query)
 
 
 @pytest.fixture(scope="session")
@@ -97,6 +107,8 @@ def topic(topics: KafkaTopics) -> Topic:
 @pytest.fixture
 def pipeline(tmp_path: Path, spark: SparkSession, broker: KafkaBroker, topic: Topic) -> Iterator[Pipeline]:
     made = Pipeline(tmp_path, spark)
-    made.write("definitions/events.py", DEFINITIONS.format(bootstrap=broker.bootstrap, topic=topic.name))
+    made.write(
+        "definitions/events.py", events(broker, f'.option("subscribe", "{topic.name}")', ROWS) + TOTALS
+    )
     yield made
     made.close()

@@ -19,27 +19,10 @@ from pyspark.sql.avro.functions import to_avro
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.kafka import KafkaBroker, KafkaTopics, Record
 
+from .conftest import events
+
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-DEFINITION = """
-from pyspark import pipelines as dp
-from pyspark.sql import SparkSession, functions as sf
-from pyspark.sql.avro.functions import from_avro
-
-spark = SparkSession.active()
-
-@dp.table
-def events():
-    source = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", "{bootstrap}")
-        .option("startingOffsets", "earliest")
-        .option("kafka.metadata.max.age.ms", "1000")
-        {options}
-        .load()
-    )
-    return source{query}
-"""
 PLACES = '.select("topic", "partition", "offset", sf.col("value").cast("string").alias("v"))'
 AVRO = json.dumps(
     {
@@ -67,8 +50,7 @@ def reading(tmp_path: Path, spark: SparkSession, broker: KafkaBroker) -> Iterato
     made = Pipeline(tmp_path, spark)
 
     def define(options: str, query: str = PLACES) -> Pipeline:
-        text = DEFINITION.format(bootstrap=broker.bootstrap, options=options, query=query)
-        made.write("definitions/events.py", text)
+        made.write("definitions/events.py", events(broker, options, query))
         return made
 
     yield define
@@ -211,3 +193,16 @@ def test_json_of_several_shapes(reading: Reading, topics: KafkaTopics, prefix: s
     found = pipeline.query("SELECT id, unix_seconds(at), tags, x FROM events WHERE id IS NOT NULL")
     assert found == [(1, 1_357_016_400, ["a", "b"], 0.5), (2, None, [], None)]
     assert pipeline.query("SELECT count(*) FROM events") == [(3,)]
+
+
+def test_one_topic_into_two_tables_is_told(reading: Reading, prefix: str) -> None:
+    # Analysed only: nobody asks the broker.
+    pipeline = reading(f'.option("subscribe", "{prefix}-a")')
+    first = (pipeline.folder / "definitions/events.py").read_text()
+    pipeline.write("definitions/again.py", first.replace("def events", "def again"))
+    with pipeline.opened() as (_, happened):
+        (told,) = happened.of("source_read_twice")
+    assert f"topic {prefix}-a of " in told["source"]
+    assert told["datasets"] == ["lake.default.again", "lake.default.events"]
+    files = [place.split(":")[0] for place in told["locations"]]
+    assert files == ["definitions/again.py", "definitions/events.py"]

@@ -318,19 +318,29 @@ class TestStreams(ChangeBench):
         first = self.append(spark, table, note(), *range(5)).version
         self.apply(spark, table, "id = 1")
         last = self.append(spark, table, note(), 9).version
-        assert lake.first_offsets(stream_of(spark, table), {}, {}) == {}, "nothing is expired"
+        tolerant = {"streaming-skip-overwrite-snapshots": True, "streaming-skip-delete-snapshots": True}
+        skipping = stream_of(spark, table, **tolerant)
+        assert lake.first_offsets(skipping, {}, {}) == {}, "nothing is expired"
+        with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
+            # Spark's source would stop at the version that took rows away.
+            lake.first_offsets(stream_of(spark, table), {}, {})
         table.expire(Retention(followed=frozenset({last}), after_ms=10**15), Fence(1))
+        with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
+            lake.first_offsets(stream_of(spark, table, **tolerant), {}, {})
         rows = stream_of(spark, table)
         with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
             lake.first_offsets(rows, {}, {})
         # One that goes on is past what is gone.
-        remembered, here = {0: json.dumps({"snapshot_id": int(first)})}, {0: "where it stands"}
-        assert lake.first_offsets(rows, remembered, here) == here
+        remembered = {0: json.dumps({"snapshot_id": int(first)})}
+        here = {0: json.dumps({"snapshot_id": int(last), "position": 1})}
+        assert lake.first_offsets(rows, remembered, here) == {
+            0: json.dumps({"snapshot_id": int(last), "position": 0})
+        }
 
 
-def stream_of(spark: SparkSession, table: LakeTable) -> DataFrame:
+def stream_of(spark: SparkSession, table: LakeTable, **options: bool) -> DataFrame:
     spark.catalog.refreshTable(table.name.sql)
-    return spark.readStream.table(table.name.sql)
+    return spark.readStream.options(**options).table(table.name.sql)
 
 
 def held(lake: IcebergLake, table: LakeTable) -> dict[str, list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +11,16 @@ from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.expiry import Standing
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
+from tautochrone.testing.stores import Backing
 
 ROOT, VIEW = TableName("lake", ("db",), "orders"), TableName("lake", ("db",), "totals")
 DONE = Refresh(mode=RefreshMode.FULL, reason="")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetaStore]:
+def store(backing: Backing) -> Iterator[MetaStore]:
     """Ten published checkpoints, one a second; each has its own version of both tables."""
-    with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
+    with backing.open() as opened:
         opened.start_run(
             "shop",
             "job",

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tautochrone.errors import CheckpointUnavailableError, FencedError
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
+from tautochrone.testing.stores import Backing
 
 ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
 VIEWS = (A, B)
@@ -24,10 +25,13 @@ VERSIONS = st.sampled_from(["1", "2", "3"]).map(Version)
 class StoreMachine(RuleBasedStateMachine):
     """`cuts[n][table]` is the version of each table at n; a missing key is a failure."""
 
+    kind = "sqlite"
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.store = MetaStore.open(f"sqlite:///{Path(self.folder.name)}/meta.db")
+        self.backing = Backing(self.kind, Path(self.folder.name))
+        self.store = self.backing.open()
         self.store.start_run(
             "p",
             "j",
@@ -45,7 +49,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.state: dict[int, CheckpointState] = {}
 
     def teardown(self) -> None:
-        self.store.close()
+        self.backing.close()
         self.folder.cleanup()
 
     @rule(gap=st.integers(0, 5))
@@ -125,9 +129,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        url = self.store._database.engine.url.render_as_string()
-        self.store.close()
-        self.store = MetaStore.open(url)
+        self.backing.close()
+        self.store = self.backing.open()
 
     @invariant()
     def every_cut_is_what_the_dictionary_says(self) -> None:
@@ -136,25 +139,37 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.store.checkpoint(number).state is self.state[number]
             assert self.store.failures_at(number).keys() == self.failed[number]
 
+    def newest_with(self, needed: set[TableName]) -> int | None:
+        published = (n for n in self.cuts if self.state[n] is CheckpointState.PUBLISHED)
+        return max((n for n in published if needed <= self.cuts[n].keys()), default=None)
+
+    def shown(self, *states: CheckpointState) -> set[TableName]:
+        return {name for n, cut in self.cuts.items() if self.state[n] in states for name in cut}
+
     @invariant()
-    def strong_reads_take_the_newest_complete_one(self) -> None:
+    def reads_of_named_tables_take_the_newest_that_has_them(self) -> None:
         for names in ([A], [B], [A, B], [ROOT, B]):
-            expected = max(
-                (
-                    number
-                    for number, cut in self.cuts.items()
-                    if self.state[number] is CheckpointState.PUBLISHED and set(names) <= cut.keys()
-                ),
-                default=None,
-            )
-            try:
-                found = self.store.resolve(tables=names, lease_ms=0)
-            except CheckpointUnavailableError:
-                # A table that nobody ever spoke of holds back nobody; here all are registered.
-                assert expected is None, names
-                continue
-            assert found.checkpoint == expected, names
-            assert found.versions == {n: self.cuts[expected or 0][n] for n in names}
+            self.read_is(self.newest_with({*names}), names, only_named=True)
+
+    @invariant()
+    def strong_reads_agree_among_themselves(self) -> None:
+        """A hole in one view holds back who shares its root, unless nobody can read that view at all."""
+        recorded = self.shown(CheckpointState.PUBLISHED, CheckpointState.OPEN)
+        readable = self.shown(CheckpointState.PUBLISHED)
+        for names in ([A], [B], [ROOT]):
+            expected = self.newest_with({*names} | recorded)
+            if expected is None:
+                expected = self.newest_with({*names} | readable)
+            self.read_is(expected, names, only_named=False)
+
+    def read_is(self, expected: int | None, names: list[TableName], *, only_named: bool) -> None:
+        try:
+            found = self.store.resolve(tables=names, lease_ms=0, only_named=only_named)
+        except CheckpointUnavailableError:
+            assert expected is None, names
+            return
+        assert found.checkpoint == expected, names
+        assert found.versions == {n: self.cuts[expected or 0][n] for n in names}
 
     @invariant()
     def one_open_target(self) -> None:
@@ -166,10 +181,23 @@ class StoreMachine(RuleBasedStateMachine):
         assert CheckpointNumber(self.newest) == max(self.cuts, default=0)
 
 
+class PostgresMachine(StoreMachine):
+    kind = "postgresql"
+
+
+class RemoteMachine(StoreMachine):
+    kind = "http"
+
+
+def examples(number: int) -> settings:
+    return settings(
+        max_examples=number, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(
-    max_examples=25,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+TestStore.settings = examples(25)
+TestPostgres = PostgresMachine.TestCase
+TestPostgres.settings = examples(4)
+TestRemote = RemoteMachine.TestCase
+TestRemote.settings = examples(4)

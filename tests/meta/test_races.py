@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 from tautochrone.meta import MetaStore
+from tautochrone.testing.stores import Backing
 
 RACER = """
 import sys
 from tautochrone.errors import FencedError
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry
 from tautochrone.model.names import TableName, Version
+from tautochrone.service.stores import open_store
 name = TableName("lake", ("db",), "t")
-store = MetaStore.open(sys.argv[1])
+store = open_store(sys.argv[1])
 store.start_run("p", "race", [DatasetEntry(name, "streaming table", "x")])
 done = fenced = 0
 for turn in range(12):
@@ -32,8 +33,8 @@ print(done, fenced)
 """
 
 
-def test_processes_that_take_each_other_over_never_tear_anything(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/meta.db"
+def test_processes_that_take_each_other_over_never_tear_anything(backing: Backing) -> None:
+    url = backing.shared()
     racers = [
         subprocess.Popen([sys.executable, "-c", RACER, url], stdout=-1, stderr=-1, text=True)
         for _ in range(4)
@@ -41,7 +42,7 @@ def test_processes_that_take_each_other_over_never_tear_anything(tmp_path: Path)
     answers = [racer.communicate(timeout=240) for racer in racers]
     assert [err for _, err in answers] == [""] * 4
     done = sum(int(out.split()[0]) for out, _ in answers)
-    with MetaStore.open(url) as store:
+    with MetaStore.open(backing.url) as store:
         assert store.fence("race") == 4 * 12
         found = store.checkpoints(10_000)
         assert [c.number for c in found] == list(range(len(found), 0, -1))

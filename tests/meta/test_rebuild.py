@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +13,14 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import NOW, today
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.testing.stores import Backing
 
 ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetaStore]:
-    with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
+def store(backing: Backing) -> Iterator[MetaStore]:
+    with backing.open() as opened:
         yield opened
 
 
@@ -119,3 +119,60 @@ def test_a_lake_without_anything_of_ours(store: MetaStore) -> None:
     assert store.rebuild({A: [alien]}) == ()
     assert store.is_empty()
     assert store.knows(A) is False
+
+
+def by(job: str, commit: LakeVersion) -> LakeVersion:
+    assert commit.note is not None
+    return replace(commit, note=replace(commit.note, job=job))
+
+
+def entries(table: TableName, *inputs: TableName) -> list[DatasetEntry]:
+    kind = "materialized view" if inputs else "streaming table"
+    return [DatasetEntry(table, kind, "", frozenset(inputs), is_root=not inputs)]
+
+
+def test_jobs_that_share_checkpoints_come_back_at_one_instant(store: MetaStore) -> None:
+    apart, other = TableName("lake", ("db",), "apart"), TableName("lake", ("db",), "other")
+    found = store.rebuild(
+        {
+            ROOT: [by("ingest", made("r1")), by("ingest", made("r2")), by("ingest", made("r3"))],
+            # Job b left 6 out and came to 7; at 8 only a had done its part.
+            A: [by("a", made(f"a{n}", at, root=f"r{n}")) for n, at in ((1, 5), (2, 6), (3, 8))],
+            B: [by("b", made("b1", 5, root="r1", a="a1")), by("b", made("b2", 7, root="r2", a="a2"))],
+            # Nothing joins these to the others: that 8 is undecided there is nothing to them.
+            apart: [by("far", made("x1", 8, other="o1"))],
+            other: [by("beyond", made("o1"))],
+        }
+    )
+    assert found == (5, 7, 8)
+    assert store.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
+    seven = {ROOT: "r2", A: "a2", B: "b2"}
+    assert store.versions_at(7) == seven
+    assert store.resolve(lease_ms=0).versions == {**seven, apart: "x1", other: "o1"}
+    assert {part.job: part.part.value for part in store.progress(7)} == dict.fromkeys("ab", "done") | {
+        "ingest": "done"
+    }
+    assert store.resolve(tables=[A], lease_ms=0).versions == {A: "a2"}
+    assert store.resolve(tables=[apart], lease_ms=0).versions == {apart: "x1"}
+    # Whoever comes first cuts for all of them, though they have not started yet.
+    store.start_run("shop", "ingest", entries(ROOT))
+    fence = store.take_over("ingest", at_least=3)
+    store.report("ingest", fence, {ROOT: Version("r4")})
+    number = store.open_checkpoint("ingest", fence, {ROOT: Version("r4")}, 1).number
+    assert number > 1000
+    assert store.resolve(tables=[ROOT, B], lease_ms=0).versions == {ROOT: "r2", B: "b2"}
+    assert store.versions_at(8) == {**seven, apart: "x1", other: "o1"}
+    store.start_run("shop", "b", entries(B, ROOT, A))
+    assert store.take_target("b", store.take_over("b")) is not None
+    # What a has not done is not there for b, whatever it was before.
+    assert store.versions_at(number) == {ROOT: "r4", apart: "x1", other: "o1"}
+
+
+def test_a_table_told_by_its_readers_alone_is_its_job_s_once_it_starts(store: MetaStore) -> None:
+    assert store.rebuild({B: [by("b", made("b1", 5, a="a1"))]}) == (5,)
+    store.start_run("shop", "b", entries(B, A))
+    fence = store.take_over("b")
+    store.start_run("shop", "a", entries(A, ROOT))
+    assert store.resolve(tables=[A, B], lease_ms=0).versions == {A: "a1", B: "b1"}
+    number = store.open_checkpoint("b", fence, {ROOT: Version("r2")}, 1).number
+    assert store.versions_at(number) == {ROOT: "r2"}

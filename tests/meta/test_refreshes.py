@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import Database, DatasetEntry, MetaStore
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.testing.stores import Backing
 
 VIEW = TableName("lake", ("db",), "totals")
 FULL = Refresh(mode=RefreshMode.FULL, reason="first build")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetaStore]:
-    with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
+def store(backing: Backing) -> Iterator[MetaStore]:
+    with backing.open() as opened:
         opened.start_run("shop", "job", [DatasetEntry(VIEW, "materialized view", "v")])
         yield opened
 
@@ -34,26 +33,24 @@ def run(store: MetaStore, fence: Fence, *, version: str | None) -> int:
     return number
 
 
-def test_an_existing_store_is_migrated_and_keeps_its_history(tmp_path: Path) -> None:
+def test_an_existing_store_is_migrated_and_keeps_its_history(database: Backing) -> None:
     from alembic import command
     from alembic.config import Config
-    from sqlalchemy import create_engine
 
-    file = tmp_path / "meta.db"
     config = Config()
     config.set_main_option("script_location", "tautochrone.meta:migrations")
     config.set_main_option("path_separator", "os")
-    with create_engine(f"sqlite:///{file}").begin() as connection:
+    opened = Database(database.url)
+    with opened.write() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
-    with sqlite3.connect(file) as raw:
-        raw.execute(
-            "INSERT INTO refreshes (checkpoint, dataset, version, mode, reason, rows_inserted, rows_deleted,"
-            " duration_ms, nodes, finished_at_ms) VALUES (1, ?, 'x', 'diff', 'join', 2, 1, 70, '[]', 9)",
-            (str(VIEW),),
-        )
-    with MetaStore.open(f"sqlite:///{file}") as opened:
-        (record,) = opened.history(VIEW)
+    opened.close()
+    database.execute(
+        "INSERT INTO refreshes (checkpoint, dataset, version, mode, reason, rows_inserted, rows_deleted,"
+        f" duration_ms, nodes, finished_at_ms) VALUES (1, '{VIEW}', 'x', 'diff', 'join', 2, 1, 70, '[]', 9)"
+    )
+    with database.open() as store:
+        (record,) = store.history(VIEW)
     assert record.refresh == Refresh(
         mode=RefreshMode.DIFF, reason="join", rows_inserted=2, rows_deleted=1, duration_ms=70
     )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sqlite3
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tautochrone.errors import CheckpointUnavailableError, FencedError, MetaError
 from tautochrone.meta import DatasetEntry, MetaStore
-from tautochrone.meta.database import HEAD
-from tautochrone.meta.tables import metadata
 from tautochrone.model.checkpoint import CheckpointState, Consistency
 from tautochrone.model.clock import NOW, today
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.testing.stores import Backing
 
 ROOT = TableName("lake", ("db",), "orders")
 VIEW = TableName("lake", ("db",), "totals")
@@ -48,8 +44,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[MetaStore]:
-    with MetaStore.open(f"sqlite:///{tmp_path}/sub/meta.db", clock=clock) as opened:
+def store(backing: Backing, clock: Clock) -> Iterator[MetaStore]:
+    with backing.open(clock) as opened:
         opened.start_run("shop", "job", TOPOLOGY)
         yield opened
 
@@ -68,45 +64,6 @@ def run(store: MetaStore, fence: Fence, cut: int, root: str, *, view: str | None
             store.record_version("job", fence, number, name, v(version), FULL)
     store.publish("job", fence, number, cut + 5)
     return number
-
-
-def test_open_creates_migrates_and_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    url = f"sqlite:///{tmp_path}/meta.db"
-    with MetaStore.open(url) as first, MetaStore.open(url) as second:
-        assert first.incarnation == second.incarnation
-        assert first.is_empty()
-    assert capfd.readouterr() == ("", "")
-    assert sqlite3.connect(tmp_path / "meta.db").execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-def test_the_migrations_make_the_tables_that_the_code_expects(store: MetaStore) -> None:
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-    from alembic.script import ScriptDirectory
-
-    with store._database.read() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, metadata) == []
-    migrations = Path(sys.modules["tautochrone.meta"].__file__ or "").parent / "migrations"
-    assert ScriptDirectory(str(migrations)).get_current_head() == HEAD
-
-
-def test_a_store_from_the_future_is_refused(store: MetaStore, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "sub" / "meta.db") as raw:
-        raw.execute("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(MetaError, match="META_STORE_TOO_NEW"):
-        MetaStore.open(f"sqlite:///{tmp_path}/sub/meta.db")
-
-
-def test_a_store_in_memory_is_refused() -> None:
-    with pytest.raises(MetaError, match="META_STORE_NOT_DURABLE"):
-        MetaStore.open("sqlite://")
-
-
-def test_broken_file_is_an_error_of_ours(tmp_path: Path) -> None:
-    (tmp_path / "meta.db").write_text("this is not a database, it only has the name of one" * 50)
-    with pytest.raises(MetaError, match="META_STORE_FAILED"):
-        MetaStore.open(f"sqlite:///{tmp_path}/meta.db")
 
 
 def test_takeover_raises_the_fence_above_store_and_lake(store: MetaStore) -> None:
@@ -167,9 +124,12 @@ def test_reports_keep_the_newest_of_each_table(store: MetaStore) -> None:
 
 def test_one_target_at_a_time_and_numbers_only_grow(store: MetaStore) -> None:
     fence = store.take_over("job")
-    first = store.open_checkpoint("job", fence, {ROOT: v(1)}, 1).number
-    with pytest.raises(MetaError, match="CHECKPOINT_ALREADY_OPEN"):
-        store.open_checkpoint("job", fence, {ROOT: v(1)}, 1)
+    opened = store.open_checkpoint("job", fence, {ROOT: v(1)}, 1)
+    first = opened.number
+    for roots, cut_at_ms, at_least in (({ROOT: v(2)}, 1, 0), ({ROOT: v(1)}, 2, 0), ({ROOT: v(1)}, 1, 9)):
+        with pytest.raises(MetaError, match="CHECKPOINT_ALREADY_OPEN"):
+            store.open_checkpoint("job", fence, roots, cut_at_ms, at_least=at_least)
+    assert store.open_checkpoint("job", fence, {ROOT: v(1)}, 1) == opened
     store.abort("job", fence, first)
     store.abort("job", fence, first)
     second = store.open_checkpoint("job", fence, {ROOT: v(1)}, 1, at_least=500).number
@@ -193,7 +153,7 @@ def test_publish_wants_a_word_about_each_dataset(store: MetaStore) -> None:
     assert store.failures_at(number) == {TOP: "boom"}
 
 
-def test_an_unchanged_version_costs_no_row(store: MetaStore, tmp_path: Path) -> None:
+def test_an_unchanged_version_costs_no_row(store: MetaStore, backing: Backing) -> None:
     fence = store.take_over("job")
     run(store, fence, 1, "r", view="a", top="b")
     for cut in range(2, 30):
@@ -201,9 +161,8 @@ def test_an_unchanged_version_costs_no_row(store: MetaStore, tmp_path: Path) -> 
         store.record_version("job", fence, number, VIEW, v("a"), IDLE)
         store.record_version("job", fence, number, TOP, v("b"), IDLE)
         store.publish("job", fence, number, cut)
-    with sqlite3.connect(tmp_path / "sub" / "meta.db") as raw:
-        assert raw.execute("SELECT count(*) FROM versions").fetchone() == (3,)
-        assert raw.execute("SELECT count(*) FROM refreshes").fetchone() == (2,)
+    assert backing.execute("SELECT count(*) FROM versions") == 3
+    assert backing.execute("SELECT count(*) FROM refreshes") == 2
     assert store.versions_at(17) == {ROOT: v("r"), VIEW: v("a"), TOP: v("b")}
     assert {s.mode for s in store.status() if s.dataset == VIEW} == {RefreshMode.NO_DATA}
 
@@ -213,13 +172,16 @@ def test_a_failure_makes_a_hole_and_a_repair_fills_it(store: MetaStore) -> None:
     n1 = run(store, fence, 1, "r1", view="a1", top="t1")
     n2 = run(store, fence, 2, "r2", view="a2", top=None)
     n3 = run(store, fence, 3, "r3", view="a3", top=None)
-    assert store.resolve(tables=[VIEW]).checkpoint == n3
+    assert store.resolve(tables=[VIEW], only_named=True).checkpoint == n3
+    # Its relative failed: separate queries of both must agree.
+    assert store.resolve(tables=[VIEW]).checkpoint == n1
+    assert store.resolve(tables=[VIEW]).behind == {TOP: "not complete at checkpoint 3: top broke"}
     both = store.resolve(tables=[VIEW, TOP])
     assert both.checkpoint == n1
     assert both.versions == {VIEW: v("a1"), TOP: v("t1")}
     assert both.behind == {TOP: f"not complete at checkpoint {n3}: top broke"}
     everything = store.resolve()
-    assert everything.checkpoint == n3
+    assert everything.checkpoint == n1
     assert everything.behind == {TOP: f"not complete at checkpoint {n3}: top broke"}
     status = {s.dataset: s for s in store.status()}
     assert (status[TOP].checkpoint, status[TOP].error, status[TOP].lag_ms) == (n1, "top broke", 2)
@@ -284,6 +246,8 @@ def test_why_a_checkpoint_cannot_be_read(store: MetaStore) -> None:
     assert store.resolve(checkpoint=n1).behind.keys() == {TOP}
     assert store.resolve(tables=[VIEW]).checkpoint == n1
     with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_BEHIND_SESSION"):
+        store.resolve(tables=[VIEW], at_least=n4)
+    with pytest.raises(CheckpointUnavailableError, match=f"CHECKPOINT_REVOKED.*{n3}, which this session"):
         store.resolve(tables=[VIEW], at_least=n3)
 
 

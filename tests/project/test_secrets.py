@@ -123,7 +123,6 @@ def test_a_store_that_cannot_be_opened(
 ) -> None:
     spec = spec_in(tmp_path, '[meta]\nurl = { env = "STORE" }\n')
     monkeypatch.setenv("STORE", url)
-    monkeypatch.setattr("tautochrone.service.connect.existing_store", lambda s: MetaStore.open(s.meta_url))
     monkeypatch.setattr("tautochrone.cli.status.existing_store", lambda s: MetaStore.open(s.meta_url))
     assert main(["status", "--spec", str(spec.path), *debug]) != 0
     said = capsys.readouterr()

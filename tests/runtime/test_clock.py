@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.runtime.cut import take_cut
+from tautochrone.runtime.ingestion import Ingestion
 from tautochrone.runtime.run import Run
 from tautochrone.runtime.selection import select
 from tautochrone.runtime.takeover import take_over
@@ -131,7 +132,7 @@ def test_what_was_cut_before_the_query_asked_for_the_time_has_none(clocked: Cloc
     with clocked.pipeline.opened() as (job, _):
         # As a process leaves it that dies right after its cut.
         take_over(job)
-        cut = take_cut(job)
+        cut = take_cut(job, Ingestion(job.emit))
         left = job.journal.open(cut.roots, cut.micros // 1000)
     clocked.pipeline.write("definitions/views.sql", TIMED)
 

@@ -188,7 +188,11 @@ def test_pins_of_weak_reads_end_with_them(lake: Lake, reader: Reader) -> None:
 def test_a_session_never_goes_backwards(lake: Lake, reader: Reader) -> None:
     reader.sql("SELECT id FROM orders")
     broken = lake.cut(fail=True)
+    # What failed holds its relatives back, so that both queries agree.
     assert rows(reader.sql("SELECT count(*) FROM orders")) == [(3,)]
+    assert rows(reader.sql("SELECT n FROM totals")) == [(3,)]
+    # Whoever asks for a table alone sees it further on, and cannot go back then.
+    assert rows(reader.sql("SELECT count(*) FROM orders", only_named=True)) == [(3,)]
     with pytest.raises(CheckpointUnavailableError, match=r"CHECKPOINT_BEHIND_SESSION.*division"):
         reader.sql("SELECT n FROM totals")
     assert rows(reader.sql("SELECT n FROM totals", checkpoint=lake.numbers[1])) == [(3,)]
@@ -221,3 +225,27 @@ def test_a_closed_reader_says_so(lake: Lake) -> None:
     with pytest.raises(QueryError, match="READER_CLOSED"):
         reader.sql("SELECT 1")
     assert lake.spark.range(1).count() == 1
+
+
+def test_the_meta_tables_of_the_flip(reader: Reader, lake: Lake) -> None:
+    # The FLIP's own example: what is made from a table?
+    query = """
+        SELECT t.table_name FROM __META_ETL_SOURCE s JOIN __meta_etl_sink t ON s.job_id = t.job_id
+        WHERE s.table_name = 'lake.db.orders'"""
+    assert rows(reader.sql(query)) == [("lake.db.orders",), ("lake.db.totals",)]
+    first, second = lake.numbers
+    versions = "SELECT * FROM __META_TABLE_VERSION"
+    cut = lake.store.versions_at(second)
+    newest = [
+        ("lake.db.orders", cut[name("orders")], "Root"),
+        ("lake.db.totals", cut[name("totals")], "Intermediate"),
+    ]
+    assert rows(reader.sql(versions)) == newest
+    older = rows(reader.sql(versions, checkpoint=first))
+    assert [table for table, _, _ in older] == ["lake.db.orders", "lake.db.totals"]
+    assert older != newest
+    assert rows(reader.sql(versions, checkpoint=second)) == newest
+    # With tables of the lake in the same query.
+    both = "SELECT count(*) FROM totals, __META_TABLE_VERSION v WHERE v.table_type = 'Root'"
+    assert rows(reader.sql(both)) == [(1,)]
+    assert reader.sql(versions, "weak").columns == ["table_name", "version", "table_type"]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import checkpoint, fixed, idle, ingest, report, tpch
+from bench import checkpoint, fixed, idle, ingest, report, revise, tpch
 from bench.running import catalog_commits
 from pyspark.sql import SparkSession
 
@@ -29,6 +29,9 @@ def test_the_smallest_bench(tmp_path: Path, spark: SparkSession) -> None:
     assert "geometric mean" in text
     assert "2.0% changed" in text
     assert "10 rows into 1000" in text
+    assert found["fixed"]["messages"] > 100
+    assert 0 < found["fixed"]["message_ms"] < 100
+    assert f"{found['fixed']['messages']} messages" in text
 
 
 @pytest.mark.spark
@@ -47,6 +50,7 @@ def test_the_smallest_bench_of_a_run(tmp_path: Path, spark: SparkSession) -> Non
     assert found["checkpoint"]["median_ms"] == one["readable_ms"] >= one["checkpoint_ms"]
     text = report.table(found)
     assert "0 Spark jobs" in text
+    assert f"{one['readable_ms'] - one['checkpoint_ms']:.0f} of them until the cut" in text
     assert "4 catalog commits, of one table 2 at most" in text
 
 
@@ -58,6 +62,15 @@ def test_the_smallest_bench_of_ingestion(tmp_path: Path, spark: SparkSession) ->
     assert len(found["ours_ms"]) == len(found["plain_ms"]) == 2
     assert found["ratio"] == pytest.approx(found["median_ours_ms"] / found["median_plain_ms"])
     assert "100 rows a commit" in report.table({"ingest": found})
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_smallest_bench_of_a_revision(tmp_path: Path, spark: SparkSession) -> None:
+    found = revise.measure(spark, tmp_path, tables=3)
+    assert found["tables"] == 3
+    assert found["list_ms"] > 0
+    assert "3 tables taken back to a checkpoint" in report.table({"revise": found})
 
 
 def test_commits_are_counted_by_the_names_of_metadata() -> None:

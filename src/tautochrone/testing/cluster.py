@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -20,6 +19,7 @@ from types import TracebackType
 import pyspark
 
 from tautochrone.errors import EnvironmentProblemError
+from tautochrone.testing.ports import free_ports
 
 __all__ = ["StandaloneCluster", "executor_writes"]
 
@@ -45,7 +45,7 @@ class StandaloneCluster:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        port, self._web = _free_ports(2)
+        port, self._web = free_ports(2)
         self.master = f"spark://{_HERE}:{port}"
         try:
             self._start("master", _MASTER, "--port", str(port), "--webui-port", str(self._web))
@@ -146,11 +146,3 @@ def executor_writes(event_logs: Path) -> dict[str, int]:
                 executor = event["Task Info"]["Executor ID"]
                 found[executor] = found.get(executor, 0) + output.get("Records Written", 0)
     return found
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server((_HERE, 0)) for _ in range(count)]
-    ports = [int(opened.getsockname()[1]) for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports

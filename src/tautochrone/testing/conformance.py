@@ -26,7 +26,8 @@ from tautochrone.model.lake import (
     Outcome,
     TableDefinition,
 )
-from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.upkeep import Retention
 
 __all__ = ["LakeBench", "LakeConformance", "never", "notimpl", "notyet"]
 
@@ -303,6 +304,62 @@ class LakeConformance(LakeBench):
         table.roll_back(kept.version, kept.note)
         assert self.ids(spark, table) == [1]
         assert table.fork().note == kept.note
+
+    def test_reverting(self, spark: SparkSession, table: LakeTable) -> None:
+        first = self.append(spark, table, note(positions={"f": position(1), "g": position(5)}), 1)
+        self.append(spark, table, note(positions={"f": position(2)}), 2)
+        wrong = self.append(spark, table, note(positions={"f": position(3)}), 3).version
+        early = table.fork()
+        then = table.note_at(first.version)
+        assert then is not None
+        assert then.positions == {"f": position(1), "g": position(5)}
+        done = table.revert(first.version, replace(then, fence=Fence(2)), "kept")
+        assert table.revert(first.version, replace(then, fence=Fence(2)), "kept").version == done.version
+        assert self.ids(spark, table) == [1]
+        assert table.fork().note == replace(then, fence=Fence(2))
+        assert sorted(row["id"] for row in table.read(spark, wrong).collect()) == [1, 2, 3]
+        assert list(table.tags()) == ["kept"]
+        # The rows of then come before it, what was taken back does not.
+        assert table.change_between(first.version, done.version).kind is ChangeKind.NONE
+        assert table.change_between(wrong, done.version).kind is ChangeKind.UNKNOWN
+        assert table.goes_back_to(first.version)
+        assert not table.goes_back_to(wrong)
+        with pytest.raises(LakeError, match="VERSION_NOT_IN_HISTORY"):
+            table.revert(wrong, note(2), "again")
+        with pytest.raises(FencedError):
+            table.revert(first.version, note(1), "again")
+        # Forked before it, even from the version that main went back to.
+        for fork in (early, replace(table.fork(), version=first.version)):
+            with pytest.raises(ConflictError):
+                table.commit_staged(fork, [table.stage(fork, self.frame(spark, 9))], note(2))
+
+    def test_going_back_over_expired_versions(
+        self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
+    ) -> None:
+        said = note(
+            checkpoint=CheckpointNumber(1), mode="append", definition="d", companions={"lake.a.state": "9"}
+        )
+        self.append(spark, table, note(positions={"g": position(5)}), 0)
+        first = self.append(spark, table, said, 1).version
+        table.raise_fence(table.fork(), note())
+        fenced = table.current_version()
+        for number in (2, 3, 4):
+            self.append(spark, table, note(positions={"g": position(5 + number)}), number)
+        state = TableName.parse("lake.a.state")
+        assert table.companions_at([first, fenced]) == {state: frozenset([Version("9")])}
+        table.expire(Retention(readable=frozenset([first]), after_ms=2**62), Fence(1))
+        fresh = lake.load(table.name)
+        assert fresh.change_between(first, fresh.current_version()).kind is ChangeKind.UNKNOWN
+        assert table.goes_back_to(first)
+        assert not table.goes_back_to(fenced)
+        assert table.companions_at([first, fenced]) == {state: frozenset([Version("9")])}
+        then = table.note_at(first)
+        assert then is not None
+        assert (then.definition, then.positions) == ("d", {"g": position(5)})
+        table.revert(first, then, "kept")
+        assert self.ids(spark, table) == [0, 1]
+        self.append(spark, table, note(), 5)
+        assert table.change_between(first, table.current_version()).kind is ChangeKind.APPEND
 
     def test_tags(self, table: LakeTable) -> None:
         table.tag(table.current_version(), "kept")

@@ -7,6 +7,7 @@ is left out, so a run takes a second or two instead of twelve.
 from __future__ import annotations
 
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
-from tautochrone.meta import MetaStore
+from tautochrone.model.effects import Effects
 from tautochrone.model.refresh import FELL_BACK
 from tautochrone.project.settings import Settings
 from tautochrone.runtime.effects import CountingEffects
@@ -26,6 +27,7 @@ from tautochrone.service.locate import Options, locate
 from tautochrone.service.metadata import metadata_source
 from tautochrone.service.open import Project
 from tautochrone.service.reader import Reader
+from tautochrone.service.stores import project_store
 from tautochrone.spark.session import use_database
 
 __all__ = ["Happened", "Pipeline"]
@@ -128,8 +130,10 @@ class Pipeline:
         Run(job, select(job, (), full, everything=False)).once()
 
     @contextmanager
-    def opened(self) -> Iterator[tuple[Job, Happened]]:
+    def opened(self, effects: Effects | None = None) -> Iterator[tuple[Job, Happened]]:
         """A new job and the list that its events go to. It can be verified until the next one.
+
+        `effects` are those of a process that dies, instead of those that count.
 
         Raises:
             AssertionError: at the end, a view could not follow a change and was compared.
@@ -137,12 +141,33 @@ class Pipeline:
         self._close_project()
         happened = Happened()
         self.effects = CountingEffects()
-        project = Project(self._options, _listener(happened), base=self.session, effects=self.effects)
+        project = Project(
+            self._options, _listener(happened), base=self.session, effects=effects or self.effects
+        )
         self._project = project
         self._job = project.job()
         yield self._job, happened
         fell_back = [told for told in happened.of("refresh") if told["reason"].startswith(FELL_BACK)]
         assert self._may_fall_back or not fell_back, fell_back
+
+    @contextmanager
+    def running(self, interval_ms: int = 300) -> Iterator[Happened]:
+        """A continuous run in a thread of its own, which ends with the block.
+
+        Raises:
+            AssertionError: it does not end, or something was broken at its end.
+        """
+        with self.opened() as (job, happened):
+            run = Run(job)
+            thread = threading.Thread(target=run.continuously, args=(interval_ms,))
+            thread.start()
+            try:
+                yield happened
+            finally:
+                run.stop()
+                thread.join(timeout=120)
+            assert not thread.is_alive(), "it goes on and on"
+            assert not run.problems, run.problems
 
     @property
     def job(self) -> Job:
@@ -167,7 +192,7 @@ class Pipeline:
     def reader(self) -> Reader:
         """One reader for the whole test: it never goes backwards."""
         if self._reader is None:
-            store = MetaStore.open(self.settings.meta_url)
+            store = project_store(self.settings)
             self._reader = Reader(store, self.settings.catalog, base=self.session)
         return self._reader
 

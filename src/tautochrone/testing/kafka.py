@@ -24,6 +24,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.spark.jars import Artifact, resolve
 from tautochrone.spark.java import find_java
+from tautochrone.testing.ports import free_ports
 
 __all__ = ["KAFKA_SERVER", "KafkaBroker", "KafkaTopics", "LineProducer", "Record", "java_gateway"]
 
@@ -61,7 +62,7 @@ class KafkaBroker:
         self._java = find_java()
         self._classpath = _classpath(self._java)
         self._log = folder / "broker.log"
-        port, controller = _free_ports(2)
+        port, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         self._properties = folder / "server.properties"
         self._properties.write_text(
@@ -275,11 +276,3 @@ class LineProducer:
 
 def _classpath(java: str) -> str:
     return os.pathsep.join(str(jar) for jar in resolve(KAFKA_SERVER, java))
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(opened.getsockname()[1]) for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports

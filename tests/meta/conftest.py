@@ -1,0 +1,25 @@
+"""The store's tests run over every place where it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tautochrone.testing.stores import KINDS, Backing
+
+
+@pytest.fixture(params=KINDS)
+def backing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backing]:
+    made = Backing(request.param, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[kind for kind in KINDS if kind != "http"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backing]:
+    """For what only concerns the database itself."""
+    made = Backing(request.param, tmp_path)
+    yield made
+    made.close()

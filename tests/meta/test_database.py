@@ -1,0 +1,119 @@
+"""The databases of the store: made, migrated, refused, shared."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import Database, MetaStore
+from tautochrone.meta.database import HEAD, parsed_url
+from tautochrone.meta.tables import metadata
+from tautochrone.testing.stores import Backing
+
+
+def test_open_creates_migrates_and_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/meta.db"
+    with MetaStore.open(url) as first, MetaStore.open(url) as second:
+        assert first.incarnation == second.incarnation
+        assert first.is_empty()
+    assert capfd.readouterr() == ("", "")
+    assert sqlite3.connect(tmp_path / "meta.db").execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_the_migrations_make_the_tables_that_the_code_expects(database: Backing) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    with database.open()._database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+    migrations = Path(sys.modules["tautochrone.meta"].__file__ or "").parent / "migrations"
+    assert ScriptDirectory(str(migrations)).get_current_head() == HEAD
+
+
+def test_a_store_from_the_future_is_refused(database: Backing) -> None:
+    database.open().close()
+    database.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(MetaError, match="META_STORE_TOO_NEW"):
+        database.open()
+
+
+def test_a_store_in_memory_is_refused() -> None:
+    with pytest.raises(MetaError, match="META_STORE_NOT_DURABLE"):
+        MetaStore.open("sqlite://")
+
+
+def test_broken_file_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "meta.db").write_text("this is not a database, it only has the name of one" * 50)
+    with pytest.raises(MetaError, match="META_STORE_FAILED"):
+        MetaStore.open(f"sqlite:///{tmp_path}/meta.db")
+
+
+def test_many_processes_may_be_the_first(database: Backing) -> None:
+    """All of them create and migrate, none of them fails, and it is one store."""
+    code = (
+        "import sys; from tautochrone.meta import MetaStore; print(MetaStore.open(sys.argv[1]).incarnation)"
+    )
+    first = [
+        subprocess.Popen([sys.executable, "-c", code, database.url], stdout=-1, stderr=-1, text=True)
+        for _ in range(4)
+    ]
+    answers = [process.communicate(timeout=240) for process in first]
+    assert [err for _, err in answers] == [""] * 4
+    assert len({out for out, _ in answers}) == 1
+
+
+def test_postgresql_as_everybody_writes_it() -> None:
+    assert parsed_url("postgresql://u:p@h/d").drivername == "postgresql+psycopg"
+    assert parsed_url("postgres://u:p@h/d").drivername == "postgresql+psycopg"
+
+
+def test_a_writer_that_waits_too_long_is_told_that_it_may_try_again(
+    database: Backing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tautochrone.meta.database._BUSY_TIMEOUT_MS", 300)
+    store = database.open()
+    store.start_run("shop", "job", [])
+    holder = Database(database.url)
+    with holder.write(), pytest.raises(MetaError, match="META_STORE_BUSY") as caught:
+        store.take_over("job")
+    assert caught.value.retryable
+    holder.close()
+    assert store.take_over("job") == 1
+
+
+def test_a_reader_neither_waits_for_a_writer_nor_sees_half_of_it(database: Backing) -> None:
+    store = database.open()
+    store.start_run("shop", "job", [])
+    holder = Database(database.url)
+    with holder.write() as connection:
+        connection.execute(text("UPDATE jobs SET fence = 9"))
+        assert store.fence("job") == 0
+    holder.close()
+    assert store.fence("job") == 9
+
+
+def test_connections_that_the_database_closed_are_replaced(tmp_path: Path) -> None:
+    backing = Backing("postgresql", tmp_path)
+    store = backing.open()
+    assert store.is_empty()
+    backing.execute(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    assert store.is_empty()
+    backing.close()
+
+
+def test_a_database_that_is_not_there_may_come_back(unused_port: int) -> None:
+    with pytest.raises(MetaError, match="META_STORE_FAILED") as caught:
+        MetaStore.open(f"postgresql://joe:let-me-hide@127.0.0.1:{unused_port}/shop")
+    assert caught.value.retryable
+    assert "let-me-hide" not in caught.value.render()

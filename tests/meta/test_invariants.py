@@ -1,0 +1,151 @@
+"""Invariants in the store: who must look at a checkpoint, what readers see of a broken one, and hear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.checkpoint import CheckpointState, Consistency
+from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
+from tautochrone.model.jobs import Part
+from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.refresh import Refresh, RefreshMode
+from tautochrone.testing.stores import Backing
+
+WORDS, COUNT, OTHERS, SUM, FAR = (
+    TableName("lake", ("db",), name) for name in ("words", "count", "others", "sum", "far")
+)
+FULL = Refresh(mode=RefreshMode.FULL, reason="x")
+BROKEN = BrokenInvariant(
+    name="same", location="invariants/same.sql:1", rows=2, at_least=True, sample=('a="1"', 'a="2"')
+)
+JOBS = {
+    "counts": [
+        DatasetEntry(WORDS, "streaming table", "w", is_root=True),
+        DatasetEntry(COUNT, "materialized view", "c", frozenset({WORDS})),
+    ],
+    "sums": [
+        DatasetEntry(OTHERS, "streaming table", "o", is_root=True),
+        DatasetEntry(SUM, "materialized view", "s", frozenset({OTHERS})),
+    ],
+    "far": [DatasetEntry(FAR, "streaming table", "f", is_root=True)],
+}
+CHECKS = {"sums": [InvariantEntry(name="same", location="x", definition="d", tables=frozenset({COUNT, SUM}))]}
+
+
+class World:
+    """Two jobs without a common root, of which one checks a table of the other; and one that is alone."""
+
+    def __init__(self, backing: Backing) -> None:
+        self.now = 1_000_000
+        self.store: MetaStore = backing.open(lambda: self.now)
+        self.fences: dict[str, Fence] = {}
+        for job in JOBS:
+            self.start(job, CHECKS.get(job, []))
+        self.report(1)
+
+    def start(self, job: str, checks: list[InvariantEntry]) -> None:
+        self.store.start_run("shop", job, JOBS[job], invariants=checks)
+        self.fences[job] = self.store.take_over(job)
+
+    def report(self, version: int) -> None:
+        for job, table in (("counts", WORDS), ("sums", OTHERS), ("far", FAR)):
+            self.store.report(job, self.fences[job], {table: Version(str(version))})
+
+    def open(self, job: str) -> int:
+        self.now += 1
+        return int(self.store.open_checkpoint(job, self.fences[job], {}, self.now).number)
+
+    def do(self, job: str, broken: tuple[BrokenInvariant, ...] = ()) -> None:
+        store, fence = self.store, self.fences[job]
+        target = store.take_target(job, fence)
+        assert target is not None
+        table, root = {"counts": (COUNT, WORDS), "sums": (SUM, OTHERS)}[job]
+        version = Version(f"{table.table}@{target.roots[root]}")
+        store.record_version(job, fence, target.number, table, version, FULL)
+        if broken:
+            # An answer may get lost.
+            for _ in range(2):
+                store.abort(job, fence, target.number, broken=broken)
+        else:
+            held = {"same": "d"} if job == "sums" else {}
+            store.publish(job, fence, target.number, self.now, held=held)
+
+    def weak(self) -> dict[str, str]:
+        found = self.store.resolve(Consistency.WEAK, lease_ms=0).versions
+        return {name.table: str(version) for name, version in found.items()}
+
+
+@pytest.fixture
+def world(backing: Backing) -> Iterator[World]:
+    made = World(backing)
+    yield made
+    made.store.close()
+
+
+def test_a_broken_invariant_over_tables_of_two_jobs(world: World) -> None:
+    store = world.store
+    # Nothing was checked: nothing is shown of what the invariant covers.
+    assert world.weak() == {"words": "1", "far": "1"}
+    first = world.open("counts")
+    # They are joined by the invariant alone.
+    assert {p.job: p.part for p in store.progress(first)} == {"counts": Part.PENDING, "sums": Part.PENDING}
+    world.do("counts")
+    assert "count" not in world.weak()
+    world.do("sums")
+    held = store.held("sums")
+    assert held is not None
+    assert (held.checkpoint, held.definitions) == (first, {"same": "d"})
+
+    world.report(2)
+    second = world.open("counts")
+    world.do("counts")
+    world.do("sums", (BROKEN,))
+    assert store.checkpoint(second).state is CheckpointState.PARTIAL
+    assert store.checkpoint(second).broken == (BROKEN,)
+    assert store.held("sums") == held
+    assert world.weak() == {"words": "2", "far": "2", "count": "count@1", "others": "1", "sum": "sum@1"}
+    for consistency in Consistency:
+        found = store.resolve(consistency, [COUNT], lease_ms=0)
+        assert found.versions == {COUNT: Version("count@1")}
+        assert "at least 2 rows" in found.behind[COUNT]
+        assert "a=" not in found.behind[COUNT]
+    status = {status.dataset: status.error for status in store.status()}
+    assert status[SUM] == status[OTHERS] == status[COUNT] == BROKEN.error
+    assert status[FAR] is None
+
+    # Others go on; the job looks again at what they open, and what holds is seen and blames nobody.
+    world.report(3)
+    third = world.open("counts")
+    world.do("counts")
+    world.do("sums")
+    assert store.checkpoint(third).state is CheckpointState.PUBLISHED
+    found = store.resolve(tables=[COUNT, SUM], lease_ms=0)
+    assert found.versions == {COUNT: Version("count@3"), SUM: Version("sum@3")}
+    assert found.behind == {}
+    assert all(status.error is None for status in store.status())
+    assert world.weak() == {"words": "3", "far": "3", "count": "count@3", "others": "3", "sum": "sum@3"}
+
+    # Only the other job's table is new: the invariant is looked at all the same.
+    store.report("counts", world.fences["counts"], {WORDS: Version("4")})
+    fourth = world.open("counts")
+    assert {p.job: p.part for p in store.progress(fourth)}["sums"] is Part.PENDING
+
+    # Without invariants nothing holds back what is newest.
+    world.start("sums", [])
+    world.do("counts")
+    assert world.weak()["count"] == "count@4"
+
+
+def test_a_job_that_only_ingests_has_to_look_too(world: World) -> None:
+    store = world.store
+    entry = InvariantEntry(name="one", location="x", definition="d", tables=frozenset({FAR, COUNT}))
+    world.start("far", [entry])
+    world.start("sums", [])
+    assert store.invariants("far") == (entry,)
+    number = world.open("counts")
+    assert {p.job: p.part for p in store.progress(number)} == {"counts": Part.PENDING, "far": Part.PENDING}
+    store.unregister("far", world.fences["far"])
+    assert store.invariants() == ()

@@ -1,0 +1,157 @@
+"""Which checkpoints are after a token: one that misses a write is never taken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tautochrone.errors import CheckpointUnavailableError, QueryError
+from tautochrone.meta import DatasetEntry
+from tautochrone.model.checkpoint import Consistency
+from tautochrone.model.clock import NOW
+from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.refresh import Refresh, RefreshMode
+from tautochrone.testing.stores import Backing
+
+WORDS, NAMES, VIEW, APART, OUTSIDER = (
+    TableName("lake", ("db",), name) for name in ("words", "names", "view", "apart", "dim")
+)
+FULL = Refresh(mode=RefreshMode.FULL, reason="x")
+JOBS = {
+    "in": [DatasetEntry(WORDS, "streaming table", "w", is_root=True)],
+    "too": [DatasetEntry(NAMES, "streaming table", "n", is_root=True)],
+    "views": [
+        DatasetEntry(VIEW, "materialized view", "v", frozenset({WORDS, NAMES, OUTSIDER, NOW})),
+        DatasetEntry(APART, "materialized view", "a", frozenset({NAMES})),
+    ],
+}
+
+
+class World:
+    """Two jobs ingest, a third one has views over both and over an outsider's table."""
+
+    def __init__(self, backing: Backing) -> None:
+        self.now = 1_000
+        self.store = backing.open(lambda: self.now)
+        self.fences: dict[str, Fence] = {}
+        self.why = ""
+        for job in JOBS:
+            self.store.start_run(f"p-{job}", job, JOBS[job])
+            self.take_over(job)
+        self.report("in", WORDS, 1)
+        self.report("too", NAMES, 1)
+
+    def take_over(self, job: str) -> None:
+        ingests = [entry.name for entry in JOBS[job] if entry.is_root]
+        self.fences[job] = self.store.take_over(job, ingests=ingests)
+
+    def report(self, job: str, table: TableName, version: int) -> None:
+        self.store.report(job, self.fences[job], {table: Version(str(version))})
+
+    def look(self, job: str, checkpoint: int | None = None, **at: int) -> None:
+        looks = {TableName("lake", ("db",), name): ms for name, ms in at.items()}
+        self.store.beat(job, self.fences[job], looks=looks, checkpoint=checkpoint)
+
+    def publish(self, outsider: int = 1, **looks: int) -> int:
+        """The views' job takes a cut, after its look at the outsider's table, and everybody does it."""
+        store, fence = self.store, self.fences["views"]
+        roots = {OUTSIDER: Version(str(outsider))}
+        told = {TableName("lake", ("db",), name): at for name, at in looks.items()}
+        number = store.open_checkpoint("views", fence, roots, self.now, looks=told).number
+        for table in (VIEW, APART):
+            store.record_version("views", fence, number, table, Version(f"{table.table}@{number}"), FULL)
+        store.publish("views", fence, number, self.now)
+        return number
+
+    def sees(self, after_ms: int, *tables: TableName, checkpoint: int | None = None) -> bool:
+        """`why` tells what is missing."""
+        try:
+            self.store.resolve(tables=tables or None, checkpoint=checkpoint, lease_ms=0, after_ms=after_ms)
+        except CheckpointUnavailableError as error:
+            if error.error_class != "READ_NOT_YET" or not error.retryable:
+                raise
+            self.why = error.message
+            return False
+        return True
+
+
+@pytest.fixture
+def world(backing: Backing) -> Iterator[World]:
+    world = World(backing)
+    yield world
+    world.store.close()
+
+
+def test_a_checkpoint_is_after_a_token_when_every_root_was_looked_at_since(world: World) -> None:
+    world.look("in", words=100)
+    world.look("too", names=200)
+    world.publish(dim=150)
+    assert world.sees(99, VIEW)
+    # A look in the token's own millisecond may have come before the write.
+    assert not world.sees(100, VIEW)
+    assert "written to lake.db.words before the token: job in has not looked" in world.why
+    assert world.sees(199, APART)
+    assert not world.sees(200, APART)
+    assert not world.sees(100)
+    world.store.end_run("in", world.fences["in"])
+    assert not world.sees(100, VIEW)
+    assert "job in isn't running" in world.why
+
+
+def test_what_is_reported_later_is_not_in_an_older_cut(world: World) -> None:
+    world.look("in", words=100)
+    world.look("too", names=100)
+    first = world.publish(dim=100)
+    # A write at 150: its version is reported and looked for, but no checkpoint has it.
+    world.report("in", WORDS, 2)
+    world.look("in", words=200)
+    world.look("too", first, names=200)
+    assert not world.sees(150, WORDS)
+    second = world.publish(dim=200)
+    assert world.sees(150, VIEW)
+    assert not world.sees(150, VIEW, checkpoint=first)
+    assert world.sees(150, VIEW, checkpoint=second)
+
+
+def test_looks_without_news_make_the_newest_checkpoint_grow(world: World) -> None:
+    for job, table in (("in", "words"), ("too", "names")):
+        world.look(job, **{table: 100})
+    number = world.publish(dim=100)
+    for job, table in (("in", "words"), ("too", "names"), ("views", "dim")):
+        assert not world.sees(100, VIEW)
+        world.look(job, number, **{table: 200})
+    assert world.sees(199, VIEW)
+    # What is told late takes nothing back.
+    world.look("in", number, words=150)
+    assert world.sees(199, VIEW)
+
+
+def test_the_cut_of_an_outsiders_table_goes_with_the_look_of_who_took_it(world: World) -> None:
+    for job, table in (("in", "words"), ("too", "names")):
+        world.look(job, **{table: 500})
+    # Another job has seen a newer version of it already; this cut names the older one.
+    world.look("in", dim=400)
+    world.publish(dim=100)
+    assert not world.sees(200, VIEW)
+
+
+def test_a_new_owner_knows_nothing_of_older_looks(world: World) -> None:
+    world.look("in", words=100)
+    world.look("too", names=100)
+    first = world.publish(dim=100)
+    world.take_over("in")
+    assert world.sees(50, VIEW)
+    # Its table may have been emptied by a full refresh.
+    world.publish(dim=100)
+    assert not world.sees(50, VIEW)
+    assert world.sees(50, VIEW, checkpoint=first)
+    world.look("in", words=300)
+    world.publish(dim=100)
+    assert world.sees(99, VIEW)
+
+
+def test_weak_reads_have_no_after(world: World) -> None:
+    world.publish()
+    with pytest.raises(QueryError, match="TOKEN_NEEDS_CHECKPOINT"):
+        world.store.resolve(Consistency.WEAK, after_ms=1)

@@ -1,0 +1,146 @@
+"""`/api/v1`, `/metrics`, the log: what they say about a store that is known."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from tautochrone.meta import MetaStore
+from tautochrone.redaction import keep_secret
+from tautochrone.service.logs import FIELDS, _Json, _Text
+
+from .conftest import Shop
+
+
+def test_datasets_and_one_of_them(client: TestClient, shop: Shop) -> None:
+    shop.checkpoint(2, cut_at_ms=5_000, fail=True)
+    found = {d["name"]: d for d in client.get("/api/v1/datasets").json()}
+    assert found["lake.db.totals"]["lag_ms"] == 0
+    assert found["lake.db.top"]["lag_ms"] == 4_000
+    assert found["lake.db.top"]["error"] == "division by zero"
+    one = client.get("/api/v1/datasets/lake.db.totals").json()
+    assert (one["inputs"], one["outputs"], one["definition"]) == (["lake.db.orders"], ["lake.db.top"], "b")
+    assert client.get("/api/v1/datasets/lake.db.nope").json()["error_class"] == "DATASET_NOT_FOUND"
+    newest, first = client.get("/api/v1/datasets/lake.db.top/refreshes").json()
+    assert (newest["error"], first["version"], first["nodes"][0]["node"]) == (
+        "division by zero",
+        "10",
+        "Aggregate",
+    )
+    up = client.get("/api/v1/lineage/lake.db.top").json()
+    assert up["upstream"] == ["lake.db.orders", "lake.db.totals"]
+
+
+def test_checkpoints(client: TestClient, shop: Shop) -> None:
+    n = shop.checkpoint(2, fail=True)
+    assert [c["number"] for c in client.get("/api/v1/checkpoints?limit=1").json()] == [n]
+    one = client.get(f"/api/v1/checkpoints/{n}").json()
+    assert {v["table"]: v["version"] for v in one["versions"]} == {
+        "lake.db.orders": "2",
+        "lake.db.totals": "20",
+    }
+    assert one["failures"] == [{"dataset": "lake.db.top", "error": "division by zero"}]
+    assert client.get("/api/v1/checkpoints/99").status_code == 404
+    assert client.get("/api/v1/checkpoints/99999999999999999999").status_code == 422
+
+
+def test_pipelines(client: TestClient) -> None:
+    (one,) = client.get("/api/v1/pipelines").json()
+    assert (one["name"], one["jobs"], len(one["datasets"])) == ("shop", ["shop"], 3)
+
+
+def test_delays_count_from_the_cut_and_over_edges(client: TestClient, shop: Shop) -> None:
+    shop.checkpoint(2, cut_at_ms=50_000)
+    found = {d["dataset"]: d for d in client.get("/api/v1/delays").json()}
+    assert "lake.db.orders" not in found, "a root is there at the cut"
+    # Cut at 0, totals ready after 400 ms, top after 1000 ms.
+    totals, top = found["lake.db.totals"], found["lake.db.top"]
+    assert (totals["end_to_end_ms"], totals["refresh_ms"]) == (400, 300)
+    assert totals["edges"] == [{"input": "lake.db.orders", "delay_ms": 400}]
+    assert top["end_to_end_ms"] == 1_000
+    assert top["edges"] == [{"input": "lake.db.totals", "delay_ms": 600}]
+
+
+def test_a_pin_is_made_renewed_seen_and_released(client: TestClient) -> None:
+    request = {"owner": "a notebook", "tables": ["lake.db.totals"], "lease_ms": 60_000}
+    made = client.post("/api/v1/pins", json=request)
+    assert made.status_code == 201
+    pin = made.json()["id"]
+    (seen,) = client.get("/api/v1/pins").json()
+    assert (seen["id"], seen["owner"], seen["checkpoint"]) == (pin, "a notebook", 1)
+    assert client.post(f"/api/v1/pins/{pin}/renew", json={"lease_ms": 120_000}).status_code == 204
+    assert client.get("/api/v1/pins").json()[0]["expires_at_ms"] > seen["expires_at_ms"]
+    assert client.delete(f"/api/v1/pins/{pin}").status_code == 204
+    assert client.get("/api/v1/pins").json() == []
+    gone = client.post(f"/api/v1/pins/{pin}/renew", json={})
+    assert (gone.status_code, gone.json()["error_class"]) == (410, "PIN_EXPIRED")
+
+
+def test_a_defect_is_a_problem_without_its_text(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_self: object) -> object:
+        raise RuntimeError("the inner words")
+
+    monkeypatch.setattr(MetaStore, "status", broken)
+    answer = client.get("/api/v1/datasets")
+    assert (answer.status_code, answer.json()["error_class"]) == (500, "INTERNAL_ERROR")
+    assert "inner words" not in answer.text
+
+
+def samples(client: TestClient) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_follow_the_store_and_count_from_the_start(client: TestClient, shop: Shop) -> None:
+    def value(metric: str, **labels: str) -> float | None:
+        return found.get((metric, frozenset(labels.items())))
+
+    found = samples(client)
+    assert value("tautochrone_refresh_total", dataset="lake.db.totals", mode="full") is None
+    shop.checkpoint(2, cut_at_ms=3_000, fail=True)
+    client.get("/api/v1/datasets/lake.db.totals")
+    for _ in range(2):  # asking twice counts once
+        found = samples(client)
+        assert value("tautochrone_refresh_total", dataset="lake.db.totals", mode="full") == 1
+    assert value("tautochrone_refresh_total", dataset="lake.db.top", mode="failed") == 1
+    assert value("tautochrone_rows_changed_total", dataset="lake.db.totals", change_type="insert") == 7
+    assert value("tautochrone_dataset_lag_seconds", dataset="lake.db.top", job="shop") == 2
+    assert value("tautochrone_dataset_failing", dataset="lake.db.top", job="shop") == 1
+    assert value("tautochrone_checkpoint_published", job="shop") == 2
+    route = "/api/v1/datasets/{name}"
+    assert value("tautochrone_http_requests_total", method="GET", route=route, status="200") == 1
+
+
+def test_the_log_has_a_line_per_request_and_no_secret(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_secret("very-secret-token-0815")
+    caplog.set_level(logging.INFO)
+    client.get("/api/v1/jobs?x=very-secret-token-0815", headers={"Authorization": "Bearer other"})
+    client.get("/nowhere/very-secret-token-0815%0Aforged line")
+    first, second = (r for r in caplog.records if r.name == "tautochrone.access")
+    line = json.loads(_Json().format(first))
+    assert (line["message"], line["path"], line["status"], line["role"]) == (
+        "request",
+        "/api/v1/jobs",
+        200,
+        "operate",
+    )
+    for formatter in (_Json(), _Text()):
+        text = formatter.format(second)
+        assert "very-secret" not in text
+        assert "\n" not in text
+    assert "other" not in json.dumps(first.__dict__[FIELDS])
+
+
+def test_without_a_lake_the_catalog_says_so(client: TestClient) -> None:
+    answer = client.get("/v1/config")
+    assert answer.status_code == 404
+    assert "[CATALOG_NOT_SERVED]" in answer.json()["error"]["message"]

@@ -1,0 +1,167 @@
+"""Server-sent events: everything once and in order, also for a client that comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from tautochrone.errors import QueryError
+from tautochrone.meta import MetaStore
+from tautochrone.model.names import CheckpointNumber, Version
+from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
+from tautochrone.service.access import Access, Role
+from tautochrone.service.api.events import Cursor, news
+from tautochrone.service.app import create_app
+
+from .conftest import FULL, Shop, name
+from .serving import serving
+
+Event = tuple[str, str, dict[str, Any]]
+
+
+def told(store: MetaStore, cursor: Cursor) -> tuple[list[tuple[str, object]], Cursor]:
+    found, cursor = news(store, cursor)
+    return [(e, d.get("dataset") or (d.get("number"), d.get("state"))) for e, _, d in found], cursor
+
+
+def test_news_come_once_and_refreshes_before_what_they_complete(shop: Shop) -> None:
+    store = shop.store
+    cursor = Cursor.now(store)
+    assert told(store, cursor) == ([], cursor)
+    n = store.open_checkpoint("shop", shop.fence, {name("orders"): Version("2")}, 1).number
+    opened, cursor = told(store, cursor)
+    assert opened == [("checkpoint", (n, "open"))]
+    assert told(store, cursor) == ([], cursor)
+    for table in ("totals", "top"):
+        store.record_version("shop", shop.fence, n, name(table), Version("20"), FULL)
+    store.publish("shop", shop.fence, n, 2)
+    done, cursor = told(store, cursor)
+    assert done == [
+        ("refresh", "lake.db.totals"),
+        ("refresh", "lake.db.top"),
+        ("checkpoint", (n, "published")),
+    ]
+    assert told(store, cursor) == ([], cursor)
+
+
+def test_every_event_is_a_place_to_go_on_from(shop: Shop) -> None:
+    start = Cursor.now(shop.store)
+    for version in range(2, 6):
+        shop.checkpoint(version, fail=version == 3)
+    n = shop.store.open_checkpoint("shop", shop.fence, {}, 1).number
+    everything, _ = news(shop.store, start)
+    assert len(everything) == 4 * 3 + 1
+    for at, (_, cursor, _) in enumerate(everything):
+        rest, _ = news(shop.store, Cursor.parse(str(cursor)))
+        assert [data for _, _, data in rest] == [data for _, _, data in everything[at + 1 :]]
+    assert everything[-1][2] == {"number": n, "state": "open"}
+
+
+def test_an_open_checkpoint_below_the_newest_is_not_forgotten(shop: Shop) -> None:
+    shop.store.start_run("other", "other", [])
+    fence = shop.store.take_over("other")
+    start = Cursor.now(shop.store)
+    slow = shop.store.open_checkpoint("other", fence, {}, 1).number
+    shop.checkpoint(2)
+    _, cursor = news(shop.store, start)
+    assert cursor.open == (slow,)
+    shop.store.publish("other", fence, slow, 9)
+    assert told(shop.store, Cursor.parse(str(cursor)))[0] == [("checkpoint", (slow, "published"))]
+    # Also for one who comes when it is open already.
+    assert Cursor.now(shop.store).open == ()
+
+
+def test_what_is_revoked_is_told_once_and_exactly(shop: Shop) -> None:
+    shop.checkpoint(2)
+    start = Cursor.now(shop.store)
+    plan = RevisionPlan(
+        to=CheckpointNumber(1),
+        tables=(
+            RevisedTable(table=name("orders"), action=RevisionAction.STAY, reason="", job="shop"),
+            RevisedTable(table=name("totals"), action=RevisionAction.REBUILD, reason="", job="shop"),
+            RevisedTable(table=name("top"), action=RevisionAction.REBUILD, reason="", job="shop"),
+        ),
+        revoked=(CheckpointNumber(2),),
+    )
+    # Published after the plan was made: the decision revokes it, too, and says so.
+    shop.checkpoint(3)
+    shop.store.decide("r1", plan, {"shop": shop.fence})
+    shop.store.complete_revision("r1")
+    again = replace(plan, to=None, tables=plan.tables[1:], revoked=())
+    shop.store.decide("r2", again, {"shop": shop.fence})
+    found, cursor = news(shop.store, start)
+    assert [event for event, _, _ in found] == [
+        "refresh",
+        "refresh",
+        "checkpoint",
+        "revocation",
+        "revocation",
+    ]
+    first, second = found[-2:]
+    tables = ["lake.db.totals", "lake.db.top"]
+    assert first[2] == {"revision": "r1", "to": 1, "checkpoints": [2, 3], "tables": tables}
+    assert second[2] == {"revision": "r2", "to": None, "checkpoints": [], "tables": tables}
+    assert found[2][2] == {"number": 3, "state": "revoked"}
+    assert news(shop.store, Cursor.parse(str(first[1])))[0] == [second]
+    assert news(shop.store, cursor) == ([], cursor)
+    assert Cursor.now(shop.store) == cursor
+
+
+def test_the_place_in_another_store_means_nothing(shop: Shop) -> None:
+    found, cursor = news(shop.store, Cursor("00000000", 5, 5, 5, ()))
+    assert [event for event, _, _ in found] == ["reset"]
+    assert cursor == Cursor.now(shop.store)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "00000000-1", "00000000-1-2", "00000000-1-2-3-", f"00000000-1-2-{'9' * 19}"]
+)
+def test_a_place_that_was_never_given_is_refused(text: str) -> None:
+    with pytest.raises(QueryError, match="EVENT_ID_INVALID"):
+        Cursor.parse(text)
+
+
+@contextmanager
+def listening(uri: str, last: str | None = None) -> Iterator[Iterator[Event]]:
+    headers = {} if last is None else {"Last-Event-ID": last}
+    with httpx.stream("GET", f"{uri}/api/v1/events", headers=headers, timeout=30) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield _events(answer)
+
+
+def _events(answer: httpx.Response) -> Iterator[Event]:
+    fields: dict[str, str] = {}
+    for line in answer.iter_lines():
+        if line:
+            key, _, value = line.partition(": ")
+            fields[key] = value
+        else:
+            yield fields.get("event", ""), fields.get("id", ""), json.loads(fields.get("data", "{}"))
+            fields = {}
+
+
+def test_a_client_that_comes_back_misses_nothing(shop: Shop) -> None:
+    app = create_app(access=Access(anonymous=Role.READ), store=shop.store)
+    with serving(app) as uri:
+        with listening(uri) as events:
+            event, place, _ = next(events)
+            assert (event, bool(place)) == ("", True)
+            shop.checkpoint(2)
+            event, place, data = next(events)
+            assert (event, data["dataset"]) == ("refresh", "lake.db.totals")
+        shop.checkpoint(3)
+        with listening(uri, place) as events:
+            next(events)
+            seen = [next(events) for _ in range(5)]
+        assert [d.get("dataset") or d["number"] for _, _, d in seen] == [
+            "lake.db.top",
+            *("lake.db.totals", "lake.db.top", 2, 3),
+        ]
+        refused = httpx.get(f"{uri}/api/v1/events", headers={"Last-Event-ID": "x"})
+        assert refused.json()["error_class"] == "EVENT_ID_INVALID"

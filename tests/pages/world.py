@@ -1,0 +1,284 @@
+"""Stores as the pages may find them: empty, one shop, a hundred tables, names that nobody should choose."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.clock import NOW
+from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
+from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+
+__all__ = ["HOSTILE", "SEEDS", "Clock", "connected", "empty", "failing", "hostile", "many", "name", "shop"]
+
+STREAM, VIEW = "streaming table", "materialized view"
+
+HOSTILE = (
+    "<script>document.title='owned'</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'; DROP TABLE x; --",
+    "{{ 7*7 }}{% raw %}",
+    "naïve ☃ 表 \u202etxt-exe",
+    "a/b?c=d&e#f%2e%2e/",
+    "x" * 300,
+)
+"""Parts of names; none has a dot, which would make two parts of it."""
+
+
+@dataclass
+class Clock:
+    """Epoch milliseconds; what tests seed happened in the hour before."""
+
+    now: int
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class Seeder:
+    """Writes one job's story. `at` is the time of the next event."""
+
+    store: MetaStore
+    at: int
+    fences: dict[str, Fence] = field(default_factory=dict)
+
+    def start(self, job: str, pipeline: str, entries: list[DatasetEntry]) -> None:
+        self.store.start_run(pipeline, job, entries)
+        self.fences[job] = self.store.take_over(job, owner=f"host-{job}:4711", lease_ms=900_000)
+
+    def cut(self, job: str, roots: Mapping[TableName, int], at: int) -> int:
+        versions = {table: Version(str(version)) for table, version in roots.items()}
+        return self.store.open_checkpoint(job, self.fences[job], versions, at).number
+
+    def done(self, job: str, number: int, table: TableName, refresh: Refresh, at: int) -> None:
+        version = Version(f"{number}{abs(hash(str(table))) % 10**12}")
+        self.store.record_version(job, self.fences[job], number, table, version, refresh, finished_at_ms=at)
+
+    def failed(self, job: str, number: int, table: TableName, error: str, at: int) -> None:
+        self.store.record_failure(job, self.fences[job], number, table, error, finished_at_ms=at)
+
+    def publish(self, job: str, number: int, at: int) -> None:
+        self.store.publish(job, self.fences[job], number, at)
+
+
+def name(table: str, namespace: str = "shop") -> TableName:
+    return TableName("lake", (namespace,), table)
+
+
+def empty(_store: MetaStore, _now: int) -> None:
+    """Nothing has run yet."""
+
+
+def _refresh(rng: random.Random, first: bool) -> Refresh:
+    if first:
+        return Refresh(
+            mode=RefreshMode.FULL, reason="first build", rows_inserted=40_000, duration_ms=4_200,
+            nodes=(NodeRefresh(node="Aggregate", mode=RefreshMode.FULL, reason="no state"),),
+        )  # fmt: skip
+    mode = rng.choices(
+        [RefreshMode.INCREMENTAL, RefreshMode.DIFF, RefreshMode.FULL, RefreshMode.NO_DATA], [14, 2, 1, 2]
+    )[0]
+    rows = rng.randrange(50, 2_000)
+    if mode is RefreshMode.NO_DATA:
+        return Refresh(mode=mode, reason="inputs did not change")
+    return Refresh(
+        mode=mode,
+        reason="0.3 % of orders changed; incremental 0.4 s expected, full 2.1 s measured",
+        rows_inserted=rows,
+        rows_deleted=rows * 2 // 3,
+        duration_ms=rng.randrange(250, 1_900),
+        estimate_ms=rng.randrange(250, 1_500),
+        delta_rows=rows * 2,
+        nodes=(
+            NodeRefresh(node="Aggregate", mode=mode, reason="its groups are remembered"),
+            NodeRefresh(node="Join", mode=mode, reason="both sides are keyed"),
+        ),
+    )
+
+
+ORDERS, PAYMENTS, RATES = name("orders"), name("payments"), TableName("lake", ("ref",), "rates")
+CLEAN, DAILY, TOP = name("orders_clean"), name("daily_revenue"), name("top_customers")
+
+SHOP = [
+    DatasetEntry(ORDERS, STREAM, "o1"),
+    DatasetEntry(PAYMENTS, STREAM, "p1"),
+    DatasetEntry(CLEAN, VIEW, "c1", frozenset({ORDERS})),
+    DatasetEntry(DAILY, VIEW, "d1", frozenset({CLEAN, PAYMENTS, RATES})),
+    DatasetEntry(TOP, VIEW, "t1", frozenset({DAILY, CLEAN, NOW})),
+]
+
+
+def shop(store: MetaStore, now: int, *, broken: bool = False) -> None:
+    """One pipeline of five tables with forty checkpoints; the last one of `broken` fails in the middle."""
+    seeder, rng = Seeder(store, now), random.Random(4)
+    seeder.start("shop", "shop", SHOP)
+    for step in range(40):
+        at = now - (40 - step) * 61_000
+        number = seeder.cut("shop", {ORDERS: step, PAYMENTS: step, RATES: step // 9, NOW: at}, at)
+        for table in (CLEAN, DAILY, TOP):
+            refresh = _refresh(rng, step == 0)
+            at += refresh.duration_ms + 40
+            if broken and step >= 38 and table is not CLEAN:
+                error = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012; transformations/daily.sql:12"
+                said = error if table is DAILY else f"waits for {DAILY}: {error}"
+                seeder.failed("shop", number, table, said, at)
+            else:
+                seeder.done("shop", number, table, refresh, at)
+        seeder.publish("shop", number, at)
+    store.report("shop", seeder.fences["shop"], {ORDERS: Version("39"), PAYMENTS: Version("39")})
+    store.describe("shop", seeder.fences["shop"], _details())
+
+
+def _details() -> list[DatasetDetails]:
+    text = (
+        "CREATE MATERIALIZED VIEW daily_revenue AS\n"
+        "-- revenue per day and currency\n"
+        "SELECT date(o.at) AS day, sum(o.amount * r.rate) AS revenue, count(*) AS orders\n"
+        "FROM orders_clean o JOIN payments p USING (order_id) JOIN ref.rates r USING (currency)\n"
+        "WHERE p.state = 'paid'\nGROUP BY date(o.at)"
+    )
+    daily = DatasetDetails(
+        dataset=DAILY,
+        definition="d1",
+        location="transformations/daily.sql:1",
+        text=text,
+        columns=(
+            Column("day", "date"),
+            Column("revenue", "decimal(38,6)", "in euros"),
+            Column("orders", "bigint"),
+        ),
+        lineage=ColumnLineage(
+            values={
+                "day": frozenset({ColumnRef(CLEAN, "at")}),
+                "revenue": frozenset({ColumnRef(CLEAN, "amount"), ColumnRef(RATES, "rate")}),
+                "orders": frozenset(),
+            },
+            rows=frozenset(
+                {ColumnRef(PAYMENTS, "state"), ColumnRef(PAYMENTS, "order_id"), ColumnRef(CLEAN, "at")}
+            ),
+        ),
+    )
+    clean = DatasetDetails(
+        dataset=CLEAN,
+        definition="c1",
+        location="transformations/clean.py:7",
+        text="def orders_clean():\n    return spark.table('orders').mapInPandas(clean, 'id int')",
+        columns=(Column("id", "int"),),
+        lineage=ColumnLineage(problem="its plan cannot be followed: a Python function makes the rows"),
+    )
+    return [daily, clean]
+
+
+def failing(store: MetaStore, now: int) -> None:
+    """The shop, and its newest checkpoint does not show two of the views."""
+    shop(store, now, broken=True)
+
+
+def many(store: MetaStore, now: int) -> None:
+    """A hundred tables of twenty jobs; some fail, some are behind, one checkpoint is open for an hour."""
+    rng, seeder = random.Random(11), Seeder(store, now)
+    for at in range(20):
+        job, space = f"team-{at:02}", f"area{at % 5}"
+        own = [name(f"{'raw' if n == 0 else 'view'}_{at:02}_{n}", space) for n in range(5)]
+        entries = [DatasetEntry(own[0], STREAM, "r")]
+        for n in range(1, 5):
+            inputs = {own[n - 1], *rng.sample(own[:n], 1)}
+            entries.append(DatasetEntry(own[n], VIEW, "v", frozenset(inputs)))
+        seeder.start(job, f"pipeline {at}", entries)
+        for step in range(3):
+            cut = now - (3 - step) * 600_000 + at * 1_000
+            number = seeder.cut(job, {own[0]: step}, cut)
+            open_ = step == 2 and at in (3, 7)
+            for n in range(1, 2 if open_ else 5):
+                if step == 2 and at % 6 == 5 and n >= 2:
+                    said = "[CAST_INVALID_INPUT] The value 'n/a' of the type STRING cannot be cast to INT."
+                    said = said if n == 2 else f"waits for {own[n - 1]}: {said}"
+                    seeder.failed(job, number, own[n], said, cut + 900)
+                else:
+                    seeder.done(job, number, own[n], _refresh(rng, step == 0), cut + 300 * n)
+            if not open_:
+                seeder.publish(job, number, cut + 2_000 + at * 30)
+
+
+WORDS, COUNT, SUM, BOTH = (name(table, "words") for table in ("words", "word_count", "word_sum", "word_join"))
+
+CONNECTED = {
+    "words": [DatasetEntry(WORDS, STREAM, "w", is_root=True)],
+    "counts": [DatasetEntry(COUNT, VIEW, "c", frozenset({WORDS}))],
+    "sums": [DatasetEntry(SUM, VIEW, "s", frozenset({WORDS}))],
+    "joins": [DatasetEntry(BOTH, VIEW, "j", frozenset({COUNT, SUM}))],
+}
+
+
+def connected(store: MetaStore, now: int) -> None:
+    """Four jobs share their checkpoints: 1 is published, of 2 the sums are still made, the joins wait."""
+    rng, seeder = random.Random(7), Seeder(store, now)
+    for job, entries in CONNECTED.items():
+        seeder.start(job, "words", entries)
+    for step, at in ((1, now - 90_000), (2, now - 4_000)):
+        number = seeder.cut("words", {WORDS: step}, at)
+        seeder.publish("words", number, at)
+        for job, table in (("counts", COUNT), ("sums", SUM), ("joins", BOTH)):
+            store.take_target(job, seeder.fences[job])
+            if step == 2 and job != "counts":
+                continue
+            seeder.done(job, number, table, _refresh(rng, step == 1), at + 900)
+            seeder.publish(job, number, at + 1_000)
+    store.wait("joins", seeder.fences["joins"], 2, "sums")
+
+
+def hostile(store: MetaStore, now: int) -> None:
+    """Names, errors, reasons and definitions that want to be HTML, JavaScript, a template or a path."""
+    seeder = Seeder(store, now)
+    tables = [name(part, part) for part in HOSTILE]
+    entries = [DatasetEntry(tables[0], STREAM, "h")]
+    entries += [
+        DatasetEntry(table, VIEW, "h", frozenset({tables[at]})) for at, table in enumerate(tables[1:])
+    ]
+    job = HOSTILE[0]
+    seeder.start(job, HOSTILE[1], entries)
+    number = seeder.cut(job, {tables[0]: 1}, now - 60_000)
+    for table in tables[1:]:
+        reason = HOSTILE[0] + HOSTILE[1]
+        refresh = Refresh(
+            mode=RefreshMode.FULL,
+            reason=reason,
+            rows_inserted=3,
+            duration_ms=100,
+            nodes=(NodeRefresh(node=HOSTILE[1], mode=RefreshMode.FULL, reason=HOSTILE[0]),),
+        )
+        if table == tables[2]:
+            seeder.failed(job, number, table, reason, now - 59_000)
+        else:
+            seeder.done(job, number, table, refresh, now - 59_000)
+    seeder.publish(job, number, now - 58_000)
+    lineage = {part: frozenset({ColumnRef(tables[0], HOSTILE[1])}) for part in HOSTILE}
+    store.describe(
+        job,
+        seeder.fences[job],
+        [
+            DatasetDetails(
+                dataset=table,
+                definition="h",
+                location=HOSTILE[0],
+                text=f"SELECT '{HOSTILE[0]}' AS `{HOSTILE[1]}`",
+                columns=tuple(Column(part, part, part) for part in HOSTILE),
+                lineage=ColumnLineage(values=lineage, rows=frozenset({ColumnRef(table, HOSTILE[0])})),
+            )
+            for table in tables
+        ],
+    )
+
+
+SEEDS = {
+    "empty": empty,
+    "shop": shop,
+    "failing": failing,
+    "many": many,
+    "connected": connected,
+    "hostile": hostile,
+}

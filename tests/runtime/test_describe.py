@@ -1,0 +1,103 @@
+"""A run tells the store what people want to read about its datasets, and only news."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.model.details import Column, ColumnRef, DatasetDetails
+from tautochrone.model.effects import Step
+from tautochrone.model.names import TableName
+from tautochrone.redaction import without_literals
+from tautochrone.testing.harness import Pipeline
+
+pytestmark = pytest.mark.spark
+
+VIEWS = """
+CREATE TEMPORARY VIEW paid AS SELECT customer, amount * 2 AS twice FROM orders WHERE state = 'paid';
+
+CREATE MATERIALIZED VIEW totals AS
+-- what a customer paid
+SELECT customer, sum(twice) AS total FROM paid GROUP BY customer;
+"""
+PYTHON = """
+from pyspark import pipelines as dp
+
+@dp.table
+def orders():
+    return (
+        spark.readStream.schema("customer STRING, amount INT, state STRING")
+        .option("password", "hunter2")
+        .json("{folder}")
+    )
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+    made = Pipeline(tmp_path, spark)
+    made.write("definitions/views.sql", VIEWS)
+    made.write("orders/1.json", '{"customer": "a", "amount": 1, "state": "paid"}\n')
+    made.write("definitions/orders.py", PYTHON.format(folder=tmp_path / "orders"))
+    yield made
+    made.close()
+
+
+def told(pipeline: Pipeline, table: str) -> DatasetDetails:
+    found = pipeline.job.store.details(TableName("lake", ("default",), table))
+    assert found is not None
+    return found
+
+
+def test_definitions_columns_and_lineage(pipeline: Pipeline) -> None:
+    assert pipeline.run().state == "COMPLETED"
+    orders = TableName("lake", ("default",), "orders")
+    totals = told(pipeline, "totals")
+    assert totals.location == "definitions/views.sql:4"
+    assert totals.text == (
+        "CREATE MATERIALIZED VIEW totals AS\n-- what a customer paid\n"
+        "SELECT customer, sum(twice) AS total FROM paid GROUP BY customer"
+    )
+    assert totals.columns == (Column("customer", "string"), Column("total", "bigint"))
+    assert totals.lineage.values == {
+        "customer": frozenset({ColumnRef(orders, "customer")}),
+        "total": frozenset({ColumnRef(orders, "amount")}),
+    }
+    assert totals.lineage.rows == {ColumnRef(orders, "customer"), ColumnRef(orders, "state")}
+    source = told(pipeline, "orders")
+    assert "def orders():" in source.text
+    assert "hunter2" not in source.text
+    assert '.option("password", "***")' in source.text
+    assert set(source.lineage.values.values()) == {frozenset()}
+
+
+def test_only_news_are_written(pipeline: Pipeline) -> None:
+    pipeline.run()
+    assert pipeline.effects.steps[Step.META_DESCRIBE] == 1
+    before = told(pipeline, "totals")
+    pipeline.run()
+    assert pipeline.effects.steps[Step.META_DESCRIBE] == 0
+    pipeline.write("definitions/views.sql", VIEWS.replace("sum(twice)", "max(twice)"))
+    pipeline.run()
+    assert pipeline.effects.steps[Step.META_DESCRIBE] == 1
+    after = told(pipeline, "totals")
+    assert "max(twice)" in after.text
+    assert after.definition != before.definition
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("option('kafka.ssl.key.password' , \"a'b\")", "option('kafka.ssl.key.password' , \"***\")"),
+        ("OPTIONS (secretKey = 'x', path = 'y')", "OPTIONS (secretKey = '***', path = 'y')"),
+        ("API_KEY: str = 'x'", "API_KEY: str = '***'"),
+        ('{"access-key": "x", "a": "b"}', '{"access-key": "***", "a": "b"}'),
+        ("WHERE token_count > 3 AND name = 'x'", "WHERE token_count > 3 AND name = 'x'"),
+        ("token => ''", "token => '***'"),
+    ],
+)
+def test_quoted_secrets_are_masked(text: str, shown: str) -> None:
+    assert without_literals(text) == shown

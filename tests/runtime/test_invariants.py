@@ -1,0 +1,225 @@
+"""Invariants: a checkpoint that breaks one is never seen, everybody hears why, corrected data goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.meta import MetaStore
+from tautochrone.model.checkpoint import CheckpointState, Consistency
+from tautochrone.model.effects import Step
+from tautochrone.model.invariants import BrokenInvariant
+from tautochrone.model.names import TableName
+from tautochrone.project.graph import Invariant
+from tautochrone.runtime import invariants
+from tautochrone.runtime.effects import CountingEffects
+from tautochrone.runtime.job import Job
+from tautochrone.runtime.run import Run
+from tautochrone.runtime.selection import select
+from tautochrone.testing.harness import Happened, Pipeline
+
+pytestmark = pytest.mark.spark
+
+T = TypeVar("T")
+
+SOURCE = """
+    from pyspark import pipelines as dp
+    from pyspark.sql import SparkSession
+
+    @dp.table
+    def payments():
+        spark = SparkSession.active()
+        return spark.readStream.schema("account STRING, amount BIGINT").json("{source}")
+"""
+VIEWS = """
+    CREATE MATERIALIZED VIEW balances AS
+      SELECT account, sum(amount) AS total FROM payments GROUP BY account;
+    CREATE STREAMING TABLE log AS SELECT account FROM STREAM payments;
+    CREATE MATERIALIZED VIEW named AS SELECT account, owner FROM lake.src.accounts;
+"""
+SOLVENT = """
+    -- No account may be overdrawn.
+    SELECT account, total FROM balances WHERE total < 0
+"""
+KNOWN = "SELECT account FROM payments EXCEPT SELECT account FROM named;"
+
+
+class DiedError(BaseException):
+    """A process that dies runs no handler."""
+
+
+class Dying(CountingEffects):
+    """Dies before the first step of a kind."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        self._step = step
+
+    def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:
+        if step is self._step:
+            raise DiedError(step)
+        return super().perform(step, subject, action)
+
+
+class World:
+    """Payments that arrive as files, and a table of accounts that somebody else writes."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.source = folder / "source"
+        self.source.mkdir()
+        self.pipeline = Pipeline(folder, spark)
+        self.pipeline.write("definitions/payments.py", SOURCE.format(source=self.source))
+        self.pipeline.write("definitions/views.sql", VIEWS)
+        self.pipeline.write("invariants/solvent.sql", SOLVENT)
+        self.pipeline.write("invariants/known.sql", KNOWN)
+        for statement in (
+            "CREATE NAMESPACE IF NOT EXISTS lake.src",
+            "CREATE TABLE lake.src.accounts (account STRING, owner STRING) USING iceberg",
+            "INSERT INTO lake.src.accounts VALUES ('a', 'Ann'), ('b', 'Bo')",
+        ):
+            self.sql(statement)
+
+    def pay(self, *payments: tuple[str, int]) -> None:
+        number = len(list(self.source.iterdir()))
+        lines = [json.dumps({"account": account, "amount": amount}) for account, amount in payments]
+        (self.source / f"{number}.json").write_text("\n".join(lines))
+
+    def sql(self, statement: str) -> None:
+        self.pipeline.session.sql(statement).collect()
+
+    def run(self) -> Happened:
+        return self.pipeline.run()
+
+    def balances(self, consistency: Consistency = Consistency.STRONG) -> list[tuple[object, ...]]:
+        return self.pipeline.query("SELECT * FROM balances", consistency=consistency)
+
+
+@pytest.fixture
+def world(tmp_path: Path, spark: SparkSession) -> Iterator[World]:
+    made = World(tmp_path, spark)
+    yield made
+    made.pipeline.close()
+
+
+def test_a_broken_invariant_keeps_the_old_instant(world: World) -> None:
+    world.pay(("a", 5), ("b", 7))
+    assert world.run().state == "COMPLETED"
+
+    world.pay(("a", -9))
+    happened = world.run()
+    assert happened.state == "FAILED"
+    (broken,) = happened.of("invariant_broken")
+    assert (broken["invariant"], broken["location"], broken["rows"]) == (
+        "solvent",
+        "invariants/solvent.sql:3",
+        1,
+    )
+    assert broken["sample"] == ['account="a", total="-4"']
+    assert "[INVARIANT_BROKEN]" in broken["error"]
+
+    store = world.pipeline.job.store
+    newest = store.checkpoints(1)[0]
+    assert newest.state is CheckpointState.ABORTED
+    assert newest.broken[0].sample == tuple(broken["sample"])
+    for consistency in Consistency:
+        assert world.balances(consistency) == [("a", 5), ("b", 7)]
+        assert world.pipeline.query("SELECT count(*) FROM payments", consistency=consistency) == [(2,)]
+        found = store.resolve(consistency, lease_ms=0)
+        assert all("[INVARIANT_BROKEN]" in found.behind[t] for t in world.pipeline.job.graph.order), found
+    errors = {str(status.dataset): status.error for status in store.status()}
+    assert "[INVARIANT_BROKEN]" in str(errors["lake.default.payments"])
+
+    # The process dies just before it gives the checkpoint up: the next one asks again, and says the same.
+    world.pay(("b", 1))
+    with world.pipeline.opened(Dying(Step.META_ABORT)) as (job, _), pytest.raises(DiedError):
+        world.pipeline.execute(job)
+    assert world.balances(Consistency.WEAK) == [("a", 5), ("b", 7)]
+    assert world.run().of("invariant_broken")[0]["sample"] == broken["sample"]
+
+    # Corrected data goes on from what is committed: nothing is lost, nothing is counted twice.
+    world.pay(("a", 10))
+    with world.pipeline.opened(Dying(Step.META_PUBLISH)) as (job, _), pytest.raises(DiedError):
+        world.pipeline.execute(job)
+    assert world.balances(Consistency.WEAK) == [("a", 5), ("b", 7)]
+    corrected = world.run()
+    assert corrected.state == "COMPLETED"
+    assert world.balances() == world.balances(Consistency.WEAK) == [("a", 6), ("b", 8)]
+    assert store_of(world).resolve(Consistency.STRONG, lease_ms=0).behind == {}
+    assert all(status.error is None for status in store_of(world).status())
+    world.pipeline.verify()
+
+
+def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
+    world.pay(("a", 5))
+    first = world.run()
+    assert first.state == "COMPLETED"
+    for dataset in ("balances", "named", "log"):
+        (record,) = store_of(world).history(TableName.parse(f"lake.default.{dataset}"))
+        assert record.refresh is not None
+        assert 0 < (record.refresh.cpu_ms or 0) < 60_000
+    held = store_of(world).held("test")
+    assert held is not None
+    assert set(held.definitions) == {"known", "solvent"}
+
+    asked: list[str] = []
+    original = invariants._ask
+
+    def ask(job: Job, one: Invariant, *rest: Any) -> BrokenInvariant | None:
+        asked.append(one.name)
+        return original(job, one, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(invariants, "_ask", ask)
+        # Another new process; only an outsider's table moved, which one of the two reads through a view.
+        world.sql("INSERT INTO lake.src.accounts VALUES ('c', 'Cy')")
+        assert world.run().state == "COMPLETED"
+        assert asked == ["known"]
+
+        # An unknown account, in a loop: one number, one question, until something moves.
+        world.pay(("d", 1))
+        with world.pipeline.opened() as (job, happened):
+            run = Run(job, select(job, (), (), everything=False))
+            run._begin(availableNow=True)
+            wait_for(lambda: not run._ingestion.active)
+            for _ in range(5):
+                run._checkpoint()
+            assert asked == ["known", "known", "solvent"]
+            assert len(happened.of("checkpoint_aborted")) == 1
+            assert "known" in str(run.problems)
+            world.sql("INSERT INTO lake.src.accounts VALUES ('d', 'Di')")
+            run._checkpoint()
+            assert run.problems == {}
+            run._heartbeat.stop()
+            run._ingestion.stop()
+        assert happened.of("checkpoint")[-1]["state"] == "published"
+        assert world.balances() == [("a", 5), ("d", 1)]
+
+        # A new invariant is asked although nothing else is new.
+        asked.clear()
+        world.pipeline.write("invariants/small.sql", "SELECT * FROM balances WHERE total > 4")
+        found = world.run()
+        assert asked == ["small"]
+        assert found.state == "FAILED"
+        assert world.balances() == [("a", 5), ("d", 1)]
+
+    world.pipeline.write("invariants/small.sql", "SELECT 1 / (total - total) FROM balances")
+    failed = world.run().of("invariant_broken")[0]
+    assert "[INVARIANT_FAILED]" in failed["error"]
+    assert "DIVIDE_BY_ZERO" in failed["error"]
+
+
+def store_of(world: World) -> MetaStore:
+    return world.pipeline.job.store
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.05)

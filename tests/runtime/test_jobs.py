@@ -1,0 +1,210 @@
+"""Several jobs of one project, each with its own fence: one instant over all of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import SettingsError
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.testing.harness import Happened, Pipeline
+
+JOBS = """
+    [run]
+    patience = "0s"
+    [jobs.counts]
+    datasets = ["word_count"]
+    [jobs.sums]
+    datasets = ["word_sum"]
+    [jobs.joins]
+    datasets = ["both"]
+"""
+INGEST = """
+    from pyspark import pipelines as dp
+    from pyspark.sql import SparkSession
+
+    @dp.table
+    def word_value():
+        spark = SparkSession.active()
+        return spark.readStream.schema("word STRING, val BIGINT").json("{source}")
+"""
+DEFINITIONS = """
+    CREATE MATERIALIZED VIEW word_count AS SELECT word, count(*) AS cnt FROM word_value GROUP BY word;
+    CREATE MATERIALIZED VIEW word_sum AS SELECT word, sum(val) AS total FROM word_value GROUP BY word;
+    CREATE MATERIALIZED VIEW both AS
+      SELECT c.word, c.cnt, s.total FROM word_count c JOIN word_sum s ON c.word = s.word;
+"""
+ALL = ("test", "counts", "sums", "joins")
+
+
+def define(pipeline: Pipeline, source: Path) -> None:
+    pipeline.write("definitions/words.py", INGEST.format(source=source))
+    pipeline.write("definitions/words.sql", DEFINITIONS)
+
+
+class Topology:
+    """Four jobs over one lake and one store."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.source = folder / "source"
+        self.source.mkdir()
+        self.jobs = {name: self._pipeline(folder, spark, name) for name in ALL}
+
+    def _pipeline(self, folder: Path, spark: SparkSession, job: str) -> Pipeline:
+        settings = JOBS.replace("[run]", f'[run]\njob = "{job}"')
+        spec = (
+            f"name: test\nstorage: {folder}/storage\nlibraries:\n  - glob:\n      include: definitions/**\n"
+        )
+        pipeline = Pipeline(folder / job, spark, spec=spec, settings=settings)
+        define(pipeline, self.source)
+        return pipeline
+
+    def add(self, number: int) -> None:
+        rows = "".join(f'{{"word": "w{i % 3}", "val": {i + number}}}\n' for i in range(10))
+        (self.source / f"{number}.json").write_text(rows)
+
+    def run(self, *jobs: str) -> dict[str, Happened]:
+        return {job: self.jobs[job].run() for job in jobs}
+
+    def close(self) -> None:
+        for pipeline in self.jobs.values():
+            pipeline.close()
+
+
+@pytest.fixture
+def topology(tmp_path: Path, spark: SparkSession) -> Iterator[Topology]:
+    found = Topology(tmp_path, spark)
+    yield found
+    found.close()
+    shutil.rmtree(tmp_path / "storage", ignore_errors=True)
+
+
+STRONG = """SELECT t.word, t.cnt AS t1, c.cnt AS c1, t.total AS t2, s.total AS s2
+  FROM (SELECT word, count(*) AS cnt, sum(val) AS total FROM word_value GROUP BY word) t
+  JOIN word_count c ON t.word = c.word JOIN word_sum s ON t.word = s.word"""
+
+
+def test_four_jobs_one_instant(topology: Topology) -> None:
+    topology.add(1)
+    first = topology.run(*ALL)
+    # The first job to come is alone; each that joins opens one that all take part in.
+    reader = topology.jobs["joins"].reader
+    assert reader.sql("SELECT count(*) FROM both").collect()[0][0] == 3
+    assert first["joins"].state == "COMPLETED"
+
+    topology.add(2)
+    topology.run("test", "counts")
+    rows = reader.sql(STRONG).collect()
+    assert all(row.t1 == row.c1 and row.t2 == row.s2 for row in rows)
+    assert sum(row.c1 for row in rows) == 10, "sums has not done its part: all stand where they stood"
+    weak = reader.sql(STRONG, "weak").collect()
+    assert sum(row.c1 for row in weak) == 20
+    assert any(row.t2 != row.s2 for row in weak)
+    store = topology.jobs["test"].job.store
+    behind = store.resolve(tables=list(store.reported("test"))).behind
+    assert "its job sums isn't running" in " ".join(behind.values())
+
+    after = topology.run("sums", "joins")
+    assert after["joins"].of("checkpoint")[0]["state"] == "published"
+    rows = reader.sql(STRONG).collect()
+    assert sum(row.c1 for row in rows) == 20
+    assert all(row.t1 == row.c1 and row.t2 == row.s2 for row in rows)
+    for job in ALL[1:]:
+        assert all(verdict.equal for verdict in topology.jobs[job].verify())
+    assert {after[job].mode(view)[0] for job, view in (("sums", "word_sum"), ("joins", "both"))} <= {
+        "incremental",
+        "diff",
+        "full",
+    }
+
+
+def test_a_job_that_comes_back_jumps_to_the_newest(topology: Topology) -> None:
+    topology.add(1)
+    topology.run(*ALL)
+    store = topology.jobs["test"].job.store
+    for number in (2, 3, 4):
+        topology.add(number)
+        happened = topology.run("test", "counts", "joins")
+        # It cannot go on without its other input, says so, and keeps nobody waiting.
+        assert happened["joins"].of("waiting_for_job")[0]["job"] == "sums"
+        assert "sums" in happened["joins"].of("checkpoint_left")[0]["reason"]
+    returned = topology.run("sums")["sums"]
+    assert len(returned.of("checkpoint")) == 1
+    joined = topology.run("joins")["joins"]
+    assert joined.of("checkpoint")[-1]["state"] == "published"
+    states = [c.state for c in store.checkpoints(4)]
+    assert states[0] is CheckpointState.PUBLISHED
+    assert CheckpointState.PARTIAL in states
+    for job in ALL[1:]:
+        assert all(verdict.equal for verdict in topology.jobs[job].verify())
+
+
+def test_who_has_nothing_to_do_starts_no_spark_job(topology: Topology) -> None:
+    topology.add(1)
+    topology.run(*ALL)
+    again = topology.run(*ALL)
+    assert all(happened.of("checkpoint") == [] for happened in again.values())
+    assert all(happened.of("no_news") for happened in again.values())
+
+
+@pytest.mark.parametrize(
+    ("jobs", "error"),
+    [
+        ('[run]\njob = "cuonts"\n[jobs.counts]\ndatasets = ["word_count"]', "JOB_NOT_FOUND.*cuonts"),
+        ('[jobs.counts]\ndatasets = ["*"]', "JOB_HAS_NO_DATASETS"),
+        ('[jobs.counts]\ndatasets = ["nothing"]', "DATASET_NOT_FOUND"),
+        ('[jobs.a]\ndatasets = ["word_*"]\n[jobs.b]\ndatasets = ["word_sum"]', "DATASET_IN_TWO_JOBS"),
+        ("[jobs.a]\ndatasets = []", "INVALID_SETTING"),
+    ],
+)
+def test_what_is_wrong_with_jobs(tmp_path: Path, spark: SparkSession, jobs: str, error: str) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    if "[]" in jobs:
+        with pytest.raises(SettingsError, match=error):
+            Pipeline(tmp_path / "p", spark, settings=jobs)
+        return
+    pipeline = Pipeline(tmp_path / "p", spark, settings=jobs)
+    define(pipeline, source)
+    with pytest.raises(SettingsError, match=error):
+        pipeline.run()
+
+
+def test_an_invariant_over_tables_of_two_jobs(topology: Topology) -> None:
+    for pipeline in topology.jobs.values():
+        pipeline.write(
+            "invariants/same.sql",
+            "SELECT word, total FROM word_count c FULL JOIN word_sum s USING (word) "
+            "WHERE total > 100 OR cnt IS NULL OR total IS NULL",
+        )
+    jobs = ("test", "counts", "sums")
+    topology.add(1)
+    topology.run(*jobs)
+    topology.add(2)
+    # All that it writes is there; what it has to compare with is not.
+    waiting = topology.run("test", "sums")["sums"]
+    assert waiting.of("refresh")[-1]["dataset"] == "lake.default.word_sum"
+    assert waiting.of("waiting_for_job")[-1]["job"] == "counts"
+    assert waiting.of("checkpoint") == []
+    assert topology.run("counts", "sums")["sums"].of("checkpoint")[-1]["failed"] == []
+    reader = topology.jobs["counts"].reader
+    count = "SELECT sum(cnt) FROM word_count"
+    for consistency in ("strong", "weak"):
+        assert reader.sql(count, consistency).collect()[0][0] == 20
+
+    topology.add(1_000)
+    happened = topology.run(*jobs)
+    assert happened["counts"].state == "COMPLETED"
+    assert happened["counts"].of("invariant_broken") == []
+    assert happened["sums"].state == "FAILED"
+    assert happened["sums"].of("invariant_broken")[0]["rows"] == 3
+    newest = topology.jobs["sums"].job.store.checkpoints(1)[0]
+    assert newest.state is CheckpointState.PARTIAL
+    assert [one.name for one in newest.broken] == ["same"]
+    # Also the table of the job that did its part stays where both stood.
+    for consistency in ("strong", "weak"):
+        assert reader.sql(count, consistency).collect()[0][0] == 20
