@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import checkpoint, cluster, fixed, idle, ingest, report, tpch
+from bench import checkpoint, cluster, fixed, idle, ingest, report, revise, service, tpch
 from tautochrone.spark.session import CatalogSettings, SparkSettings, start_session, use_database
 
 Parts = dict[str, Callable[[], dict[str, Any]]]
 
-_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint")
+_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint", "revise")
 _CLUSTER = "cluster"
+_SERVICE = "service"
 
 
 def main() -> None:
@@ -32,8 +33,9 @@ def main() -> None:
     add("--memory", default="8g", help="of Spark")
     add("--ingest-rows", type=int, default=1_000_000, help="of a commit, or of what a cluster ingests")
     add("--executors", type=int, nargs="+", default=[1, 2, 4], help="of the clusters")
-    parts = (*_IN_ONE_SPARK, _CLUSTER)
-    add("--only", choices=parts, nargs="+", default=_IN_ONE_SPARK, help=f"{_CLUSTER} is only run when named")
+    add("--tables", type=int, default=100, help="that are taken back to a checkpoint")
+    parts = (*_IN_ONE_SPARK, _SERVICE, _CLUSTER)
+    add("--only", choices=parts, nargs="+", default=parts[:-1], help=f"{_CLUSTER} is only run when named")
     add("--folder", type=Path, default=Path(".work/bench"), help="data and results")
     options = parser.parse_args()
 
@@ -44,7 +46,9 @@ def main() -> None:
         _run(
             {_CLUSTER: lambda: cluster.measure(folder, options.ingest_rows, options.executors)}, found, folder
         )
-    named = [name for name in options.only if name != _CLUSTER]
+    if _SERVICE in options.only:
+        _run({_SERVICE: lambda: service.measure(folder)}, found, folder)
+    named = [name for name in options.only if name in _IN_ONE_SPARK]
     if named:
         _in_one_spark(named, options, found, folder)
     sys.stdout.write(report.table(found))
@@ -65,6 +69,7 @@ def _in_one_spark(named: list[str], options: argparse.Namespace, found: dict[str
         "ingest": lambda: ingest.measure(spark, folder, options.ingest_rows),
         "idle": lambda: idle.measure(spark, folder),
         "checkpoint": lambda: checkpoint.measure(spark, folder),
+        "revise": lambda: revise.measure(spark, folder, options.tables),
     }
     _run({name: parts[name] for name in named}, found, folder)
     spark.stop()

@@ -11,24 +11,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from bench.running import catalog_commits, continuous, wait_until
+from bench.running import catalog_commits, continuous, root, wait_until
 from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["measure"]
 
 _INTERVAL_MS = 100
-_ROOT = """
-from pathlib import Path
-from pyspark import pipelines as dp
-from pyspark.sql import SparkSession
-
-INPUT = Path(__file__).resolve().parents[1] / "input"
-
-
-@dp.table
-def events():
-    return SparkSession.active().readStream.schema("id BIGINT, kind INT, amount BIGINT").json(str(INPUT))
-"""
 # `first` has no rule: its view is compared with its query's result. Of a group's key it is always the same.
 _VIEWS = """
 CREATE MATERIALIZED VIEW large AS SELECT id, amount * 2 AS twice FROM events WHERE amount >= 50;
@@ -49,7 +37,7 @@ def measure(spark: SparkSession, folder: Path, rows: int = 1000, rounds: int = 7
     place.mkdir(parents=True)
     pipeline = Pipeline(place, spark)
     try:
-        pipeline.write("definitions/events.py", _ROOT)
+        pipeline.write("definitions/events.py", root("id BIGINT, kind INT, amount BIGINT"))
         pipeline.write("definitions/views.sql", _VIEWS)
         _put(pipeline, 0, rows)
         found: list[dict[str, Any]] = []
@@ -69,6 +57,7 @@ def measure(spark: SparkSession, folder: Path, rows: int = 1000, rounds: int = 7
         "rows": rows,
         "rounds": found,
         "median_ms": statistics.median(one["readable_ms"] for one in found),
+        "median_until_cut_ms": statistics.median(one["readable_ms"] - one["checkpoint_ms"] for one in found),
         "commits_of_a_checkpoint": max(sum(one["commits"].values()) for one in found),
         "commits_of_a_table": max(max(one["commits"].values()) for one in found),
     }

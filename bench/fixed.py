@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from bench.messages import cost_ms, messages_of
 from bench.project import Measured
 
 __all__ = ["measure"]
@@ -23,7 +24,8 @@ FROM raw.orders o JOIN raw.customers c ON o.customer = c.id GROUP BY c.city;
 def measure(
     spark: SparkSession, folder: Path, rows: int, delta: int = 100, rounds: int = 7
 ) -> dict[str, Any]:
-    """Refresh times in ms of a join below an aggregate, after warm-up, for `rows` and `10 * rows`.
+    """Refresh times in ms of a join below an aggregate, after warm-up, for `rows` and `10 * rows`; and the
+    messages between Python and the JVM that one more such checkpoint takes.
 
     Args:
         spark: a warm session.
@@ -32,8 +34,8 @@ def measure(
         delta: rows that each change inserts.
         rounds: changes that are measured.
     """
-    small = _times(spark, folder / "fixed-1", rows, delta, rounds)
-    large = _times(spark, folder / "fixed-10", rows * 10, delta, rounds)
+    small, messages = _times(spark, folder / "fixed-1", rows, delta, rounds)
+    large, _ = _times(spark, folder / "fixed-10", rows * 10, delta, rounds)
     return {
         "rows": rows,
         "delta": delta,
@@ -42,10 +44,12 @@ def measure(
         "median_ms": statistics.median(small),
         "median_ms_on_ten_times": statistics.median(large),
         "grows_by": statistics.median(large) / max(1, statistics.median(small)),
+        "messages": messages,
+        "message_ms": cost_ms(spark),
     }
 
 
-def _times(spark: SparkSession, folder: Path, rows: int, delta: int, rounds: int) -> list[int]:
+def _times(spark: SparkSession, folder: Path, rows: int, delta: int, rounds: int) -> tuple[list[int], int]:
     shutil.rmtree(folder, ignore_errors=True)
     measured = Measured(folder, spark)
     try:
@@ -63,16 +67,20 @@ def _times(spark: SparkSession, folder: Path, rows: int, delta: int, rounds: int
         found = []
         with measured.opened() as bring:
             bring()
-            for round_ in range(rounds + 3):
+            for round_ in range(rounds + 4):
                 first = rows + round_ * delta
                 run(
                     f"INSERT INTO lake.raw.orders SELECT id, id % 97 AS customer, 7L AS amount "
                     f"FROM range({first}, {first + delta})"
                 )
+                if round_ == rounds + 3:
+                    # Counting costs time: this round is for nothing else.
+                    messages = messages_of(spark, bring)
+                    break
                 took = bring().refresh("totals")["duration_ms"]
                 if round_ >= 3:
                     found.append(took)
         measured.right()
-        return found
+        return found, messages
     finally:
         measured.close()

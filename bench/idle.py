@@ -10,23 +10,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from bench.running import continuous, wait_until
+from bench.running import continuous, root, wait_until
 from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["measure"]
 
-_ROOT = """
-from pathlib import Path
-from pyspark import pipelines as dp
-from pyspark.sql import SparkSession
-
-INPUT = Path(__file__).resolve().parents[1] / "input"
-
-
-@dp.table
-def events():
-    return SparkSession.active().readStream.schema("id BIGINT, kind INT").json(str(INPUT))
-"""
 _VIEWS = """
 CREATE MATERIALIZED VIEW odd AS SELECT id FROM events WHERE id % 2 = 1;
 CREATE MATERIALIZED VIEW totals AS SELECT kind, count(*) AS n FROM events GROUP BY kind;
@@ -49,7 +37,7 @@ def measure(spark: SparkSession, folder: Path, interval_ms: int = 5000, looks: i
     place.mkdir(parents=True)
     pipeline = Pipeline(place, spark)
     try:
-        pipeline.write("definitions/events.py", _ROOT)
+        pipeline.write("definitions/events.py", root("id BIGINT, kind INT"))
         pipeline.write("definitions/views.sql", _VIEWS)
         pipeline.write("input/1.json", "".join(f'{{"id": {n}, "kind": {n % 3}}}\n' for n in range(1000)))
         with continuous(pipeline, interval_ms) as happened:

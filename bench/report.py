@@ -32,10 +32,15 @@ def table(found: dict[str, Any]) -> str:
             f"{of['delta']} rows into {of['rows']}: {of['median_ms']:.0f} ms (median); "
             f"into {10 * of['rows']}: {of['median_ms_on_ten_times']:.0f} ms, "
             f"{of['grows_by']:.2f} times as long",
+            f"its checkpoint takes {of['messages']} messages between Python and JVM, "
+            f"{of['message_ms']:.3f} ms each when they ask for nothing",
         ]
-    for name, told in (("ingest", _ingest), ("idle", _idle), ("checkpoint", _checkpoint)):
+    parts = (("ingest", _ingest), ("idle", _idle), ("checkpoint", _checkpoint), ("revise", _revise))
+    for name, told in parts:
         if name in found:
             lines += ["", *told(found[name])]
+    if "service" in found:
+        lines += ["", *_service(found["service"])]
     if "cluster" in found:
         of = found["cluster"]
         lines += ["", f"ingestion of {of['rows']} rows on a standalone cluster, {of['cores']} cores here"]
@@ -63,10 +68,26 @@ def _idle(of: dict[str, Any]) -> list[str]:
     ]
 
 
+def _service(of: dict[str, Any]) -> list[str]:
+    shown = [(name.replace("_", " "), times) for name, times in of.items() if isinstance(times, dict)]
+    return [
+        f"MetaService over HTTP, {of['tables']} tables: ms at the median, the 99th percentile, the slowest",
+        *(f"{name:20}{t['median']:8.2f}{t['p99']:8.2f}{t['slowest']:8.2f}" for name, t in shown),
+    ]
+
+
+def _revise(of: dict[str, Any]) -> list[str]:
+    return [
+        f"{of['tables']} tables taken back to a checkpoint: listed in {of['list_ms']:.0f} ms, "
+        f"done in {of['take_back_ms']:.0f} ms"
+    ]
+
+
 def _checkpoint(of: dict[str, Any]) -> list[str]:
     modes = ", ".join(f"{view} by {mode}" for view, mode in of["rounds"][-1]["mode"].items())
     return [
-        f"{of['rows']} rows from there to readable ({modes}): {of['median_ms']:.0f} ms (median); "
+        f"{of['rows']} rows from there to readable ({modes}): {of['median_ms']:.0f} ms (median), "
+        f"{of['median_until_cut_ms']:.0f} of them until the cut; "
         f"{of['commits_of_a_checkpoint']} catalog commits, of one table {of['commits_of_a_table']} at most"
     ]
 

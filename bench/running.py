@@ -11,10 +11,27 @@ from contextlib import contextmanager
 from tautochrone.runtime.run import Run
 from tautochrone.testing.harness import Happened, Pipeline
 
-__all__ = ["catalog_commits", "continuous", "wait_until"]
+__all__ = ["catalog_commits", "continuous", "root", "wait_until"]
 
 _LIMIT_S = 300.0
+_ROOT = """
+from pathlib import Path
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+INPUT = Path(__file__).resolve().parents[1] / "input"
+
+
+@dp.table
+def events():
+    return SparkSession.active().readStream.schema({schema!r}).json(str(INPUT))
+"""
 _NUMBER = re.compile(r"/(\d+)-[^/]*\.metadata\.json$")
+
+
+def root(schema: str) -> str:
+    """Definitions of the streaming table `events`, whose rows come as JSON files into `input`."""
+    return _ROOT.format(schema=schema)
 
 
 @contextmanager
