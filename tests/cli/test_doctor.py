@@ -15,7 +15,7 @@ from tautochrone.service.health import Finding, State, check, examine
 from tautochrone.service.locate import Options
 
 ALL = [
-    *("python", "java", "spark", "jars", "project", "ports", "storage", "store", "master"),
+    *("python", "java", "spark", "jars", "classes", "project", "ports", "storage", "store", "master"),
     *("session", "catalog", "definitions", "kafka"),
 ]
 SPEC = "name: shop\nstorage: {storage}\nlibraries:\n  - glob: {{include: t/**}}\n"
@@ -92,6 +92,7 @@ def test_one_line_each_without_java_and_project(tmp_path: Path) -> None:
         ["FAILED", "java"],
         ["ok", "spark"],
         ["ok", "jars"],
+        ["skipped", "classes"],
         ["skipped", "project"],
         ["ok", "ports"],
         ["skipped", "session"],

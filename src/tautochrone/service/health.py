@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tautochrone.errors import EnvironmentProblemError, MetaError, SettingsError, TautochroneError
 from tautochrone.project.references import shown
 from tautochrone.service.locate import Options, locate
+from tautochrone.spark.archive import archive_file
 from tautochrone.spark.jars import CORE, KAFKA, cache_folder, resolve
 from tautochrone.spark.java import find_java, java_version
 
@@ -93,6 +94,7 @@ def examine(options: Options) -> Iterator[Finding]:
     yield done(check("java", _java))
     yield done(check("spark", _spark))
     yield done(check("jars", _jars))
+    yield done(_classes())
     located: list[tuple[PipelineSpec, Settings]] = []
     project = check("project", lambda: _project(options, located))
     if project.error == "PIPELINE_SPEC_FILE_NOT_FOUND" and options.spec is None:
@@ -147,6 +149,17 @@ def _spark() -> str:
 def _jars() -> str:
     artifacts = CORE + KAFKA
     return f"{len(resolve(artifacts, shutil.which('java') or 'java'))} jars in {cache_folder()}"
+
+
+def _classes() -> Finding:
+    try:
+        archive = archive_file(find_java())
+    except EnvironmentProblemError:
+        return _skipped("classes", "needs java")
+    if archive.exists():
+        return Finding(check="classes", state=State.OK, detail=f"Spark's classes are archived in {archive}")
+    slower = "no archive of Spark's classes: each start takes some seconds longer than it must"
+    return _skipped("classes", f"{slower}; `python -m tautochrone.spark.prepare` makes one")
 
 
 def _project(options: Options, located: list[tuple[PipelineSpec, Settings]]) -> str:

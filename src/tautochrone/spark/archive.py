@@ -20,6 +20,7 @@ __all__ = ["archive_file", "archive_options", "make_archive"]
 
 # An archive that does not fit any more costs seconds, no words at every start.
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+_WARM_UP = "tautochrone.spark.warm_up"
 _WAIT_S = 300
 
 
@@ -50,7 +51,7 @@ def make_archive(java: str) -> str | None:
         archive.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
             made = Path(scratch) / archive.name
-            command = [sys.executable, "-m", "tautochrone.spark.warm_up", str(made)]
+            command = [sys.executable, "-m", _WARM_UP, str(made)]
             subprocess.run(command, capture_output=True, check=True, timeout=_WAIT_S, cwd=scratch)
             # Whole or not at all: others may start in this moment.
             os.replace(made, archive)

@@ -1,0 +1,51 @@
+"""How many questions a read asks of the database: as few when its tables failed at many checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, event
+
+from tautochrone.meta import DatasetEntry
+from tautochrone.model.names import TableName, Version
+from tautochrone.model.refresh import Refresh, RefreshMode
+from tautochrone.testing.stores import Backing
+
+ROOT, *VIEWS = (TableName("lake", ("db",), name) for name in ("root", "a", "b", "c", "d"))
+FULL = Refresh(mode=RefreshMode.FULL, reason="x")
+
+
+@pytest.fixture
+def statements() -> Iterator[list[str]]:
+    asked: list[str] = []
+
+    def note(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
+        asked.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield asked
+    event.remove(Engine, "before_cursor_execute", note)
+
+
+def test_reasons_are_looked_up_once(database: Backing, statements: list[str]) -> None:
+    """Each view fails from another checkpoint on, so the read steps back over each of them."""
+    store = database.open()
+    entries = [DatasetEntry(ROOT, "streaming table", "r", is_root=True)]
+    entries += [DatasetEntry(view, "materialized view", "v", frozenset({ROOT})) for view in VIEWS]
+    store.start_run("shop", "job", entries)
+    fence = store.take_over("job")
+    for cut in range(1, len(VIEWS) + 3):
+        number = store.open_checkpoint("job", fence, {ROOT: Version(str(cut))}, cut).number
+        for at, view in enumerate(VIEWS):
+            if cut <= at + 1:
+                store.record_version("job", fence, number, view, Version(f"v{cut}"), FULL)
+            else:
+                store.record_failure("job", fence, number, view, f"{view.table} broke")
+        store.publish("job", fence, number, cut)
+    statements.clear()
+    answer = store.resolve(tables=VIEWS[:1], lease_ms=0)
+    assert answer.checkpoint == 1
+    assert answer.behind.keys() == set(VIEWS)
+    assert sum("FROM failures" in one for one in statements) == len(VIEWS)
+    assert len(statements) < 40, statements

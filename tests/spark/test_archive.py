@@ -1,0 +1,57 @@
+"""Spark's classes come from the archive that set-up made; without one, everything works all the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tautochrone.spark import archive
+from tautochrone.spark.archive import archive_file, archive_options, make_archive
+from tautochrone.spark.java import find_java
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_java_has_the_archive_in_its_memory(spark: SparkSession) -> None:
+    assert spark is not None
+    assert make_archive(find_java()) is None
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    mapped = Path(f"/proc/{gateway.proc.pid}/maps").read_text()
+    assert str(archive_file(find_java())) in mapped, "`make setup` made it, and Java found that it fits"
+
+
+def test_none_is_used_before_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    java = find_java()
+    assert archive_options(java) == []
+    archive_file(java).parent.mkdir(parents=True)
+    archive_file(java).touch()
+    assert archive_options(java)[0] == f"-XX:SharedArchiveFile={archive_file(java)}"
+
+
+def test_another_java_has_another_archive(tmp_path: Path) -> None:
+    other = tmp_path / "java"
+    other.touch()
+    assert archive_file(str(other)) != archive_file(find_java())
+
+
+def test_why_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "share").write_text("no folder")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    reason = make_archive(find_java())
+    assert reason is not None
+    assert "share" in reason
+
+
+def test_a_session_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(archive, "_WARM_UP", "tautochrone.spark.nothing")
+    reason = make_archive(find_java())
+    assert reason is not None
+    assert "tautochrone.spark.nothing" in reason
+    assert list(archive_file(find_java()).parent.iterdir()) == []
