@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import checkpoint, cluster, fixed, idle, ingest, report, revise, service, tpch
+from bench import checkpoint, cluster, fixed, hops, idle, ingest, report, revise, service, tpch
 from tautochrone.spark.session import CatalogSettings, SparkSettings, start_session, use_database
 
 Parts = dict[str, Callable[[], dict[str, Any]]]
 
-_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint", "revise")
+_IN_ONE_SPARK = ("tpch", "fixed", "ingest", "idle", "checkpoint", "hops", "revise")
 _CLUSTER = "cluster"
 _SERVICE = "service"
 
@@ -34,6 +34,7 @@ def main() -> None:
     add("--ingest-rows", type=int, default=1_000_000, help="of a commit, or of what a cluster ingests")
     add("--executors", type=int, nargs="+", default=[1, 2, 4], help="of the clusters")
     add("--tables", type=int, default=100, help="that are taken back to a checkpoint")
+    add("--rate", type=int, default=10_000, help="rows a second into the pipeline of three hops")
     parts = (*_IN_ONE_SPARK, _SERVICE, _CLUSTER)
     add("--only", choices=parts, nargs="+", default=parts[:-1], help=f"{_CLUSTER} is only run when named")
     add("--folder", type=Path, default=Path(".work/bench"), help="data and results")
@@ -69,6 +70,7 @@ def _in_one_spark(named: list[str], options: argparse.Namespace, found: dict[str
         "ingest": lambda: ingest.measure(spark, folder, options.ingest_rows),
         "idle": lambda: idle.measure(spark, folder),
         "checkpoint": lambda: checkpoint.measure(spark, folder),
+        "hops": lambda: hops.measure(spark, folder, options.rate),
         "revise": lambda: revise.measure(spark, folder, options.tables),
     }
     _run({name: parts[name] for name in named}, found, folder)

@@ -35,12 +35,17 @@ def table(found: dict[str, Any]) -> str:
             f"its checkpoint takes {of['messages']} messages between Python and JVM, "
             f"{of['message_ms']:.3f} ms each when they ask for nothing",
         ]
-    parts = (("ingest", _ingest), ("idle", _idle), ("checkpoint", _checkpoint), ("revise", _revise))
-    for name, told in parts:
+    parts = {
+        "ingest": _ingest,
+        "idle": _idle,
+        "checkpoint": _checkpoint,
+        "hops": _hops,
+        "revise": _revise,
+        "service": _service,
+    }
+    for name, told in parts.items():
         if name in found:
             lines += ["", *told(found[name])]
-    if "service" in found:
-        lines += ["", *_service(found["service"])]
     if "cluster" in found:
         of = found["cluster"]
         lines += ["", f"ingestion of {of['rows']} rows on a standalone cluster, {of['cores']} cores here"]
@@ -50,6 +55,14 @@ def table(found: dict[str, Any]) -> str:
             for count, result in of["executors"].items()
         ]
     return "\n".join(lines).strip() + "\n"
+
+
+def _hops(of: dict[str, Any]) -> list[str]:
+    return [
+        f"three hops at {of['rows_per_s']} rows/s, {of['files']} files: readable after "
+        f"{of['median_s']:.1f} s (median), p95 {of['p95_s']:.1f} s, slowest {of['slowest_s']:.1f} s; "
+        f"{of['checkpoints']} checkpoints"
+    ]
 
 
 def _ingest(of: dict[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import checkpoint, fixed, idle, ingest, report, revise, tpch
+from bench import checkpoint, fixed, hops, idle, ingest, report, revise, tpch
 from bench.running import catalog_commits
 from pyspark.sql import SparkSession
 
@@ -62,6 +62,20 @@ def test_the_smallest_bench_of_ingestion(tmp_path: Path, spark: SparkSession) ->
     assert len(found["ours_ms"]) == len(found["plain_ms"]) == 2
     assert found["ratio"] == pytest.approx(found["median_ours_ms"] / found["median_plain_ms"])
     assert "100 rows a commit" in report.table({"ingest": found})
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_smallest_bench_of_three_hops(tmp_path: Path, spark: SparkSession) -> None:
+    found = hops.measure(spark, tmp_path, rate=100, seconds=2, warm_up=1)
+    assert found["files"] == 2
+    assert 0 < found["median_s"] <= found["p95_s"] <= found["slowest_s"]
+    assert "three hops at 100 rows/s, 2 files" in report.table({"hops": found})
+
+
+def test_freshness_is_that_of_the_first_checkpoint_that_has_all_rows_of_a_file() -> None:
+    shown = [(10, 100.0), (15, 101.0), (20, 102.5), (40, 104.0)]
+    assert hops._freshness([101.0, 102.0, 103.5], shown, 10) == [1.5, 2.0, 0.5]
 
 
 @pytest.mark.spark

@@ -1,0 +1,106 @@
+"""Freshness of a pipeline three views deep while rows keep coming: from the moment they are there to the
+checkpoint that shows them in all tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from bisect import bisect_left
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bench.running import continuous, root, wait_until
+from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.service.metadata import metadata_source
+from tautochrone.testing.harness import Pipeline
+
+__all__ = ["measure"]
+
+_INTERVAL_MS = 200
+_SCHEMA = "id BIGINT, kind INT, amount BIGINT"
+_VIEWS = """
+CREATE MATERIALIZED VIEW sales AS
+SELECT id, kind, id DIV 100000 AS span, amount * 2 AS price FROM events WHERE amount < 90;
+CREATE MATERIALIZED VIEW spans AS
+SELECT span, kind, count(*) AS n, sum(price) AS price FROM sales GROUP BY span, kind;
+CREATE MATERIALIZED VIEW kinds AS SELECT kind, max(price) AS best, sum(n) AS n FROM spans GROUP BY kind;
+"""
+_KINDS = 100
+
+
+def measure(
+    spark: SparkSession, folder: Path, rate: int = 10_000, seconds: int = 120, warm_up: int = 60
+) -> dict[str, Any]:
+    """Seconds by percentile from a file's appearance to the checkpoint that has its rows in all tables.
+
+    Every second a file of `rate` rows appears, whatever the pipeline does. What a row waits in its producer
+    for the others of its file is not counted, nor are files of the first `warm_up` seconds.
+    """
+    place = folder / "hops"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    pipeline = Pipeline(place, spark)
+    try:
+        pipeline.write("definitions/events.py", root(_SCHEMA))
+        pipeline.write("definitions/views.sql", _VIEWS)
+        _put(pipeline, 0, rate)
+        with continuous(pipeline, _INTERVAL_MS) as happened:
+            wait_until(lambda: bool(happened.checkpoints), "the first build")
+            put = _produce(pipeline, rate, warm_up + seconds)
+            wait_until(lambda: _shown(pipeline, happened.checkpoints)[-1][0] == rate * (len(put) + 1), "rows")
+            shown = _shown(pipeline, happened.checkpoints)
+        refreshes = [told["mode"] for told in happened.of("refresh") if told["mode"] != "no_data"]
+        pipeline.verify()
+    finally:
+        pipeline.close()
+    late = sorted(_freshness(put, shown, rate)[warm_up:])
+    return {
+        "rows_per_s": rate,
+        "files": len(late),
+        "checkpoints": len(shown),
+        "modes": {mode: refreshes.count(mode) for mode in sorted(set(refreshes))},
+        "median_s": late[len(late) // 2],
+        "p95_s": late[int(len(late) * 0.95)],
+        "slowest_s": late[-1],
+    }
+
+
+def _put(pipeline: Pipeline, number: int, rows: int) -> float:
+    """Let a file appear all at once; returns when, in seconds of the epoch."""
+    first = number * rows
+    lines = [json.dumps({"id": n, "kind": n % _KINDS, "amount": n % 100}) for n in range(first, first + rows)]
+    hidden = pipeline.write(f"input/.{number:06d}", "\n".join(lines) + "\n")
+    hidden.rename(hidden.with_name(f"{number:06d}.json"))
+    return time.time()
+
+
+def _produce(pipeline: Pipeline, rate: int, seconds: int) -> list[float]:
+    started, put = time.monotonic(), []
+    for number in range(1, seconds + 1):
+        put.append(_put(pipeline, number, rate))
+        time.sleep(max(0.0, started + number - time.monotonic()))
+    return put
+
+
+def _shown(pipeline: Pipeline, checkpoints: list[int]) -> list[tuple[int, float]]:
+    """By checkpoint how many rows the root has there, and when it was published."""
+    time.sleep(0.05)
+    table = TableName(pipeline.settings.catalog.name, ("default",), "events")
+    _, metadata = metadata_source(pipeline.settings.catalog).load(table)
+    rows = {str(one["snapshot-id"]): int(one["summary"]["total-records"]) for one in metadata["snapshots"]}
+    found = []
+    for number in checkpoints:
+        checkpoint = pipeline.job.store.checkpoint(CheckpointNumber(number))
+        if checkpoint.published_at_ms is None:
+            raise RuntimeError(f"checkpoint {number} is told and not published")
+        found.append((rows[checkpoint.roots[table]], checkpoint.published_at_ms / 1000))
+    return found
+
+
+def _freshness(put: list[float], shown: list[tuple[int, float]], rate: int) -> list[float]:
+    """Seconds for each file of `rate` rows; the one that was there before the first of them has as many."""
+    rows = [rows for rows, _ in shown]
+    return [shown[bisect_left(rows, rate * (at + 2))][1] - appeared for at, appeared in enumerate(put)]
