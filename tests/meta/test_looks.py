@@ -127,6 +127,25 @@ def test_looks_without_news_make_the_newest_checkpoint_grow(world: World) -> Non
     assert world.sees(199, VIEW)
 
 
+def test_news_of_jobs_that_have_nothing_to_do_with_it_take_no_look_away(world: World) -> None:
+    for job, table in (("in", "words"), ("too", "names")):
+        world.look(job, **{table: 100})
+    first = world.publish(dim=100)
+    other = TableName("lake", ("db",), "other")
+    world.store.start_run("p", "other", [DatasetEntry(other, "streaming table", "o", is_root=True)])
+    fence = world.store.take_over("other", ingests=[other])
+    number = world.store.open_checkpoint("other", fence, {other: Version("1")}, 1, looks={other: 50}).number
+    world.store.publish("other", fence, number, 1)
+    assert world.store.resolve(tables=[VIEW], lease_ms=0).checkpoint == number > first
+    assert world.sees(99, VIEW)
+    assert not world.sees(100, VIEW)
+    # What was found without news since is told of the checkpoint that the jobs themselves know.
+    for job, table in (("in", "words"), ("too", "names"), ("views", "dim")):
+        world.look(job, first, **{table: 200})
+    assert world.sees(199, VIEW)
+    assert not world.sees(50, other)
+
+
 def test_the_cut_of_an_outsiders_table_goes_with_the_look_of_who_took_it(world: World) -> None:
     for job, table in (("in", "words"), ("too", "names")):
         world.look(job, **{table: 500})

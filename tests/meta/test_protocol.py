@@ -11,6 +11,7 @@ of `docs/jobs.md`:
 4. A writer with an old fence changes nothing.
 5. When the storm is over and all jobs run, they meet: the newest cut is complete everywhere.
 6. What a revision took back is in no checkpoint that stands above the one it went back to.
+7. A read after a write token shows what was written before the token.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from pathlib import Path
 
 import pytest
 from tests.meta.revising import Reviser, finish_revisions, plan_revisions
+from tests.meta.virtual_lake import Lake
+from tests.meta.writing import Sources
 
 from tautochrone.errors import CheckpointUnavailableError, FencedError, MetaError
 from tautochrone.meta import DatasetEntry, MetaStore
@@ -39,24 +42,6 @@ STEPS = 30
 
 
 @dataclass
-class Lake:
-    """What each derived version was made from: for every root below it the version that was read."""
-
-    made_from: dict[tuple[TableName, str], dict[TableName, str]] = field(default_factory=dict)
-    counter: int = 0
-
-    def commit(self, table: TableName, sources: dict[TableName, str]) -> Version:
-        for version in (v for (name, v), made in self.made_from.items() if name == table and made == sources):
-            return Version(version)  # a refresh is a function of its inputs
-        self.counter += 1
-        self.made_from[table, str(self.counter)] = dict(sources)
-        return Version(str(self.counter))
-
-    def roots_of(self, table: TableName, version: str) -> dict[TableName, str]:
-        return self.made_from.get((table, version), {table: version})
-
-
-@dataclass
 class Process:
     """One running instance of a job. What it knows of the store is what it was told."""
 
@@ -66,6 +51,7 @@ class Process:
     done: dict[TableName, Version] = field(default_factory=dict)
     reported: dict[TableName, Version] = field(default_factory=dict)
     cut: dict[TableName, Version] | None = None
+    looks: dict[TableName, int] = field(default_factory=dict)
     idle: bool = False
 
 
@@ -76,6 +62,7 @@ class Simulation:
         shutil.copy(folder / "empty.db", folder / f"{seed}.db")
         self.store = MetaStore.open(f"sqlite:///{folder}/{seed}.db", clock=lambda: self.now)
         self.lake = Lake()
+        self.sources = Sources()
         self.entries: dict[str, list[DatasetEntry]] = {}
         self.processes: list[Process] = []
         self.zombies: list[Process] = []
@@ -103,16 +90,18 @@ class Simulation:
 
     def start(self, job: str) -> None:
         self.store.start_run(f"p-{job}", job, self.entries[job])
-        process = Process(job, self.store.take_over(job))
+        roots = [entry.name for entry in self.entries[job] if entry.is_root]
+        process = Process(job, self.store.take_over(job, ingests=roots))
         finish_revisions(self, job, process.fence)
         process.reported = self.store.reported(job)
         self.processes.append(process)
-        for entry in self.entries[job]:
-            if entry.is_root and entry.name not in self.root_versions:
-                self._ingest(process, entry.name)
+        for name in roots:
+            if name not in self.root_versions:
+                self._ingest(process, name)
 
     def _ingest(self, process: Process, table: TableName) -> None:
         version = self.root_versions.get(table, 0) + 1
+        self.sources.take(process, table, f"r{version}", self.now)
         self.store.report(process.job, process.fence, {table: Version(f"r{version}")})
         self.root_versions[table] = version
         process.reported[table] = Version(f"r{version}")
@@ -130,9 +119,9 @@ class Simulation:
             self.now += pick.choice((JOB_LEASE_MS + 1, PATIENCE_MS + 1, -PATIENCE_MS, 3_600_000))
         elif what < 0.14:
             self._zombie_acts()
-        elif what < 0.18:
-            self.revisers += plan_revisions(self)
-        elif self.revisers and what < 0.45:
+        elif what < 0.24:
+            self._people_act()
+        elif self.revisers and what < 0.50:
             reviser = pick.choice(self.revisers)
             if not reviser.step(self):
                 self.revisers.remove(reviser)
@@ -145,6 +134,13 @@ class Simulation:
                 self._fenced(process, lambda: self.advance(process))
         self.now += pick.randint(0, 500)
         self.check()
+
+    def _people_act(self) -> None:
+        if self.random.random() < 0.4:
+            self.revisers += plan_revisions(self)
+        else:
+            roots = [e.name for entries in self.entries.values() for e in entries if e.is_root]
+            self.sources.write(self.random.choice(roots), self.now)
 
     def _kill(self) -> None:
         if self.processes:
@@ -242,9 +238,13 @@ class Simulation:
         own = {e.name: process.reported[e.name] for e in self.entries[process.job] if e.is_root}
         if not news and all(process.cut.get(name) == version for name, version in own.items()):
             process.idle = True
+            latest = store.latest_done(process.job)
+            shows = latest is not None and own.items() <= store.versions_at(latest.number).items()
+            number = latest.number if latest is not None and shows else None
+            store.beat(process.job, process.fence, looks=process.looks, checkpoint=number)
             return
         try:
-            store.open_checkpoint(process.job, process.fence, own, self.now)
+            store.open_checkpoint(process.job, process.fence, own, self.now, looks=process.looks)
         except MetaError as error:
             if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):
                 raise
@@ -298,6 +298,8 @@ class Simulation:
                         assert checkpoint.number <= to or at.get(name) not in gone, f"{name} was taken back"
         if self.random.random() < 0.1:
             self._read()
+        if self.random.random() < 0.1:
+            self.sources.read(self)
 
     def _one_instant(self, versions: dict[TableName, Version]) -> None:
         seen: dict[TableName, str] = {}
@@ -322,6 +324,10 @@ class Simulation:
         for job in sorted(self.entries):
             if not any(p.job == job for p in self.processes):
                 self.start(job)
+        self.now = max(self.now, self.sources.latest) + 1
+        for process in list(self.processes):
+            for root in [e.name for e in self.entries[process.job] if e.is_root]:
+                self._fenced(process, lambda process=process, root=root: self._ingest(process, root))
         for _ in range(60):
             for process in list(self.processes):
                 self._fenced(process, lambda process=process: self.advance(process))
@@ -330,6 +336,7 @@ class Simulation:
                 break
         self.check()
         assert self._settled(), f"they never met: {self.store.job_states()}"
+        self.sources.read_all(self)
 
     def _settled(self) -> bool:
         roots = {name: Version(f"r{version}") for name, version in self.root_versions.items()}

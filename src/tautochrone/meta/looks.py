@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, func, select, update
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import tables as t
+from tautochrone.meta.base import STANDING
 from tautochrone.meta.topology import Topology, topology
 from tautochrone.model.clock import is_clock
-from tautochrone.model.jobs import JobState
+from tautochrone.model.jobs import JobState, Part
 from tautochrone.model.names import TableName
 
 __all__ = ["begin_looks", "looks_of_cut", "note_looks", "require_seen"]
 
-_J, _C = t.jobs.c, t.checkpoints.c
+_J, _C, _P = t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
 
 
 def begin_looks(connection: Connection, job: str, ingests: Iterable[str] | None) -> None:
@@ -73,18 +74,24 @@ def looks_of_cut(
 def require_seen(connection: Connection, number: int, tables: Iterable[str], after_ms: int) -> None:
     """Every root of the tables was looked at after `after_ms`, for this checkpoint.
 
+    What a job shows here it showed first at the last checkpoint of which it did its part, and there its
+    looks are: in between, only jobs that have nothing to do with it had news.
+
     Raises:
         CheckpointUnavailableError: `READ_NOT_YET` (retryable), with the look that is missing.
     """
     found = topology(connection)
-    looks = connection.execute(select(_C.looks).where(_C.number == number)).scalar() or {}
+    parts = _last_parts(connection, number)
+    told = select(_C.number, _C.looks).where(_C.number.in_({*parts.values()}))
+    looks = {row.number: row.looks or {} for row in connection.execute(told)}
     jobs = {row.name: row for row in connection.execute(select(t.jobs))}
     ingesting = {name for row in jobs.values() for name in row.looks or ()}
     for name in sorted(_made_from(found, tables)):
         is_source = name in found.roots or name in ingesting or name not in found.owner
-        if not is_source or looks.get(name, 0) > after_ms:
-            continue
         lookers = [found.owner[name]] if name in found.owner else sorted(_readers(found, name))
+        part = max((parts[job] for job in lookers if job in parts), default=number)
+        if not is_source or looks.get(part, {}).get(name, 0) > after_ms:
+            continue
         running = [job for job in lookers if jobs[job].state == JobState.RUNNING.value]
         who = " and ".join(f"job {job}" for job in running or lookers) or "no job"
         does = "has not looked at it since" if running else "isn't running" if lookers else "looks at it"
@@ -94,6 +101,15 @@ def require_seen(connection: Connection, number: int, tables: Iterable[str], aft
             hint="wait longer, or see with `taut jobs` whether the job runs and with `taut status` how it is",
             retryable=True,
         )
+
+
+def _last_parts(connection: Connection, number: int) -> dict[str, int]:
+    """By job the last checkpoint up to `number` of which it did its part."""
+    done = select(_P.job, func.max(_P.checkpoint).label("last")).join(
+        t.checkpoints, _C.number == _P.checkpoint
+    )
+    done = done.where(_P.checkpoint <= number, _P.state == Part.DONE.value, _C.state.in_(STANDING))
+    return {row.job: row.last for row in connection.execute(done.group_by(_P.job))}
 
 
 def _of_job(connection: Connection, job: str) -> dict[str, int]:
