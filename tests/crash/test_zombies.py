@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -72,7 +74,11 @@ def _asleep(world: World, logs: Path, step: Step, on: str | None) -> Iterator[Ru
     world.sources.add()
     taut = Taut(world.sources.folder, logs)
     subject = None if on is None else f"lake.default.{on}"
-    with taut.start(fault=fault(step, "before", "pause", on=subject)) as zombie:
+    # It sleeps while nothing of it writes the store: neither another step nor a heartbeat.
+    with (
+        patch.dict(os.environ, TAUTOCHRONE_LEASE="1h"),
+        taut.start(fault=fault(step, "before", "pause", on=subject)) as zombie,
+    ):
         zombie.wait_until_stopped()
         yield zombie
 

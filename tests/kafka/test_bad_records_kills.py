@@ -1,12 +1,19 @@
-"""Kills at every durable step of a batch with bad records: both tables have it, or none."""
+"""Deaths at every durable step of a batch with bad records: both tables have it, or none.
+
+A simulated death costs a second, a killed process ten: CI kills one between the two tables' commits, and
+`make soak` at every step.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from tests.crash.faults import Crash, Strike, StrikingEffects
 
+from tautochrone.errors import TautochroneError
 from tautochrone.model.effects import Step
+from tautochrone.runtime.run import Run
 from tautochrone.testing.crash import Taut, fault
 from tautochrone.testing.harness import Pipeline
 
@@ -29,22 +36,61 @@ STEPS = [
 """What a batch does, in its order."""
 
 
-@pytest.mark.parametrize(("step", "subject"), STEPS)
+def test_dies_after_each(pipeline: Pipeline, source: Source) -> None:
+    source.good(10)
+    good(pipeline.run())
+    for step, subject in STEPS:
+        before = _news(pipeline, source)
+        _dies(pipeline, Strike(step, "after", "crash", on=subject.rpartition(".")[2]))
+        _completed(pipeline, source, before)
+    pipeline.verify()
+
+
+BETWEEN = (Step.LAKE_COMMIT, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("step", "subject"),
+    [BETWEEN, *(pytest.param(*one, marks=pytest.mark.slow) for one in STEPS if one != BETWEEN)],
+)
 def test_killed_after(pipeline: Pipeline, source: Source, tmp_path: Path, step: Step, subject: str) -> None:
     source.good(10)
     good(pipeline.run())
+    before = _news(pipeline, source)
+    Taut(tmp_path, tmp_path).killed(fault(step, "after", "kill", on=subject), "--master", "local[2]")
+    _completed(pipeline, source, before)
+    pipeline.verify()
+
+
+def _news(pipeline: Pipeline, source: Source) -> list[tuple[int, int]]:
+    """Good and bad records; returns what readers see before them."""
     source.good(6)
     source.bad("{broken")
     source.good(3)
     source.bad('{"id": 1, "amount": "x"}')
-    before = both(pipeline)
-    Taut(tmp_path, tmp_path).killed(fault(step, "after", "kill", on=subject), "--master", "local[2]")
+    return _both(pipeline)
+
+
+def _dies(pipeline: Pipeline, strike: Strike) -> None:
+    effects = StrikingEffects(strike)
+    with pipeline.opened(effects) as (job, _):
+        run = Run(job)
+        try:
+            run.once()
+        except (Crash, TautochroneError):
+            pass
+        finally:
+            for query in run._streams._queries.values():
+                query.stop()
+    assert effects.struck, f"{strike} was not reached: {effects.seen}"
+
+
+def _completed(pipeline: Pipeline, source: Source, before: list[tuple[int, int]]) -> None:
     # Readers see nothing of it: the next checkpoint has both halves.
-    assert both(pipeline) == before
+    assert _both(pipeline) == before
     good(pipeline.run())
     source.check(pipeline)
-    pipeline.verify()
 
 
-def both(pipeline: Pipeline) -> list[tuple[int, int]]:
+def _both(pipeline: Pipeline) -> list[tuple[int, int]]:
     return pipeline.query("SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM events__quarantine)")

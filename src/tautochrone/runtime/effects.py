@@ -7,7 +7,8 @@ assert budgets. Faults for the crash suite are described by `TAUTOCHRONE_FAULT`:
 
 with `when` = `before | after`, `what` = `kill | lose | pause`, `nth` counting from 1. `kill` is SIGKILL to
 this very process, `lose` raises "commit outcome unknown" after the action took place (a lost answer),
-`pause` stops the process with SIGSTOP until somebody continues it (a zombie).
+`pause` stops the process with SIGSTOP until somebody continues it (a zombie); never while another thread
+takes a step, for a database of one file would stay locked for everybody.
 """
 
 from __future__ import annotations
@@ -103,15 +104,25 @@ class FaultyEffects(CountingEffects):
         super().__init__()
         self._fault = fault
         self._seen = 0
+        self._acting: Counter[int] = Counter()
+        self._changed = threading.Condition()
 
     def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:
-        with self._lock:
+        with self._changed:
             hit = step is self._fault.step and self._fault.subject in (None, subject)
             self._seen += hit
             now = hit and self._seen == self._fault.nth
         if now and self._fault.before:
             self._strike(subject)
-        result = super().perform(step, subject, action)
+        me = threading.get_ident()
+        with self._changed:
+            self._acting[me] += 1
+        try:
+            result = super().perform(step, subject, action)
+        finally:
+            with self._changed:
+                self._acting[me] -= 1
+                self._changed.notify_all()
         if now and not self._fault.before:
             self._strike(subject)
         return result
@@ -120,7 +131,10 @@ class FaultyEffects(CountingEffects):
         if self._fault.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self._fault.what == "pause":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            with self._changed:
+                me = threading.get_ident()
+                self._changed.wait_for(lambda: not any(n for who, n in self._acting.items() if who != me))
+                os.kill(os.getpid(), signal.SIGSTOP)
         else:
             raise CommitOutcomeUnknownError(
                 "COMMIT_OUTCOME_UNKNOWN", f"The answer of {self._fault.step} on {subject} was lost"
