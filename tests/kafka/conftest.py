@@ -87,7 +87,12 @@ class Topic:
     def check(self, pipeline: Pipeline) -> None:
         """The tables hold exactly what was written, each row once."""
         rows = pipeline.query("SELECT id, kind, amount FROM events")
-        assert rows == sorted((number, *row) for number, row in self.written.items())
+        wanted = sorted((number, *row) for number, row in self.written.items())
+        lost, strange = sorted(set(wanted) - set(rows)), sorted(set(rows) - set(wanted))
+        assert (lost, strange) == ([], []), pipeline.query(
+            "SELECT partition, min(offset), max(offset), count(*) FROM events GROUP BY partition"
+        )
+        assert rows == wanted
         places = pipeline.query("SELECT partition, offset FROM events")
         assert len(set(places)) == len(places)
         totals: dict[str, list[int]] = {}

@@ -65,7 +65,7 @@ def run_and_kill(pipeline: Pipeline, topic: Topic, kills: int, seed: int) -> Non
 
 
 def test_killed_at_random_moments(pipeline: Pipeline, topic: Topic) -> None:
-    run_and_kill(pipeline, topic, kills=3, seed=20261121)
+    run_and_kill(pipeline, topic, kills=2, seed=20261121)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.instants import NEWEST
 from tautochrone.model.lake import NO_VERSION, ChangeKind, Fork
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.changes import Changes
 from tautochrone.runtime.choose import TINY_ROWS, Choice, choose, follows, policy_for, sizes_of
@@ -242,13 +242,15 @@ class Target:
             sizes=sizes_of(job, self._changes.size),
             bounds=sizes_of(job, self._changes.bound),
         )
-        if choice.mode is not RefreshMode.INCREMENTAL:
-            return choice
-        if not follows(job, choice.policy, inputs):
+        weighed = choice.policy is RefreshPolicy.AUTO and choice.estimate_ms is not None
+        if weighed and choice.mode is not RefreshMode.DIFF and not follows(job, choice.policy, inputs):
+            # What so few rows take is noise: measured or estimated, it must not decide.
             reason = (
                 f"its inputs hold at most {TINY_ROWS} rows: comparing is cheaper than following the change"
             )
             return replace(choice, mode=RefreshMode.DIFF, reason=reason)
+        if choice.mode is not RefreshMode.INCREMENTAL:
+            return choice
         lost = self._plans.lost_state(table, fork)
         # Like a first build: there is nothing to go on from.
         return choice if lost is None else replace(choice, mode=RefreshMode.FULL, reason=lost)

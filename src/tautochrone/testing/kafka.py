@@ -151,6 +151,8 @@ class KafkaTopics:
         settings = jvm.java.util.Properties()
         settings.setProperty("bootstrap.servers", bootstrap)
         settings.setProperty("linger.ms", "5")
+        # What was learned of a partition while it had no leader yet is asked again soon, not in five minutes.
+        settings.setProperty("metadata.max.age.ms", "1000")
         self._admin = self._kafka.clients.admin.AdminClient.create(settings)
         bytes_ = self._kafka.common.serialization.ByteArraySerializer
         self._producer = self._kafka.clients.producer.KafkaProducer(settings, bytes_(), bytes_())
@@ -161,8 +163,17 @@ class KafkaTopics:
         self._admin.createTopics(self._jvm.java.util.Collections.singleton(made)).all().get()
 
     def add_partitions(self, topic: str, total: int) -> None:
+        """Raise the number of partitions and wait until each of them has a leader."""
         wanted = self._kafka.clients.admin.NewPartitions.increaseTo(total)
         self._admin.createPartitions(self._map({topic: wanted})).all().get()
+        one = self._jvm.java.util.Collections.singleton(topic)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            known = self._admin.describeTopics(one).allTopicNames().get().get(topic).partitions()
+            if len(known) == total and all(part.leader() is not None for part in known):
+                return
+            time.sleep(0.05)
+        raise EnvironmentProblemError("KAFKA_NOT_WRITTEN", f"{topic} does not get {total} partitions")
 
     def produce(self, topic: str, records: Iterable[tuple[int, str]]) -> None:
         """Write (partition, value) pairs and wait until the broker has all of them."""
@@ -174,6 +185,7 @@ class KafkaTopics:
             self._kafka.clients.producer.ProducerRecord,
             self._kafka.common.header.internals.RecordHeader,
         )
+        sent = []
         for record in records:
             headers = None
             if record.headers:
@@ -181,8 +193,11 @@ class KafkaTopics:
                 for name, value in record.headers:
                     headers.add(header(name, value))
             place = (topic, record.partition, record.timestamp_ms)
-            self._producer.send(made(*place, record.key, record.value, headers))
+            sent.append(self._producer.send(made(*place, record.key, record.value, headers)))
         self._producer.flush()
+        for future in sent:
+            # What the broker did not take is raised here and nowhere else.
+            future.get()
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Make the broker forget what lies before an offset, by partition."""
