@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from bench.running import continuous, root, wait_until
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.service.metadata import metadata_source
-from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["measure"]
 
@@ -49,14 +49,19 @@ def measure(
         _put(pipeline, 0, rate)
         with continuous(pipeline, _INTERVAL_MS) as happened:
             wait_until(lambda: bool(happened.checkpoints), "the first build")
-            put = _produce(pipeline, rate, warm_up + seconds)
-            wait_until(lambda: _shown(pipeline, happened.checkpoints)[-1][0] == rate * (len(put) + 1), "rows")
-            shown = _shown(pipeline, happened.checkpoints)
+            shown: dict[int, tuple[int, float]] = {}
+            put: list[float] = []
+            started = time.monotonic()
+            for number in range(1, warm_up + seconds + 1):
+                put.append(_put(pipeline, number, rate))
+                _look(pipeline, happened.checkpoints, shown)
+                time.sleep(max(0.0, started + number - time.monotonic()))
+            _wait_for(rate * (len(put) + 1), pipeline, happened, shown)
         refreshes = [told["mode"] for told in happened.of("refresh") if told["mode"] != "no_data"]
         pipeline.verify()
     finally:
         pipeline.close()
-    late = sorted(_freshness(put, shown, rate)[warm_up:])
+    late = sorted(_freshness(put, [shown[number] for number in sorted(shown)], rate)[warm_up:])
     return {
         "rows_per_s": rate,
         "files": len(late),
@@ -77,27 +82,26 @@ def _put(pipeline: Pipeline, number: int, rows: int) -> float:
     return time.time()
 
 
-def _produce(pipeline: Pipeline, rate: int, seconds: int) -> list[float]:
-    started, put = time.monotonic(), []
-    for number in range(1, seconds + 1):
-        put.append(_put(pipeline, number, rate))
-        time.sleep(max(0.0, started + number - time.monotonic()))
-    return put
-
-
-def _shown(pipeline: Pipeline, checkpoints: list[int]) -> list[tuple[int, float]]:
-    """By checkpoint how many rows the root has there, and when it was published."""
-    time.sleep(0.05)
+def _look(pipeline: Pipeline, checkpoints: list[int], shown: dict[int, tuple[int, float]]) -> None:
+    """Note for new checkpoints how many rows the root has there, and when each was published. As it goes: old
+    checkpoints and versions expire."""
     table = TableName(pipeline.settings.catalog.name, ("default",), "events")
     _, metadata = metadata_source(pipeline.settings.catalog).load(table)
     rows = {str(one["snapshot-id"]): int(one["summary"]["total-records"]) for one in metadata["snapshots"]}
-    found = []
-    for number in checkpoints:
+    for number in set(checkpoints) - shown.keys():
         checkpoint = pipeline.job.store.checkpoint(CheckpointNumber(number))
         if checkpoint.published_at_ms is None:
             raise RuntimeError(f"checkpoint {number} is told and not published")
-        found.append((rows[checkpoint.roots[table]], checkpoint.published_at_ms / 1000))
-    return found
+        shown[number] = rows[checkpoint.roots[table]], checkpoint.published_at_ms / 1000
+
+
+def _wait_for(rows: int, pipeline: Pipeline, happened: Happened, shown: dict[int, tuple[int, float]]) -> None:
+    def there() -> bool:
+        time.sleep(0.1)
+        _look(pipeline, happened.checkpoints, shown)
+        return bool(max(count for count, _ in shown.values()) == rows)
+
+    wait_until(there, "the last rows")
 
 
 def _freshness(put: list[float], shown: list[tuple[int, float]], rate: int) -> list[float]:

@@ -82,10 +82,12 @@ def _idle(of: dict[str, Any]) -> list[str]:
 
 
 def _service(of: dict[str, Any]) -> list[str]:
-    shown = [(name.replace("_", " "), times) for name, times in of.items() if isinstance(times, dict)]
+    asked = {name: times for name, times in of.items() if isinstance(times, dict) and "median" in times}
+    asked |= {f"{name}, in process": times for name, times in of["in_process"].items()}
+    shown = [(name.replace("_", " "), times) for name, times in asked.items()]
     return [
         f"MetaService over HTTP, {of['tables']} tables: ms at the median, the 99th percentile, the slowest",
-        *(f"{name:20}{t['median']:8.2f}{t['p99']:8.2f}{t['slowest']:8.2f}" for name, t in shown),
+        *(f"{name:32}{t['median']:8.2f}{t['p99']:8.2f}{t['slowest']:8.2f}" for name, t in shown),
     ]
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import checkpoint, fixed, hops, idle, ingest, report, revise, tpch
+from bench import checkpoint, fixed, hops, idle, ingest, report, revise, service, tpch
 from bench.running import catalog_commits
 from pyspark.sql import SparkSession
 
@@ -85,6 +85,13 @@ def test_the_smallest_bench_of_a_revision(tmp_path: Path, spark: SparkSession) -
     assert found["tables"] == 3
     assert found["list_ms"] > 0
     assert "3 tables taken back to a checkpoint" in report.table({"revise": found})
+
+
+def test_the_smallest_bench_of_the_service(tmp_path: Path) -> None:
+    found = service.measure(tmp_path, requests=12)
+    assert found["tables"] == 100
+    assert 0 < found["versions_of_all"]["median"] <= found["versions_of_all"]["p99"]
+    assert "versions of three, in process" in report.table({"service": found})
 
 
 def test_commits_are_counted_by_the_names_of_metadata() -> None:
