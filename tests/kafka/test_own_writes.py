@@ -1,0 +1,34 @@
+"""Whoever writes records into a topic and reads with a token finds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tautochrone.testing.harness import Pipeline
+from tautochrone.testing.kafka import KafkaBroker
+
+from .conftest import ROWS, TOTALS, Topic, events
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+WAIT_MS = 120_000
+
+
+@pytest.mark.parametrize("limit", ["", '.option("maxOffsetsPerTrigger", "5")'], ids=["unlimited", "limited"])
+def test_a_producer_finds_its_records(
+    pipeline: Pipeline, broker: KafkaBroker, topic: Topic, limit: str
+) -> None:
+    """A batch that took a part of the topic is not taken for one that took all."""
+    subscribed = f'.option("subscribe", "{topic.name}")'
+    pipeline.write("definitions/events.py", events(broker, subscribed + limit, ROWS) + TOTALS)
+    with pipeline.running():
+        for _ in range(3):
+            topic.produce(17)
+            token = pipeline.reader.token()
+            for query in ("SELECT count(*) FROM events", "SELECT sum(n) FROM totals"):
+                assert pipeline.query(query, after=token, wait_ms=WAIT_MS) == [(len(topic.written),)]
+        # Nothing was written since: the next look, which finds nothing, is enough.
+        token = pipeline.reader.token()
+        newest = pipeline.query("SELECT count(*) FROM events", after=token, wait_ms=WAIT_MS)
+        assert newest == [(len(topic.written),)]
+    topic.check(pipeline)

@@ -1,0 +1,68 @@
+"""Other people's engines read one checkpoint from `taut serve`, with a token, as the documentation tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import UnauthorizedError
+from pyspark.sql import SparkSession
+
+from tautochrone.testing.harness import Pipeline
+
+from .test_process import started
+
+pytestmark = pytest.mark.spark
+
+TOKEN = "a-token-that-may-read"
+SETTINGS = '[meta.tokens.read]\nengines = { env = "READ_TOKEN" }\n'
+EVENTS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+@dp.table
+def events():
+    return SparkSession.active().readStream.schema("id BIGINT").json("{input}")
+"""
+TOTALS = "CREATE MATERIALIZED VIEW totals AS SELECT count(*) AS n, max(id) AS newest FROM events"
+
+
+@pytest.fixture
+def uri(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A service beside a project with two checkpoints."""
+    monkeypatch.setenv("READ_TOKEN", TOKEN)
+    pipeline = Pipeline(tmp_path, spark, settings=SETTINGS)
+    pipeline.write("definitions/events.py", EVENTS.format(input=tmp_path / "input"))
+    pipeline.write("definitions/totals.sql", TOTALS)
+    for number in (1, 2):
+        pipeline.write(f"input/{number}.json", json.dumps({"id": number}))
+        assert pipeline.run().checkpoints == [number]
+    pipeline.close()
+    with started(tmp_path) as (address, _):
+        yield address
+
+
+@pytest.mark.parametrize(("instant", "row"), [("checkpoint-1", (1, 1)), ("strong", (2, 2)), ("weak", (2, 2))])
+def test_with_a_token(uri: str, spark: SparkSession, instant: str, row: tuple[int, int]) -> None:
+    lake = load_catalog("lake", type="rest", uri=uri, warehouse=instant, token=TOKEN)
+    assert lake.load_table("default.totals").scan().to_arrow().to_pylist() == [
+        {"n": row[0], "newest": row[1]}
+    ]
+    assert lake.load_table("default.totals").scan().count() == 1
+
+    session = spark.newSession()
+    name = f"engine_{instant.replace('-', '_')}"
+    session.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
+    for key, value in {"type": "rest", "uri": uri, "warehouse": instant, "token": TOKEN}.items():
+        session.conf.set(f"spark.sql.catalog.{name}.{key}", value)
+    assert [tuple(found) for found in session.sql(f"SELECT * FROM {name}.default.totals").collect()] == [row]
+    assert session.sql(f"SELECT count(*) FROM {name}.default.events").collect()[0][0] == row[0]
+
+
+@pytest.mark.parametrize("token", [None, "a-wrong-one"])
+def test_without_the_right_token(uri: str, token: str | None) -> None:
+    with pytest.raises(UnauthorizedError):
+        load_catalog("lake", type="rest", uri=uri, warehouse="strong", **({"token": token} if token else {}))
