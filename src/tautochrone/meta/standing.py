@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, func, or_, select
 
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import STANDING, VERSIONED_KINDS, parse
-from tautochrone.meta.invariants import held_back
+from tautochrone.meta.invariants import held_back, limits
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.refresh import RefreshMode
@@ -26,7 +26,8 @@ class DatasetStatus:
     """Where one dataset stands.
 
     `checkpoint` is the newest checkpoint at which it is complete, `lag_ms` how much older
-    that cut is than the job's newest cut (0 when it is up to date, None when it was never built).
+    that cut is than the job's newest cut (0 when it is up to date, None when it was never built), or what
+    readers see of it than the cut that a broken invariant keeps from them.
     `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version,
     or the broken invariant that keeps readers from it.
     """
@@ -57,7 +58,7 @@ def statuses(connection: Connection) -> tuple[DatasetStatus, ...]:
     versions = _newest_versions(connection)
     whole = _complete_at(connection, done)
     errors = _newest_errors(connection)
-    kept = held_back(connection)
+    kept = _kept(connection)
     found = []
     for row in rows:
         known = (row.job, row.name)
@@ -66,8 +67,12 @@ def statuses(connection: Connection) -> tuple[DatasetStatus, ...]:
         if complete is None and known in versions:
             complete = _last_complete(connection, row)
         status = _status(row, versions.get(known), complete, newest.get(row.job), errors.get(row.name))
-        if status.error is None and row.name in kept:
-            status = replace(status, error=kept[row.name][1])
+        if row.name in kept:
+            error, wanted_ms, seen_ms = kept[row.name]
+            lag_ms = status.lag_ms
+            if complete is not None:
+                lag_ms = max(lag_ms or 0, wanted_ms - min(seen_ms, complete.cut_at_ms))
+            status = replace(status, error=status.error or error, lag_ms=lag_ms)
         found.append(status)
     return tuple(found)
 
@@ -95,6 +100,23 @@ def _status(
         lag_ms=lag_ms,
         refreshed_at_ms=row.last_at_ms,
     )
+
+
+def _kept(connection: Connection) -> dict[str, tuple[str, int, int]]:
+    """By table that a broken invariant keeps from readers: the error, when the cut was taken that they don't
+    see of it, and when the one that they do."""
+    kept = held_back(connection)
+    if not kept:
+        return {}
+    seen = limits(connection)
+    numbers = {number for number, _ in kept.values()} | {*seen.values()}
+    query = select(_C.number, _C.cut_at_ms).where(_C.number.in_(numbers))
+    cut_at_ms = {row.number: row.cut_at_ms for row in connection.execute(query)}
+    found = {}
+    for name, (number, error) in kept.items():
+        wanted_ms = cut_at_ms.get(number, 0)
+        found[name] = error, wanted_ms, cut_at_ms.get(seen.get(name, number), wanted_ms)
+    return found
 
 
 def _newest_cuts(connection: Connection, *, done: bool = False) -> dict[str, _Cut]:
