@@ -111,6 +111,7 @@ def _carry_out(
         now, then = versions[one.table] + 1, int((one.version or "r0")[1:])
         store.report(one.job, fences[one.job], {one.table: Version(f"r{now}")})
         simulation.sources.take_back(one.table, f"r{now}", f"r{then}")
+        simulation.times.take_back(one.table, f"r{now}", f"r{then}")
         versions[one.table] = now
         gone = {f"r{number}" for number in range(then + 1, now)}
         simulation.taken_back.append((revision.plan.to or 0, one.table, gone))

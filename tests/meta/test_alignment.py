@@ -45,6 +45,15 @@ def test_nothing_goes_back_behind_the_last_cut() -> None:
     assert align({"fast": "v2"}, {"fast": ()}, {}, 0).roots == {"fast": "v2"}
 
 
+def test_nobody_runs_ahead_of_what_is_not_known() -> None:
+    told = {"fast": times(5, 6, 7), "slow": ()}
+    found = align({"fast": "v2", "slow": "v9"}, told, {"fast": "v1", "slow": "v3"}, HOUR)
+    assert found.roots == {"fast": "v1", "slow": "v3"}
+    assert (found.held["fast"].ahead_ms, found.held["fast"].behind) == (None, "slow")
+    assert align({"fast": "v1", "slow": "v9"}, told, {"fast": "v1", "slow": "v3"}, HOUR).roots["fast"] == "v1"
+    assert not align({"fast": "v2", "slow": "v9"}, {"fast": times(5, 6, 7)[2:], "slow": ()}, {}, 0).held
+
+
 @settings(deadline=None)
 @given(
     st.dictionaries(

@@ -12,6 +12,7 @@ of `docs/jobs.md`:
 5. When the storm is over and all jobs run, they meet: the newest cut is complete everywhere.
 6. What a revision took back is in no checkpoint that stands above the one it went back to.
 7. A read after a write token shows what was written before the token.
+8. Where cuts are aligned, no root gets further ahead of another in source time than the bound.
 """
 
 from __future__ import annotations
@@ -20,39 +21,25 @@ import os
 import random
 import shutil
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.meta.aligning import SourceTimes
 from tests.meta.revising import Reviser, finish_revisions, plan_revisions
-from tests.meta.virtual_lake import Lake
+from tests.meta.virtual_lake import Lake, Process
 from tests.meta.writing import Sources
 
 from tautochrone.errors import CheckpointUnavailableError, FencedError, MetaError
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.coordinator import PATIENCE_MS
-from tautochrone.model.checkpoint import Checkpoint, CheckpointState
+from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import JOB_LEASE_MS, Part
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.names import TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
 
 FULL = Refresh(mode=RefreshMode.FULL, reason="simulated")
 CI, SOAK = 2_000, 100_000
 STEPS = 30
-
-
-@dataclass
-class Process:
-    """One running instance of a job. What it knows of the store is what it was told."""
-
-    job: str
-    fence: Fence
-    target: Checkpoint | None = None
-    done: dict[TableName, Version] = field(default_factory=dict)
-    reported: dict[TableName, Version] = field(default_factory=dict)
-    cut: dict[TableName, Version] | None = None
-    looks: dict[TableName, int] = field(default_factory=dict)
-    idle: bool = False
 
 
 class Simulation:
@@ -63,6 +50,7 @@ class Simulation:
         self.store = MetaStore.open(f"sqlite:///{folder}/{seed}.db", clock=lambda: self.now)
         self.lake = Lake()
         self.sources = Sources()
+        self.times = SourceTimes(self.random.choice((None, None, 0, 5_000)))
         self.entries: dict[str, list[DatasetEntry]] = {}
         self.processes: list[Process] = []
         self.zombies: list[Process] = []
@@ -98,10 +86,12 @@ class Simulation:
         for name in roots:
             if name not in self.root_versions:
                 self._ingest(process, name)
+        self.times.align(self, process, {name: process.reported[name] for name in roots})
 
     def _ingest(self, process: Process, table: TableName) -> None:
         version = self.root_versions.get(table, 0) + 1
         self.sources.take(process, table, f"r{version}", self.now)
+        self.times.take(table, f"r{version}", self.random)
         self.store.report(process.job, process.fence, {table: Version(f"r{version}")})
         self.root_versions[table] = version
         process.reported[table] = Version(f"r{version}")
@@ -235,22 +225,28 @@ class Simulation:
             news = latest is None or store.revoked_after(process.job, latest.number)
         else:
             news = False
-        own = {e.name: process.reported[e.name] for e in self.entries[process.job] if e.is_root}
+        newest = {e.name: process.reported[e.name] for e in self.entries[process.job] if e.is_root}
+        own, held = self.times.align(self, process, newest)
+        looks = {name: at for name, at in process.looks.items() if name not in held}
         if not news and all(process.cut.get(name) == version for name, version in own.items()):
             process.idle = True
             latest = store.latest_done(process.job)
             shows = latest is not None and own.items() <= store.versions_at(latest.number).items()
             number = latest.number if latest is not None and shows else None
-            store.beat(process.job, process.fence, looks=process.looks, checkpoint=number)
+            store.beat(process.job, process.fence, looks=looks, checkpoint=number)
             return
+        floors = self.times.floors(self)
         try:
-            store.open_checkpoint(process.job, process.fence, own, self.now, looks=process.looks)
+            opened = store.open_checkpoint(
+                process.job, process.fence, own, self.now, looks=looks, align_ms=self.times.bound_ms
+            )
         except MetaError as error:
             if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):
                 raise
             process.cut = None if news else process.cut
         else:
             process.cut = own
+            self.times.require_aligned(opened, floors)
 
     def _refresh(self, entry: DatasetEntry, versions: dict[TableName, Version]) -> Version:
         sources: dict[TableName, str] = {}
@@ -325,6 +321,7 @@ class Simulation:
             if not any(p.job == job for p in self.processes):
                 self.start(job)
         self.now = max(self.now, self.sources.latest) + 1
+        self.times.level()
         for process in list(self.processes):
             for root in [e.name for e in self.entries[process.job] if e.is_root]:
                 self._fenced(process, lambda process=process, root=root: self._ingest(process, root))

@@ -1,12 +1,13 @@
-"""The simulated protocol's lake: no rows, only what each version was made from."""
+"""What the simulated protocol works on: a lake without rows, and processes that know what they were told."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.names import Fence, TableName, Version
 
-__all__ = ["Lake"]
+__all__ = ["Lake", "Process"]
 
 
 @dataclass
@@ -25,3 +26,17 @@ class Lake:
 
     def roots_of(self, table: TableName, version: str) -> dict[TableName, str]:
         return self.made_from.get((table, version), {table: version})
+
+
+@dataclass
+class Process:
+    """One running instance of a job. What it knows of the store is what it was told."""
+
+    job: str
+    fence: Fence
+    target: Checkpoint | None = None
+    done: dict[TableName, Version] = field(default_factory=dict)
+    reported: dict[TableName, Version] = field(default_factory=dict)
+    cut: dict[TableName, Version] | None = None
+    looks: dict[TableName, int] = field(default_factory=dict)
+    idle: bool = False

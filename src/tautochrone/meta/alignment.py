@@ -51,8 +51,8 @@ class Alignments(Repository):
 
 
 def begin_times(connection: Connection, job: str) -> None:
-    """A new owner: its tables may have been taken back, so what was told of them does not hold. Those that
-    took part stay where they are until it has looked."""
+    """A new owner: its tables may have been taken back, so what was told of them does not hold. Until it has
+    looked, those that took part stay where they are, and with them all that must not run ahead of them."""
     known = (_R.job == job) & _R.times.is_not(None)
     connection.execute(update(t.reports).where(known).values(times=[]))
 

@@ -26,11 +26,11 @@ class SourceTime:
 class HeldBack:
     """A root of which a cut takes an older version.
 
-    Its newest version is `ahead_ms` ahead of what is taken of the root `behind`; `taken_ms` is the source
-    time of what is taken of it itself.
+    Its newest version is `ahead_ms` ahead of what is taken of the root `behind`, None when that one's source
+    time isn't known yet; `taken_ms` is the source time of what is taken of it itself.
     """
 
-    ahead_ms: int
+    ahead_ms: int | None
     taken_ms: int
     behind: str
 
@@ -54,7 +54,8 @@ def align(
     Args:
         newest: what an unaligned cut would take.
         times: of the roots that take part, the versions that a cut may take, from that of the last cut on,
-            oldest first. Empty: nothing is known yet of a root that takes part; it stays where it is.
+            oldest first. Empty: nothing is known yet of a root that takes part; it stays where it is, and
+            so do the others, for nobody knows how far ahead of it they are.
         last: what the last cut took. Nothing goes back behind it.
     """
     roots = dict(newest)
@@ -62,17 +63,25 @@ def align(
         if not times[name]:
             roots[name] = last.get(name, newest[name])
     ways = {name: _Way(times[name], last.get(name)) for name in newest if times.get(name)}
-    behind = ""
+    unknown = sorted(name for name in newest.keys() & times.keys() if not times[name])
+    behind = unknown[0] if unknown else ""
     # Whoever goes back may become the slowest: then the others must not be ahead of what is left of it.
-    while ways:
+    while ways and not unknown:
         slowest = min(ways, key=lambda name: (ways[name].at_ms, ways[name].is_held, name))
         moved = [way.go_back(ways[slowest].at_ms + bound_ms) for way in ways.values()]
         if not any(moved):
             behind = slowest
             break
+    if unknown:
+        for way in ways.values():
+            way.stay()
     roots |= {name: way.version for name, way in ways.items()}
     held = {
-        name: HeldBack(ahead_ms=way.newest_ms - ways[behind].at_ms, taken_ms=way.at_ms, behind=behind)
+        name: HeldBack(
+            ahead_ms=None if unknown else way.newest_ms - ways[behind].at_ms,
+            taken_ms=way.at_ms,
+            behind=behind,
+        )
         for name, way in ways.items()
         if way.is_held
     }
@@ -105,6 +114,10 @@ class _Way:
     @property
     def is_held(self) -> bool:
         return self._at < len(self._found) - 1 or self._stays is not None
+
+    def stay(self) -> None:
+        """As far back as possible."""
+        self._at = self._floor
 
     def go_back(self, until_ms: int) -> bool:
         """To the newest version that is not after `until_ms`, as far as possible; whether it moved."""

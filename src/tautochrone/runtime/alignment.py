@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tautochrone.errors import HistoryLostError
-from tautochrone.model.alignment import SourceTime
+from tautochrone.model.alignment import HeldBack, SourceTime
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.project.event_time import EVENT_TIME, event_time_of
@@ -44,6 +44,8 @@ class Aligner:
         job = self._job
         bound_ms = job.settings.align_ms
         if bound_ms is None:
+            # The run before may have aligned its cuts: others must not wait for it.
+            job.store.tell_times(job.name, job.journal.fence, {})
             return
         roots = {name: event_time_of(job.definitions.datasets[name]) for name in job.root_tables}
         self._columns = {name: column for name, column in roots.items() if column is not None}
@@ -82,8 +84,7 @@ class Aligner:
                     root=name,
                     ahead_ms=held.ahead_ms,
                     behind=held.behind,
-                    reason=f"{held.behind} is further behind than run.align allows: "
-                    f"an older version of {name} is shown until it has come nearer",
+                    reason=_reason(name, held),
                 )
         roots = {name: Version(alignment.roots[str(name)]) for name in cut.roots}
         looks = {name: at for name, at in cut.looks.items() if str(name) not in alignment.held}
@@ -136,6 +137,15 @@ class Aligner:
     def _greatest(self, rows: DataFrame, column: str) -> int | None:
         row = rows.agg(f.unix_millis(f.max(rows[column]))).first()
         return None if row is None or row[0] is None else int(row[0])
+
+
+def _reason(name: str, held: HeldBack) -> str:
+    if held.ahead_ms is None:
+        return (
+            f"its job has not looked yet how far {held.behind} has come: {name} stays where it is until then"
+        )
+    late = f"{held.behind} is further behind than run.align allows"
+    return f"{late}: an older version of {name} is shown until it has come nearer"
 
 
 def _some(versions: list[Version]) -> list[Version]:

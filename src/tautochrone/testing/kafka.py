@@ -153,8 +153,8 @@ class KafkaTopics:
         settings.setProperty("linger.ms", "5")
         # What was learned of a partition while it had no leader yet is asked again soon, not in five minutes.
         settings.setProperty("metadata.max.age.ms", "1000")
-        # An idempotent producer of Kafka 3.9 waits out its delivery timeout, 2 minutes, for the first records of
-        # one new topic in ten: its broker has them, and the answer never comes.
+        # An idempotent producer of Kafka 3.9 waits out its delivery timeout, 2 minutes, for the first records
+        # of one new topic in ten: the broker has them, and the answer never comes.
         settings.setProperty("enable.idempotence", "false")
         settings.setProperty("acks", "1")
         self._admin = self._kafka.clients.admin.AdminClient.create(settings)

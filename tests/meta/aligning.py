@@ -1,0 +1,92 @@
+"""Aligned cuts inside the simulated protocol: sources whose times go on at different paces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from tautochrone.meta import tables as t
+from tautochrone.model.alignment import SourceTime
+from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.names import TableName, Version
+
+if TYPE_CHECKING:
+    from tests.meta.test_protocol import Simulation
+    from tests.meta.virtual_lake import Process
+
+__all__ = ["SourceTimes"]
+
+_PACES_MS = (0, 500, 3_000, 20_000)
+
+
+@dataclass
+class SourceTimes:
+    """The greatest event time of each version of a root. `bound_ms` None: cuts are not aligned."""
+
+    bound_ms: int | None
+    versions: dict[TableName, list[SourceTime]] = field(default_factory=dict)
+    _level_ms: int | None = None
+
+    def take(self, table: TableName, version: str, pick: Random) -> None:
+        """A new version, whose source went on."""
+        known = self.versions.setdefault(table, [])
+        at_ms = known[-1].at_ms + pick.choice(_PACES_MS) if known else 0
+        at_ms = at_ms if self._level_ms is None else self._level_ms
+        known.append(SourceTime(version=Version(version), at_ms=at_ms))
+
+    def take_back(self, table: TableName, version: str, to: str) -> None:
+        """A version with the rows of an older one."""
+        known = self.versions[table]
+        at_ms = next((one.at_ms for one in known if one.version == to), 0)
+        known.append(SourceTime(version=Version(version), at_ms=at_ms))
+
+    def level(self) -> None:
+        """The sources have all come equally far and stay there."""
+        self._level_ms = max((one.at_ms for known in self.versions.values() for one in known), default=0)
+
+    def align(
+        self, simulation: Simulation, process: Process, own: dict[TableName, Version]
+    ) -> tuple[dict[TableName, Version], set[TableName]]:
+        """What a cut takes of the job's roots, and which of them are held back; as `runtime.alignment`."""
+        store = simulation.store
+        if self.bound_ms is None:
+            return own, set()
+        latest = store.latest_done(process.job)
+        last = {} if latest is None else store.versions_at(latest.number)
+        times = {name: self._from(name, last.get(name)) for name in own}
+        store.tell_times(process.job, process.fence, times)
+        found = store.aligned(process.job, own, self.bound_ms)
+        return {name: Version(found.roots[str(name)]) for name in own}, {
+            name for name in own if str(name) in found.held
+        }
+
+    def _from(self, table: TableName, last: Version | None) -> tuple[SourceTime, ...]:
+        known = self.versions[table]
+        at = next((at for at, one in enumerate(known) if one.version == last), 0)
+        return tuple(known[at:])
+
+    def floors(self, simulation: Simulation) -> set[tuple[str, str]]:
+        """What a cut may take of a root however far ahead it is: what the last one took of it, and the oldest
+        that its job offers."""
+        v, r = t.versions.c, t.reports.c
+        with simulation.store._database.read() as connection:
+            last = select(v.table_name, v.version).where(v.is_root.is_(True), v.to_checkpoint.is_(None))
+            offered = select(r.table_name, r.times).where(r.times.is_not(None))
+            return {(row.table_name, row.version) for row in connection.execute(last)} | {
+                (row.table_name, row.times[0][0]) for row in connection.execute(offered) if row.times
+            }
+
+    def require_aligned(self, checkpoint: Checkpoint, floors: set[tuple[str, str]]) -> None:
+        """What is further ahead of the slowest root than the bound is as far back as it may be."""
+        if self.bound_ms is None:
+            return
+        at_ms = {
+            name: next(one.at_ms for one in self.versions[name] if one.version == version)
+            for name, version in checkpoint.roots.items()
+        }
+        for name, version in checkpoint.roots.items():
+            if at_ms[name] > min(at_ms.values()) + self.bound_ms:
+                assert (str(name), version) in floors, f"{name} ran ahead in {checkpoint.number}"
