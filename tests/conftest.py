@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone import redaction
 from tautochrone.spark.session import CatalogSettings, SparkSettings, start_session, use_database
 
 # `bench` is no part of the package that is installed.
@@ -46,6 +47,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     use_database(session, "lake", "default", create=True)
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test keeps secret is masked in no other one's text."""
+    monkeypatch.setattr(redaction, "_known", redaction._known)
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_errors_are_masked_when_they_are_made() -> None:
         ("nonsense:let-me-hide", "META_URL_INVALID"),
         ("oracle9://joe:let-me-hide@db/x", "META_URL_INVALID"),
         ("mysql+mysqldb://joe:let-me-hide@db/x", "META_DRIVER_MISSING"),
-        ("sqlite:////proc/let-me-hide/meta.db", "let-me-hide"),
+        ("sqlite:////proc/let-me-hide/meta.db", "META_STORE_FAILED"),
     ],
 )
 def test_a_store_that_cannot_be_opened(
@@ -129,6 +129,7 @@ def test_a_store_that_cannot_be_opened(
     assert "let-me-hide" not in said.out + said.err
     assert error_class in said.err or MASK in said.err
     assert ("Traceback" in said.err) == bool(debug)
+    assert "INTERNAL_ERROR" not in said.err
 
 
 def test_an_unusable_url_never_quotes_itself() -> None:

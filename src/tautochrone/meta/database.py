@@ -44,7 +44,15 @@ class Database:
                     f"The store {url} lives in memory and would forget every checkpoint",
                     hint="Give a file: sqlite:////path/to/meta.db",
                 )
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                # Without the place in its own words: settings may hold it as a secret.
+                raise MetaError(
+                    "META_STORE_FAILED",
+                    f"The folder of the store {url} cannot be made: {error.strerror}",
+                    hint="give a place where this user may write",
+                ) from None
         try:
             # A connection that PostgreSQL closed meanwhile is replaced before it is used.
             self.engine: Engine = create_engine(parsed, pool_pre_ping=not self.is_sqlite)
