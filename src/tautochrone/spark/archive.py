@@ -1,7 +1,7 @@
 """An archive of the classes that a session loads, made once at set-up (Java's class data sharing).
 
-Half of what a short command waits for is Java loading and verifying some 15,000 classes of Spark and
-Iceberg. The archive holds them verified and laid out for memory. Java itself checks that it fits the Java
+About half of what a short command waits for is Java loading and verifying the classes of Spark and Iceberg.
+The archive holds them verified and laid out for memory. Java itself checks that it fits the Java
 and the jars that it was made with, and goes without it otherwise.
 """
 
@@ -14,8 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pyspark
-
 __all__ = ["archive_file", "archive_options", "make_archive"]
 
 # An archive that does not fit any more costs seconds, no words at every start.
@@ -26,6 +24,8 @@ _WAIT_S = 300
 
 def archive_file(java: str) -> Path:
     """Where the archive for this `java` and this PySpark stands, in the environment's own folder."""
+    import pyspark
+
     command = Path(java).resolve()
     made_with = f"{command} {command.stat().st_mtime_ns} {pyspark.__version__} {pyspark.__file__}"
     name = hashlib.sha256(made_with.encode()).hexdigest()[:16]

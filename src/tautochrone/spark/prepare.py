@@ -20,7 +20,7 @@ def main() -> int:
         return 1
     reason = make_archive(java)
     if reason is not None:
-        sys.stderr.write(f"Spark's classes are not archived, so each start takes 2 to 4 s longer: {reason}\n")
+        sys.stderr.write(f"Spark's classes are not archived, each start takes seconds longer: {reason}\n")
     return 0
 
 
