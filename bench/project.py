@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tautochrone.runtime.job import Job
+from tautochrone.runtime.run import Run
 from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["Measured", "timed_ms"]
@@ -38,22 +39,22 @@ class Measured:
 
     @contextmanager
     def opened(self) -> Iterator[Callable[[], Happened]]:
-        """Gives a function that brings all views to the tables' newest versions and tells what happened."""
+        """Gives a function that brings all views to the tables' newest versions and tells what happened. All
+        its checkpoints are of one run, as with `run --continuous`."""
         with self.pipeline.opened() as (job, happened):
+            run = Run(job)
+            steps = chain([run.once], repeat(run.again))
 
             def bring() -> Happened:
-                return self._bring(job, happened)
+                before = len(happened)
+                next(steps)()
+                new = Happened(happened[before:])
+                problems = [told["error"] for told in new if "error" in told]
+                if problems or len(new.checkpoints) != 1:
+                    raise RuntimeError("; ".join(problems) or "no checkpoint was made")
+                return new
 
             yield bring
-
-    def _bring(self, job: Job, happened: Happened) -> Happened:
-        before = len(happened)
-        self.pipeline.execute(job)
-        new = Happened(happened[before:])
-        problems = [told["error"] for told in new if "error" in told]
-        if new.state != "COMPLETED":
-            raise RuntimeError("; ".join(problems))
-        return new
 
     def right(self) -> None:
         """Every view equals its query: a fast wrong answer counts for nothing."""

@@ -49,7 +49,7 @@ class Scalars:
         a, b = self.tape.choose(ints), self.tape.choose(ints)
         match self.tape.below(4):
             case 0:
-                return Expression(lambda row: row[a], frozenset([a]), a)
+                return Expression(lambda row: row[a], frozenset([a]), a, passes=a)
             case 1:
                 return Expression(
                     lambda row: constant if row[a] is None else row[a],

@@ -72,7 +72,7 @@ class Stand:
 
     def _continued(self, run: Run) -> Happened:
         before = len(self._happened)
-        run._checkpoint()
+        run.again()
         return Happened(self._happened[before:])
 
     def close(self) -> None:

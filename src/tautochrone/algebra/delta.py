@@ -41,10 +41,14 @@ Bag = Sequence[Row]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A signed bag of changes; `plan` is None when there is none. `grows`: it holds no row with -1."""
+    """A signed bag of changes; `plan` is None when there is none.
+
+    `grows`: it holds no row with -1. `net`: it holds no row with both signs.
+    """
 
     plan: Node | None
     grows: bool = True
+    net: bool = False
 
     def __bool__(self) -> bool:
         return self.plan is not None
@@ -67,6 +71,9 @@ class Engine(Protocol):
 
     def large(self, node: Node) -> bool:
         """Whether reading `node` without knowing keys would be dear."""
+
+    def few(self, node: Node) -> bool:
+        """Whether all that `node` reads is so little that knowing keys saves nothing."""
 
     def spread(self) -> None:
         """From now on results may be as large as the inputs: they are not held on one machine."""
@@ -138,8 +145,9 @@ class Differentiator:
         found = self.change(node)
         if found.plan is None or isinstance(found.plan, Kept):
             return found
-        plan = self.engine.keep(found.plan if found.grows else _consolidated(found.plan))
-        found = Change(plan, found.grows) if plan.rows else NOTHING
+        net = found.grows or found.net
+        plan = self.engine.keep(found.plan if net else _consolidated(found.plan))
+        found = Change(plan, found.grows, net=True) if plan.rows else NOTHING
         self._changes[id(node)] = found
         return found
 

@@ -9,6 +9,7 @@ from tautochrone.algebra.query import Aggregate, Top
 
 __all__ = [
     "Accumulate",
+    "Altered",
     "Consolidate",
     "Finish",
     "Flip",
@@ -99,6 +100,15 @@ class MergeGroups(Node):
     @property
     def children(self) -> tuple[Node, ...]:
         return (self.stored, self.added)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Altered(Unary):
+    """Rows of `MergeGroups` for groups whose row of the aggregate is another one after the change, or came,
+    or went. The aggregate has keys. `before` are the child's columns with the accumulators before."""
+
+    of: Aggregate
+    before: tuple[ColumnId, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -32,11 +32,13 @@ class Expression:
         handle: what the engine evaluates.
         references: the columns that it reads.
         text: for people.
+        passes: the column whose value it is, unchanged; None: it computes something.
     """
 
     handle: Any
     references: frozenset[ColumnId]
     text: str = ""
+    passes: ColumnId | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from tautochrone.algebra.derived import (
     Accumulate,
+    Altered,
     Consolidate,
     Finish,
     Flip,
@@ -62,6 +63,7 @@ __all__ = [
     "WEIGHT",
     "Accumulate",
     "Aggregate",
+    "Altered",
     "Call",
     "CallKind",
     "ColumnId",

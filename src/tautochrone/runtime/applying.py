@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, Row
 
 from tautochrone.errors import RefreshError
 from tautochrone.model.names import TableName, quoted
@@ -17,6 +16,7 @@ __all__ = ["find_rows"]
 
 _PRUNING_COLUMNS = 3
 _ROW, _GONE, _EXACT = "__taut_row", "__taut_gone", "__taut_exact"
+_STORED, _REMOVED = "__taut_stored", "__taut_removed"
 _TOLERANCE = 1e-9
 
 
@@ -37,35 +37,18 @@ def find_rows(
     Raises:
         RefreshError: `REFRESH_INCONSISTENT`, the view does not hold a row that it should lose.
     """
-    names = deletes.columns
     rows = deletes.collect() if few else []
     if few and not rows:
         return {}
-    for condition in _literals(deletes, rows):
-        stored = stored.where(condition)
-    stored_names = [f"__taut_stored_{place}" for place in range(len(names))]
-    stored = stored.toDF(*stored_names, "_file", "_pos")
     one_task = few and are_few(stored_rows)
-    if one_task:
-        stored, deletes = stored.coalesce(1), deletes.coalesce(1)
-    wanted = deletes.groupBy(*map(quoted, names)).agg(sf.count(sf.lit(1)).alias(_GONE))
-    keys = [f"__taut_{place}" for place in range(len(names))]
-    renamed = wanted.toDF(*keys, _GONE).withColumn(_ROW, sf.monotonically_increasing_id())
-    same, exact = sf.lit(True), sf.lit(True)
-    floats = [kind in ("double", "float") for _, kind in deletes.dtypes]
-    for key, name, inexact in zip(keys, stored_names, floats, strict=True):
-        wants, has = renamed[key], stored[name]
-        exact = exact & has.eqNullSafe(wants)
-        same = same & (_close(has, wants) if inexact else has.eqNullSafe(wants))
-    if one_task and not all(floats):
-        renamed = renamed.hint("shuffle_hash")
-    elif few:
-        renamed = renamed.hint("broadcast")
-    found = (
-        stored.join(renamed, same, "inner")
-        .select(_ROW, _GONE, exact.alias(_EXACT), "_file", "_pos")
-        .collect()
-    )
+    session = stored.sparkSession
+    stored.createOrReplaceTempView(_STORED)
+    deletes.createOrReplaceTempView(_REMOVED)
+    try:
+        found = session.sql(_query(deletes.dtypes, rows, few=few, one_task=one_task)).collect()
+    finally:
+        session.catalog.dropTempView(_STORED)
+        session.catalog.dropTempView(_REMOVED)
     places = _assigned(found)
     held = sum(len(positions) for positions in places.values())
     count = len(rows) if few else deletes.count()
@@ -79,10 +62,35 @@ def find_rows(
     return places
 
 
-def _close(ours: Column, theirs: Column) -> Column:
+def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, one_task: bool) -> str:
+    """What finds the rows, as one text: built from DataFrames, its parts would be analysed one by one."""
+    places = range(len(kinds))
+    names = [quoted(name) for name, _ in kinds]
+    floats = [kind in ("double", "float") for _, kind in kinds]
+    conditions = [f"({condition})" for condition in _literals(kinds, rows)] or ["true"]
+    here = "/*+ COALESCE(1) */" if one_task else ""
+    join = "/*+ SHUFFLE_HASH(w) */" if one_task and not all(floats) else "/*+ BROADCAST(w) */" if few else ""
+    equal = [f"s.h{place} <=> w.k{place}" for place in places]
+    same = [_close(f"s.h{p}", f"w.k{p}") if floats[p] else equal[p] for p in places]
+    stored = ", ".join(f"{name} AS h{place}" for place, name in enumerate(names))
+    wanted = ", ".join(f"k{place}" for place in places)
+    removed = ", ".join(f"{name} AS k{place}" for place, name in enumerate(names))
+    return f"""
+        SELECT {join} {_ROW}, {_GONE}, {" AND ".join(equal)} AS {_EXACT}, _file, _pos
+        FROM (SELECT {here} {stored}, _file, _pos FROM {_STORED} WHERE {" AND ".join(conditions)}) s
+        JOIN (
+            SELECT *, monotonically_increasing_id() AS {_ROW} FROM (
+                SELECT {wanted}, count(1) AS {_GONE}
+                FROM (SELECT {here} {removed} FROM {_REMOVED}) GROUP BY {wanted}
+            )
+        ) w ON {" AND ".join(same)}
+    """
+
+
+def _close(ours: str, theirs: str) -> str:
     """Equal, or as near as sums of floats in another order may be."""
-    near = sf.abs(ours - theirs) <= sf.lit(_TOLERANCE) * sf.greatest(sf.abs(ours), sf.abs(theirs))
-    return ours.eqNullSafe(theirs) | sf.coalesce(near, sf.lit(False))
+    near = f"abs({ours} - {theirs}) <= {_TOLERANCE}D * greatest(abs({ours}), abs({theirs}))"
+    return f"({ours} <=> {theirs} OR coalesce({near}, false))"
 
 
 def _assigned(found: Sequence[Row]) -> dict[str, list[int]]:
@@ -100,10 +108,10 @@ def _assigned(found: Sequence[Row]) -> dict[str, list[int]]:
     return places
 
 
-def _literals(deletes: DataFrame, rows: Sequence[Row]) -> list[str]:
+def _literals(kinds: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str]:
     """Conditions `column IN (…)` for the columns that tell the rows apart best."""
     found = []
-    for place, (name, kind) in enumerate(deletes.dtypes):
+    for place, (name, kind) in enumerate(kinds):
         if not rows or not suits(kind) or kind == "timestamp":
             continue
         values = {row[place] for row in rows}

@@ -97,6 +97,12 @@ class Run:
         finally:
             self._heartbeat.stop()
 
+    def again(self) -> None:
+        """One more checkpoint after `once`, as `continuously` makes them: with sessions and plans that are
+        there already. Nothing is ingested."""
+        self._checkpoint_and_wait()
+        self._maintenance.between_checkpoints()
+
     def continuously(self, interval_ms: int) -> RunState:
         """Until `stop`: ingest, and publish a checkpoint at most every `interval_ms`."""
         try:

@@ -20,6 +20,8 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.layout import RUN, StateLayout
 from tautochrone.spark.engine import are_few
+from tautochrone.spark.evaluate import dataframe_of_plan
+from tautochrone.spark.held import local_relation
 
 __all__ = ["STATE_NAMESPACE", "States"]
 
@@ -119,13 +121,20 @@ class States:
     ) -> Version:
         """All runs and the newest one as one run."""
         values = (*layout.values, RUN)
+        few = are_few(table.row_count(fork.version))
         both = table.read(self.job.base, fork.version).unionByName(newest)
+        if few:
+            both = both.coalesce(1)
         folded = both.groupBy(*layout.keys).agg(
             sf.expr(f"max_by(struct({', '.join(values)}), {RUN}) AS newest")
         )
         rows = folded.selectExpr(*layout.keys, *(f"newest.{value}" for value in values))
         alive = rows.where(f"{layout.values[0]} > 0") if layout.keys else rows
-        return self._replaced(layout, table, fork, alive, note)
+        if few:
+            # Collected from one task and written from here, without the job of a write.
+            alive = alive.sortWithinPartitions(*layout.keys) if layout.keys else alive
+            alive = dataframe_of_plan(self.job.base, local_relation(alive)[0])
+        return self._replaced(layout, table, fork, alive, note, local=few)
 
     def _replaced(
         self,
@@ -137,8 +146,10 @@ class States:
         *,
         local: bool = False,
     ) -> Version:
-        # In the order of the keys, so that a look-up of few keys reads few files.
-        staged = table.stage(fork, rows.orderBy(*layout.keys) if layout.keys else rows, local=local)
+        if layout.keys and not local:
+            # So that a look-up of few keys reads few files; what is local is one file.
+            rows = rows.orderBy(*layout.keys)
+        staged = table.stage(fork, rows, local=local)
         return table.replace_rows(fork, [staged], _run_note(layout, note, 0)).version
 
     # -- inside -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
 from tautochrone.algebra.delta import NOTHING, Change, signed
+from tautochrone.algebra.pieces import pieces
 from tautochrone.algebra.plan import (
     ColumnId,
     Consolidate,
@@ -99,8 +100,12 @@ class SparkEngine:
     # -- the protocol -----------------------------------------------------------------------------
 
     def keep(self, plan: Node) -> Kept:
-        hold = self._hold_here if self._small else self._hold_there
-        handle, rows = hold(self.lowering.frame(plan), plan.columns)
+        if self._small:
+            # Each piece is computed on the driver; a union of them would be a job.
+            parts = pieces(plan) or (plan,)
+            handle, rows = self._hold_here(plan.columns, *(self.lowering.frame(part) for part in parts))
+        else:
+            handle, rows = self._hold_there(plan.columns, self.lowering.frame(plan))
         return Kept(columns=plan.columns, handle=handle, rows=rows)
 
     def change_of(self, scan: Scan) -> Change:
@@ -189,7 +194,7 @@ class SparkEngine:
         """A change of at most `most` rows, held. A rewritten file holds mostly what it held before, so only
         the change itself tells whether the driver can hold it."""
         hold = self._hold_here if most <= LOCAL_ROWS else self._hold_fitting
-        handle, rows = hold(self.lowering.frame(plan), plan.columns)
+        handle, rows = hold(plan.columns, self.lowering.frame(plan))
         return Kept(columns=plan.columns, handle=handle, rows=rows)
 
     def _rows_at(self, node: ScanAt) -> JavaObject:
@@ -241,19 +246,19 @@ class SparkEngine:
         """A plan's rows as a DataFrame, columns in order; over held results it needs no Spark job."""
         return self.lowering.frame(plan)
 
-    def _hold_here(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> tuple[JavaObject, int]:
+    def _hold_here(self, columns: tuple[ColumnId, ...], *frames: DataFrame) -> tuple[JavaObject, int]:
         """A local relation of the computed rows, with `columns`, and how many there are."""
-        return local_relation(frame, lambda output: self.columns.identify(output, columns))
+        return local_relation(*frames, identify=lambda output: self.columns.identify(output, columns))
 
-    def _hold_there(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> tuple[JavaObject, int]:
+    def _hold_there(self, columns: tuple[ColumnId, ...], frame: DataFrame) -> tuple[JavaObject, int]:
         """The same for rows that stay where they were computed."""
         held, rows = computed(frame)
         return self.lowering.bound(held, columns), rows
 
-    def _hold_fitting(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> tuple[JavaObject, int]:
+    def _hold_fitting(self, columns: tuple[ColumnId, ...], frame: DataFrame) -> tuple[JavaObject, int]:
         """Whatever fits of both; what is computed from rows that don't fit doesn't either."""
         held, rows = computed(frame)
         if rows <= LOCAL_ROWS:
-            return self._hold_here(held, columns)
+            return self._hold_here(columns, held)
         self._small = False
         return self.lowering.bound(held, columns), rows

@@ -174,7 +174,9 @@ class Translator:
         return tuple(self.meet(attribute) for attribute in items(output))
 
     def expression(self, handle: JavaObject) -> Expression:
-        return Expression(handle, self.catalyst.references(handle), str(handle.toString()))
+        references = self.catalyst.references(handle)
+        passes = next(iter(references)) if kind(handle) == "AttributeReference" else None
+        return Expression(handle, references, str(handle.toString()), passes)
 
     def one_of_several(self, reason: str) -> None:
         """The query has several right answers: whoever computes it again may get another one."""

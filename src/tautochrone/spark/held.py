@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
@@ -16,23 +16,39 @@ _NOT_STREAMING = False
 
 
 def local_relation(
-    frame: DataFrame, identify: Callable[[JavaObject], JavaObject] = lambda output: output
+    *frames: DataFrame, identify: Callable[[JavaObject], JavaObject] = lambda output: output
 ) -> tuple[JavaObject, int]:
-    """A local relation of a DataFrame's rows, computed now, and how many there are.
+    """A local relation of the rows of DataFrames, computed now, and how many there are.
 
     What is done with it row by row, Spark's optimiser computes on the driver.
 
     Args:
-        identify: may give the attributes of the frame's output other ids.
+        frames: with the same types, column by column.
+        identify: may give the attributes of the first frame's output other ids.
     """
-    jvm = packages_of(frame.sparkSession._jvm)  # noqa: SLF001
-    execution = frame._jdf.queryExecution()  # noqa: SLF001
-    rows = execution.executedPlan().executeCollect()
-    data = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
+    jvm = packages_of(frames[0].sparkSession._jvm)  # noqa: SLF001
+    executions = [frame._jdf.queryExecution() for frame in frames]  # noqa: SLF001
+    data, count = None, 0
+    for execution in executions:
+        rows = execution.executedPlan().executeCollect()
+        count += len(rows)
+        part = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
+        data = part if data is None else data.concat(part)
+    output = identify(_nullable_as_any([execution.analyzed().output() for execution in executions]))
     relation = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
-        identify(execution.analyzed().output()), data, _NOT_STREAMING, jvm.scala.Option.empty()
+        output, data, _NOT_STREAMING, jvm.scala.Option.empty()
     )
-    return relation, len(rows)
+    return relation, count
+
+
+def _nullable_as_any(outputs: Sequence[JavaObject]) -> JavaObject:
+    """The first of several lists of attributes, nullable where one of the others is."""
+    first, *others = outputs
+    for place in range(first.size() if others else 0):
+        attribute = first.apply(place)
+        if not attribute.nullable() and any(other.apply(place).nullable() for other in others):
+            first = first.updated(place, attribute.withNullability(True))
+    return first
 
 
 def computed(frame: DataFrame) -> tuple[DataFrame, int]:

@@ -34,6 +34,7 @@ class Artifact:
 CORE = (
     Artifact("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0"),
     Artifact("org.xerial", "sqlite-jdbc", "3.51.1.0"),
+    Artifact("com.globalmentor", "hadoop-bare-naked-local-fs", "0.1.0"),
 )
 
 # What flows over topics need. The token provider of 4.1.3 is missing from the public repositories; 4.0.0 is

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from py4j.java_gateway import JavaObject
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from tautochrone.algebra.plan import (
     WEIGHT,
     Accumulate,
     Aggregate,
+    Altered,
     Call,
     CallKind,
     ColumnId,
@@ -187,10 +188,31 @@ class GroupLowering:
                 one, low.plan(node.child), low.join_type("LeftOuter"), catalyst.none, catalyst.no_hint
             )
             frame = self._named(plan, node.child.columns)
-        values = [
-            sf.expr(text) if isinstance(text, str) else low.of(text) for text in self._values(of, source)
+        chosen = frame.select(*map(quoted, of.keys), *map(self._column, self._values(of, source)))
+        return low.bound(chosen, node.columns)
+
+    def altered(self, node: Altered) -> JavaObject:
+        low = self._lowering
+        of = node.of
+        sides = [
+            dict(zip(of.accumulators, columns, strict=True)) for columns in (node.before, of.accumulators)
         ]
-        return low.bound(frame.select(*map(quoted, of.keys), *values), node.columns)
+        was, now = (f"coalesce({source[of.count]} > 0, false)" for source in sides)
+        texts = [f"{was} <> {now}"]
+        computed = []
+        for before, after in zip(*(self._values(of, source) for source in sides), strict=True):
+            if isinstance(before, str) and isinstance(after, str):
+                texts.append(f"NOT ({before} <=> {after})")
+            else:
+                computed.append(~self._column(before).eqNullSafe(self._column(after)))
+        # One text where it can be: each operator on columns is a message to the JVM and back.
+        other = sf.expr(" OR ".join(texts))
+        for condition in computed:
+            other = other | condition
+        return low.bound(low.named_frame(node.child).where(other), node.columns)
+
+    def _column(self, value: str | JavaObject) -> Column:
+        return sf.expr(value) if isinstance(value, str) else self._lowering.of(value)
 
     def _values(self, of: Aggregate, source: Mapping[ColumnId, ColumnId]) -> list[str | JavaObject]:
         return [self._value(call, [source[column] for column in call.accumulators]) for call in of.calls]

@@ -33,6 +33,7 @@ __all__ = [
     "CatalogSettings",
     "SparkSettings",
     "confine",
+    "lake_conf",
     "reader_session",
     "scratch_session",
     "start_session",
@@ -45,6 +46,9 @@ _COMMAND_LINE = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions", "spark.execut
 _REDACTION = "spark.redaction.regex"
 _REDACTED_BY_SPARK = "(?i)secret|password|token|access[.]?key"
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+_LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
+"""Hadoop's own starts two processes, `chmod`, for every file that it creates: 10 ms instead of 1. A refresh
+writes about ten. Only the lake's catalog uses this one: it does not list folders behind symbolic links."""
 _ICEBERG_SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
 
 
@@ -71,6 +75,14 @@ _LOOPBACK = "127.0.0.1"
 _ALONE = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
 """For a Spark that is one process. Executors of a cluster must find the driver, so there its address is
 Spark's own choice, or the user's."""
+
+
+def lake_conf(catalog: CatalogSettings) -> dict[str, str]:
+    """What a session must be told before it first touches the lake's catalog."""
+    prefix = f"spark.sql.catalog.{catalog.name}.hadoop.fs.file.impl"
+    # Hadoop's cache of file systems does not look at settings.
+    files = {prefix: _LOCAL_FILES, f"{prefix}.disable.cache": "true"}
+    return files | _catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options)
 
 
 def _catalog_conf(name: str, implementation: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -100,7 +112,7 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     # Python functions run where the definitions were imported, not in whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf.update(_catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options))
+    conf.update(lake_conf(catalog))
     conf["spark.sql.defaultCatalog"] = catalog.name
     conf.update(spark.conf)
     # The user's come last: of two that contradict each other Java takes the later one.

@@ -10,6 +10,7 @@ from tautochrone.algebra.delta import Bag
 from tautochrone.algebra.plan import (
     WEIGHT,
     Accumulate,
+    Altered,
     Call,
     CallKind,
     ColumnId,
@@ -24,6 +25,7 @@ from tautochrone.testing.wellformed import MalformedPlanError
 
 __all__ = [
     "accumulate",
+    "altered",
     "consolidate",
     "counted",
     "finish",
@@ -195,6 +197,20 @@ def finish(plan: Finish, rows: Bag) -> list[Dict]:
             result[call.output] = first
         found.append(result)
     return found
+
+
+def altered(plan: Altered, rows: Bag) -> list[Dict]:
+    """Groups whose row before is not the one after."""
+    of = plan.of
+    before, after = (
+        Finish(columns=of.columns, child=plan.child, of=of, sources=sources)
+        for sources in (plan.before, of.accumulators)
+    )
+    return [
+        dict(row)
+        for row in rows
+        if counted(finish(before, [row]), of.columns) != counted(finish(after, [row]), of.columns)
+    ]
 
 
 def flip(plan: Flip, rows: Bag, *scalars: Bag) -> list[Dict]:

@@ -22,6 +22,7 @@ from tautochrone.algebra.delta import NOTHING, Bag, Change, Rule
 from tautochrone.algebra.plan import (
     WEIGHT,
     Accumulate,
+    Altered,
     ColumnId,
     Consolidate,
     Constant,
@@ -44,6 +45,7 @@ from tautochrone.algebra.plan import (
 )
 from tautochrone.testing.bagnodes import (
     accumulate,
+    altered,
     consolidate,
     finish,
     flip,
@@ -118,6 +120,10 @@ class BagEngine:
         """Either: rules must not depend on it."""
         return self._dice.random() < 0.5
 
+    def few(self, node: Node) -> bool:
+        """Either, as above."""
+        return self.large(node)
+
     def spread(self) -> None:
         """There is one machine."""
 
@@ -188,6 +194,7 @@ _MEANINGS: dict[type[Node], Callable[..., list[Dict]]] = {
     Where: lambda plan, rows: [dict(row) for row in rows if row[plan.flag] is plan.value],
     Matching: matching,
     Accumulate: accumulate,
+    Altered: altered,
     MergeGroups: merge_groups,
     Finish: finish,
     Flip: flip,

@@ -28,7 +28,7 @@ from tautochrone.service.metadata import metadata_source
 from tautochrone.service.open import Project
 from tautochrone.service.reader import Reader
 from tautochrone.service.stores import project_store
-from tautochrone.spark.session import use_database
+from tautochrone.spark.session import lake_conf, use_database
 
 __all__ = ["Happened", "Pipeline"]
 
@@ -233,12 +233,7 @@ def _bound(spark: SparkSession, settings: Settings) -> SparkSession:
     """A session on the same context whose lake is the project's own."""
     Path(settings.storage).mkdir(parents=True, exist_ok=True)
     session = spark.newSession()
-    prefix = f"spark.sql.catalog.{settings.catalog.name}"
-    session.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
-    session.conf.set(f"{prefix}.cache-enabled", "false")
-    for key, value in settings.catalog.options.items():
-        session.conf.set(f"{prefix}.{key}", value)
-    for key, value in settings.confs.items():
+    for key, value in {**lake_conf(settings.catalog), **settings.confs}.items():
         session.conf.set(key, value)
     use_database(session, settings.catalog.name, "default", create=True)
     return session

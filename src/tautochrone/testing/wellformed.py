@@ -11,6 +11,7 @@ from tautochrone.algebra.plan import (
     WEIGHT,
     Accumulate,
     Aggregate,
+    Altered,
     ColumnId,
     Consolidate,
     Expand,
@@ -190,6 +191,13 @@ def _finish(node: Finish) -> None:
     _gives(node, node.of.columns)
 
 
+def _altered(node: Altered) -> None:
+    if not node.of.keys:
+        raise MalformedPlanError("Altered of an aggregate without keys")
+    _within(node, (*node.of.keys, *node.before, *node.of.accumulators), node.child.columns)
+    _gives(node, node.child.columns)
+
+
 def _where(node: Where) -> None:
     _within(node, [node.flag], node.child.columns)
     _gives(node, node.child.columns)
@@ -229,6 +237,7 @@ _CHECKS: dict[type[Node], Callable[..., None]] = {
     Accumulate: _accumulate,
     MergeGroups: _merge_groups,
     Finish: _finish,
+    Altered: _altered,
     Where: _where,
     Flip: _flip,
     MergeTop: _merge_top,

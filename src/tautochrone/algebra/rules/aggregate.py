@@ -15,6 +15,7 @@ from tautochrone.algebra.delta import NOTHING, Bag, Change, Differentiator, Row,
 from tautochrone.algebra.plan import (
     Accumulate,
     Aggregate,
+    Altered,
     Call,
     CallKind,
     ColumnId,
@@ -62,22 +63,16 @@ class AggregateRule:
             return by_affected_groups(node, node.keys, at)
         child = at.change(node.child)
         assert child.plan is not None
-        accumulate = _accumulate(node, child.plan, at)
-        added = at.engine.keep(accumulate)
-        if added.rows == 0:
+        found = _merged(node, _accumulate(node, child.plan, at), at, grows=child.grows)
+        if found is None:
             return NOTHING
-        merged, before = _merged(node, accumulate, added, at, grows=child.grows)
+        merged, before = found
         at.updates[node.number] = Select(columns=node.state_columns, child=merged)
-        return Change(
-            Union(
-                columns=signed(node.columns),
-                inputs=(
-                    _finished(node, merged, before, -1),
-                    _finished(node, merged, node.accumulators, 1),
-                ),
-            ),
-            grows=False,
-        )
+        if node.keys:
+            merged = Altered(columns=merged.columns, child=merged, of=node, before=before)
+        sides = _finished(node, merged, before, -1), _finished(node, merged, node.accumulators, 1)
+        plan = Union(columns=signed(node.columns), inputs=sides)
+        return Change(plan, grows=False, net=bool(node.keys))
 
     def mode(self, node: Aggregate) -> tuple[RefreshMode, str]:
         if node.merges:
@@ -147,12 +142,18 @@ def _accumulate(node: Aggregate, rows: Node, at: Differentiator) -> Accumulate:
 
 
 def _merged(
-    node: Aggregate, accumulate: Accumulate, added: Kept, at: Differentiator, *, grows: bool
-) -> tuple[Node, tuple[ColumnId, ...]]:
-    """Keys, accumulators before (second answer: their ids) and after, of each group in the change."""
+    node: Aggregate, accumulate: Accumulate, at: Differentiator, *, grows: bool
+) -> tuple[Node, tuple[ColumnId, ...]] | None:
+    """Keys, accumulators before (second answer: their ids) and after, of each group in the change; None when
+    it touches no group."""
     on = tuple((key, key) for key in node.keys)
     stored: Node = Stored(columns=node.state_columns, of=node)
-    if on:
+    added: Accumulate | Kept = accumulate
+    if not (at.engine.few(stored) and at.engine.few(accumulate)):
+        added = at.engine.keep(accumulate)
+        if added.rows == 0:
+            return None
+    if on and isinstance(added, Kept):
         stored = Matching(columns=stored.columns, child=stored, keys=added, on=on)
     before = tuple(at.engine.fresh() for _ in node.accumulators)
     again = at.engine.fresh()
@@ -167,6 +168,8 @@ def _merged(
         again=again,
     )
     kept = at.engine.keep(merged)
+    if kept.rows == 0:
+        return None
     # Where nothing goes, no value that counted goes.
     if grows or not any(_looks_again(call) for call in node.calls):
         return kept, before

@@ -21,7 +21,8 @@ class FilterRule:
     def change(self, node: Filter, at: Differentiator) -> Change:
         child = at.change(node.child)
         assert child.plan is not None
-        return Change(replace(node, columns=signed(node.columns), child=child.plan), child.grows)
+        plan = replace(node, columns=signed(node.columns), child=child.plan)
+        return Change(plan, child.grows, child.net)
 
     def mode(self, node: Filter) -> tuple[RefreshMode, str]:
         return RefreshMode.APPEND, "filter of the change"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from tautochrone.algebra.delta import Bag, Change, Differentiator, signed
+from tautochrone.algebra.nodes import Unary
 from tautochrone.algebra.plan import ColumnId, Project, Rename, Select
 from tautochrone.model.refresh import RefreshMode
 
@@ -24,7 +26,9 @@ class ProjectRule:
         assert child.plan is not None
         expressions = (*node.expressions, None)
         plan = replace(node, columns=signed(node.columns), child=child.plan, expressions=expressions)
-        return Change(plan, child.grows)
+        pairs = zip(node.columns, node.expressions, strict=True)
+        passed = [column if e is None else e.passes for column, e in pairs]
+        return Change(plan, child.grows, child.net and _whole(node, passed))
 
     def mode(self, node: Project) -> tuple[RefreshMode, str]:
         return RefreshMode.APPEND, "projection of the change"
@@ -39,7 +43,8 @@ class SelectRule:
     def change(self, node: Select, at: Differentiator) -> Change:
         child = at.change(node.child)
         assert child.plan is not None
-        return Change(Select(columns=signed(node.columns), child=child.plan), child.grows)
+        plan = Select(columns=signed(node.columns), child=child.plan)
+        return Change(plan, child.grows, child.net and _whole(node, node.columns))
 
     def mode(self, node: Select) -> tuple[RefreshMode, str]:
         return RefreshMode.APPEND, "columns of the change"
@@ -56,7 +61,12 @@ class RenameRule:
         child = at.change(node.child)
         assert child.plan is not None
         plan = Rename(columns=signed(node.columns), child=child.plan, sources=signed(node.sources))
-        return Change(plan, child.grows)
+        return Change(plan, child.grows, child.net and _whole(node, node.sources))
 
     def mode(self, node: Rename) -> tuple[RefreshMode, str]:
         return RefreshMode.APPEND, "columns of the change"
+
+
+def _whole(node: Unary, passed: Collection[ColumnId | None]) -> bool:
+    """Whether rows that differ still differ: every column of the child is passed on."""
+    return set(node.child.columns) <= set(passed)
