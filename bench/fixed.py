@@ -22,10 +22,12 @@ FROM raw.orders o JOIN raw.customers c ON o.customer = c.id GROUP BY c.city;
 
 
 def measure(
-    spark: SparkSession, folder: Path, rows: int, delta: int = 100, rounds: int = 7
+    spark: SparkSession, folder: Path, rows: int, delta: int = 100, rounds: int = 15, warm: int = 40
 ) -> dict[str, Any]:
     """Refresh times in ms of a join below an aggregate, after warm-up, for `rows` and `10 * rows`; and the
     messages between Python and the JVM that one more such checkpoint takes.
+
+    A run goes on for days, and Java compiles what it does often: the first refreshes take twice as long.
 
     Args:
         spark: a warm session.
@@ -33,12 +35,14 @@ def measure(
         rows: of the smaller base.
         delta: rows that each change inserts.
         rounds: changes that are measured.
+        warm: changes before those.
     """
-    small, messages = _times(spark, folder / "fixed-1", rows, delta, rounds)
-    large, _ = _times(spark, folder / "fixed-10", rows * 10, delta, rounds)
+    small, messages = _times(spark, folder / "fixed-1", rows, delta, (warm, rounds))
+    large, _ = _times(spark, folder / "fixed-10", rows * 10, delta, (warm, rounds))
     return {
         "rows": rows,
         "delta": delta,
+        "warm": warm,
         "refresh_ms": small,
         "refresh_ms_on_ten_times": large,
         "median_ms": statistics.median(small),
@@ -49,7 +53,10 @@ def measure(
     }
 
 
-def _times(spark: SparkSession, folder: Path, rows: int, delta: int, rounds: int) -> tuple[list[int], int]:
+def _times(
+    spark: SparkSession, folder: Path, rows: int, delta: int, rounds: tuple[int, int]
+) -> tuple[list[int], int]:
+    warm, counted = rounds
     shutil.rmtree(folder, ignore_errors=True)
     measured = Measured(folder, spark)
     try:
@@ -67,18 +74,18 @@ def _times(spark: SparkSession, folder: Path, rows: int, delta: int, rounds: int
         found = []
         with measured.opened() as bring:
             bring()
-            for round_ in range(rounds + 4):
+            for round_ in range(warm + counted + 1):
                 first = rows + round_ * delta
                 run(
                     f"INSERT INTO lake.raw.orders SELECT id, id % 97 AS customer, 7L AS amount "
                     f"FROM range({first}, {first + delta})"
                 )
-                if round_ == rounds + 3:
+                if round_ == warm + counted:
                     # Counting costs time: this round is for nothing else.
                     messages = messages_of(spark, bring)
                     break
                 took = bring().refresh("totals")["duration_ms"]
-                if round_ >= 3:
+                if round_ >= warm:
                     found.append(took)
         measured.right()
         return found, messages

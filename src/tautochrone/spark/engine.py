@@ -116,11 +116,13 @@ class SparkEngine:
         names = self._names_of(scan.table)
         used = tuple(column for column in scan.columns if column in scan.handle)
         sources = tuple(kept.columns[names.index(self._name(column))] for column in used)
+        # A row may be there with both signs once columns are left out that another occurrence reads.
+        net = {*kept.columns} <= {*signed(sources)}
         plan: Node = Rename(columns=signed(used), child=kept, sources=signed(sources))
         if used != scan.columns:
             nulls = tuple(column for column in scan.columns if column not in scan.handle)
             plan = Pad(columns=signed(scan.columns), child=plan, nulls=nulls, like=scan)
-        return Change(plan, grows)
+        return Change(plan, grows, net)
 
     def fresh(self) -> ColumnId:
         return self.columns.fresh()

@@ -66,13 +66,13 @@ def _term(node: Join, flat: _Flat, place: int, at: Differentiator) -> Change:
         left.sort(key=lambda other: _rank(flat, other, current, at))
         other = left.pop(0)
         part = flat.parts[other]
+        if not isinstance(current, Kept) and _links(flat, current, part) and not at.engine.few(part):
+            # Its keys will be read as literals.
+            current = at.engine.keep(current)
+            if current.rows == 0:
+                return NOTHING
         rows = at.new(part) if other < place or not at.changed(part) else at.old(part)
         current = _joined(current, rows, flat, used)
-        if any(at.engine.large(flat.parts[rest]) for rest in left):
-            kept = at.engine.keep(current)
-            if kept.rows == 0:
-                return NOTHING
-            current = kept
     return Change(Select(columns=signed(node.columns), child=current), start.grows)
 
 
