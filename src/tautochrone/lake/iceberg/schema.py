@@ -24,12 +24,9 @@ TRIMMED = {
 """Every commit writes the whole metadata anew, so the files of before must go: nobody reads them any more
 once they were replaced, but whoever just asked the catalog for one must still find it."""
 
-_FEW_MANIFESTS = {
-    "commit.manifest.min-count-to-merge": "2",
-    "commit.manifest.target-size-bytes": str(1 << 20),
-}
-"""Every read opens every manifest, about 4 ms each, and every commit brings one or two: it takes the last
-one in as long as that is small. Iceberg's own limit of 100 is made for tables that get few commits."""
+_FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "4"}
+"""Every read opens every manifest, about 4 ms each, and every commit brings one or two. Iceberg's own limit
+of 100 is made for tables that get few commits."""
 
 _TRANSFORM = re.compile(r"^(\w+)\((?:(\d+)\s*,\s*)?`?([^`,()]+)`?\s*(?:,\s*(\d+))?\)$")
 _TIME = {
