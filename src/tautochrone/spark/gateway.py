@@ -21,6 +21,7 @@ from pyspark.java_gateway import launch_gateway
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.redaction import redacted
 from tautochrone.spark.errors import problem_of
+from tautochrone.spark.prompt import answer_promptly
 
 __all__ = ["start_context"]
 
@@ -65,6 +66,7 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
             "JAVA_TOOL_OPTIONS; `taut doctor` checks Java itself",
         ) from error
     ear.let_go()
+    answer_promptly(gateway)
     try:
         settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
         SparkContext(conf=settings, gateway=gateway)

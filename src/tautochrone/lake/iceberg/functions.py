@@ -35,6 +35,10 @@ class Functions:
 
     def __init__(self, jvm: Any, gateway: Any) -> None:
         api = jvm.org.apache.iceberg
+        executors = api.relocated.com.google.common.util.concurrent.MoreExecutors
+        self.this_thread = executors.newDirectExecutorService()
+        """A Java executor that does everything at once, in the calling thread. Iceberg looks only every 10 ms
+        whether the threads of a pool are done, about five times in a commit and twice in a scan."""
         self._gateway = gateway
         self._handles = jvm.java.lang.invoke.MethodHandles
         self._proxies = jvm.java.lang.invoke.MethodHandleProxies

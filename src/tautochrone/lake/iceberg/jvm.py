@@ -95,12 +95,6 @@ class Iceberg:
         """DataFrames over chosen data files."""
         return TaskSets(self.jvm)
 
-    @cached_property
-    def this_thread(self) -> Any:
-        """A Java executor that does everything at once, in the calling thread. Iceberg looks only every 10 ms
-        whether those of a pool are done, about five times in a commit."""
-        return self.api.relocated.com.google.common.util.concurrent.MoreExecutors.newDirectExecutorService()
-
     def catalog(self) -> Any:
         """The Java catalog. Threads other than the one that made the session have no active session,
         and Iceberg's Spark code looks for it there."""

@@ -370,7 +370,7 @@ class IcebergTable(IcebergUpkeep):
                 add(file)
         update.set(NOTE_KEY, encode(with_positions(loaded.note, note)))
         try:
-            snapshot = update.scanManifestsWith(self._iceberg.this_thread).toBranch(MAIN).apply()
+            snapshot = update.scanManifestsWith(self._iceberg.functions.this_thread).toBranch(MAIN).apply()
         except Py4JError as error:
             raise translate(error, self._name) from error
         merged = left_over(loaded, snapshot)

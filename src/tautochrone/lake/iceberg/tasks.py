@@ -17,7 +17,8 @@ def planned(functions: Functions, table: Any, version: Version, paths: Collectio
     """The file tasks of a version as a Java list, each with its delete files; only `paths` when given."""
     if version == NO_VERSION or (paths is not None and not paths):
         return functions.no_tasks()
-    with contextlib.closing(table.newScan().useSnapshot(int(version)).planFiles()) as tasks:
+    scan = table.newScan().useSnapshot(int(version)).planWith(functions.this_thread)
+    with contextlib.closing(scan.planFiles()) as tasks:
         return functions.tasks(tasks, paths)
 
 
