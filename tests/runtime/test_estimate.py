@@ -66,6 +66,23 @@ def test_half_of_a_small_input_may_meet_half_of_a_large_one() -> None:
     assert both.share == pytest.approx(0.480, abs=0.001)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "steps", "rows", "mode"),
+    [
+        (1, 8, 10_000, INCREMENTAL),
+        (2, 0, 10_000, INCREMENTAL),
+        # Eight inputs of a join of eight changed a little: many small jobs, or one that reads little.
+        (8, 8, 10_000, FULL),
+        (8, 8, 10_000_000, INCREMENTAL),
+    ],
+)
+def test_many_changed_inputs_of_many_joins_cost_more_than_small_tables(
+    inputs: int, steps: int, rows: int, mode: RefreshMode
+) -> None:
+    changed = tuple(InputFacts(name=f"t{n}", changed_rows=rows // 1000, rows=rows) for n in range(inputs))
+    assert decide(AUTO, Facts(changed=changed, steps=steps)).mode is mode
+
+
 def test_the_reason_says_what_it_rests_on() -> None:
     found = decide(AUTO, facts(30_000, 10_000_000, *[ran(FULL, 2_100)] * 3))
     assert found.mode is INCREMENTAL

@@ -77,6 +77,7 @@ def choose(
     *,
     forced: str | None = None,
     obstacles: Obstacles | None = None,
+    steps: Callable[[], int] = lambda: 0,
     sizes: Sizes | None = None,
     bounds: Sizes | None = None,
 ) -> Choice:
@@ -88,6 +89,7 @@ def choose(
         new: versions of the inputs at the target.
         forced: a reason to compare contents although no input changed.
         obstacles: see `Obstacles`; absent, only rows added below a linear query are followed.
+        steps: as of `Facts`; called only for a change that can be followed.
         sizes: see `Sizes`; absent, no size is known.
         bounds: cheaper sizes, for a view whose changes will not be followed; absent, `sizes` is asked.
 
@@ -126,6 +128,7 @@ def choose(
         clocks=tuple(spoken(name) for name in sorted(moved) if is_clock(name)),
         unchanged_rows=_total(measure(name).rows for name in new if name not in moved),
         view_rows=None if sizes is None else sizes(table, fork.version, fork.version).rows,
+        steps=steps() if followed else 0,
         obstacles=hindered,
         history=_history(job, table),
     )

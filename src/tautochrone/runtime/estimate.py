@@ -1,8 +1,10 @@
 """What a refresh would cost in each mode. Pure arithmetic over row counts and this view's own history.
 
-Two sources of knowledge are blended. A static model knows only row counts: computing everything costs a
-fixed part and the rows that are read; following a change costs a fixed part and `AMPLIFICATION` times the
-share of the rows that the change touches, so that above a fifth computing everything wins. Measured
+Two sources of knowledge are blended. A static model knows only row counts and how many operators look at
+other rows than those that changed: computing everything costs a fixed part, a little per operator and the
+rows that are read; following a change costs a fixed part, some jobs per operator and changed input, and
+`AMPLIFICATION` times the share of the rows that the change touches, so that above a fifth computing
+everything wins. Measured
 durations know the machine and the query. Their weight grows with the number of runs and after `ENOUGH` of
 them the model only says how a change larger than those measured would differ.
 """
@@ -23,6 +25,12 @@ both sides. Its inverse is the share of changed rows from which on a full comput
 
 FIXED_MS = 600.0
 """Planning, the smallest Spark jobs and one commit; about the same for both ways."""
+
+STEP_MS = 40.0
+"""Per operator that looks at other rows, in either way."""
+
+TERM_MS = 80.0
+"""Per such operator and changed input beyond the first: each changed input is joined with all others."""
 
 READ_MS_PER_ROW = 0.0004
 WRITE_MS_PER_ROW = 0.001
@@ -61,6 +69,7 @@ class Facts:
         clocks: what the query asks of the time, in words, that changed.
         unchanged_rows: rows of the other inputs together; None when unknown.
         view_rows: rows of the view as it stands; None when unknown.
+        steps: operators of the query that look at other rows than those that changed.
         obstacles: why the plan, or nodes of it, cannot follow a change; empty when all can.
         history: refreshes of the same definition, newest first.
     """
@@ -69,6 +78,7 @@ class Facts:
     clocks: tuple[str, ...] = ()
     unchanged_rows: int | None = 0
     view_rows: int | None = None
+    steps: int = 0
     obstacles: tuple[str, ...] = ()
     history: tuple[Refresh, ...] = ()
 
@@ -136,8 +146,8 @@ def estimate(facts: Facts) -> Estimate:
     share = _share(facts)
     work = _work_ms(facts)
     # Nobody knows how much changed: as dear as computing everything, so that measurements decide.
-    incremental = FIXED_MS + (1.0 if share is None else AMPLIFICATION * share) * work
-    full = FIXED_MS + work
+    incremental = _following_ms(facts) + (1.0 if share is None else AMPLIFICATION * share) * work
+    full = FIXED_MS + STEP_MS * facts.steps + work
     past = list(enumerate(facts.history))
     followed = [
         (age, run.duration_ms + max(0.0, incremental - _static_ms(run.delta_rows, facts, work)))
@@ -170,10 +180,15 @@ def _work_ms(facts: Facts) -> float:
     return read * READ_MS_PER_ROW + (facts.view_rows or 0) * WRITE_MS_PER_ROW
 
 
+def _following_ms(facts: Facts) -> float:
+    """What following a change costs however few rows it has."""
+    return FIXED_MS + (STEP_MS + TERM_MS * max(0, len(facts.changed) - 1)) * facts.steps
+
+
 def _static_ms(delta_rows: int, facts: Facts, work: float) -> float:
     """What the model says for an earlier run, of which only the number of changed rows is known."""
     rows = sum(part.rows or 0 for part in facts.changed)
-    return FIXED_MS + AMPLIFICATION * min(1.0, delta_rows / max(rows, 1)) * work
+    return _following_ms(facts) + AMPLIFICATION * min(1.0, delta_rows / max(rows, 1)) * work
 
 
 def _runs(measured: Sequence[tuple[int, float]]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pyspark.sql import SparkSession
 
+from tautochrone.algebra.plan import Aggregate, Join, Top, Window, walk
 from tautochrone.ingest.flow import align
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName
@@ -37,6 +38,11 @@ class Plans:
     def obstacles(self, view: TableName, sessions: Sessions) -> Sequence[str]:
         """Why a view's changes cannot be followed; empty when they can."""
         return self._plan(view, sessions).view.obstacles
+
+    def steps(self, view: TableName, sessions: Sessions) -> int:
+        """How many operators of a view's plan look at other rows than those that changed."""
+        plan = self._plan(view, sessions).view.plan
+        return sum(isinstance(node, Aggregate | Join | Top | Window) for node in walk(plan))
 
     def lost_state(self, view: TableName, fork: Fork) -> str | None:
         """Why the states that a planned view goes on from are not there, or None."""

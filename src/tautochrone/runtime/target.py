@@ -239,6 +239,7 @@ class Target:
             inputs,
             forced=self._unversioned(table),
             obstacles=obstacles,
+            steps=lambda: self._plans.steps(table, self._session),
             sizes=sizes_of(job, self._changes.size),
             bounds=sizes_of(job, self._changes.bound),
         )
