@@ -29,8 +29,8 @@ def table(found: dict[str, Any]) -> str:
         of = found["fixed"]
         lines += [
             "",
-            f"{of['delta']} rows into {of['rows']}: {of['median_ms']:.0f} ms (median, after {of['warm']} others); "
-            f"into {10 * of['rows']}: {of['median_ms_on_ten_times']:.0f} ms, "
+            f"{of['delta']} rows into {of['rows']}: {of['median_ms']:.0f} ms (median, after "
+            f"{of['warm']} others); into {10 * of['rows']}: {of['median_ms_on_ten_times']:.0f} ms, "
             f"{of['grows_by']:.2f} times as long",
             f"its checkpoint takes {of['messages']} messages between Python and JVM, "
             f"{of['message_ms']:.3f} ms each when they ask for nothing",
