@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +90,15 @@ class LakeConformance(LakeBench):
         before = table.current_version()
         lake.create(TableDefinition(name=table.name, schema=SCHEMA), note())
         assert table.current_version() == before
+
+    def test_tables_of_a_new_namespace_at_once(self, lake: LakeCatalog) -> None:
+        """As the states of a job's views are, when several views are built for the first time."""
+        for _ in range(3):
+            namespace = f"n_{uuid.uuid4().hex[:8]}"
+            names = [TableName("lake", (namespace,), f"t{number}") for number in range(8)]
+            with ThreadPoolExecutor(len(names)) as pool:
+                list(pool.map(lambda n: lake.create(TableDefinition(name=n, schema=SCHEMA), note()), names))
+            assert all(lake.exists(name) for name in names)
 
     def test_a_missing_table_is_an_error(self, lake: LakeCatalog) -> None:
         with pytest.raises(TableMissingError):

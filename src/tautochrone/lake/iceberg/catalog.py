@@ -73,11 +73,13 @@ class IcebergLake:
 
     def _ensure_namespace(self, catalog: Any, identifier: Any) -> None:
         """On its own: that somebody else was faster with the namespace says nothing of the table."""
+        namespace = identifier.namespace()
         try:
-            if not catalog.namespaceExists(identifier.namespace()):
-                catalog.createNamespace(identifier.namespace())
-        except Py4JJavaError as error:
-            if not java_error_class(error).endswith("AlreadyExistsException"):
+            if not catalog.namespaceExists(namespace):
+                catalog.createNamespace(namespace)
+        except Py4JJavaError:
+            # Some catalogs look first and insert then: the slower of two is told of a violated key.
+            if not catalog.namespaceExists(namespace):
                 raise
 
     def keep_view(self, name: TableName, query: str, schema: StructType, fingerprint: str) -> bool:
@@ -93,8 +95,7 @@ class IcebergLake:
 
         def make() -> None:
             try:
-                if not catalog.namespaceExists(identifier.namespace()):
-                    catalog.createNamespace(identifier.namespace())
+                self._ensure_namespace(catalog, identifier)
                 if catalog.viewExists(identifier):
                     known = catalog.loadView(identifier).properties().get(_VIEW_KEY)
                     if known == fingerprint:
