@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +48,11 @@ policy = "incremental"
 [spark.conf]
 "spark.sql.shuffle.partitions" = "1"
 """
+_CONNECT_PORT = 15002
+"""Of the Spark Connect server that `spark-pipelines` starts."""
+
+_PORT_S = 60.0
+
 _STREAMS = """\
 from pathlib import Path
 from pyspark import pipelines as dp
@@ -286,6 +293,7 @@ def spark_pipelines(folder: Path) -> None:
         "PYSPARK_PYTHON": sys.executable,
         "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
+    _wait_for_port()
     done = subprocess.run(
         [str(home / "bin" / "spark-pipelines"), "run"],
         cwd=folder,
@@ -296,3 +304,16 @@ def spark_pipelines(folder: Path) -> None:
         timeout=300,
     )
     assert "Run is COMPLETED" in done.stdout + done.stderr, (done.stdout + done.stderr)[-6000:]
+
+
+def _wait_for_port() -> None:
+    """Until nobody holds the port of the server that it starts: one of a run before outlives its command."""
+    deadline = time.monotonic() + _PORT_S
+    while time.monotonic() < deadline:
+        try:
+            socket.create_server(("0.0.0.0", _CONNECT_PORT)).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise TimeoutError(f"somebody holds the port {_CONNECT_PORT}")
