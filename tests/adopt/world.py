@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +54,7 @@ _CONNECT_PORT = 15002
 """Of the Spark Connect server that `spark-pipelines` starts."""
 
 _PORT_S = 60.0
+_LOCK = Path(tempfile.gettempdir()) / "tautochrone-tests-spark-pipelines.lock"
 
 _STREAMS = """\
 from pathlib import Path
@@ -293,16 +296,19 @@ def spark_pipelines(folder: Path) -> None:
         "PYSPARK_PYTHON": sys.executable,
         "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    _wait_for_port()
-    done = subprocess.run(
-        [str(home / "bin" / "spark-pipelines"), "run"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    with open(_LOCK, "w") as alone:
+        # Other processes of this test run start it as well, and it has one port.
+        fcntl.flock(alone, fcntl.LOCK_EX)
+        _wait_for_port()
+        done = subprocess.run(
+            [str(home / "bin" / "spark-pipelines"), "run"],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
     assert "Run is COMPLETED" in done.stdout + done.stderr, (done.stdout + done.stderr)[-6000:]
 
 
