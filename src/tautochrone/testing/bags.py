@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tautochrone.algebra.delta import NOTHING, Bag, Change, Rule
+from tautochrone.algebra.pieces import pieces
 from tautochrone.algebra.plan import (
     WEIGHT,
     Accumulate,
@@ -95,8 +96,9 @@ class BagEngine:
     # -- the protocol ------------------------------------------------------------------------------------
 
     def keep(self, plan: Node) -> Kept:
-        """Evaluate and hold."""
-        rows = self.rows(plan)
+        """Evaluate and hold: as a whole, or in pieces where it has some."""
+        parts = pieces(plan) if self._dice.random() < 0.5 else None
+        rows = [row for part in parts or (plan,) for row in self.rows(part)]
         return Kept(columns=plan.columns, handle=rows, rows=len(rows))
 
     def change_of(self, scan: Scan) -> Change:
