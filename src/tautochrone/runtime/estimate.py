@@ -1,10 +1,9 @@
 """What a refresh would cost in each mode. Pure arithmetic over row counts and this view's own history.
 
 Two sources of knowledge are blended. A static model knows only row counts and how many operators look at
-other rows than those that changed: computing everything costs a fixed part, a little per operator and the
-rows that are read; following a change costs a fixed part, some jobs per operator and changed input, and
-`AMPLIFICATION` times the share of the rows that the change touches, so that above a fifth computing
-everything wins. Measured
+other rows than those that changed: computing everything costs a fixed part and the rows that are read;
+following a change costs a fixed part, some jobs per operator and further changed input, and `AMPLIFICATION`
+times the share of the rows that the change touches, so that above a fifth computing everything wins. Measured
 durations know the machine and the query. Their weight grows with the number of runs and after `ENOUGH` of
 them the model only says how a change larger than those measured would differ.
 """
@@ -23,14 +22,12 @@ AMPLIFICATION = 5.0
 """A changed row costs this many times a row of a full computation: it is joined, grouped and looked up on
 both sides. Its inverse is the share of changed rows from which on a full computation is cheaper."""
 
-FIXED_MS = 600.0
+FIXED_MS = 400.0
 """Planning, the smallest Spark jobs and one commit; about the same for both ways."""
 
-STEP_MS = 40.0
-"""Per operator that looks at other rows, in either way."""
-
 TERM_MS = 80.0
-"""Per such operator and changed input beyond the first: each changed input is joined with all others."""
+"""Per operator that looks at other rows and changed input beyond the first: each changed input is joined with
+all others."""
 
 READ_MS_PER_ROW = 0.0004
 WRITE_MS_PER_ROW = 0.001
@@ -147,7 +144,7 @@ def estimate(facts: Facts) -> Estimate:
     work = _work_ms(facts)
     # Nobody knows how much changed: as dear as computing everything, so that measurements decide.
     incremental = _following_ms(facts) + (1.0 if share is None else AMPLIFICATION * share) * work
-    full = FIXED_MS + STEP_MS * facts.steps + work
+    full = FIXED_MS + work
     past = list(enumerate(facts.history))
     followed = [
         (age, run.duration_ms + max(0.0, incremental - _static_ms(run.delta_rows, facts, work)))
@@ -182,7 +179,7 @@ def _work_ms(facts: Facts) -> float:
 
 def _following_ms(facts: Facts) -> float:
     """What following a change costs however few rows it has."""
-    return FIXED_MS + (STEP_MS + TERM_MS * max(0, len(facts.changed) - 1)) * facts.steps
+    return FIXED_MS + TERM_MS * max(0, len(facts.changed) - 1) * facts.steps
 
 
 def _static_ms(delta_rows: int, facts: Facts, work: float) -> float:
