@@ -71,12 +71,6 @@ class TestOwn(LakeBench):
     def lake(self, spark: SparkSession, effects: Meddling) -> IcebergLake:
         return IcebergLake(spark, "lake", effects)
 
-    def test_commits_merge_manifests(self, spark: SparkSession, table: LakeTable) -> None:
-        """Every read opens all of them."""
-        for number in range(12):
-            self.append(spark, table, note(), number)
-        assert 1 <= spark.table(f"{table.name.sql}.manifests").count() <= 4
-
     @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT])
     def test_a_lost_answer_of_two_steps(
         self, spark: SparkSession, table: LakeTable, effects: Meddling, step: Step

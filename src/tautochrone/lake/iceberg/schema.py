@@ -24,10 +24,6 @@ TRIMMED = {
 """Every commit writes the whole metadata anew, so the files of before must go: nobody reads them any more
 once they were replaced, but whoever just asked the catalog for one must still find it."""
 
-_FEW_MANIFESTS = {"commit.manifest.min-count-to-merge": "4"}
-"""Every read opens every manifest, about 4 ms each, and every commit brings one or two. Iceberg's own limit
-of 100 is made for tables that get few commits."""
-
 _TRANSFORM = re.compile(r"^(\w+)\((?:(\d+)\s*,\s*)?`?([^`,()]+)`?\s*(?:,\s*(\d+))?\)$")
 _TIME = {
     "years": "year",
@@ -65,7 +61,7 @@ def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
         order = iceberg.api.SortOrder.builderFor(schema)
         for column in definition.cluster_columns:
             order.asc(column.strip("`"))
-        properties = {"format-version": "3", **TRIMMED, **_FEW_MANIFESTS, **definition.properties}
+        properties = {"format-version": "3", **TRIMMED, **definition.properties}
         if definition.comment:
             properties["comment"] = definition.comment
         return TableShape(schema, spec.build(), order.build(), properties)
