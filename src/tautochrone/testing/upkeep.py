@@ -156,18 +156,6 @@ class UpkeepConformance(LakeBench):
         for count, version in enumerate(versions, 1):
             assert table.read(spark, version).count() == 2 * count
 
-    def test_many_commits_leave_no_orphans(
-        self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
-    ) -> None:
-        for number in range(6):
-            self.append(spark, table, note(), number, number + 10)
-            newest = table.current_version()
-            (place,) = table.read(spark, newest).where(f"id = {number}").select("_file", "_pos").collect()
-            staged = table.stage(table.fork(), self.frame(spark, number + 20))
-            table.apply(table.fork(), [staged], {place[0]: [place[1]]}, note())
-        assert not table.remove_orphans(soon_ms(), Fence(1), lake.folders(), dry_run=True).files
-        assert self.ids(spark, table) == [*range(10, 16), *range(20, 26)]
-
     def test_expired_versions_leave_no_orphans(
         self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
     ) -> None:
