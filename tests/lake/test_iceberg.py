@@ -71,21 +71,6 @@ class TestOwn(LakeBench):
     def lake(self, spark: SparkSession, effects: Meddling) -> IcebergLake:
         return IcebergLake(spark, "lake", effects)
 
-    def test_manifests_that_were_merged_away_are_not_left_behind(
-        self, spark: SparkSession, lake: IcebergLake, table: LakeTable
-    ) -> None:
-        spark.sql(
-            f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('commit.manifest.min-count-to-merge' = '3')"
-        )
-        for number in range(6):
-            self.append(spark, table, note(), number, number + 10)
-            newest = table.current_version()
-            (place,) = table.read(spark, newest).where(f"id = {number}").select("_file", "_pos").collect()
-            staged = table.stage(table.fork(), self.frame(spark, number + 20))
-            table.apply(table.fork(), [staged], {place[0]: [place[1]]}, note())
-        assert not table.remove_orphans(soon_ms(), Fence(1), lake.folders(), dry_run=True).files
-        assert self.ids(spark, table) == [*range(10, 16), *range(20, 26)]
-
     @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT])
     def test_a_lost_answer_of_two_steps(
         self, spark: SparkSession, table: LakeTable, effects: Meddling, step: Step

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from tautochrone.lake.iceberg.commits import NO_VERSION, Loaded
-from tautochrone.lake.iceberg.functions import items
 from tautochrone.lake.iceberg.notes import NOTE_KEY, decode
 from tautochrone.model.lake import Prepared
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["BRANCH_PREFIX", "left_over", "own_files", "prepared_batches", "tags"]
+__all__ = ["BRANCH_PREFIX", "own_files", "prepared_batches", "tags"]
 
 BRANCH_PREFIX = "tautochrone-prepared-"
 """Every prepared batch sits on a branch of its own under this prefix."""
-
-
-_NUMBERED = re.compile(r"(.*-m)(\d+)(\.avro)$")
 
 
 def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
@@ -58,21 +53,7 @@ def tags(metadata: Any) -> Sequence[str]:
 
 def own_files(loaded: Loaded, snapshot: Any) -> list[str]:
     """Data files, manifests and manifest list that only this snapshot has."""
-    data = [str(file.location()) for file in snapshot.addedDataFiles(loaded.table.io())]
-    return [*data, *_own_manifests(loaded, snapshot), str(snapshot.manifestListLocation())]
-
-
-def left_over(loaded: Loaded, snapshot: Any) -> list[str]:
-    """Manifests that an update wrote and then merged into others. Iceberg's own commit deletes them; we only
-    take the snapshot from the update. It numbers the manifests of an update."""
-    if str(snapshot.summary().get("manifests-replaced") or 0) == "0":
-        return []
-    own = set(_own_manifests(loaded, snapshot))
-    numbered = [found for found in map(_NUMBERED.match, own) if found is not None]
-    written = {f"{found[1]}{number}{found[3]}" for found in numbered for number in range(int(found[2]))}
-    return sorted(written - own)
-
-
-def _own_manifests(loaded: Loaded, snapshot: Any) -> list[str]:
-    manifests = items(snapshot.allManifests(loaded.table.io()))
-    return [str(m.path()) for m in manifests if m.snapshotId() == snapshot.snapshotId()]
+    io = loaded.table.io()
+    manifests = [m for m in snapshot.allManifests(io) if m.snapshotId() == snapshot.snapshotId()]
+    data = [str(file.location()) for file in snapshot.addedDataFiles(io)]
+    return [*data, *(str(m.path()) for m in manifests), str(snapshot.manifestListLocation())]

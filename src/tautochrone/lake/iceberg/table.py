@@ -29,7 +29,7 @@ from tautochrone.lake.iceberg.history import in_history, stood_at
 from tautochrone.lake.iceberg.jvm import translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, carry_forward, encode, with_positions
 from tautochrone.lake.iceberg.orphans import check_seal
-from tautochrone.lake.iceberg.refs import BRANCH_PREFIX, left_over, own_files, prepared_batches
+from tautochrone.lake.iceberg.refs import BRANCH_PREFIX, own_files, prepared_batches
 from tautochrone.lake.iceberg.reverting import reverted
 from tautochrone.lake.iceberg.schema import replacement, shape_of, widened
 from tautochrone.lake.iceberg.staging import local_rows, write_files, write_locally
@@ -370,13 +370,9 @@ class IcebergTable(IcebergUpkeep):
                 add(file)
         update.set(NOTE_KEY, encode(with_positions(loaded.note, note)))
         try:
-            snapshot = update.scanManifestsWith(self._iceberg.functions.this_thread).toBranch(MAIN).apply()
+            return update.scanManifestsWith(self._iceberg.functions.this_thread).toBranch(MAIN).apply()
         except Py4JError as error:
             raise translate(error, self._name) from error
-        merged = left_over(loaded, snapshot)
-        if merged:
-            self._remove(loaded, merged, Step.LAKE_DISCARD)
-        return snapshot
 
     def _builder(self, loaded: Loaded) -> Any:
         return self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
