@@ -320,20 +320,20 @@ class TestStreams(ChangeBench):
         last = self.append(spark, table, note(), 9).version
         tolerant = {"streaming-skip-overwrite-snapshots": True, "streaming-skip-delete-snapshots": True}
         skipping = stream_of(spark, table, **tolerant)
-        assert lake.first_offsets(skipping, {}, {}) == {}, "nothing is expired"
+        assert lake.beginning(skipping, {}, {}).offsets == {}, "nothing is expired"
         with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
             # Spark's source would stop at the version that took rows away.
-            lake.first_offsets(stream_of(spark, table), {}, {})
+            lake.beginning(stream_of(spark, table), {}, {})
         table.expire(Retention(followed=frozenset({last}), after_ms=10**15), Fence(1))
         with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
-            lake.first_offsets(stream_of(spark, table, **tolerant), {}, {})
+            lake.beginning(stream_of(spark, table, **tolerant), {}, {})
         rows = stream_of(spark, table)
         with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
-            lake.first_offsets(rows, {}, {})
+            lake.beginning(rows, {}, {})
         # One that goes on is past what is gone.
         remembered = {0: json.dumps({"snapshot_id": int(first)})}
         here = {0: json.dumps({"snapshot_id": int(last), "position": 1})}
-        assert lake.first_offsets(rows, remembered, here) == {
+        assert lake.beginning(rows, remembered, here).offsets == {
             0: json.dumps({"snapshot_id": int(last), "position": 0})
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,8 +108,8 @@ class Upkept:
     def set(self, setting: str, value: str) -> None:
         """A setting of `[maintenance]` for the runs to come."""
         settings = self.pipeline.folder / "tautochrone.toml"
-        text = settings.read_text().replace("[maintenance]\n", f"[maintenance]\n{setting} = {value}\n")
-        settings.write_text(text)
+        others = re.sub(rf"^{setting} = .*\n", "", settings.read_text(), flags=re.MULTILINE)
+        settings.write_text(others.replace("[maintenance]\n", f"[maintenance]\n{setting} = {value}\n"))
         self.pipeline.reload()
 
     def versions(self, table: str) -> int:

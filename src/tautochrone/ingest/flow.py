@@ -29,8 +29,10 @@ from tautochrone.ingest.looks import Looks
 from tautochrone.ingest.positions import Plan, compare, same_offsets, source_offsets
 from tautochrone.ingest.problems import explain
 from tautochrone.ingest.rescue import Rescue, Rescued, ranges_of
+from tautochrone.model.catalog import Beginning
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
+from tautochrone.model.instants import TakenWhole
 from tautochrone.model.lake import FlowPosition
 from tautochrone.model.names import quoted
 from tautochrone.model.quarantine import BadRecords
@@ -42,7 +44,7 @@ _STOP_TIMEOUT_S = 60.0
 """A batch that runs longer than this is interrupted at the end of a run."""
 
 
-FirstOffsets = Callable[[DataFrame, Mapping[int, str], Mapping[int, str]], Mapping[int, str]]
+Begin = Callable[[DataFrame, Mapping[int, str], Mapping[int, str]], Beginning]
 
 
 class StreamingFlow(Protocol):
@@ -100,13 +102,14 @@ class FlowQuery:
     effects: Effects
     emit: Emit
     position: FlowPosition | None
-    first_offsets: FirstOffsets | None = None
-    """See `model.catalog.LakeCatalog.first_offsets`; None for flows that read no stream of the lake."""
+    begin: Begin | None = None
+    """See `model.catalog.LakeCatalog.beginning`; None for flows that read no stream of the lake."""
     bad_records: BadRecords = BadRecords.FAIL
     rows: int = 0
     looks: Looks = field(default_factory=Looks)
     _began_ms: int = 0
     _limited: bool = False
+    _whole: tuple[TakenWhole, ...] = ()
     _evaluated: tuple[SparkSession, DataFrame] | None = None
     _error: TautochroneError | None = None
     _stopped: bool = False
@@ -132,8 +135,7 @@ class FlowQuery:
         # Py4J logs what a batch raises, with a Python and a Java stack; people get it as our error.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
         try:
-            rows = self.flow.evaluate(session)
-            self._begin(rows)
+            rows = self._evaluate(session)
             self._evaluated = session, rows
             self._limited = bounds_files(rows)
             self._began_ms = time.time_ns() // 1_000_000
@@ -256,14 +258,22 @@ class FlowQuery:
                 )
             self._folder_step(lambda: self.folder.rewrite(position))
 
-    def _begin(self, rows: DataFrame) -> None:
-        """Let the sources remember first offsets that are still there."""
-        if self.first_offsets is None:
-            return
+    def _evaluate(self, session: SparkSession) -> DataFrame:
+        rows = self.flow.evaluate(session)
+        if self.begin is None:
+            return rows
         reached = {} if self.position is None else dict(enumerate(source_offsets(self.position.offsets)))
-        offsets = self.first_offsets(rows, self.folder.first_offsets(), reached)
-        if not offsets:
-            return
+        found = self.begin(rows, self.folder.first_offsets(), reached)
+        if found.offsets:
+            self._begin_at(found.offsets)
+        if found.whole == self._whole:
+            return rows
+        # Its tables are shown to it otherwise by now.
+        self._whole = found.whole
+        return self.flow.evaluate(session)
+
+    def _begin_at(self, offsets: Mapping[int, str]) -> None:
+        """Let the sources remember first offsets that are still there."""
         if self.position is None:
             self.emit(
                 "flow_from_snapshot",

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tautochrone.model.foreign import ForeignTable
+from tautochrone.model.instants import TakenWhole
 from tautochrone.model.lake import CommitNote, LakeTable, Rows, TableDefinition
 from tautochrone.model.names import TableName
 
-__all__ = ["LakeCatalog"]
+__all__ = ["Beginning", "LakeCatalog"]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the sources of a stream must be told so that it misses nothing."""
+
+    offsets: Mapping[int, str]
+    """Number of a source → the first offset that it must be given."""
+    whole: tuple[TakenWhole, ...] = ()
+    """Versions in which the stream stands and that it takes whole: its sources must be shown them so."""
 
 
 class LakeCatalog(Protocol):
@@ -30,12 +42,10 @@ class LakeCatalog(Protocol):
     def foreign(self, name: TableName) -> ForeignTable:
         """A table as it is before we own it. Raises TableMissingError when it is not there."""
 
-    def first_offsets(
-        self, rows: Rows, remembered: Mapping[int, str], reached: Mapping[int, str]
-    ) -> Mapping[int, str]:
-        """First offsets that a stream's sources must be given so that it misses nothing.
+    def beginning(self, rows: Rows, remembered: Mapping[int, str], reached: Mapping[int, str]) -> Beginning:
+        """Where a stream begins.
 
-        Only sources that expired versions would mislead are in the answer: a new stream would begin in
+        Only sources that expired versions would mislead are given offsets: a new stream would begin in
         the middle of a table, and one that goes on is refused when its first version is gone.
 
         Args:

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["NEWEST", "InstantServer", "Lookup"]
+__all__ = ["NEWEST", "InstantServer", "Lookup", "Streamed", "TakenWhole"]
 
 NEWEST = "newest"
 """What a `Lookup` answers for a table that it does not care about: its newest version."""
 
-Lookup = Callable[[TableName], Version | str | None]
+
+@dataclass(frozen=True, slots=True)
+class TakenWhole:
+    """A version of which a stream takes all rows, and not only those that it added."""
+
+    version: Version
+    files: int
+    """Data files of the table at the version."""
+    manifests: str | None = None
+    """Location of a list of them that remembers no deleted files; None: the version's own does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A table as a stream is shown it: the versions that it takes whole as appends of all their files.
+
+    Iceberg's source asks a version what it added even where it is told to take everything.
+    """
+
+    version: Version | str
+    whole: tuple[TakenWhole, ...]
+    folder: str
+    """Where the metadata files go that are written for this stream alone."""
+
+
+Lookup = Callable[[TableName], Version | str | Streamed | None]
 """From a table to its version at the instant; None: it has none there."""
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.files import Files
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.model.catalog import Beginning
+from tautochrone.model.effects import Step
+from tautochrone.model.instants import Streamed, TakenWhole
 from tautochrone.model.lake import CommitNote
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, Version
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job import Job
@@ -19,6 +24,9 @@ from tautochrone.runtime.limits import LimitedFlow
 from tautochrone.spark.session import reader_session, use_database
 
 __all__ = ["Streams"]
+
+_BEGINNINGS = "_beginnings"
+"""Metadata files that one flow needs while it takes a version whole."""
 
 
 class Streams:
@@ -30,6 +38,7 @@ class Streams:
         self._files = Files(job.base)
         self._committers: dict[TableName, TableCommitter] = {}
         self._queries: dict[str, FlowQuery] = {}
+        self._whole: dict[str, tuple[TakenWhole, ...]] = {}
 
     def query(self, table: TableName, flow: ResolvedFlow) -> FlowQuery:
         """The flow's query. The first call reads the table's position."""
@@ -47,10 +56,14 @@ class Streams:
                 effects=self._job.effects,
                 emit=self._job.emit,
                 position=None if note is None else note.positions.get(name),
-                first_offsets=self._job.lake.first_offsets if flow.inputs.stream else None,
+                begin=partial(self._begin, table, name) if flow.inputs.stream else None,
                 bad_records=BadRecords.FAIL if wanted is None else wanted.policy,
             )
         return self._queries[name]
+
+    def shown(self, table: TableName, flow: str, version: Version | str) -> Streamed:
+        """How a table at `version` is shown to a flow that reads it as a stream, `table` being its target."""
+        return Streamed(version, self._whole.get(flow, ()), self._root(_BEGINNINGS, table, flow))
 
     def alone(self, table: TableName) -> AbstractContextManager[object]:
         """Keeps the table's flows from committing while it is entered."""
@@ -90,6 +103,23 @@ class Streams:
         number = max((int(n) for n in self._files.names(root) if n.isdigit()), default=0)
         return CheckpointFolder(self._files, f"{root}/{number}", ours.archive), False
 
+    def _begin(
+        self,
+        table: TableName,
+        flow: str,
+        rows: DataFrame,
+        remembered: Mapping[int, str],
+        reached: Mapping[int, str],
+    ) -> Beginning:
+        found = self._job.lake.beginning(rows, remembered, reached)
+        before, self._whole[flow] = self._whole.get(flow), found.whole
+        # An earlier process may have left files as well.
+        if (before is None or _has_files(before)) and not _has_files(found.whole):
+            folder = self._root(_BEGINNINGS, table, flow)
+            if self._files.names(folder):
+                self._job.effects.perform(Step.INGEST_FOLDER, str(table), lambda: self._files.delete(folder))
+        return found
+
     def _committer(self, table: TableName) -> TableCommitter:
         if table not in self._committers:
             beside = self._job.beside(table)
@@ -114,3 +144,7 @@ class Streams:
         return "/".join(
             (self._job.settings.storage, kind, table.catalog, *table.namespace, table.table, flow)
         )
+
+
+def _has_files(whole: tuple[TakenWhole, ...]) -> bool:
+    return any(one.manifests is not None for one in whole)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, RefreshError
 from tautochrone.model.checkpoint import Checkpoint
-from tautochrone.model.instants import NEWEST
+from tautochrone.model.instants import NEWEST, Streamed
 from tautochrone.model.lake import NO_VERSION, ChangeKind, Fork
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
@@ -48,6 +48,7 @@ class Target:
         self._lock = threading.Lock()
         self._shown: dict[TableName, Version] = {}
         self._sessions: dict[TableName, SparkSession] = {}
+        self._flowing: dict[TableName, str] = {}
         self._checking: SparkSession | None = None
         self._compared: set[TableName] = set()
         self._full = set(full)
@@ -286,6 +287,7 @@ class Target:
         session = self._session(table)
         rows = 0
         for flow in flows:
+            self._flowing[table] = flow.flow.name
             job.definitions.prepare(session, flow.views)
             query = self._streams.query(table, flow)
             if query.position is None or _AT_NO_VERSION.search(query.position.offsets):
@@ -348,7 +350,8 @@ class Target:
     def _session(self, table: TableName) -> SparkSession:
         """One session per dataset: settings and temporary views of one view never meet another's."""
         if table not in self._sessions:
-            session = self._new_session()
+            instant = self._instant if self._job.is_view(table) else self._instant_of_stream(table)
+            session = self._new_session(instant)
             for flow in self._job.flows(table):
                 for key, value in flow.flow.conf.items():
                     session.conf.set(key, value)
@@ -358,15 +361,26 @@ class Target:
     def _reader(self) -> SparkSession:
         """The session of all invariants: they have the same settings, and only read."""
         if self._checking is None:
-            self._checking = self._new_session()
+            self._checking = self._new_session(self._instant)
             for key, value in self._job.spec.configuration.items():
                 self._checking.conf.set(key, value)
         return self._checking
 
-    def _new_session(self) -> SparkSession:
+    def _instant_of_stream(self, table: TableName) -> str:
+        """Streams are shown some versions otherwise than everybody else is, each flow its own."""
+        instant = f"{self._instant}-stream-{self._job.derived_tables.index(table)}"
+
+        def lookup(name: TableName) -> Version | str | Streamed | None:
+            version = self._lookup(name)
+            return version if version is None else self._streams.shown(table, self._flowing[table], version)
+
+        self._job.instants.show(instant, lookup)
+        return instant
+
+    def _new_session(self, instant: str) -> SparkSession:
         job = self._job
         catalog = job.settings.catalog.name
-        session = reader_session(job.base, catalog, job.instants.uri, self._instant)
+        session = reader_session(job.base, catalog, job.instants.uri, instant)
         use_database(session, catalog, job.definitions.scope.namespace[0], create=False)
         # A count that Iceberg answers from metadata comes back as nullable, and Spark then
         # refuses its own plan when the target column is NOT NULL.

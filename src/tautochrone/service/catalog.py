@@ -17,9 +17,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from tautochrone.errors import CheckpointUnavailableError, TableMissingError, TautochroneError
-from tautochrone.model.instants import NEWEST
+from tautochrone.model.instants import NEWEST, Streamed
 from tautochrone.model.names import TableName, Version
-from tautochrone.service.cut import SnapshotGoneError, at_version
+from tautochrone.service.cut import SnapshotGoneError, as_streamed, at_version
 from tautochrone.service.instants import InstantResolver
 from tautochrone.service.metadata import MetadataSource
 
@@ -186,7 +186,7 @@ class _Catalog:
     def __init__(self, instants: InstantResolver, source: MetadataSource) -> None:
         self._instants = instants
         self._source = source
-        self._bodies: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._bodies: OrderedDict[tuple[str, str | Streamed], bytes] = OrderedDict()
         self._lock = Lock()
 
     def require_namespace(self, levels: tuple[str, ...]) -> None:
@@ -205,9 +205,9 @@ class _Catalog:
 
     def load(self, prefix: str, table: TableName) -> bytes:
         """The LoadTableResult of `table` as it is at the instant `prefix`."""
-        version = self._instants.versions(prefix)(table)
+        found = self._instants.versions(prefix)(table)
         location, metadata = self._source.load(table)
-        if version is None:
+        if found is None:
             why = self._instants.why_absent(prefix, table)
             raise _RefusedError(
                 404,
@@ -215,10 +215,11 @@ class _Catalog:
                 f"[TABLE_NOT_AT_INSTANT] {table} has no version at {prefix}: {why}.",
             )
         with self._lock:
-            body = self._bodies.get((location, version))
+            body = self._bodies.get((location, found))
             if body is not None:
-                self._bodies.move_to_end((location, version))
+                self._bodies.move_to_end((location, found))
                 return body
+        version = found.version if isinstance(found, Streamed) else found
         try:
             shown = metadata if version == NEWEST else at_version(metadata, Version(version))
         except SnapshotGoneError:
@@ -228,10 +229,12 @@ class _Catalog:
                 f"[SNAPSHOT_GONE] {table} no longer holds snapshot {version}, its version at "
                 f"{prefix}: it was expired, or the table was replaced.",
             ) from None
+        if isinstance(found, Streamed):
+            shown = as_streamed(shown, found.whole, found.folder)
         result = {"metadata-location": location, "metadata": shown, "config": {}}
         body = json.dumps(result, separators=(",", ":")).encode()
         with self._lock:
-            self._bodies[(location, version)] = body
+            self._bodies[(location, found)] = body
             while len(self._bodies) > _KEEP_BODIES:
                 self._bodies.popitem(last=False)
         return body

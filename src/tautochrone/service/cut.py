@@ -6,12 +6,13 @@ the current schema and the last entry of the snapshot log. All four must say the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tautochrone.model.instants import TakenWhole
 from tautochrone.model.names import Version
 
-__all__ = ["SnapshotGoneError", "at_version"]
+__all__ = ["SnapshotGoneError", "as_streamed", "at_version"]
 
 _NO_SNAPSHOT = -1
 """Iceberg's own spelling of a table without rows and history."""
@@ -61,6 +62,25 @@ def at_version(metadata: Mapping[str, Any], version: Version) -> dict[str, Any]:
     if schema_id is not None:
         _use_schema(result, metadata, schema_id)
     return result
+
+
+def as_streamed(metadata: Mapping[str, Any], whole: Iterable[TakenWhole], folder: str) -> dict[str, Any]:
+    """A copy of `metadata` for one stream; see `model.instants.Streamed`."""
+    taken = {int(one.version): one for one in whole}
+    snapshots = [
+        _append_of_all(snapshot, taken[snapshot["snapshot-id"]])
+        if snapshot["snapshot-id"] in taken
+        else snapshot
+        for snapshot in metadata.get("snapshots") or ()
+    ]
+    properties = {**(metadata.get("properties") or {}), "write.metadata.path": folder}
+    return {**metadata, "snapshots": snapshots, "properties": properties}
+
+
+def _append_of_all(snapshot: Mapping[str, Any], taken: TakenWhole) -> dict[str, Any]:
+    summary = {"operation": "append", "added-data-files": str(taken.files)}
+    shown = {**snapshot, "summary": {**(snapshot.get("summary") or {}), **summary}}
+    return shown if taken.manifests is None else shown | {"manifest-list": taken.manifests}
 
 
 def _empty(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from tautochrone.lake.iceberg.functions import items
 from tautochrone.lake.iceberg.jvm import Iceberg, java_error_class, translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, encode
 from tautochrone.lake.iceberg.schema import shape_of
-from tautochrone.lake.iceberg.streams import first_offsets
+from tautochrone.lake.iceberg.streams import beginning
 from tautochrone.lake.iceberg.table import IcebergTable
+from tautochrone.model.catalog import Beginning
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import CommitNote, TableDefinition
 from tautochrone.model.names import TableName
@@ -118,10 +119,10 @@ class IcebergLake:
     def foreign(self, name: TableName) -> IcebergForeign:
         return IcebergForeign(self._iceberg, self.load(name), self._effects)
 
-    def first_offsets(
+    def beginning(
         self, rows: DataFrame, remembered: Mapping[int, str], reached: Mapping[int, str]
-    ) -> Mapping[int, str]:
-        return first_offsets(rows, remembered, reached)
+    ) -> Beginning:
+        return beginning(self._iceberg, self._effects, rows, remembered, reached)
 
     def tables(self) -> Sequence[TableName]:
         catalog = self._iceberg.catalog()

@@ -87,6 +87,8 @@ class Functions:
         described = described.asType(self._type(text, java_list))
         # Each dot of a Java name is a call, so what is used for every commit is looked up once.
         util, boolean = jvm.java.util, jvm.java.lang.Boolean.TYPE
+        self._content, self._manifest, self._boolean = content, _class(api.ManifestFile), boolean
+        self._integer = jvm.java.lang.Integer.TYPE
         self._predicate = _class(util.function.Predicate)
         self._get = self._method(_class(util.Map), "get", self._object, self._object)
         made = _class(api.io.InputFile)
@@ -150,6 +152,14 @@ class Functions:
         return [None if path == "null" else path for path in found]
 
     # -- values for Iceberg's own code ------------------------------------------------------------
+
+    def by_spec(self) -> Any:
+        """A `Function` from a data file to the number of its partition spec."""
+        return self._as(self._function, self._method(self._content, "specId", self._integer))
+
+    def remembers_deleted(self) -> Any:
+        """A `Predicate` of manifests that name deleted files."""
+        return self._as(self._predicate, self._method(self._manifest, "hasDeletedFiles", self._boolean))
 
     def entries(self, java_map: Any) -> Any:
         """A `Function` that looks its argument up in a Java map."""

@@ -3,7 +3,12 @@
 The source begins at the oldest snapshot that it finds and takes what that snapshot *added*. Once older
 snapshots are expired, the rows that they added are skipped without a word; at a snapshot that took rows away
 it stops. It can be told to take all files of a snapshot instead, by an offset in the place where it remembers
-its first one; it does so rightly only for the newest snapshot that it sees.
+its first one. That is right only of a snapshot that added all files of the table, so such a one is shown
+to it (`model.instants.Streamed`); of any other it takes
+
+- nothing, when it is a compaction, and it stops, when it is an update;
+- a part, when the table has newer ones: as many files as the snapshot added;
+- too much, when its manifests remember deleted files beside others: these as well.
 
 A stream that goes on is refused when the snapshot of its first offset is gone, although nothing is read
 from there: then the snapshot where it stands is as good a first offset.
@@ -15,50 +20,50 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from tautochrone.errors import LakeError
+from tautochrone.lake.iceberg.functions import items
 from tautochrone.lake.iceberg.history import moves_rows
+from tautochrone.lake.iceberg.jvm import Iceberg, translate
+from tautochrone.model.catalog import Beginning
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.instants import TakenWhole
+from tautochrone.model.names import TableName, Version
 
-__all__ = ["first_offsets"]
+__all__ = ["beginning"]
 
 _NOTHING_YET = -1
 _SOURCE = "org.apache.iceberg.spark.source.SparkTable"
 
 
-def first_offsets(
-    rows: DataFrame, remembered: Mapping[int, str], reached: Mapping[int, str]
-) -> Mapping[int, str]:
-    """See `model.catalog.LakeCatalog.first_offsets`."""
-    found: dict[int, str] = {}
+def beginning(
+    iceberg: Iceberg,
+    effects: Effects,
+    rows: DataFrame,
+    remembered: Mapping[int, str],
+    reached: Mapping[int, str],
+) -> Beginning:
+    """See `model.catalog.LakeCatalog.beginning`."""
+    told: dict[int, str] = {}
+    whole: list[TakenWhole] = []
     for number, leaf in enumerate(_sources(rows)):
         if str(leaf.nodeName()) != "StreamingRelationV2" or str(leaf.table().getClass().getName()) != _SOURCE:
             continue
         table = leaf.table().table()
-        newest = table.currentSnapshot()
-        if number in remembered and _is_there(table, remembered[number]):
-            continue
+        known = number in remembered and _is_there(table, remembered[number])
         if number in reached:
-            if number in remembered:
-                found[number] = _beginning_of(reached[number])
-            continue
-        if newest is None or _can_be_followed(table, newest, skips=_skips(leaf)):
-            continue
-        if str(newest.summary().get("total-delete-files") or "0") != "0":
-            raise LakeError(
-                "STREAM_HISTORY_EXPIRED",
-                f"Rows were deleted from {table.name()} and its versions cannot be followed from the oldest: "
-                "a stream cannot read it from the beginning any more",
-                hint="read it as a batch, or compact it so that no deletes are left in it",
-            )
-        offset = {
-            "version": 1,
-            "snapshot_id": int(newest.snapshotId()),
-            "position": 0,
-            "scan_all_files": True,
-        }
-        found[number] = json.dumps(offset)
-    return found
+            if number in remembered and not known:
+                told[number] = _beginning_of(reached[number])
+        elif not known:
+            first = _first_offset(table, skips=_skips(leaf))
+            if first is not None:
+                told[number] = first
+        stands = reached.get(number) or told.get(number) or remembered.get(number)
+        if stands is not None:
+            whole += _taken_whole(iceberg, effects, table, json.loads(stands))
+    return Beginning(told, tuple(whole))
 
 
 def _sources(rows: DataFrame) -> list[Any]:
@@ -84,6 +89,22 @@ def _beginning_of(offset: str) -> str:
     return json.dumps(json.loads(offset) | {"position": 0})
 
 
+def _first_offset(table: Any, *, skips: bool) -> str | None:
+    """Where a new stream must begin; None: where the source would."""
+    newest = table.currentSnapshot()
+    if newest is None or _can_be_followed(table, newest, skips=skips):
+        return None
+    if str(newest.summary().get("total-delete-files") or "0") != "0":
+        raise LakeError(
+            "STREAM_HISTORY_EXPIRED",
+            f"Rows were deleted from {table.name()} and its versions cannot be followed from the oldest: "
+            "a stream cannot read it from the beginning any more",
+            hint="read it as a batch, or compact it so that no deletes are left in it",
+        )
+    offset = {"version": 1, "snapshot_id": int(newest.snapshotId()), "position": 0, "scan_all_files": True}
+    return json.dumps(offset)
+
+
 def _skips(leaf: Any) -> bool:
     """Whether the user told the source to go past versions that take rows away."""
     options = leaf.extraOptions()
@@ -103,3 +124,41 @@ def _can_be_followed(table: Any, snapshot: Any, *, skips: bool) -> bool:
             return True
         snapshot = table.snapshot(parent)
     return False
+
+
+def _taken_whole(
+    iceberg: Iceberg, effects: Effects, table: Any, offset: Mapping[str, Any]
+) -> list[TakenWhole]:
+    """The snapshot that a stream stands in, if it takes all of its files."""
+    snapshot = table.snapshot(offset["snapshot_id"]) if offset.get("scan_all_files") else None
+    if snapshot is None:
+        return []
+    version = Version(str(snapshot.snapshotId()))
+    total = snapshot.summary().get("total-data-files")
+    if total is not None and offset["position"] >= int(total):
+        return [TakenWhole(version, int(total))]
+    files, remembers = 0, False
+    for manifest in items(snapshot.dataManifests(table.io())):
+        live = int(manifest.addedFilesCount() or 0) + int(manifest.existingFilesCount() or 0)
+        remembers |= live > 0 and bool(manifest.hasDeletedFiles())
+        files += live
+    if not remembers:
+        return [TakenWhole(version, files)]
+    name = TableName.parse(str(table.name()))
+    try:
+        made = effects.perform(Step.LAKE_STAGE, str(name), lambda: _forgetful(iceberg, table, snapshot))
+    except Py4JError as error:
+        raise translate(error, name) from error
+    return [TakenWhole(version, files, made)]
+
+
+def _forgetful(iceberg: Iceberg, table: Any, snapshot: Any) -> str:
+    """A list of manifests with the same files that remembers no deleted ones. Nothing is committed; the same
+    snapshot gives the same order of files, which positions count."""
+    transaction = table.newTransaction()
+    if table.currentSnapshot().snapshotId() != snapshot.snapshotId():
+        transaction.manageSnapshots().setCurrentSnapshot(snapshot.snapshotId()).commit()
+    functions = iceberg.functions
+    rewrite = transaction.rewriteManifests().clusterBy(functions.by_spec())
+    rewrite.rewriteIf(functions.remembers_deleted()).scanManifestsWith(functions.this_thread).commit()
+    return str(transaction.table().currentSnapshot().manifestListLocation())
