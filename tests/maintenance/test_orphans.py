@@ -91,6 +91,27 @@ def test_a_run_looks_once_in_a_period(upkept: Upkept) -> None:
 
 
 @pytest.mark.spark
+def test_a_folder_behind_a_symbolic_link(upkept: Upkept) -> None:
+    """Somebody moved a table to another disk."""
+    upkept.add()
+    upkept.pipeline.run()
+    place, other = upkept.folder("default") / "events", upkept.folder("elsewhere")
+    place.rename(other)
+    place.symlink_to(other, target_is_directory=True)
+    for _ in range(2):
+        upkept.add()
+        upkept.pipeline.run()
+    left = upkept.orphan("events")
+    upkept.grow_old()
+    with upkept.pipeline.opened() as (job, happened):
+        Maintenance(job).run()
+    (told,) = (e for e in happened.of("orphans_removed") if e["dataset"] == "lake.default.events")
+    assert told["count"] == 1
+    assert not left.exists()
+    assert upkept.ids("events") == list(range(upkept.rows))
+
+
+@pytest.mark.spark
 def test_a_table_that_keeps_files_elsewhere_is_told(upkept: Upkept) -> None:
     upkept.add()
     upkept.pipeline.run()

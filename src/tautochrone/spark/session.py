@@ -79,10 +79,14 @@ Spark's own choice, or the user's."""
 
 def lake_conf(catalog: CatalogSettings) -> dict[str, str]:
     """What a session must be told before it first touches the lake's catalog."""
+    conf = _catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options)
+    kind = catalog.options.get("type") or catalog.options.get("catalog-impl", "")
+    if kind == "hadoop" or kind.endswith(".HadoopCatalog"):
+        # Its namespaces and tables are the folders that it lists.
+        return conf
     prefix = f"spark.sql.catalog.{catalog.name}.hadoop.fs.file.impl"
     # Hadoop's cache of file systems does not look at settings.
-    files = {prefix: _LOCAL_FILES, f"{prefix}.disable.cache": "true"}
-    return files | _catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options)
+    return {prefix: _LOCAL_FILES, f"{prefix}.disable.cache": "true"} | conf
 
 
 def _catalog_conf(name: str, implementation: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -94,7 +94,7 @@ def old_files(
     Raises:
         LakeError: `ORPHANS_UNKNOWN`, its storage cannot be listed.
     """
-    io, kind = loaded.table.io(), iceberg.api.io.SupportsPrefixOperations
+    io, kind = _lister(iceberg, loaded.table.io(), folder), iceberg.api.io.SupportsPrefixOperations
     if not kind._java_lang_class.isInstance(io):  # noqa: SLF001
         raise LakeError(
             "ORPHANS_UNKNOWN", f"The storage of {name} ({io.getClass().getName()}) cannot be listed"
@@ -113,6 +113,17 @@ def old_files(
         ),
         key=lambda file: file.location,
     )
+
+
+def _lister(iceberg: Iceberg, io: Any, folder: str) -> Any:
+    """What lists a folder. Of local ones Hadoop's own file system: the one that writes faster goes round in
+    circles at a symbolic link (see `spark.session`)."""
+    local = folder.startswith(("/", "file:"))
+    if not (local and iceberg.api.hadoop.HadoopConfigurable._java_lang_class.isInstance(io)):  # noqa: SLF001
+        return io
+    conf = iceberg.jvm.org.apache.hadoop.conf.Configuration(io.getConf())
+    conf.set("fs.file.impl", "org.apache.hadoop.fs.LocalFileSystem")
+    return iceberg.api.hadoop.HadoopFileIO(conf)
 
 
 def unreferred(iceberg: Iceberg, loaded: Loaded, files: Sequence[OldFile]) -> list[OldFile]:
