@@ -14,6 +14,9 @@ from bench.project import Measured
 
 __all__ = ["measure"]
 
+_FIRST = 5
+"""Refreshes before Java has compiled much."""
+
 _VIEW = """
 CREATE MATERIALIZED VIEW totals TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental') AS
 SELECT c.city, count(*) AS n, sum(o.amount) AS amount
@@ -25,9 +28,9 @@ def measure(
     spark: SparkSession, folder: Path, rows: int, delta: int = 100, rounds: int = 15, warm: int = 40
 ) -> dict[str, Any]:
     """Refresh times in ms of a join below an aggregate, after warm-up, for `rows` and `10 * rows`; and the
-    messages between Python and the JVM that one more such checkpoint takes.
+    Spark jobs, and messages between Python and the JVM, that one more such checkpoint takes.
 
-    A run goes on for days, and Java compiles what it does often: the first refreshes take twice as long.
+    A run goes on for days, and Java compiles what it does often: the first refreshes take longer.
 
     Args:
         spark: a warm session.
@@ -37,26 +40,28 @@ def measure(
         rounds: changes that are measured.
         warm: changes before those.
     """
-    small, messages = _times(spark, folder / "fixed-1", rows, delta, (warm, rounds))
-    large, _ = _times(spark, folder / "fixed-10", rows * 10, delta, (warm, rounds))
+    first, small, counted = _times(spark, folder / "fixed-1", rows, delta, (warm, rounds))
+    _, large, _ = _times(spark, folder / "fixed-10", rows * 10, delta, (warm, rounds))
     return {
         "rows": rows,
         "delta": delta,
         "warm": warm,
+        "first_ms": first,
         "refresh_ms": small,
         "refresh_ms_on_ten_times": large,
         "median_ms": statistics.median(small),
         "median_ms_on_ten_times": statistics.median(large),
         "grows_by": statistics.median(large) / max(1, statistics.median(small)),
-        "messages": messages,
+        **counted,
         "message_ms": cost_ms(spark),
     }
 
 
 def _times(
     spark: SparkSession, folder: Path, rows: int, delta: int, rounds: tuple[int, int]
-) -> tuple[list[int], int]:
-    warm, counted = rounds
+) -> tuple[list[int], list[int], dict[str, int]]:
+    """Refresh times in ms of the first and of the later refreshes, and what one more takes."""
+    warm, measured_ones = rounds
     shutil.rmtree(folder, ignore_errors=True)
     measured = Measured(folder, spark)
     try:
@@ -71,23 +76,23 @@ def _times(
             f"SELECT id, id % {max(100, rows // 10)} AS customer, id % 100 AS amount FROM range({rows})"
         )
         measured.pipeline.write("definitions/view.sql", _VIEW)
-        found = []
+        times = []
         with measured.opened() as bring:
             bring()
-            for round_ in range(warm + counted + 1):
+            for round_ in range(warm + measured_ones + 1):
                 first = rows + round_ * delta
                 run(
                     f"INSERT INTO lake.raw.orders SELECT id, id % 97 AS customer, 7L AS amount "
                     f"FROM range({first}, {first + delta})"
                 )
-                if round_ == warm + counted:
+                if round_ == warm + measured_ones:
                     # Counting costs time: this round is for nothing else.
+                    jobs = measured.pipeline.spark_jobs()
                     messages = messages_of(spark, bring)
+                    counted = {"messages": messages, "jobs": measured.pipeline.spark_jobs() - jobs}
                     break
-                took = bring().refresh("totals")["duration_ms"]
-                if round_ >= warm:
-                    found.append(took)
+                times.append(bring().refresh("totals")["duration_ms"])
         measured.right()
-        return found, messages
+        return times[:_FIRST], times[warm:], counted
     finally:
         measured.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ def table(found: dict[str, Any]) -> str:
             f"{of['delta']} rows into {of['rows']}: {of['median_ms']:.0f} ms (median, after "
             f"{of['warm']} others); into {10 * of['rows']}: {of['median_ms_on_ten_times']:.0f} ms, "
             f"{of['grows_by']:.2f} times as long",
-            f"its checkpoint takes {of['messages']} messages between Python and JVM, "
-            f"{of['message_ms']:.3f} ms each when they ask for nothing",
+            f"the first {len(of['first_ms'])} of its process: {statistics.median(of['first_ms']):.0f} ms "
+            "(median)",
+            f"its checkpoint takes {of['jobs']} Spark jobs and {of['messages']} messages between Python and "
+            f"JVM, {of['message_ms']:.3f} ms each when they ask for nothing",
         ]
     parts = {
         "ingest": _ingest,

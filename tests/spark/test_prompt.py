@@ -15,7 +15,7 @@ PAUSE_S = 0.04
 
 @pytest.mark.spark
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="other systems have no such pause")
-@pytest.mark.parametrize("length", [10, 10_000, 100_000, 1_000_000])
+@pytest.mark.parametrize("length", [10, 10_000, 100_000])
 def test_an_answer_of_any_length(spark: SparkSession, length: int) -> None:
     text = spark._jvm.java.lang.StringBuilder("x" * length)
     took = []
