@@ -37,6 +37,13 @@ def planned(session: SparkSession, query: str) -> View:
         ("SELECT k, max_by(g, x) FROM t GROUP BY k", "max_by() breaks ties by chance"),
         ("SELECT k, max_by(g, struct(x, g)), min_by(x, x) FROM t GROUP BY k", None),
         ("SELECT k, listagg(g) FROM t GROUP BY k", "listagg() joins in any order"),
+        ("SELECT k, listagg(CAST(x AS STRING)) WITHIN GROUP (ORDER BY x) FROM t GROUP BY k", None),
+        ("SELECT k, listagg(concat(g, x)) WITHIN GROUP (ORDER BY x, g) FROM t GROUP BY k", None),
+        ("SELECT k, max_by(x + 1, x), min_by(concat(g, 'x'), struct(x, g)) FROM t GROUP BY k", None),
+        (
+            "SELECT k, max_by(CAST(d AS STRING), d) FROM (SELECT k, double(x) AS d FROM t) GROUP BY k",
+            "max_by() breaks ties by chance",
+        ),
         ("SELECT k, listagg(g, ',') WITHIN GROUP (ORDER BY g) FROM t GROUP BY k", None),
         (
             "SELECT x, last_value(g) OVER (PARTITION BY k ORDER BY x) FROM t",

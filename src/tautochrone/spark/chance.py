@@ -6,6 +6,8 @@ has the view compared with what is stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from py4j.java_gateway import JavaObject
 
 from tautochrone.spark.catalyst import items, kind
@@ -21,6 +23,8 @@ __all__ = [
 _FIRST = {"First": "first()", "Last": "last()", "Mode": "mode()"}
 _ARRAYS = {"CollectList": "collect_list()", "CollectSet": "collect_set()"}
 _BEST = {"MaxBy": "max_by()", "MinBy": "min_by()"}
+# -0.0 ties with 0.0, and what is made of them may differ: 1/x, or the text.
+_SIGNED_ZERO = ("FLOAT", "DOUBLE")
 _ORDERLESS = frozenset({"SortArray", "ArrayMax", "ArrayMin", "Size"})
 
 
@@ -35,7 +39,7 @@ def by_chance(function: JavaObject) -> str | None:
         return f"{_BEST[name]} breaks ties by chance: order by a struct that ends with the value"
     if name == "ListAgg":
         orders = [entry.child() for entry in items(function.orderExpressions())]
-        if not any(order.semanticEquals(function.child()) for order in orders):
+        if not _told(function.child(), orders):
             return "listagg() joins in any order what WITHIN GROUP does not tell apart"
     return None
 
@@ -80,5 +84,19 @@ def sorted_arrays(expression: JavaObject) -> set[int]:
 
 def _tells(order: JavaObject, value: JavaObject) -> bool:
     """Whether equal orders have equal values."""
-    parts = list(items(order.valExprs())) if kind(order) == "CreateNamedStruct" else [order]
-    return any(part.semanticEquals(value) for part in parts)
+    return _told(value, list(items(order.valExprs())) if kind(order) == "CreateNamedStruct" else [order])
+
+
+def _told(value: JavaObject, orders: Sequence[JavaObject]) -> bool:
+    """Whether rows that agree in all of `orders` agree in `value`: it is one of them, or made of them."""
+    if any(order.semanticEquals(value) for order in orders):
+        return True
+    exact = [order for order in orders if not any(name in order.dataType().sql() for name in _SIGNED_ZERO)]
+    return bool(value.deterministic()) and _made_of(value, exact)
+
+
+def _made_of(value: JavaObject, orders: Sequence[JavaObject]) -> bool:
+    if value.foldable() or any(order.semanticEquals(value) for order in orders):
+        return True
+    parts = list(items(value.children()))
+    return bool(parts) and all(_made_of(part, orders) for part in parts)
