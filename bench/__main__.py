@@ -26,6 +26,7 @@ def main() -> None:
     add = parser.add_argument
     add("--scale", type=float, default=0.1, help="TPC-H's scale factor")
     add("--shares", type=float, nargs="+", default=[0.001, 0.01], help="changed part of tables")
+    add("--changes", choices=tpch.KINDS, nargs="+", default=tpch.KINDS, help="kinds of changes of TPC-H")
     add("--queries", nargs="*", default=[], help="q1 … q22; all by default")
     add("--rounds", type=int, default=1, help="changes measured per share; the fastest counts")
     add("--rows", type=int, default=100_000, help="base of the tiny delta")
@@ -64,7 +65,14 @@ def _in_one_spark(named: list[str], options: argparse.Namespace, found: dict[str
     found["spark"] = spark.version
     parts: Parts = {
         "tpch": lambda: tpch.measure(
-            spark, folder, options.scale, options.shares, options.queries, options.policy, options.rounds
+            spark,
+            folder,
+            options.scale,
+            options.shares,
+            options.queries,
+            options.policy,
+            options.rounds,
+            options.changes,
         ),
         "fixed": lambda: fixed.measure(spark, folder, options.rows),
         "ingest": lambda: ingest.measure(spark, folder, options.ingest_rows),

@@ -3,9 +3,10 @@ Spark, in the same session, after the same change."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,15 @@ from pyspark.sql import SparkSession
 
 from bench.project import Measured, timed_ms
 from tautochrone.testing import tpch
+from tautochrone.testing.harness import Happened
 from tautochrone.testing.tpch_changes import TpchChanges
 
-__all__ = ["geometric_mean", "measure"]
+__all__ = ["KINDS", "geometric_mean", "measure"]
+
+
+KINDS = ("functions", "updates")
+"""Changes: TPC-H's own refresh functions (new orders with their lines, old ones removed with theirs), or on
+top of them as many rows updated in five of its tables."""
 
 
 def measure(
@@ -26,8 +33,10 @@ def measure(
     names: Sequence[str] = (),
     policy: str | None = "incremental",
     rounds: int = 1,
+    kinds: Sequence[str] = KINDS,
 ) -> dict[str, Any]:
-    """Times in ms per share and query. The first round of changes warms both sides up and isn't counted.
+    """Times in ms per kind of change, share and query. A first change of each kind warms both sides up and
+    isn't counted.
 
     Args:
         spark: a warm session.
@@ -36,7 +45,8 @@ def measure(
         shares: parts of the tables that a change touches, 0.001 for 0.1 %.
         names: of the queries; all when empty.
         policy: of the views.
-        rounds: how often each share is measured; the fastest counts, on both sides.
+        rounds: how often each is measured; the fastest counts, on both sides.
+        kinds: of `KINDS`.
     """
     place = folder / "project"
     shutil.rmtree(place, ignore_errors=True)
@@ -55,29 +65,44 @@ def measure(
                 "scale": scale,
                 "policy": policy,
                 "build_ms": {name: built.refresh(name)["duration_ms"] for name in chosen},
-                "shares": {},
+                "changes": [],
             }
-            step = 0
-            for number, share in enumerate([shares[0], *shares]):
-                best: dict[str, dict[str, Any]] = {}
-                changes = TpchChanges(measured.outside, seed=3, share=share)
-                for _ in range(1 if number == 0 else rounds):
-                    step += 1
-                    changes.functions(step)
-                    changes.updates(step)
-                    for name, times in _once(measured, bring(), chosen).items():
-                        if name not in best or times["refresh_ms"] < best[name]["refresh_ms"]:
-                            best[name] = {**times, "full_ms": best.get(name, times)["full_ms"]}
-                        best[name]["full_ms"] = min(best[name]["full_ms"], times["full_ms"])
-                if number > 0:
-                    found["shares"][str(share)] = _with_ratios(best)
+            steps = itertools.count(1)
+            for kind in kinds:
+                _best(measured, bring, chosen, steps, kind, shares[0], rounds=1)
+                for share in shares:
+                    best = _best(measured, bring, chosen, steps, kind, share, rounds)
+                    found["changes"].append({"kind": kind, "share": share, **_with_ratios(best)})
         measured.right()
         return found
     finally:
         measured.close()
 
 
-def _once(measured: Measured, happened: Any, chosen: dict[str, str]) -> dict[str, dict[str, Any]]:
+def _best(
+    measured: Measured,
+    bring: Callable[[], Happened],
+    chosen: dict[str, str],
+    steps: Iterator[int],
+    kind: str,
+    share: float,
+    rounds: int,
+) -> dict[str, dict[str, Any]]:
+    """The fastest of several rounds of changes, of each view and on either side."""
+    changes = TpchChanges(measured.outside, seed=3, share=share)
+    best: dict[str, dict[str, Any]] = {}
+    for step in itertools.islice(steps, rounds):
+        changes.functions(step)
+        if kind == "updates":
+            changes.updates(step)
+        for name, times in _once(measured, bring(), chosen).items():
+            before = best.get(name, times)
+            fastest = min(before, times, key=lambda of: of["refresh_ms"])
+            best[name] = {**fastest, "full_ms": min(before["full_ms"], times["full_ms"])}
+    return best
+
+
+def _once(measured: Measured, happened: Happened, chosen: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Times of the refreshes that just happened, and of plain Spark now."""
     found = {}
     for name, query in chosen.items():
