@@ -29,10 +29,8 @@ from tautochrone.ingest.looks import Looks
 from tautochrone.ingest.positions import Plan, compare, same_offsets, source_offsets
 from tautochrone.ingest.problems import explain
 from tautochrone.ingest.rescue import Rescue, Rescued, ranges_of
-from tautochrone.model.catalog import Beginning
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
-from tautochrone.model.instants import TakenWhole
 from tautochrone.model.lake import FlowPosition
 from tautochrone.model.names import quoted
 from tautochrone.model.quarantine import BadRecords
@@ -44,7 +42,8 @@ _STOP_TIMEOUT_S = 60.0
 """A batch that runs longer than this is interrupted at the end of a run."""
 
 
-Begin = Callable[[DataFrame, Mapping[int, str], Mapping[int, str]], Beginning]
+Begin = Callable[[SparkSession, Mapping[int, str], Mapping[int, str]], tuple[DataFrame, Mapping[int, str]]]
+"""From a session and where the sources began and stand to the flow's rows and first offsets for them."""
 
 
 class StreamingFlow(Protocol):
@@ -109,7 +108,6 @@ class FlowQuery:
     looks: Looks = field(default_factory=Looks)
     _began_ms: int = 0
     _limited: bool = False
-    _whole: tuple[TakenWhole, ...] = ()
     _evaluated: tuple[SparkSession, DataFrame] | None = None
     _error: TautochroneError | None = None
     _stopped: bool = False
@@ -259,18 +257,13 @@ class FlowQuery:
             self._folder_step(lambda: self.folder.rewrite(position))
 
     def _evaluate(self, session: SparkSession) -> DataFrame:
-        rows = self.flow.evaluate(session)
         if self.begin is None:
-            return rows
+            return self.flow.evaluate(session)
         reached = {} if self.position is None else dict(enumerate(source_offsets(self.position.offsets)))
-        found = self.begin(rows, self.folder.first_offsets(), reached)
-        if found.offsets:
-            self._begin_at(found.offsets)
-        if found.whole == self._whole:
-            return rows
-        # Its tables are shown to it otherwise by now.
-        self._whole = found.whole
-        return self.flow.evaluate(session)
+        rows, offsets = self.begin(session, self.folder.first_offsets(), reached)
+        if offsets:
+            self._begin_at(offsets)
+        return rows
 
     def _begin_at(self, offsets: Mapping[int, str]) -> None:
         """Let the sources remember first offsets that are still there."""

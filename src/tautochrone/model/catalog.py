@@ -42,16 +42,23 @@ class LakeCatalog(Protocol):
     def foreign(self, name: TableName) -> ForeignTable:
         """A table as it is before we own it. Raises TableMissingError when it is not there."""
 
-    def beginning(self, rows: Rows, remembered: Mapping[int, str], reached: Mapping[int, str]) -> Beginning:
+    def beginning(
+        self,
+        rows: Rows,
+        remembered: Mapping[int, str],
+        reached: Mapping[int, str],
+        known: Sequence[TakenWhole] = (),
+    ) -> Beginning:
         """Where a stream begins.
 
         Only sources that expired versions would mislead are given offsets: a new stream would begin in
         the middle of a table, and one that goes on is refused when its first version is gone.
 
         Args:
-            rows: the streaming query.
+            rows: the streaming query, its tables as they are.
             remembered: number of a source → the first offset that it has written down.
             reached: number of a source → where the stream stands; empty for a new one.
+            known: answers of before, whose manifests are still there.
 
         Raises:
             LakeError: `STREAM_HISTORY_EXPIRED`, a table that cannot be read from the beginning any more.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import SettingsError
+from tautochrone.ingest.flow import StreamingFlow
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.project.declared import LIMITS, nearest
-from tautochrone.project.definitions import Flow
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import FlowLimits
 from tautochrone.spark.limits import KNOWN_LIMITS, limited
@@ -28,7 +28,7 @@ _HINT = "; ".join(
 class LimitedFlow:
     """A flow whose sources are bounded by Spark's options; see `ingest.flow.StreamingFlow`."""
 
-    flow: Flow
+    flow: StreamingFlow
     options: Mapping[str, int]
 
     @property

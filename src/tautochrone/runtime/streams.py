@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,12 +13,12 @@ from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.files import Files
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.ingest.folder import CheckpointFolder
-from tautochrone.model.catalog import Beginning
 from tautochrone.model.effects import Step
 from tautochrone.model.instants import Streamed, TakenWhole
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.quarantine import BadRecords
+from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.limits import LimitedFlow
@@ -27,6 +28,22 @@ __all__ = ["Streams"]
 
 _BEGINNINGS = "_beginnings"
 """Metadata files that one flow needs while it takes a version whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated:
+    """A flow whose views are made anew each time: a view keeps the tables that it was made of."""
+
+    definitions: Definitions
+    flow: ResolvedFlow
+
+    @property
+    def name(self) -> str:
+        return self.flow.flow.name
+
+    def evaluate(self, session: SparkSession) -> DataFrame:
+        self.definitions.prepare(session, self.flow.views)
+        return self.flow.flow.evaluate(session)
 
 
 class Streams:
@@ -47,8 +64,9 @@ class Streams:
             note = self._job.tables[table].fork().note
             limits = self._job.settings.limits.get(name)
             wanted = self._job.settings.bad_records.get(name)
+            evaluated = _Evaluated(self._job.definitions, flow)
             self._queries[name] = FlowQuery(
-                flow=flow.flow if limits is None else LimitedFlow(flow.flow, limits.options),
+                flow=evaluated if limits is None else LimitedFlow(evaluated, limits.options),
                 stateful=flow.stateful,
                 schema=self._job.graph.schemas[table],
                 committer=self._committer(table),
@@ -56,7 +74,7 @@ class Streams:
                 effects=self._job.effects,
                 emit=self._job.emit,
                 position=None if note is None else note.positions.get(name),
-                begin=partial(self._begin, table, name) if flow.inputs.stream else None,
+                begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
                 bad_records=BadRecords.FAIL if wanted is None else wanted.policy,
             )
         return self._queries[name]
@@ -84,7 +102,6 @@ class Streams:
         catalog = job.settings.catalog.name
         session = reader_session(job.base, catalog, job.instants.uri, f"published-{job.name}")
         use_database(session, catalog, flow.flow.scope.namespace[0], create=False)
-        job.definitions.prepare(session, flow.views)
         for key, value in flow.flow.conf.items():
             session.conf.set(key, value)
         return session
@@ -106,19 +123,27 @@ class Streams:
     def _begin(
         self,
         table: TableName,
-        flow: str,
-        rows: DataFrame,
+        flow: _Evaluated,
+        session: SparkSession,
         remembered: Mapping[int, str],
         reached: Mapping[int, str],
-    ) -> Beginning:
-        found = self._job.lake.beginning(rows, remembered, reached)
-        before, self._whole[flow] = self._whole.get(flow), found.whole
-        # An earlier process may have left files as well.
-        if (before is None or _has_files(before)) and not _has_files(found.whole):
-            folder = self._root(_BEGINNINGS, table, flow)
-            if self._files.names(folder):
-                self._job.effects.perform(Step.INGEST_FOLDER, str(table), lambda: self._files.delete(folder))
-        return found
+    ) -> tuple[DataFrame, Mapping[int, str]]:
+        """See `ingest.flow.Begin`. Tables as they are tell how they must be shown to the flow."""
+        known = self._whole.pop(flow.name, None)
+        if known is None:
+            # An earlier process may have left files; what is needed is written anew.
+            self._forget(table, flow.name)
+        rows = flow.evaluate(session)
+        found = self._job.lake.beginning(rows, remembered, reached, known or ())
+        self._whole[flow.name] = found.whole
+        if known and _has_files(known) and not _has_files(found.whole):
+            self._forget(table, flow.name)
+        return flow.evaluate(session) if found.whole else rows, found.offsets
+
+    def _forget(self, table: TableName, flow: str) -> None:
+        folder = self._root(_BEGINNINGS, table, flow)
+        if self._files.names(folder):
+            self._job.effects.perform(Step.INGEST_FOLDER, str(table), lambda: self._files.delete(folder))
 
     def _committer(self, table: TableName) -> TableCommitter:
         if table not in self._committers:

@@ -288,7 +288,6 @@ class Target:
         rows = 0
         for flow in flows:
             self._flowing[table] = flow.flow.name
-            job.definitions.prepare(session, flow.views)
             query = self._streams.query(table, flow)
             if query.position is None or _AT_NO_VERSION.search(query.position.offsets):
                 for name in sorted(flow.inputs.stream):
@@ -315,12 +314,13 @@ class Target:
         return [flow for flow in flows if flow.flow.name in known]
 
     def _show_emptiness(self, name: TableName, version: Version) -> None:
-        """Iceberg's source fails where it should begin at a version without rows. Before a table's first row
-        it is shown a table without versions, at which it waits."""
-        change = self._job.lake_table(name).change_between(NO_VERSION, version)
+        """Iceberg's source fails where it should begin at a version without rows. It is shown a table without
+        versions instead, at which it waits."""
+        table = self._job.lake_table(name)
+        kind = table.change_between(NO_VERSION, version).kind
         with self._lock:
             self._without_rows.discard(name)
-            if change.kind is ChangeKind.NONE:
+            if kind is ChangeKind.NONE or table.row_count(version) == 0:
                 self._without_rows.add(name)
 
     def _require_appends(self, table: TableName, name: TableName, old: Version | None, new: Version) -> None:

@@ -22,6 +22,7 @@ from tautochrone.lake.iceberg.streams import beginning
 from tautochrone.lake.iceberg.table import IcebergTable
 from tautochrone.model.catalog import Beginning
 from tautochrone.model.effects import Effects, Step
+from tautochrone.model.instants import TakenWhole
 from tautochrone.model.lake import CommitNote, TableDefinition
 from tautochrone.model.names import TableName
 
@@ -120,9 +121,13 @@ class IcebergLake:
         return IcebergForeign(self._iceberg, self.load(name), self._effects)
 
     def beginning(
-        self, rows: DataFrame, remembered: Mapping[int, str], reached: Mapping[int, str]
+        self,
+        rows: DataFrame,
+        remembered: Mapping[int, str],
+        reached: Mapping[int, str],
+        known: Sequence[TakenWhole] = (),
     ) -> Beginning:
-        return beginning(self._iceberg, self._effects, rows, remembered, reached)
+        return beginning(self._iceberg, self._effects, rows, remembered, reached, known)
 
     def tables(self) -> Sequence[TableName]:
         catalog = self._iceberg.catalog()

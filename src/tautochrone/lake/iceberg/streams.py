@@ -17,7 +17,7 @@ from there: then the snapshot where it stands is as good a first offset.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -44,6 +44,7 @@ def beginning(
     rows: DataFrame,
     remembered: Mapping[int, str],
     reached: Mapping[int, str],
+    known: Sequence[TakenWhole],
 ) -> Beginning:
     """See `model.catalog.LakeCatalog.beginning`."""
     told: dict[int, str] = {}
@@ -52,17 +53,18 @@ def beginning(
         if str(leaf.nodeName()) != "StreamingRelationV2" or str(leaf.table().getClass().getName()) != _SOURCE:
             continue
         table = leaf.table().table()
-        known = number in remembered and _is_there(table, remembered[number])
+        begun = number in remembered and _is_there(table, remembered[number])
         if number in reached:
-            if number in remembered and not known:
+            _require_all_versions(table, reached[number], skips=_skips(leaf))
+            if number in remembered and not begun:
                 told[number] = _beginning_of(reached[number])
-        elif not known:
+        elif not begun:
             first = _first_offset(table, skips=_skips(leaf))
             if first is not None:
                 told[number] = first
         stands = reached.get(number) or told.get(number) or remembered.get(number)
         if stands is not None:
-            whole += _taken_whole(iceberg, effects, table, json.loads(stands))
+            whole += _taken_whole(iceberg, effects, table, json.loads(stands), known)
     return Beginning(told, tuple(whole))
 
 
@@ -114,38 +116,60 @@ def _skips(leaf: Any) -> bool:
 
 
 def _can_be_followed(table: Any, snapshot: Any, *, skips: bool) -> bool:
-    """Whether the source meets every version since the table's beginning, and appended rows only: it stops at
-    any that takes rows away, unless told otherwise."""
-    while snapshot is not None:
+    """Whether the source meets every version since the table held nothing, and appended rows only: it stops
+    at any that takes rows away, unless told otherwise."""
+    while True:
         if not skips and moves_rows(snapshot) and str(snapshot.operation()) != "append":
             return False
-        parent = snapshot.parentId()
-        if parent is None:
+        if snapshot.parentId() is None:
             return True
-        snapshot = table.snapshot(parent)
-    return False
+        before = table.snapshot(snapshot.parentId())
+        if before is None:
+            return _added_everything(snapshot)
+        snapshot = before
+
+
+def _added_everything(snapshot: Any) -> bool:
+    """Whether nothing was in the table before: no row is missed though what came before is expired."""
+    summary = snapshot.summary()
+    total, added = summary.get("total-data-files"), summary.get("added-data-files") or "0"
+    return total is not None and total == added and (total == "0" or str(snapshot.operation()) == "append")
+
+
+def _require_all_versions(table: Any, stands: str, *, skips: bool) -> None:
+    """A stream that waited where a table had no rows begins at the oldest version, whatever it is told."""
+    newest = table.currentSnapshot()
+    if json.loads(stands)["snapshot_id"] != _NOTHING_YET or newest is None:
+        return
+    if not _can_be_followed(table, newest, skips=skips):
+        raise LakeError(
+            "STREAM_HISTORY_EXPIRED",
+            f"A stream waits for the first rows of {table.name()}, whose versions cannot be followed from "
+            "the oldest: some are expired, or took rows away",
+            hint="rebuild what reads it with --full-refresh: it begins with the rows that are there",
+        )
 
 
 def _taken_whole(
-    iceberg: Iceberg, effects: Effects, table: Any, offset: Mapping[str, Any]
+    iceberg: Iceberg, effects: Effects, table: Any, offset: Mapping[str, Any], known: Sequence[TakenWhole]
 ) -> list[TakenWhole]:
-    """The snapshot that a stream stands in, if it takes all of its files."""
+    """The snapshot that a stream stands in, if it takes all of its files. It is shown so until the stream has
+    left it: the source counts its files once more where it stands behind the last one."""
     snapshot = table.snapshot(offset["snapshot_id"]) if offset.get("scan_all_files") else None
     if snapshot is None:
         return []
     version = Version(str(snapshot.snapshotId()))
-    total = snapshot.summary().get("total-data-files")
-    if total is not None and offset["position"] >= int(total):
-        return [TakenWhole(version, int(total))]
-    files, remembers = 0, False
-    for manifest in items(snapshot.dataManifests(table.io())):
-        live = int(manifest.addedFilesCount() or 0) + int(manifest.existingFilesCount() or 0)
-        remembers |= live > 0 and bool(manifest.hasDeletedFiles())
-        files += live
-    if not remembers:
-        return [TakenWhole(version, files)]
+    before = [one for one in known if one.version == version]
+    if before:
+        return before
     name = TableName.parse(str(table.name()))
+    files, remembers = 0, False
     try:
+        for manifest in items(snapshot.dataManifests(table.io())):
+            files += int(manifest.addedFilesCount() or 0) + int(manifest.existingFilesCount() or 0)
+            remembers |= bool(manifest.hasDeletedFiles())
+        if not remembers:
+            return [TakenWhole(version, files)]
         made = effects.perform(Step.LAKE_STAGE, str(name), lambda: _forgetful(iceberg, table, snapshot))
     except Py4JError as error:
         raise translate(error, name) from error
