@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from urllib.parse import urlencode
@@ -228,7 +227,7 @@ def test_hostile_text_stays_text(site: Made) -> None:
         whole += page.text
     for part in HOSTILE:
         assert " ".join(part.split()) in whole
-    assert "49" not in re.findall(r"\b49\b", whole), "a template was evaluated"
+    assert str(7301 * 9091) not in whole, "a template was evaluated"
 
 
 def test_pages_of_what_is_not_there(site: Made) -> None:
