@@ -130,6 +130,7 @@ def test_executors_write_and_the_driver_commits(tmp_path: Path) -> None:
     assert sorted(ids) == list(range(2100))
 
 
+@pytest.mark.slow
 def test_the_smallest_bench(tmp_path: Path) -> None:
     found = {"cluster": cluster.measure(tmp_path, rows=160, executors=[2])}
     assert found["cluster"]["rows"] == 160

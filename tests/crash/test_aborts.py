@@ -27,7 +27,7 @@ def test_crash_while_a_refused_batch_is_cleaned_away(world: World, step: Step) -
     check(world)
 
 
-@pytest.mark.parametrize("step", [Step.LAKE_ABORT, Step.LAKE_DISCARD])
+@pytest.mark.parametrize("step", [Step.LAKE_ABORT, pytest.param(Step.LAKE_DISCARD, marks=pytest.mark.slow)])
 def test_lost_answer_while_a_refused_batch_is_cleaned_away(world: World, step: Step) -> None:
     _prepare_and_move(world)
     world.run(Strike(step, "after", "lose"))
@@ -53,7 +53,7 @@ class _Interfering(StrikingEffects):
 @pytest.mark.parametrize(
     ("step", "table"),
     [
-        (Step.LAKE_PREPARE, "events"),
+        pytest.param(Step.LAKE_PREPARE, "events", marks=pytest.mark.slow),
         (Step.LAKE_COMMIT, "events"),
         (Step.LAKE_COMMIT_STAGED, "totals"),
         (Step.LAKE_FENCE, "clean"),

@@ -1,8 +1,8 @@
 """Before and after every durable step: the process dies there, the next one is right.
 
 A real process is killed after the step, a simulated one (which costs a second, not ten) dies before
-it. CI kills real processes at the steps of a first start and of ingestion; `make soak` does each of
-the two both ways in all chains, and at every occurrence of a step.
+it. CI kills real processes at the steps of ingestion; `make soak` does each of the two both ways in all
+chains, and at every occurrence of a step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_crashes(world: World, chain: str, when: str) -> None:
     _finish(world)
 
 
-@pytest.mark.parametrize("chain", _some_slow("first start", "ingestion"))
+@pytest.mark.parametrize("chain", _some_slow("ingestion"))
 def test_kills(world: World, chain: str, tmp_path: Path) -> None:
     _kill(world, chain, tmp_path, "after")
 

@@ -35,7 +35,9 @@ def test_store_deleted_between_runs(world: World) -> None:
     assert _fence(world) > before
 
 
-@pytest.mark.parametrize("table", ["big", "clean", "totals"])
+@pytest.mark.parametrize(
+    "table", ["big", *(pytest.param(t, marks=pytest.mark.slow) for t in ("clean", "totals"))]
+)
 def test_store_deleted_while_a_target_was_half_done(world: World, table: str) -> None:
     """The lake holds a refresh for a number that the new store never hears of again."""
     world.sources.add()

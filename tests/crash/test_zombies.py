@@ -23,7 +23,7 @@ from .world import World
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 SLEEPS_BEFORE = [
-    (Step.LAKE_PREPARE, "events"),
+    pytest.param(Step.LAKE_PREPARE, "events", marks=pytest.mark.slow),
     (Step.LAKE_COMMIT, "events"),
     (Step.LAKE_COMMIT_STAGED, "totals"),
     (Step.META_PUBLISH, None),

@@ -273,7 +273,11 @@ def test_from_a_table_that_was_emptied(shared: Shared) -> None:
     assert shared.prices() == [(4, 40)]
 
 
-@pytest.mark.parametrize("mixed", [False, True], ids=["plain", "deleted files remembered"])
+@pytest.mark.parametrize(
+    "mixed",
+    [pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["plain", "deleted files remembered"],
+)
 def test_stopped_in_the_middle_of_it(upkept: Upkept, mixed: bool) -> None:
     """Batch after batch of a version that the table has left when the stream goes on."""
     upkept.set("min_files", "100")
