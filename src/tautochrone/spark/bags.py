@@ -13,9 +13,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tautochrone.model.names import quoted
+from tautochrone.spark.evaluate import with_settings
 from tautochrone.spark.floats import Floats, paired_floats
 
 __all__ = ["BagDifference", "compare", "difference", "incomparable", "survivors"]
+
+_PLAIN = {"spark.sql.constraintPropagation.enabled": "false"}
+"""Below a union, Spark 4.1 looks for columns inside scalar subqueries, and fails (`PruneFilters`)."""
 
 _NEW, _OLD, _PLACES = "__taut_new", "__taut_old", "__taut_places"
 FILE, POSITION = "_file", "_pos"
@@ -107,19 +111,16 @@ def difference(old: DataFrame, new: DataFrame) -> BagDifference:
         )
     )
     keys, values = _keys(new)
-    changed = (
-        both.groupBy(*keys)
-        .agg(
-            *values,
-            sf.sum(_NEW).alias(_NEW),
-            sf.sum(_OLD).alias(_OLD),
-            # collect_list leaves NULLs out: only stored copies have a place.
-            sf.collect_list(_PLACES).alias(_PLACES),
-        )
-        .where(sf.col(_NEW) != sf.col(_OLD))
-        # Materialised: a second evaluation of a query with side effects or ties could differ.
-        .localCheckpoint(eager=True)
+    counted = both.groupBy(*keys).agg(
+        *values,
+        sf.sum(_NEW).alias(_NEW),
+        sf.sum(_OLD).alias(_OLD),
+        # collect_list leaves NULLs out: only stored copies have a place.
+        sf.collect_list(_PLACES).alias(_PLACES),
     )
+    with with_settings(new.sparkSession, _PLAIN):
+        # Materialised: a second evaluation of a query with side effects or ties could differ.
+        changed = counted.where(sf.col(_NEW) != sf.col(_OLD)).localCheckpoint(eager=True)
     more = sf.col(_NEW) - sf.col(_OLD)
     gone = sf.explode(sf.slice(sf.array_sort(_PLACES), sf.lit(1), (-more).cast("int")))
     deletes = changed.where(more < 0).select(gone.alias("place")).select(f"place.{FILE}", f"place.{POSITION}")
@@ -158,9 +159,10 @@ def compare(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
     keys, values = _keys(expected)
     surplus = both.groupBy(*keys).agg(*values, sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
     floats = [field.name for field in expected.schema.fields if _is_float(field.dataType)]
-    if not floats:
-        return _sizes(surplus)
-    surplus = surplus.localCheckpoint(eager=True)
+    with with_settings(expected.sparkSession, _PLAIN):
+        if not floats:
+            return _sizes(surplus)
+        surplus = surplus.localCheckpoint(eager=True)
     missing, unexpected = _sizes(surplus)
     if not missing or not unexpected:
         return missing, unexpected
