@@ -34,6 +34,24 @@ def planned(session: SparkSession, query: str) -> View:
             "collect_list() gives an array in any order",
         ),
         ("SELECT k, sort_array(collect_list(x)), size(collect_set(g)) FROM t GROUP BY k", None),
+        ("SELECT k, array_sort(collect_list(x)), array_sort(collect_set(g)) FROM t GROUP BY k", None),
+        ("SELECT k, array_sort(collect_list(struct(x, g))) FROM t GROUP BY k", None),
+        (
+            "SELECT k, array_sort(collect_list(g), (left, right) -> length(left) - length(right)) "
+            "FROM t GROUP BY k",
+            "collect_list() gives an array in any order",
+        ),
+        (
+            "SELECT k, sort_array(array_distinct(transform(collect_list(x), y -> y + 1))) FROM t GROUP BY k",
+            None,
+        ),
+        ("SELECT k, size(filter(collect_list(x), y -> y > 1)) FROM t GROUP BY k", None),
+        (
+            "SELECT k, size(filter(collect_list(x), (y, place) -> place > 1 AND y > 1)) FROM t GROUP BY k",
+            "collect_list() gives an array in any order",
+        ),
+        ("SELECT k, array_contains(collect_set(x), 3) FROM t GROUP BY k", None),
+        ("SELECT k, mode(x, TRUE), mode() WITHIN GROUP (ORDER BY x DESC) FROM t GROUP BY k", None),
         ("SELECT k, max_by(g, x) FROM t GROUP BY k", "max_by() breaks ties by chance"),
         ("SELECT k, max_by(g, struct(x, g)), min_by(x, x) FROM t GROUP BY k", None),
         ("SELECT k, listagg(g) FROM t GROUP BY k", "listagg() joins in any order"),

@@ -245,14 +245,15 @@ SELECT g, round(stddev(x), 6) AS s, round(var_pop(k), 6) AS v, round(covar_samp(
 SELECT g, bool_and(x > 0) AS all_of, bool_or(x > 9) AS any_of, bit_xor(k) AS bits FROM src.a GROUP BY g;
 
 -- group_collect | COLLECT_LIST, COLLECT_SET | incremental
-SELECT g, sort_array(collect_list(x)) AS xs, sort_array(collect_set(k)) AS ks FROM src.a GROUP BY g;
+SELECT g, sort_array(collect_list(x)) AS xs, array_sort(collect_set(k)) AS ks,
+  size(array_distinct(collect_list(x))) AS n FROM src.a GROUP BY g;
 
 -- group_string | string aggregates | incremental
 SELECT k, array_join(sort_array(collect_list(g)), '-') AS word, listagg(CAST(id AS STRING), ',') WITHIN
   GROUP (ORDER BY id) AS ids FROM src.a GROUP BY k;
 
 -- group_median | MEDIAN, PERCENTILE | incremental
-SELECT g, median(x) AS middle, percentile(x, 0.9) AS high, percentile_disc(0.5) WITHIN GROUP (ORDER BY
+SELECT g, median(x) AS middle, mode() WITHIN GROUP (ORDER BY x) AS often, percentile(x, 0.9) AS high, percentile_disc(0.5) WITHIN GROUP (ORDER BY
   x) AS disc FROM src.a GROUP BY g;
 
 -- group_max_by | MAX_BY, MIN_BY with a total order | incremental

@@ -6,6 +6,7 @@ has the view compared with what is stored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from py4j.java_gateway import JavaObject
@@ -25,13 +26,23 @@ _ARRAYS = {"CollectList": "collect_list()", "CollectSet": "collect_set()"}
 _BEST = {"MaxBy": "max_by()", "MinBy": "min_by()"}
 # -0.0 ties with 0.0, and what is made of them may differ: 1/x, or the text.
 _SIGNED_ZERO = ("FLOAT", "DOUBLE")
-_ORDERLESS = frozenset({"SortArray", "ArrayMax", "ArrayMin", "Size"})
+_ORDERLESS = frozenset(
+    {"SortArray", "ArrayMax", "ArrayMin", "Size", "ArrayContains", "ArrayExists", "ArrayForAll"}
+)
+_ITEM_BY_ITEM = frozenset({"ArrayDistinct", "Cast"})
+_ITEM_BY_ITEM_UNLESS_COUNTED = frozenset({"ArrayFilter", "ArrayTransform"})
+# array_sort() without a comparator, where items may be NULL and where not.
+_BY_VALUE = "if ((lambda left < lambda right)) -1 else if ((lambda left > lambda right)) 1 else 0"
+_NULLS_LAST = (
+    "if ((isnull(lambda left) AND isnull(lambda right))) 0 else if (isnull(lambda left)) 1 "
+    f"else if (isnull(lambda right)) -1 else {_BY_VALUE}"
+)
 
 
 def by_chance(function: JavaObject) -> str | None:
     """Why a function's answer is one of several, or None."""
     name = kind(function)
-    if name in _FIRST:
+    if name in _FIRST and not (name == "Mode" and function.reverseOpt().isDefined()):
         return f"{_FIRST[name]} takes any of several rows"
     if name in _ARRAYS:
         return f"{_ARRAYS[name]} gives an array in any order: use sort_array()"
@@ -76,10 +87,28 @@ def first_of_partition(window: JavaObject) -> bool:
 
 def sorted_arrays(expression: JavaObject) -> set[int]:
     """Results (by id) of functions whose array `expression` reads without regard to its order."""
-    if kind(expression) not in _ORDERLESS:
+    if kind(expression) not in _ORDERLESS and not _sorts_by_value(expression):
         return set()
     array = expression.children().apply(0)
+    while _each_by_itself(array):
+        array = array.children().apply(0)
     return {int(array.resultId().id())} if kind(array) == "AggregateExpression" else set()
+
+
+def _sorts_by_value(expression: JavaObject) -> bool:
+    """Whether it is array_sort() and no comparator of the user's, under which different items may tie."""
+    if kind(expression) != "ArraySort":
+        return False
+    order = re.sub(r"#\d+L?", "", str(expression.function().function().toString()))
+    return order in (_BY_VALUE, _NULLS_LAST)
+
+
+def _each_by_itself(array: JavaObject) -> bool:
+    """Whether an array of the same items in another order gives the same items in another order."""
+    name = kind(array)
+    if name in _ITEM_BY_ITEM_UNLESS_COUNTED:
+        return int(array.function().arguments().size()) == 1
+    return name in _ITEM_BY_ITEM
 
 
 def _tells(order: JavaObject, value: JavaObject) -> bool:
