@@ -253,8 +253,8 @@ SELECT k, array_join(sort_array(collect_list(g)), '-') AS word, listagg(CAST(id 
   GROUP (ORDER BY id) AS ids FROM src.a GROUP BY k;
 
 -- group_median | MEDIAN, PERCENTILE | incremental
-SELECT g, median(x) AS middle, mode() WITHIN GROUP (ORDER BY x) AS often, percentile(x, 0.9) AS high, percentile_disc(0.5) WITHIN GROUP (ORDER BY
-  x) AS disc FROM src.a GROUP BY g;
+SELECT g, median(x) AS middle, mode() WITHIN GROUP (ORDER BY x) AS often, percentile(x, 0.9) AS high,
+  percentile_disc(0.5) WITHIN GROUP (ORDER BY x) AS disc FROM src.a GROUP BY g;
 
 -- group_max_by | MAX_BY, MIN_BY with a total order | incremental
 SELECT k, max_by(id, struct(x, id)) AS best, min_by(g, struct(day, id, g)) AS first FROM src.a GROUP BY
