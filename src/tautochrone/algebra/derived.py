@@ -18,6 +18,7 @@ __all__ = [
     "MergeTop",
     "Pad",
     "Stored",
+    "Touched",
     "Weigh",
     "Where",
 ]
@@ -61,6 +62,22 @@ class Matching(Unary):
     @property
     def children(self) -> tuple[Node, ...]:
         return (self.child, self.keys)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Touched(Unary):
+    """Rows of the child whose key occurs in any of several sets of keys; others may be among them.
+
+    `on` pairs columns of the child with columns of the keys, for each of `keys`; NULLs as in `Matching`.
+    """
+
+    keys: tuple[Kept, ...]
+    on: tuple[tuple[tuple[ColumnId, ColumnId], ...], ...]
+    null_safe: tuple[bool, ...]
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child, *self.keys)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -24,6 +24,7 @@ from tautochrone.algebra.derived import (
     MergeTop,
     Pad,
     Stored,
+    Touched,
     Weigh,
     Where,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "Select",
     "Stored",
     "Top",
+    "Touched",
     "Union",
     "Weigh",
     "Where",

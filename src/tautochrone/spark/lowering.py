@@ -42,6 +42,7 @@ from tautochrone.algebra.plan import (
     Select,
     Stored,
     Top,
+    Touched,
     Union,
     Weigh,
     Where,
@@ -50,7 +51,7 @@ from tautochrone.algebra.plan import (
 from tautochrone.spark.catalyst import Catalyst, items, kind
 from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.lowering_groups import GroupLowering
-from tautochrone.spark.lowering_keys import lower_matching
+from tautochrone.spark.lowering_keys import lower_matching, lower_touched
 from tautochrone.spark.lowering_top import merge_top
 
 __all__ = ["Columns", "Lowering"]
@@ -134,6 +135,7 @@ class Lowering:
             Pad: self._pad,
             Weigh: self._weigh,
             Matching: lambda node: lower_matching(self, node),
+            Touched: lambda node: lower_touched(self, node),
             Where: self._where,
             Top: groups.top,
             Aggregate: groups.aggregate,

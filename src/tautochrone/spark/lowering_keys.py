@@ -5,11 +5,12 @@ A join of a large table with few keys reads all of the table; literals are held 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.algebra.plan import ColumnId, Kept, Matching
+from tautochrone.algebra.plan import ColumnId, Kept, Matching, Node, Touched
 from tautochrone.spark.catalyst import kind
 from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.literals import LITERALS, literals, suits
@@ -17,7 +18,7 @@ from tautochrone.spark.literals import LITERALS, literals, suits
 if TYPE_CHECKING:
     from tautochrone.spark.lowering import Lowering
 
-__all__ = ["literal_filter", "lower_matching"]
+__all__ = ["literal_filter", "lower_matching", "lower_touched"]
 
 
 def lower_matching(lowering: Lowering, node: Matching) -> JavaObject:
@@ -33,6 +34,41 @@ def lower_matching(lowering: Lowering, node: Matching) -> JavaObject:
     if whole or not node.exact:
         return plan
     return _joined(lowering, node, plan)
+
+
+def lower_touched(lowering: Lowering, node: Touched) -> JavaObject:
+    """The child's rows that meet any of several sets of keys, read once."""
+    catalyst = lowering.catalyst
+    plan = lowering.plan(node.child)
+    wanted: list[JavaObject] = []
+    for keys, on, null_safe in zip(node.keys, node.on, node.null_safe, strict=True):
+        found = _literals(lowering, keys, on, null_safe=null_safe)
+        if found is None:
+            flag = lowering.columns.named(lowering.columns.fresh(), catalyst.literal(True)).toAttribute()
+            condition, renamed = _meeting(lowering, keys, on, null_safe=null_safe)
+            how = catalyst.find("catalyst.plans.ExistenceJoin")(flag)
+            plan = catalyst.logical("Join")(plan, renamed, how, condition, catalyst.no_hint)
+            found = flag
+        wanted.append(found)
+    any_of = wanted[0]
+    for other in wanted[1:]:
+        any_of = catalyst.expression("Or")(any_of, other)
+    return lowering.selected(catalyst.logical("Filter")(any_of, plan), node.columns)
+
+
+def _literals(
+    lowering: Lowering, keys: Kept, on: Sequence[tuple[ColumnId, ColumnId]], *, null_safe: bool
+) -> JavaObject | None:
+    """A condition on each column of a key; None when one of them has no such form."""
+    if kind(keys.handle) != "LocalRelation":
+        return None
+    whole: JavaObject | None = None
+    for column, source in on:
+        part = literal_filter(lowering, column, keys, source, null_safe=null_safe)
+        if part is None:
+            return None
+        whole = part if whole is None else lowering.catalyst.expression("And")(whole, part)
+    return whole
 
 
 def literal_filter(
@@ -73,29 +109,29 @@ def _values(lowering: Lowering, keys: Kept, place: int, type_name: str) -> set[A
 
 
 def _joined(lowering: Lowering, node: Matching, plan: JavaObject) -> JavaObject:
-    """A semi or anti join with the keys under ids of their own."""
+    """A semi or anti join with the keys."""
     catalyst = lowering.catalyst
-    keys = lowering.plan(node.keys)
-    ids = tuple(lowering.columns.fresh() for _ in node.on)
-    sources = [source for _, source in node.on]
-    renamed = lowering.projected(
-        [
-            lowering.columns.named(new, lowering.columns.attribute(source))
-            for new, source in zip(ids, sources, strict=True)
-        ],
-        keys,
-    )
-    conditions = [
-        lowering.equal(
-            lowering.columns.attribute(column),
-            lowering.columns.attribute(new),
-            null_safe=node.null_safe,
-        )
-        for (column, _), new in zip(node.on, ids, strict=True)
-    ]
+    condition, renamed = _meeting(lowering, node.keys, node.on, null_safe=node.null_safe)
     how = lowering.join_type("LeftAnti" if node.absent else "LeftSemi")
     hint = catalyst.no_hint
     if lowering.few(node):
         plan, renamed, hint = lowering.one_task(plan), lowering.one_task(renamed), catalyst.hash_hint
-    made = catalyst.logical("Join")(plan, renamed, how, lowering.conjunction(conditions), hint)
+    made = catalyst.logical("Join")(plan, renamed, how, condition, hint)
     return lowering.arranged(made, node.child.columns, node.columns)
+
+
+def _meeting(
+    lowering: Lowering, keys: Node, on: Sequence[tuple[ColumnId, ColumnId]], *, null_safe: bool
+) -> tuple[JavaObject, JavaObject]:
+    """The condition of a join with keys, and the keys under ids of their own."""
+    ids = tuple(lowering.columns.fresh() for _ in on)
+    columns = lowering.columns
+    renamed = lowering.projected(
+        [columns.named(new, columns.attribute(source)) for new, (_, source) in zip(ids, on, strict=True)],
+        lowering.plan(keys),
+    )
+    conditions = [
+        lowering.equal(columns.attribute(column), columns.attribute(new), null_safe=null_safe)
+        for (column, _), new in zip(on, ids, strict=True)
+    ]
+    return lowering.conjunction(conditions), renamed

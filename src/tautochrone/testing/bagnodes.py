@@ -20,6 +20,7 @@ from tautochrone.algebra.plan import (
     Matching,
     MergeGroups,
     MergeTop,
+    Touched,
 )
 from tautochrone.testing.wellformed import MalformedPlanError
 
@@ -35,6 +36,7 @@ __all__ = [
     "merge_top",
     "same",
     "total",
+    "touched",
 ]
 
 Dict = dict[ColumnId, Any]
@@ -85,6 +87,22 @@ def matching(plan: Matching, rows: Bag, keys: Bag) -> list[Dict]:
         if (key in there) != plan.absent:
             found.append(dict(row))
     return found
+
+
+def touched(plan: Touched, rows: Bag, *keys: Bag) -> list[Dict]:
+    """Rows whose key is among any of the keys."""
+    there = [
+        {tuple(same(key[right]) for _, right in on) for key in each}
+        for on, each in zip(plan.on, keys, strict=True)
+    ]
+    return [
+        dict(row)
+        for row in rows
+        if any(
+            (key := tuple(same(row[left]) for left, _ in on)) in known and (null_safe or None not in key)
+            for on, known, null_safe in zip(plan.on, there, plan.null_safe, strict=True)
+        )
+    ]
 
 
 def _values(call: Call, rows: Iterable[Mapping[ColumnId, Any]]) -> list[Any]:

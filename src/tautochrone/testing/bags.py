@@ -41,6 +41,7 @@ from tautochrone.algebra.plan import (
     ScanAt,
     Select,
     Stored,
+    Touched,
     Weigh,
     Where,
 )
@@ -53,6 +54,7 @@ from tautochrone.testing.bagnodes import (
     matching,
     merge_groups,
     merge_top,
+    touched,
 )
 from tautochrone.testing.wellformed import MalformedPlanError, check_plan
 
@@ -163,7 +165,7 @@ class BagEngine:
                 if of.number not in self.states:
                     raise MalformedPlanError(f"state {of.number} is read, but there is none")
                 return [dict(row) for row in self.states[of.number]]
-            case Matching(exact=False) if self._dice.random() < 0.5:
+            case Matching(exact=False) | Touched() if self._dice.random() < 0.5:
                 return [dict(row) for row in inputs[0]]
             case _ if type(plan) in _MEANINGS:
                 return _MEANINGS[type(plan)](plan, *inputs)
@@ -195,6 +197,7 @@ _MEANINGS: dict[type[Node], Callable[..., list[Dict]]] = {
     Pad: lambda plan, rows: [{**row, **dict.fromkeys(plan.nulls)} for row in rows],
     Where: lambda plan, rows: [dict(row) for row in rows if row[plan.flag] is plan.value],
     Matching: matching,
+    Touched: touched,
     Accumulate: accumulate,
     Altered: altered,
     MergeGroups: merge_groups,

@@ -31,6 +31,7 @@ from tautochrone.algebra.plan import (
     ScalarFilter,
     Select,
     Top,
+    Touched,
     Union,
     Weigh,
     Where,
@@ -173,6 +174,13 @@ def _matching(node: Matching) -> None:
     _gives(node, node.child.columns)
 
 
+def _touched(node: Touched) -> None:
+    for keys, on in zip(node.keys, node.on, strict=True):
+        _within(node, (left for left, _ in on), node.child.columns)
+        _within(node, (right for _, right in on), keys.columns)
+    _gives(node, node.child.columns)
+
+
 def _accumulate(node: Accumulate) -> None:
     _signed(node, node.child)
     _gives(node, node.of.state_columns, [node.lost], node.gone)
@@ -234,6 +242,7 @@ _CHECKS: dict[type[Node], Callable[..., None]] = {
     Rename: _rename,
     Pad: _pad,
     Matching: _matching,
+    Touched: _touched,
     Accumulate: _accumulate,
     MergeGroups: _merge_groups,
     Finish: _finish,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tautochrone.algebra.delta import Change, Differentiator, signed
 from tautochrone.algebra.plan import Join, JoinKind, Matching, Node, Weigh
-from tautochrone.algebra.rules.inner import restricted
+from tautochrone.algebra.rules.flat import restricted
 from tautochrone.algebra.rules.union import together
 
 __all__ = ["half_change"]

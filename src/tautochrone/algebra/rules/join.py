@@ -15,7 +15,7 @@ from tautochrone.model.refresh import RefreshMode
 __all__ = ["JoinRule"]
 
 _WORDS = {
-    JoinKind.INNER: "one term per changed input",
+    JoinKind.INNER: "terms of the changed inputs",
     JoinKind.LEFT: "inner terms, and padded rows whose partners came or went",
     JoinKind.FULL: "inner terms, and padded rows of both sides whose partners came or went",
     JoinKind.SEMI: "left rows whose partners came or went",

@@ -1,0 +1,68 @@
+"""Joins of four inputs that all change at once, as stars, chains and circles of keys."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tautochrone.algebra.plan import Node
+from tautochrone.algebra.rules.flat import flattened
+from tautochrone.algebra.rules.tree import tree_change
+
+from .small import bag, join, scan
+from .world import Step, View
+
+SHAPES = {
+    "star": ("f1=d1", "f2=e1", "f3=g1"),
+    "chain": ("f1=d1", "d2==e1", "e2=g1"),
+    "snowflake": ("f1=d1 f2=d2", "f2=e1", "d3=g1"),
+    "circle": ("f1=d1", "d2=e1", "e2=g1 f2=g2"),
+}
+Tables = dict[str, list[tuple[int | None, ...]]]
+
+
+def query(shape: str) -> Node:
+    node: Node = scan("f", "f1 f2 f3")
+    for table, on in zip("deg", SHAPES[shape], strict=True):
+        node = join(node, scan(table, f"{table}1 {table}2 {table}3"), on)
+    return node
+
+
+def some_row(pick: random.Random) -> tuple[int | None, ...]:
+    return tuple(pick.choice((0, 1, 1, 2, None)) for _ in range(3))
+
+
+def changed(pick: random.Random, tables: Tables, *, only_new: bool) -> Step:
+    step: Step = {}
+    for table, rows in tables.items():
+        gone = [] if only_new else pick.sample(rows, min(len(rows), 2))
+        step[table] = [(row, -1) for row in gone] + [(some_row(pick), 1) for _ in range(2)]
+    return step
+
+
+@pytest.mark.parametrize("only_new", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_inputs_change(shape: str, only_new: bool) -> None:
+    for seed in range(60):
+        pick = random.Random(seed)
+        tables: Tables = {table: [some_row(pick) for _ in range(4)] for table in "fdeg"}
+        view = View(query(shape), tables)
+        for _ in range(2):
+            at = view.refresh(changed(pick, dict(view.tables), only_new=only_new), seed=seed)
+            change = at.kept(view.query)
+            assert change.grows or not only_new, "what only grows can be appended"
+
+
+def test_a_join_that_no_key_leads_to_has_its_terms() -> None:
+    node = join(join(scan("f", "f1"), scan("d", "d1"), "f1=d1"), scan("e", "e1"))
+    view = View(node, {"f": [(1,)], "d": [(1,)], "e": [(7,)]})
+    at = view.refresh({"f": [((2,), 1)], "d": [((2,), 1)], "e": [((8,), 1)]})
+    assert tree_change(node, flattened(node), at) is None
+    assert view.rows == bag((1, 1, 7), (1, 1, 8), (2, 2, 7), (2, 2, 8))
+
+
+def test_a_row_that_all_other_inputs_reach_is_joined_once() -> None:
+    view = View(query("star"), {"f": [(1, 1, 1), (2, 2, 2)], "d": [(1, 0, 0)], "e": [], "g": []})
+    view.refresh({"d": [((1, 5, 5), 1)], "e": [((1, 0, 0), 1)], "g": [((1, 0, 0), 1)]})
+    assert view.rows == bag((1, 1, 1, 1, 0, 0, 1, 0, 0, 1, 0, 0), (1, 1, 1, 1, 5, 5, 1, 0, 0, 1, 0, 0))
