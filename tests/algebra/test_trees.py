@@ -6,9 +6,12 @@ import random
 
 import pytest
 
-from tautochrone.algebra.plan import Node
-from tautochrone.algebra.rules.flat import flattened
+from tautochrone.algebra.delta import Differentiator, signed
+from tautochrone.algebra.plan import Kept, Node, Scan, walk
+from tautochrone.algebra.rules import RULES
+from tautochrone.algebra.rules.flat import flattened, walked
 from tautochrone.algebra.rules.tree import tree_change
+from tautochrone.testing.bags import BagEngine
 
 from .small import bag, join, scan
 from .world import Step, View
@@ -66,3 +69,20 @@ def test_a_row_that_all_other_inputs_reach_is_joined_once() -> None:
     view = View(query("star"), {"f": [(1, 1, 1), (2, 2, 2)], "d": [(1, 0, 0)], "e": [], "g": []})
     view.refresh({"d": [((1, 5, 5), 1)], "e": [((1, 0, 0), 1)], "g": [((1, 0, 0), 1)]})
     assert view.rows == bag((1, 1, 1, 1, 0, 0, 1, 0, 0, 1, 0, 0), (1, 1, 1, 1, 5, 5, 1, 0, 0, 1, 0, 0))
+
+
+def test_a_key_that_goes_with_others_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a customer over the nation alone one would get to all its suppliers, for each order."""
+    monkeypatch.setattr(BagEngine, "large", lambda _engine, _node: False)
+    monkeypatch.setattr(BagEngine, "few", lambda _engine, _node: True)
+    customers = join(scan("o", "o_key o_customer"), scan("c", "c_key c_nation"), "o_customer=c_key")
+    suppliers = join(customers, scan("s", "s_key s_nation"), "c_nation=s_nation")
+    lines = join(suppliers, scan("l", "l_order l_supplier"), "o_key=l_order s_key=l_supplier")
+    node = join(lines, scan("n", "n_key"), "s_nation=n_key")
+    flat = flattened(node)
+    at = Differentiator(BagEngine(old={}, new={}, rules=RULES), RULES)
+    start = Kept(columns=signed(flat.parts[0].columns), handle=[], rows=1)
+    found = walked(node, flat, 0, start, lambda other: flat.parts[other], at)
+    assert found is not None
+    read = [leaf.table for leaf in walk(found) if isinstance(leaf, Scan)]
+    assert read.index("l") < read.index("s")

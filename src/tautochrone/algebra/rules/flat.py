@@ -67,8 +67,8 @@ def walked(
     left = [other for other in range(len(flat.parts)) if other != place]
     used: set[int] = set()
     while left:
-        left.sort(key=lambda other: _rank(flat, other, current, at))
-        other = left.pop(0)
+        other = min(left, key=lambda each: _rank(flat, each, current, left, at))
+        left.remove(other)
         part = flat.parts[other]
         if not isinstance(current, Kept) and links(flat, current, part) and not at.engine.few(part):
             # Its keys will be read as literals.
@@ -79,10 +79,15 @@ def walked(
     return Select(columns=signed(node.columns), child=current)
 
 
-def _rank(flat: Flat, other: int, current: Node, at: Differentiator) -> tuple[bool, bool, int]:
-    """Inputs that a key leads to come first, small ones before large ones."""
+def _rank(
+    flat: Flat, other: int, current: Node, left: list[int], at: Differentiator
+) -> tuple[bool, int, bool, int]:
+    """Inputs that a key leads to come first. Of those the ones to which no input leads that is still to come:
+    a key alone that goes with others may lead to many rows, as from a customer over the nation to all
+    its suppliers. Then small ones before large ones."""
     part = flat.parts[other]
-    return not links(flat, current, part), at.engine.large(part), other
+    to_come = sum(bool(links(flat, flat.parts[third], part)) for third in left if third != other)
+    return not links(flat, current, part), to_come, at.engine.large(part), other
 
 
 def links(flat: Flat, current: Node, part: Node) -> list[Key]:
