@@ -21,11 +21,14 @@ from tautochrone.algebra.plan import (
     ColumnId,
     Consolidate,
     Constant,
+    Join,
+    JoinKind,
     Kept,
     Moment,
     Node,
     Scan,
     ScanAt,
+    Select,
     Top,
     walk,
     with_children,
@@ -131,7 +134,7 @@ class Differentiator:
         if id(node) not in self._changes:
             if isinstance(node, Scan):
                 found = self.engine.change_of(node)
-            elif isinstance(node, Constant) or not any(self.change(child) for child in node.children):
+            elif isinstance(node, Constant) or not any(self.change(child) for child in _below(node)):
                 found = NOTHING
             else:
                 found = self.rules[type(node)].change(node, self)
@@ -189,6 +192,19 @@ class Differentiator:
             rule = cast(StatefulRule, self.rules[type(node)])
             return rule.rows_from_state(node, self, moment)
         return with_children(node, [self._rows(child, moment) for child in node.children])
+
+
+def _below(node: Node) -> Sequence[Node]:
+    """The nodes whose change a rule asks for. Inner joins right below an inner join are done with it: their
+    own changes would be computed for nothing."""
+    if not (isinstance(node, Join) and node.kind is JoinKind.INNER):
+        return node.children
+    found: list[Node] = []
+    for child in node.children:
+        inner = child.child if isinstance(child, Select) else child
+        done = isinstance(inner, Join) and inner.kind is JoinKind.INNER
+        found.extend(_below(inner) if done else [child])
+    return found
 
 
 def _consolidated(plan: Node) -> Node:
