@@ -86,3 +86,12 @@ def test_a_key_that_goes_with_others_waits_for_them(monkeypatch: pytest.MonkeyPa
     assert found is not None
     read = [leaf.table for leaf in walk(found) if isinstance(leaf, Scan)]
     assert read.index("l") < read.index("s")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_joins_inside_a_join_are_not_followed_for_nothing(shape: str) -> None:
+    node = query(shape)
+    rows: Tables = {table: [(1, 1, 1)] for table in "fdeg"}
+    at = Differentiator(BagEngine(old={table: [] for table in rows}, new=rows, rules=RULES), RULES)
+    assert at.kept(node).grows
+    assert [done.node for done in at.nodes] == ["join"]
