@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.spark import engine
+from tautochrone.algebra.plan import Touched
+from tautochrone.spark import engine, lowering, lowering_keys
+from tautochrone.spark.lowering import Lowering
 
 from .stand import Stand
 
@@ -71,6 +73,51 @@ def test_a_time_beside_many_rows_moves_all_of_them_off_the_driver(
     assert (refresh["mode"], refresh["rows_inserted"], refresh["rows_deleted"]) == ("incremental", 401, 400)
     assert spread
     assert not any(spread)
+
+
+@pytest.mark.parametrize("local_rows", [None, 5])
+def test_keys_that_are_too_many_to_write_out(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, local_rows: int | None
+) -> None:
+    """Every input of a join changes, and its keys are joined with: of rows on the driver, and of others."""
+    monkeypatch.setattr(lowering_keys, "LITERALS", 1)
+    if local_rows is not None:
+        monkeypatch.setattr(engine, "LOCAL_ROWS", local_rows)
+        monkeypatch.setattr(engine, "FEW_ROWS", local_rows)
+    lowered: list[int] = []
+    lower = lowering_keys.lower_touched
+
+    def noted(at: Lowering, node: Touched) -> object:
+        lowered.append(len(node.keys))
+        return lower(at, node)
+
+    monkeypatch.setattr(lowering, "lower_touched", noted)
+    table = "USING iceberg TBLPROPERTIES ('format-version' = '3', 'write.update.mode' = 'merge-on-read') AS"
+    stand.sql(
+        "CREATE NAMESPACE lake.src",
+        f"CREATE TABLE lake.src.lines {table} SELECT id, id % 40 AS part, nullif(id % 30, 7) AS shop, "
+        "id % 9 AS n FROM range(900)",
+        f"CREATE TABLE lake.src.parts {table} SELECT id, concat('p', id % 8) AS kind FROM range(45)",
+        f"CREATE TABLE lake.src.shops {table} SELECT id, id % 5 AS town FROM range(30)",
+        f"CREATE TABLE lake.src.towns {table} SELECT id, concat('t', id) AS name FROM range(5)",
+    )
+    stand.view(
+        "sold",
+        "SELECT l.id, l.n, kind, name FROM src.lines l JOIN src.parts p ON part = p.id "
+        "JOIN src.shops s ON shop <=> s.id JOIN src.towns t ON town = t.id",
+    )
+    stand.checkpoint()
+    for step in (1, 2):
+        stand.sql(
+            "INSERT INTO lake.src.lines SELECT id, id % 45, id % 31, 1 "
+            f"FROM range({900 * step}, {930 * step})",
+            f"UPDATE lake.src.lines SET part = part + 1 WHERE id % 50 = {step}",
+            f"UPDATE lake.src.parts SET kind = 'new' WHERE id % 11 = {step}",
+            f"UPDATE lake.src.shops SET town = (town + 1) % 5 WHERE id % 10 = {step}",
+            f"UPDATE lake.src.towns SET name = concat(name, '!') WHERE id = {step}",
+        )
+        stand.checkpoint(restart=False)
+    assert max(lowered) == 2, "both sides of the lines"
 
 
 def follow(stand: Stand, many: int) -> None:

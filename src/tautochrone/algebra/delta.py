@@ -22,14 +22,13 @@ from tautochrone.algebra.plan import (
     Consolidate,
     Constant,
     Join,
-    JoinKind,
     Kept,
     Moment,
     Node,
     Scan,
     ScanAt,
-    Select,
     Top,
+    inner_join,
     walk,
     with_children,
 )
@@ -197,14 +196,10 @@ class Differentiator:
 def _below(node: Node) -> Sequence[Node]:
     """The nodes whose change a rule asks for. Inner joins right below an inner join are done with it: their
     own changes would be computed for nothing."""
-    if not (isinstance(node, Join) and node.kind is JoinKind.INNER):
+    if not isinstance(node, Join) or inner_join(node) is None:
         return node.children
-    found: list[Node] = []
-    for child in node.children:
-        inner = child.child if isinstance(child, Select) else child
-        done = isinstance(inner, Join) and inner.kind is JoinKind.INNER
-        found.extend(_below(inner) if done else [child])
-    return found
+    below = [(inner_join(child), child) for child in node.children]
+    return [part for inner, child in below for part in ([child] if inner is None else _below(inner))]
 
 
 def _consolidated(plan: Node) -> Node:

@@ -100,6 +100,7 @@ __all__ = [
     "Weigh",
     "Where",
     "Window",
+    "inner_join",
     "walk",
     "with_children",
 ]
@@ -119,6 +120,12 @@ def with_children(node: Node, children: Sequence[Node]) -> Node:
         case Unary() if len(children) == 1:
             return replace(node, child=children[0])
     raise TypeError(f"{type(node).__name__} is no node of a query")
+
+
+def inner_join(node: Node) -> Join | None:
+    """The inner join that a node is, or that it takes columns of: one join with another right above it."""
+    below = node.child if isinstance(node, Select) else node
+    return below if isinstance(below, Join) and below.kind is JoinKind.INNER else None
 
 
 def walk(node: Node) -> Sequence[Node]:

@@ -45,9 +45,8 @@ def lower_touched(lowering: Lowering, node: Touched) -> JavaObject:
         found = _literals(lowering, keys, on, null_safe=null_safe)
         if found is None:
             flag = lowering.columns.named(lowering.columns.fresh(), catalyst.literal(True)).toAttribute()
-            condition, renamed = _meeting(lowering, keys, on, null_safe=null_safe)
             how = catalyst.find("catalyst.plans.ExistenceJoin")(flag)
-            plan = catalyst.logical("Join")(plan, renamed, how, condition, catalyst.no_hint)
+            plan = _met(lowering, plan, keys, on, how, null_safe=null_safe, few=lowering.few(node))
             found = flag
         wanted.append(found)
     any_of = wanted[0]
@@ -110,20 +109,24 @@ def _values(lowering: Lowering, keys: Kept, place: int, type_name: str) -> set[A
 
 def _joined(lowering: Lowering, node: Matching, plan: JavaObject) -> JavaObject:
     """A semi or anti join with the keys."""
-    catalyst = lowering.catalyst
-    condition, renamed = _meeting(lowering, node.keys, node.on, null_safe=node.null_safe)
     how = lowering.join_type("LeftAnti" if node.absent else "LeftSemi")
-    hint = catalyst.no_hint
-    if lowering.few(node):
-        plan, renamed, hint = lowering.one_task(plan), lowering.one_task(renamed), catalyst.hash_hint
-    made = catalyst.logical("Join")(plan, renamed, how, condition, hint)
+    few = lowering.few(node)
+    made = _met(lowering, plan, node.keys, node.on, how, null_safe=node.null_safe, few=few)
     return lowering.arranged(made, node.child.columns, node.columns)
 
 
-def _meeting(
-    lowering: Lowering, keys: Node, on: Sequence[tuple[ColumnId, ColumnId]], *, null_safe: bool
-) -> tuple[JavaObject, JavaObject]:
-    """The condition of a join with keys, and the keys under ids of their own."""
+def _met(
+    lowering: Lowering,
+    plan: JavaObject,
+    keys: Node,
+    on: Sequence[tuple[ColumnId, ColumnId]],
+    how: JavaObject,
+    *,
+    null_safe: bool,
+    few: bool,
+) -> JavaObject:
+    """`plan` joined with the keys under ids of their own; in one task when there are few rows."""
+    catalyst = lowering.catalyst
     ids = tuple(lowering.columns.fresh() for _ in on)
     columns = lowering.columns
     renamed = lowering.projected(
@@ -134,4 +137,7 @@ def _meeting(
         lowering.equal(columns.attribute(column), columns.attribute(new), null_safe=null_safe)
         for (column, _), new in zip(on, ids, strict=True)
     ]
-    return lowering.conjunction(conditions), renamed
+    hint = catalyst.no_hint
+    if few:
+        plan, renamed, hint = lowering.one_task(plan), lowering.one_task(renamed), catalyst.hash_hint
+    return catalyst.logical("Join")(plan, renamed, how, lowering.conjunction(conditions), hint)

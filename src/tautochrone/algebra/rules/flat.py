@@ -16,6 +16,7 @@ from tautochrone.algebra.plan import (
     Matching,
     Node,
     Select,
+    inner_join,
 )
 
 __all__ = ["Flat", "flattened", "links", "restricted", "walked"]
@@ -38,15 +39,14 @@ def flattened(node: Join) -> Flat:
 
 
 def _flatten(node: Node, into: Flat) -> None:
-    if isinstance(node, Select) and isinstance(node.child, Join) and node.child.kind is JoinKind.INNER:
-        node = node.child
-    if isinstance(node, Join) and node.kind is JoinKind.INNER:
-        _flatten(node.left, into)
-        _flatten(node.right, into)
-        into.keys.extend(node.keys)
-        into.conditions.extend(node.condition)
-    else:
+    join = inner_join(node)
+    if join is None:
         into.parts.append(node)
+        return
+    _flatten(join.left, into)
+    _flatten(join.right, into)
+    into.keys.extend(join.keys)
+    into.conditions.extend(join.condition)
 
 
 def walked(
