@@ -68,8 +68,12 @@ def _tpch(of: dict[str, Any]) -> list[str]:
                 f"{name:6}{times['refresh_ms']:10.0f}{times['full_ms']:10.0f}"
                 f"{times['times_faster']:8.2f}  {times['mode']} {slow}".rstrip()
             )
-        worst = min(times["times_faster"] for times in result["queries"].values())
-        lines.append(f"geometric mean {result['geometric_mean']:.2f}, worst {worst:.2f}")
+        if result["reached"]:
+            worst = min(times["times_faster"] for times in result["queries"].values())
+            lines.append(
+                f"geometric mean of the {result['reached']} that the change reaches "
+                f"{result['geometric_mean']:.2f}, worst {worst:.2f}"
+            )
     return lines
 
 
