@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.algebra.plan import Kept
 from tautochrone.spark.catalyst import Catalyst, items
 from tautochrone.spark.evaluate import activate, dataframe_of_plan
+from tautochrone.spark.key_conditions import KeyConditions
 from tautochrone.spark.literals import literals
 from tautochrone.spark.lowering import Columns, Lowering
-from tautochrone.spark.lowering_keys import literal_filter
 
 pytestmark = pytest.mark.spark
 
@@ -85,7 +85,9 @@ def looked_up(session: SparkSession, rows: DataFrame, keys: DataFrame) -> DataFr
     column, source = catalyst.id_of(attribute), catalyst.id_of(key)
     columns = Columns(catalyst, {column: attribute, source: key})
     kept = Kept(columns=(source,), handle=held, rows=1)
-    condition = literal_filter(_lowering(catalyst, columns), column, kept, source, null_safe=False)
+    conditions = KeyConditions(_lowering(catalyst, columns))
+    condition, exact = conditions.condition(column, kept, source, null_safe=False)
+    assert exact
     assert condition is not None
     assert condition.resolved(), "Spark renews ids below a condition that it has not looked up"
     return dataframe_of_plan(session, catalyst.logical("Filter")(condition, plan))
@@ -95,4 +97,4 @@ def _lowering(catalyst: Catalyst, columns: Columns) -> Lowering:
     def nothing(_: Any) -> Any:
         raise AssertionError("literals read no table")
 
-    return Lowering(catalyst, columns, nothing, nothing, nothing)
+    return Lowering(catalyst, columns, nothing, nothing, nothing, nothing)

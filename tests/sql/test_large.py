@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.algebra.plan import Touched
-from tautochrone.spark import engine, lowering, lowering_keys
+from tautochrone.spark import engine, key_conditions, lowering, lowering_keys
 from tautochrone.spark.lowering import Lowering
 
 from .stand import Stand
@@ -80,7 +80,7 @@ def test_keys_that_are_too_many_to_write_out(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, local_rows: int | None
 ) -> None:
     """Every input of a join changes, and its keys are joined with: of rows on the driver, and of others."""
-    monkeypatch.setattr(lowering_keys, "LITERALS", 1)
+    monkeypatch.setattr(key_conditions, "LITERALS", 1)
     if local_rows is not None:
         monkeypatch.setattr(engine, "LOCAL_ROWS", local_rows)
         monkeypatch.setattr(engine, "FEW_ROWS", local_rows)

@@ -30,6 +30,7 @@ from tautochrone.runtime.states import States
 from tautochrone.spark.catalyst import Catalyst
 from tautochrone.spark.engine import Inputs, SparkEngine, TableDelta
 from tautochrone.spark.evaluate import activate, dataframe_of_plan
+from tautochrone.spark.lowering import Restriction
 from tautochrone.spark.plans import analysed
 from tautochrone.spark.tuning import tuned
 
@@ -109,7 +110,9 @@ class IncrementalRefresh:
         states = States(self.job, self.table.name, self.planned.layouts, self.fork)
         built: dict[int, Version] = {}
         engine = self._engine(
-            lambda number: states.rows_at(number, built[number]), lambda _number: None, lambda _table: None
+            lambda number, only: states.rows_at(number, built[number], only),
+            lambda _number: None,
+            lambda _table: None,
         )
         for layout in self.planned.layouts.values():
             node = layout.node
@@ -134,7 +137,7 @@ class IncrementalRefresh:
 
     def _engine(
         self,
-        stored: Callable[[int], DataFrame],
+        stored: Callable[[int, Restriction | None], DataFrame],
         stored_rows: Callable[[int], int | None],
         delta: Callable[[TableName], TableDelta | None] | None = None,
     ) -> SparkEngine:

@@ -22,6 +22,7 @@ from tautochrone.runtime.layout import RUN, StateLayout
 from tautochrone.spark.engine import are_few
 from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.held import local_relation
+from tautochrone.spark.lowering import Restriction
 
 __all__ = ["STATE_NAMESPACE", "States"]
 
@@ -61,18 +62,21 @@ class States:
     def numbers(self) -> frozenset[int]:
         return frozenset(self.layouts)
 
-    def rows(self, number: int) -> DataFrame:
+    def rows(self, number: int, only: Restriction | None = None) -> DataFrame:
         """A state's rows at the fork."""
-        return self.rows_at(number, self._version(number))
+        return self.rows_at(number, self._version(number), only)
 
     def row_count(self, number: int) -> int | None:
         """Rows that a state's log has at the fork; None when its table does not tell."""
         return self._table(number).row_count(self._version(number))
 
-    def rows_at(self, number: int, version: Version) -> DataFrame:
-        """A state's rows: its node's state columns in order, the newest run of each key."""
+    def rows_at(self, number: int, version: Version, only: Restriction | None = None) -> DataFrame:
+        """A state's rows: its node's state columns in order, the newest run of each key. `only` leaves out
+        keys of its log, with all their rows."""
         layout, table = self.layouts[number], self._table(number)
         stored: DataFrame = table.read(self.job.base, version)
+        if only is not None:
+            stored = only(stored)
         if layout.is_buffer:
             return stored.select(*layout.columns)
         if are_few(table.row_count(version)):

@@ -117,9 +117,20 @@ class Catalyst:
     @cached_property
     def hash_hint(self) -> JavaObject:
         """Of a join whose right side is built into a hash table where it is, without a broadcast."""
-        strategy = self.some(self.logical("SHUFFLE_HASH$"))
-        right = self.some(self.logical("HintInfo")(strategy))
-        return self.logical("JoinHint")(self.none, right)
+        return self.logical("JoinHint")(self.none, self._hint("SHUFFLE_HASH$"))
+
+    @cached_property
+    def broadcast_hint(self) -> JavaObject:
+        """Of a join whose right side is sent to every task."""
+        return self.logical("JoinHint")(self.none, self._hint("BROADCAST$"))
+
+    @cached_property
+    def hint_to_send_left(self) -> JavaObject:
+        """Of a join whose left side is sent to every task."""
+        return self.logical("JoinHint")(self._hint("BROADCAST$"), self.none)
+
+    def _hint(self, strategy: str) -> JavaObject:
+        return self.some(self.logical("HintInfo")(self.some(self.logical(strategy))))
 
     # -- columns ----------------------------------------------------------------------------------
 

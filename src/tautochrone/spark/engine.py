@@ -28,7 +28,7 @@ from tautochrone.algebra.plan import (
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.catalyst import Catalyst, items
 from tautochrone.spark.held import computed, local_relation
-from tautochrone.spark.lowering import Columns, Lowering
+from tautochrone.spark.lowering import Columns, Lowering, Restriction
 
 __all__ = ["LOCAL_ROWS", "Inputs", "SparkEngine", "TableDelta", "are_few"]
 
@@ -67,13 +67,14 @@ class Inputs:
         rows: how many rows a table has; None when nobody knows.
         stored_rows: how many rows the state of a stateful node has, likewise.
         stored: the state of a stateful node: its rows with the state's columns in order, one per group.
+            What it is given is done to its log, where these columns come first, before that is grouped.
     """
 
     read: Callable[[TableName, Moment], DataFrame]
     delta: Callable[[TableName], TableDelta | None]
     rows: Callable[[TableName], int | None]
     stored_rows: Callable[[int], int | None]
-    stored: Callable[[int], DataFrame]
+    stored: Callable[[int, Restriction | None], DataFrame]
 
 
 @dataclass(slots=True)
@@ -95,7 +96,9 @@ class SparkEngine:
 
     def __post_init__(self) -> None:
         self.columns = Columns(self.catalyst, self.attributes)
-        self.lowering = Lowering(self.catalyst, self.columns, self._rows_at, self._stored, self.few)
+        self.lowering = Lowering(
+            self.catalyst, self.columns, self._rows_at, self._stored, self.few, self._many
+        )
 
     # -- the protocol -----------------------------------------------------------------------------
 
@@ -130,6 +133,11 @@ class SparkEngine:
     def few(self, node: Node) -> bool:
         """Whether all rows that a node reads fit into one task."""
         return all(are_few(self._leaf_rows(leaf)) for leaf in walk(node) if not leaf.children)
+
+    def _many(self, node: Node) -> bool:
+        """Like `large`, of a plan at a cut."""
+        counts = [self._leaf_rows(leaf) for leaf in walk(node) if isinstance(leaf, ScanAt | Stored)]
+        return any(count is None or count > _LARGE_ROWS for count in counts)
 
     def _leaf_rows(self, leaf: Node) -> int | None:
         match leaf:
@@ -210,7 +218,7 @@ class SparkEngine:
             if attribute is None:
                 named.append(self.columns.named(column, self.lowering.null_like(column)))
                 continue
-            named.append(self.columns.named(column, self._as_planned(column, attribute)))
+            named.append(self.columns.named(column, self.lowering.as_planned(column, attribute)))
         return self.lowering.projected(named, plan)
 
     def _typed(self, table: TableName, frame: DataFrame, ids: tuple[ColumnId, ...]) -> JavaObject:
@@ -219,22 +227,17 @@ class SparkEngine:
         planned = {self._name(c): c for scan in self.scans if scan.table == table for c in scan.handle}
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         named = [
-            self.columns.named(column, self._as_planned(planned[name], attribute))
+            self.columns.named(column, self.lowering.as_planned(planned[name], attribute))
             for name, column, attribute in zip(frame.columns, ids, items(plan.output()), strict=True)
         ]
         return self.lowering.projected(named, plan)
 
-    def _as_planned(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
-        """An older version of the table may have had a narrower type, a state has what its format knows."""
-        wanted = self.columns.attribute(column).dataType()
-        if attribute.dataType().sameType(wanted):
-            return attribute
-        return self.catalyst.cast(attribute, wanted)
-
-    def _stored(self, node: Stored) -> JavaObject:
-        plan = self.inputs.stored(node.of.number)._jdf.queryExecution().analyzed()  # noqa: SLF001
+    def _stored(self, node: Stored, only: Restriction | None) -> JavaObject:
+        plan = self.inputs.stored(node.of.number, only)._jdf.queryExecution().analyzed()  # noqa: SLF001
         pairs = zip(node.columns, items(plan.output()), strict=True)
-        named = [self.columns.named(column, self._as_planned(column, entry)) for column, entry in pairs]
+        named = [
+            self.columns.named(column, self.lowering.as_planned(column, entry)) for column, entry in pairs
+        ]
         return self.lowering.projected(named, plan)
 
     # -- results ----------------------------------------------------------------------------------

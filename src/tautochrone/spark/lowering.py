@@ -50,11 +50,15 @@ from tautochrone.algebra.plan import (
 )
 from tautochrone.spark.catalyst import Catalyst, items, kind
 from tautochrone.spark.evaluate import dataframe_of_plan
+from tautochrone.spark.key_conditions import KeyConditions
 from tautochrone.spark.lowering_groups import GroupLowering
-from tautochrone.spark.lowering_keys import lower_matching, lower_touched
+from tautochrone.spark.lowering_keys import lower_asked_again, lower_matching, lower_touched, sent_to_all
 from tautochrone.spark.lowering_top import merge_top
 
-__all__ = ["Columns", "Lowering"]
+__all__ = ["Columns", "Lowering", "Restriction"]
+
+Restriction = Callable[[DataFrame], DataFrame]
+"""Leaves out rows."""
 
 
 class Columns:
@@ -99,9 +103,11 @@ class Columns:
 class Lowering:
     """Lowers plans for one refresh.
 
-    `rows_at` and `stored` give the plans of inputs and states, already with the right columns. `few` tells
-    of a node whether all that it reads fits into one task: then everything is done in that task, without
-    the stages, broadcasts and shuffles that take most of the time of a small query.
+    `rows_at` and `state` give the plans of inputs and states, already with the right columns; what `state` is
+    given is done to its log before that is grouped. `few` tells of a node whether all that it reads fits into
+    one task: then everything is done in that task, without the stages, broadcasts and shuffles that take most
+    of the time of a small query. `many` tells whether it reads so much that a job pays which tells what of it
+    is needed.
     """
 
     def __init__(
@@ -109,17 +115,21 @@ class Lowering:
         catalyst: Catalyst,
         columns: Columns,
         rows_at: Callable[[ScanAt], JavaObject],
-        stored: Callable[[Stored], JavaObject],
+        state: Callable[[Stored, Restriction | None], JavaObject],
         few: Callable[[Node], bool],
+        many: Callable[[Node], bool],
     ) -> None:
         self.catalyst = catalyst
         self.few = few
+        self.many = many
+        self.state = state
         self.columns = columns
+        self.keys = KeyConditions(self)
         self._used: dict[int, Kept] = {}
         groups = GroupLowering(self)
         self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
             ScanAt: rows_at,
-            Stored: stored,
+            Stored: lambda node: state(node, None),
             Kept: self._kept,
             Constant: lambda node: node.handle,
             Filter: self._filter,
@@ -204,6 +214,13 @@ class Lowering:
         pairs = zip(columns, items(plan.output()), strict=True)
         return self.projected([self.columns.named(column, entry) for column, entry in pairs], plan)
 
+    def as_planned(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
+        """An older version of a table may have had a narrower type, a state has what its format knows."""
+        wanted = self.columns.attribute(column).dataType()
+        if attribute.dataType().sameType(wanted):
+            return attribute
+        return self.catalyst.cast(attribute, wanted)
+
     def null_like(self, column: ColumnId) -> JavaObject:
         data_type = self.columns.attribute(column).dataType()
         return self.catalyst.null(data_type)
@@ -270,7 +287,7 @@ class Lowering:
         return self.catalyst.logical("Union")(self.catalyst.seq(plans), False, False)
 
     def _join(self, node: Join) -> JavaObject:
-        left, right, hint = self.plan(node.left), self.plan(node.right), self.catalyst.no_hint
+        left, (right, hint) = self.plan(node.left), self._right(node)
         if node.keys and self.few(node.left) and self.few(node.right):
             left, right, hint = self.one_task(left), self.one_task(right), self.catalyst.hash_hint
         conditions = [condition.handle for condition in node.condition]
@@ -285,6 +302,20 @@ class Lowering:
         if node.exists is not None:
             return self.arranged(made, (*node.left.columns, node.exists), node.columns)
         return self.arranged(made, (*node.left.columns, *node.right.columns), node.columns)
+
+    def _right(self, node: Join) -> tuple[JavaObject, JavaObject]:
+        """A join's right side, and a hint for the join."""
+        right = node.right
+        if (
+            node.kind is not JoinKind.INNER
+            or not node.keys
+            or not sent_to_all(node.left, len(node.left.columns))
+        ):
+            return self.plan(right), self.catalyst.no_hint
+        hint = self.catalyst.hint_to_send_left
+        if isinstance(right, Matching) and right.keys is node.left and not right.exact:
+            return lower_asked_again(self, right), hint
+        return self.plan(right), hint
 
     def equal(self, left: JavaObject, right: JavaObject, *, null_safe: bool) -> JavaObject:
         return self.catalyst.expression("EqualNullSafe" if null_safe else "EqualTo")(left, right)

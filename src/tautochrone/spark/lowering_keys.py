@@ -1,39 +1,58 @@
 """Restricting a relation to keys: as literals while they are few, so that files without them are not read.
 
 A join of a large table with few keys reads all of the table; literals are held against its files' statistics.
+Many keys are joined; the ranges in which they lie are held against the statistics then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame
 
-from tautochrone.algebra.plan import ColumnId, Kept, Matching, Node, Touched
-from tautochrone.spark.catalyst import kind
+from tautochrone.algebra.plan import ColumnId, Kept, Matching, Node, Stored, Touched
+from tautochrone.spark.catalyst import items
 from tautochrone.spark.evaluate import dataframe_of_plan
-from tautochrone.spark.literals import LITERALS, literals, suits
 
 if TYPE_CHECKING:
     from tautochrone.spark.lowering import Lowering
 
-__all__ = ["literal_filter", "lower_matching", "lower_touched"]
+__all__ = ["lower_asked_again", "lower_matching", "lower_touched", "sent_to_all"]
+
+_SENT_TO_ALL = 2_000_000
+"""So many values at most are sent to every task; more of them are shuffled to meet others."""
+
+
+def sent_to_all(node: Node, width: int) -> bool:
+    """Whether `width` columns of a side of a join are known to be little enough to be broadcast. Spark does
+    not know: what it keeps for us counts as large as what it was computed from."""
+    return isinstance(node, Kept) and node.rows * width <= _SENT_TO_ALL
 
 
 def lower_matching(lowering: Lowering, node: Matching) -> JavaObject:
     """The child's rows whose key occurs in the keys, or does not."""
-    plan = lowering.plan(node.child)
-    whole = False
-    if not node.absent and isinstance(node.keys, Kept) and kind(node.keys.handle) == "LocalRelation":
-        for column, source in node.on:
-            condition = literal_filter(lowering, column, node.keys, source, null_safe=node.null_safe)
-            if condition is not None:
-                plan = lowering.catalyst.logical("Filter")(condition, plan)
-                whole = len(node.on) == 1
-    if whole or not node.exact:
+    if node.absent:
+        attributes = lowering.attributes(tuple(column for column, _ in node.on))
+        how = lowering.join_type("LeftAnti")
+        return _met(lowering, lowering.plan(node.child), attributes, node, how, few=lowering.few(node))
+    conditions, exact = _conditions(lowering, node)
+    if isinstance(node.child, Stored):
+        plan = _of_state(lowering, node, node.child, joined=not exact)
+        return _where(lowering, conditions, plan)
+    plan = _where(lowering, conditions, lowering.plan(node.child))
+    if exact:
         return plan
-    return _joined(lowering, node, plan)
+    attributes = lowering.attributes(tuple(column for column, _ in node.on))
+    how = lowering.join_type("LeftSemi")
+    return _met(lowering, plan, attributes, node, how, few=lowering.few(node))
+
+
+def lower_asked_again(lowering: Lowering, node: Matching) -> JavaObject:
+    """Rows of the child, all of those whose key occurs in the keys: a join above asks again."""
+    conditions, _ = _conditions(lowering, node)
+    return _where(lowering, conditions, lowering.plan(node.child))
 
 
 def lower_touched(lowering: Lowering, node: Touched) -> JavaObject:
@@ -42,11 +61,13 @@ def lower_touched(lowering: Lowering, node: Touched) -> JavaObject:
     plan = lowering.plan(node.child)
     wanted: list[JavaObject] = []
     for keys, on, null_safe in zip(node.keys, node.on, node.null_safe, strict=True):
-        found = _literals(lowering, keys, on, null_safe=null_safe)
+        one = Matching(columns=node.columns, child=node.child, keys=keys, on=on, null_safe=null_safe)
+        found = _all_of(lowering, one)
         if found is None:
             flag = lowering.columns.named(lowering.columns.fresh(), catalyst.literal(True)).toAttribute()
             how = catalyst.find("catalyst.plans.ExistenceJoin")(flag)
-            plan = _met(lowering, plan, keys, on, how, null_safe=null_safe, few=lowering.few(node))
+            attributes = lowering.attributes(tuple(column for column, _ in on))
+            plan = _met(lowering, plan, attributes, one, how, few=lowering.few(node))
             found = flag
         wanted.append(found)
     any_of = wanted[0]
@@ -55,89 +76,74 @@ def lower_touched(lowering: Lowering, node: Touched) -> JavaObject:
     return lowering.selected(catalyst.logical("Filter")(any_of, plan), node.columns)
 
 
-def _literals(
-    lowering: Lowering, keys: Kept, on: Sequence[tuple[ColumnId, ColumnId]], *, null_safe: bool
-) -> JavaObject | None:
-    """A condition on each column of a key; None when one of them has no such form."""
-    if kind(keys.handle) != "LocalRelation":
-        return None
+def _conditions(lowering: Lowering, node: Matching) -> tuple[list[JavaObject], bool]:
+    """Conditions that all rows with a key meet, and whether no others do."""
+    if not isinstance(node.keys, Kept):
+        return [], False
+    fetch = lowering.many(node.child)
+    found = [
+        lowering.keys.condition(column, node.keys, source, null_safe=node.null_safe, fetch=fetch)
+        for column, source in node.on
+    ]
+    exact = len(found) == 1 and found[0][1]
+    return [condition for condition, _ in found if condition is not None], exact
+
+
+def _all_of(lowering: Lowering, node: Matching) -> JavaObject | None:
+    """A condition on each column of a key; None when one of them cannot be written out."""
+    assert isinstance(node.keys, Kept)
     whole: JavaObject | None = None
-    for column, source in on:
-        part = literal_filter(lowering, column, keys, source, null_safe=null_safe)
-        if part is None:
+    for column, source in node.on:
+        part, exact = lowering.keys.condition(column, node.keys, source, null_safe=node.null_safe)
+        if part is None or not exact:
             return None
         whole = part if whole is None else lowering.catalyst.expression("And")(whole, part)
     return whole
 
 
-def literal_filter(
-    lowering: Lowering, column: ColumnId, keys: Kept, source: ColumnId, *, null_safe: bool
-) -> JavaObject | None:
-    """`column IN (…)` over the values of `source` in local rows; None when it has no such form."""
-    catalyst = lowering.catalyst
-    attribute = lowering.columns.attribute(column)
-    type_name = str(attribute.dataType().catalogString())
-    if not suits(type_name):
-        return None
-    place = keys.columns.index(source)
-    values = _values(lowering, keys, place, type_name)
-    if len(values) > LITERALS:
-        return None
-    texts = literals(values, type_name)
-    parts: list[JavaObject] = []
-    if texts:
-        session_state = catalyst.session._jsparkSession.sessionState()  # noqa: SLF001
-        parsed = session_state.sqlParser().parseExpression(f"x IN ({texts})")
-        parts.append(catalyst.expression("In")(attribute, parsed.list()))
-    if null_safe and None in values:
-        parts.append(catalyst.expression("IsNull")(attribute))
-    if not parts:
-        return catalyst.literal(False)
-    return parts[0] if len(parts) == 1 else catalyst.expression("Or")(parts[0], parts[1])
+def _where(lowering: Lowering, conditions: Sequence[JavaObject], plan: JavaObject) -> JavaObject:
+    for condition in conditions:
+        plan = lowering.catalyst.logical("Filter")(condition, plan)
+    return plan
 
 
-def _values(lowering: Lowering, keys: Kept, place: int, type_name: str) -> set[Any]:
-    """Distinct values of one column of local rows, as `literals` takes them; no Spark job."""
-    catalyst = lowering.catalyst
-    value = keys.handle.output().apply(place)
-    if type_name.startswith("timestamp"):
-        text = catalyst.find("types.StringType$")
-        value = catalyst.cast(value, text, catalyst.some("UTC"))
-    frame = dataframe_of_plan(catalyst.session, keys.handle)
-    return {row[0] for row in frame.select(lowering.of(value).alias("value")).collect()}
+def _of_state(lowering: Lowering, node: Matching, state: Stored, *, joined: bool) -> JavaObject:
+    """Rows of a state. Keys are asked for below its grouping, or all of its log would be grouped; conditions
+    go there by themselves."""
 
+    def only(log: DataFrame) -> DataFrame:
+        plan = log._jdf.queryExecution().analyzed()  # noqa: SLF001
+        output = list(items(plan.output()))
+        places = [state.columns.index(column) for column, _ in node.on]
+        keys = [lowering.as_planned(state.columns[place], output[place]) for place in places]
+        how = lowering.join_type("LeftSemi")
+        made = _met(lowering, plan, keys, node, how, few=lowering.few(node))
+        return dataframe_of_plan(lowering.catalyst.session, made)
 
-def _joined(lowering: Lowering, node: Matching, plan: JavaObject) -> JavaObject:
-    """A semi or anti join with the keys."""
-    how = lowering.join_type("LeftAnti" if node.absent else "LeftSemi")
-    few = lowering.few(node)
-    made = _met(lowering, plan, node.keys, node.on, how, null_safe=node.null_safe, few=few)
-    return lowering.arranged(made, node.child.columns, node.columns)
+    return lowering.state(state, only if joined else None)
 
 
 def _met(
     lowering: Lowering,
     plan: JavaObject,
-    keys: Node,
-    on: Sequence[tuple[ColumnId, ColumnId]],
+    values: Sequence[JavaObject],
+    node: Matching,
     how: JavaObject,
     *,
-    null_safe: bool,
     few: bool,
 ) -> JavaObject:
-    """`plan` joined with the keys under ids of their own; in one task when there are few rows."""
-    catalyst = lowering.catalyst
-    ids = tuple(lowering.columns.fresh() for _ in on)
-    columns = lowering.columns
-    renamed = lowering.projected(
-        [columns.named(new, columns.attribute(source)) for new, (_, source) in zip(ids, on, strict=True)],
-        lowering.plan(keys),
-    )
+    """`plan` with `values` of its columns joined with the keys under ids of their own; in one task when there
+    are few rows."""
+    catalyst, columns = lowering.catalyst, lowering.columns
+    ids: list[ColumnId] = [columns.fresh() for _ in node.on]
+    sources = [columns.attribute(source) for _, source in node.on]
+    named = [columns.named(new, source) for new, source in zip(ids, sources, strict=True)]
+    renamed = lowering.projected(named, lowering.plan(node.keys))
     conditions = [
-        lowering.equal(columns.attribute(column), columns.attribute(new), null_safe=null_safe)
-        for (column, _), new in zip(on, ids, strict=True)
+        lowering.equal(value, columns.attribute(new), null_safe=node.null_safe)
+        for value, new in zip(values, ids, strict=True)
     ]
-    hint = catalyst.no_hint
+    hint = catalyst.broadcast_hint if sent_to_all(node.keys, len(ids)) else catalyst.no_hint
     if few:
         plan, renamed, hint = lowering.one_task(plan), lowering.one_task(renamed), catalyst.hash_hint
     return catalyst.logical("Join")(plan, renamed, how, lowering.conjunction(conditions), hint)

@@ -35,6 +35,7 @@ from tautochrone.algebra.plan import (
     Weigh,
     Where,
 )
+from tautochrone.algebra.pushdown import pushed
 from tautochrone.algebra.rules.groups import by_affected_groups
 from tautochrone.model.refresh import RefreshMode
 
@@ -187,7 +188,7 @@ def _looked_up(node: Aggregate, unknown: Kept, before: tuple[ColumnId, ...], at:
     rows = at.new(node.child)
     on = tuple((key, key) for key in node.keys)
     if on:
-        rows = Matching(columns=rows.columns, child=rows, keys=unknown, on=on)
+        rows = pushed(Matching(columns=rows.columns, child=rows, keys=unknown, on=on), at.engine)
     computed = state_of(node, rows, at)
     ids = tuple(at.engine.fresh() for _ in node.keys)
     renamed = Rename(

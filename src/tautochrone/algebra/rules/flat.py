@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tautochrone.algebra.delta import Differentiator, signed
@@ -18,6 +18,7 @@ from tautochrone.algebra.plan import (
     Select,
     inner_join,
 )
+from tautochrone.algebra.pushdown import pushed
 
 __all__ = ["Flat", "flattened", "links", "restricted", "walked"]
 
@@ -75,7 +76,7 @@ def walked(
             current = at.engine.keep(current)
             if current.rows == 0:
                 return None
-        current = _joined(current, rows_of(other), flat, used)
+        current = _joined(current, rows_of(other), flat, used, at)
     return Select(columns=signed(node.columns), child=current)
 
 
@@ -102,10 +103,10 @@ def links(flat: Flat, current: Node, part: Node) -> list[Key]:
     return found
 
 
-def _joined(current: Node, rows: Node, flat: Flat, used: set[int]) -> Join:
+def _joined(current: Node, rows: Node, flat: Flat, used: set[int], at: Differentiator) -> Join:
     keys = links(flat, current, rows)
     if keys and isinstance(current, Kept):
-        rows = restricted(rows, current, [(key.right, key.left) for key in keys], keys)
+        rows = restricted(rows, current, [(key.right, key.left) for key in keys], keys, at)
     columns = (*current.columns, *rows.columns)
     conditions = []
     for place, condition in enumerate(flat.conditions):
@@ -123,10 +124,14 @@ def _joined(current: Node, rows: Node, flat: Flat, used: set[int]) -> Join:
 
 
 def restricted(
-    rows: Node, keys: Node, on: list[tuple[ColumnId, ColumnId]], links: list[Key] | tuple[Key, ...]
-) -> Matching:
+    rows: Node,
+    keys: Node,
+    on: list[tuple[ColumnId, ColumnId]],
+    links: Sequence[Key],
+    at: Differentiator,
+) -> Node:
     """`rows` read only where a join above can find a match."""
-    return Matching(
+    asked = Matching(
         columns=rows.columns,
         child=rows,
         keys=keys,
@@ -134,3 +139,4 @@ def restricted(
         null_safe=any(key.null_safe for key in links),
         exact=False,
     )
+    return pushed(asked, at.engine)

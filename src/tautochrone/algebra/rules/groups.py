@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tautochrone.algebra.delta import Change, Differentiator, signed
 from tautochrone.algebra.plan import Aggregate, ColumnId, Matching, Node, Union, Weigh, Window, with_children
+from tautochrone.algebra.pushdown import pushed
 
 __all__ = ["by_affected_groups"]
 
@@ -25,7 +26,8 @@ def by_affected_groups(node: Aggregate | Window, keys: tuple[ColumnId, ...], at:
         rows = rows_at(node.child)
         if keys:
             on = tuple((key, key) for key in keys)
-            rows = Matching(columns=rows.columns, child=rows, keys=keys_of, on=on)
+            asked = Matching(columns=rows.columns, child=rows, keys=keys_of, on=on)
+            rows = pushed(asked, at.engine)
         whole = with_children(node, [rows])
         parts.append(Weigh(columns=signed(node.columns), child=whole, sign=sign))
     return Change(Union(columns=signed(node.columns), inputs=tuple(parts)), grows=False)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tautochrone.algebra.delta import Change, Differentiator, signed
 from tautochrone.algebra.plan import Join, JoinKind, Matching, Node, Weigh
+from tautochrone.algebra.pushdown import pushed
 from tautochrone.algebra.rules.flat import restricted
 from tautochrone.algebra.rules.union import together
 
@@ -25,34 +26,35 @@ def half_change(node: Join, at: Differentiator) -> Change:
     if left.plan is not None:
         rows = at.new(node.right)
         if node.keys:
-            rows = restricted(rows, left.plan, [(key.right, key.left) for key in node.keys], node.keys)
+            rows = restricted(rows, left.plan, [(key.right, key.left) for key in node.keys], node.keys, at)
         plan = replace(node, columns=signed(node.columns), left=left.plan, right=rows)
         parts.append(Change(plan, left.grows))
     if right.plan is not None:
         if not node.keys and at.engine.large(node.left):
             at.engine.spread()
-        touched = at.engine.keep(_touched(node, at.old(node.left), right.plan))
+        touched = at.engine.keep(_touched(node, at.old(node.left), right.plan, at))
         if touched.rows:
             for sign, rows in ((1, at.new(node.right)), (-1, at.old(node.right))):
                 if node.keys:
                     on = [(key.right, key.right) for key in node.keys]
-                    rows = restricted(rows, right.plan, on, node.keys)
+                    rows = restricted(rows, right.plan, on, node.keys, at)
                 plan = replace(node, left=touched, right=rows)
                 signed_plan = Weigh(columns=signed(node.columns), child=plan, sign=sign)
                 parts.append(Change(signed_plan, grows=False))
     return together(node.columns, parts)
 
 
-def _touched(node: Join, left: Node, change: Node) -> Node:
+def _touched(node: Join, left: Node, change: Node, at: Differentiator) -> Node:
     """Left rows that some changed right row could join."""
     if node.keys:
-        return Matching(
+        asked = Matching(
             columns=left.columns,
             child=left,
             keys=change,
             on=tuple((key.left, key.right) for key in node.keys),
             null_safe=any(key.null_safe for key in node.keys),
         )
+        return pushed(asked, at.engine)
     if node.condition:
         return Join(
             columns=left.columns,
