@@ -135,6 +135,21 @@ class TestSparkStatements(Outsiders):
         assert added == Counter([(4, "4")])
         assert removed == Counter([(4, "4"), (5, "5")])
 
+    def test_positions_that_are_too_many_to_list_are_joined(
+        self, spark: SparkSession, lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rules, "MOST_LISTED", 2)
+        table = self.make(spark, lake, 3)
+        sql = table.name.sql
+        # The same positions in a second file, with other rows.
+        spark.sql(f"INSERT INTO {sql} SELECT id + 1000, 'second' FROM range(20)")
+        spark.sql(f"DELETE FROM {sql} WHERE id IN (1, 2, 1001)")
+        old = table.current_version()
+        spark.sql(f"DELETE FROM {sql} WHERE id IN (3, 4, 1002, 1007)")
+        _, removed, bound = self.check_change(spark, table, old, table.current_version())
+        gone = [(3, "3"), (4, "4"), (1002, "second"), (1007, "second")]
+        assert (removed, bound) == (Counter(gone), 4)
+
     def test_what_a_vector_held_before_costs_nothing(
         self, spark: SparkSession, lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
     ) -> None:

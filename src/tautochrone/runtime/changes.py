@@ -1,34 +1,61 @@
 """What changed in tables between two versions, for everybody who refreshes from it.
 
 A view's change was just computed by its own refresh, so views that read it in the same run get it from
-here; any other change is read from the files that differ between the versions.
+here; any other change is read from the files that differ between the versions. Where several views read it,
+that is done once, for the columns that any of their plans needs, and the rows are held.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
 
 from tautochrone.model.lake import ChangeKind, RowChange
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.runtime.job import Job
 from tautochrone.spark.engine import LOCAL_ROWS, TableDelta
-from tautochrone.spark.held import held_if_few
+from tautochrone.spark.held import held, held_if_few
 
 __all__ = ["Changes"]
 
 _KEPT = 64
 
+_HELD_TABLES = 16
+_HELD_ROWS = 1_000_000
+"""A change of more rows is read by every view that follows it."""
+
+_Between = tuple[TableName, Version, Version]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A change whose rows are held, with some of its columns."""
+
+    columns: frozenset[str]
+    delta: TableDelta
+
 
 class Changes:
-    """Safe to use from the threads of one run."""
+    """Safe to use from the threads of one run.
 
-    def __init__(self, job: Job) -> None:
+    Args:
+        job: whose tables.
+        columns: those that the plans known so far read of a table.
+    """
+
+    def __init__(self, job: Job, columns: Callable[[TableName], frozenset[str]]) -> None:
         self._job = job
+        self._columns = columns
         self._lock = threading.Lock()
         self._counting = threading.Lock()
-        self._told: OrderedDict[tuple[TableName, Version, Version], TableDelta] = OrderedDict()
-        self._read: OrderedDict[tuple[TableName, Version, Version], RowChange] = OrderedDict()
+        self._told: OrderedDict[_Between, TableDelta] = OrderedDict()
+        self._read: OrderedDict[_Between, RowChange] = OrderedDict()
+        self._held: OrderedDict[_Between, _Held] = OrderedDict()
+        self._holding: defaultdict[TableName, threading.Lock] = defaultdict(threading.Lock)
 
     def tell(self, table: TableName, old: Version, new: Version, delta: TableDelta) -> None:
         """Keep a change for the views downstream; the oldest ones are forgotten."""
@@ -37,8 +64,10 @@ class Changes:
             while len(self._told) > _KEPT:
                 self._told.popitem(last=False)
 
-    def delta(self, table: TableName, old: Version, new: Version) -> TableDelta | None:
-        """The change of a table; None when no row changed.
+    def delta(
+        self, table: TableName, old: Version, new: Version, columns: Collection[str]
+    ) -> TableDelta | None:
+        """The change of a table with some of its columns, at least; None when no row changed.
 
         Raises:
             LakeError: the chain between the versions cannot be proven.
@@ -52,7 +81,29 @@ class Changes:
         found = self._rows(table, old, new)
         if found.added is None and found.removed is None:
             return None
-        return TableDelta(found.added, found.removed, found.rows)
+        if found.rows > _HELD_ROWS or not self._shared(table):
+            return TableDelta(found.added, found.removed, found.rows)
+        with self._lock:
+            turn = self._holding[table]
+        with turn:
+            delta = self._held_delta((table, old, new), found, columns)
+        return delta if delta.rows else None
+
+    def _shared(self, table: TableName) -> bool:
+        """Whether several views of the job read a table."""
+        job = self._job
+        return sum(table in job.inputs(view) for view in job.derived_tables if job.is_view(view)) > 1
+
+    def _held_delta(self, at: _Between, found: RowChange, columns: Collection[str]) -> TableDelta:
+        known = self._held.get(at)
+        if known is None or not known.columns.issuperset(columns):
+            wanted = self._columns(at[0]).union(columns)
+            known = _Held(wanted, _computed(found, sorted(wanted)))
+            with self._lock:
+                self._held[at] = known
+                while len(self._held) > _HELD_TABLES:
+                    self._held.popitem(last=False)
+        return known.delta
 
     def size(self, table: TableName, old: Version, new: Version) -> int | None:
         """Upper bound of the rows that changed; None when nobody knows.
@@ -109,3 +160,17 @@ class Changes:
             self._read[key] = found
             while len(self._read) > _KEPT:
                 self._read.popitem(last=False)
+
+
+def _computed(change: RowChange, columns: Collection[str]) -> TableDelta:
+    """A change's rows with some columns, computed once and held."""
+    here = change.rows <= LOCAL_ROWS
+
+    def side(rows: DataFrame | None) -> tuple[DataFrame | None, int]:
+        if rows is None:
+            return None, 0
+        found, count = held(rows.select(*map(quoted, columns)), LOCAL_ROWS, here=here)
+        return (found, count) if count else (None, 0)
+
+    (added, came), (removed, left) = side(change.added), side(change.removed)
+    return TableDelta(added, removed, came + left)

@@ -112,7 +112,7 @@ class IncrementalRefresh:
         engine = self._engine(
             lambda number, only: states.rows_at(number, built[number], only),
             lambda _number: None,
-            lambda _table: None,
+            lambda _table, _columns: None,
         )
         for layout in self.planned.layouts.values():
             node = layout.node
@@ -139,7 +139,7 @@ class IncrementalRefresh:
         self,
         stored: Callable[[int, Restriction | None], DataFrame],
         stored_rows: Callable[[int], int | None],
-        delta: Callable[[TableName], TableDelta | None] | None = None,
+        delta: Callable[[TableName, Sequence[str]], TableDelta | None] | None = None,
     ) -> SparkEngine:
         old = {} if self.fork.note is None else self.fork.note.inputs
         frames: dict[tuple[TableName, Moment], DataFrame] = {}
@@ -153,8 +153,9 @@ class IncrementalRefresh:
                 frames[table, moment] = self.job.input_table(table).read(self.job.base, at)
             return frames[table, moment]
 
-        def change(table: TableName) -> TableDelta | None:
-            return self.changes.delta(table, version(table, Moment.OLD), version(table, Moment.NEW))
+        def change(table: TableName, columns: Sequence[str]) -> TableDelta | None:
+            old, new = version(table, Moment.OLD), version(table, Moment.NEW)
+            return self.changes.delta(table, old, new, columns)
 
         inputs = Inputs(
             read=read,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pyspark
 from pyspark.sql.types import StructType
 
-from tautochrone.algebra.plan import Aggregate, Node, Top, walk
+from tautochrone.algebra.plan import Aggregate, Node, Scan, Top, walk
+from tautochrone.model.names import TableName
 from tautochrone.spark.frontend import View
 
 __all__ = ["RUN", "Planned", "StateLayout", "planned"]
@@ -54,16 +55,33 @@ class StateLayout:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A view's plan, and the states that it keeps by the number of their node, each after those below it."""
+    """A view's plan.
+
+    Attributes:
+        view: the plan itself.
+        layouts: the states that it keeps by the number of their node, each after those below it.
+        reads: the columns that it reads of each table.
+    """
 
     view: View
     layouts: Mapping[int, StateLayout]
+    reads: Mapping[TableName, frozenset[str]]
 
 
 def planned(view: View) -> Planned:
     """Lay out every state of a plan whose types a table can hold."""
     found = {node.number: _layout(view, node) for node in _stateful(view.plan)}
-    return Planned(view, {number: layout for number, layout in sorted(found.items()) if layout is not None})
+    layouts = {number: layout for number, layout in sorted(found.items()) if layout is not None}
+    return Planned(view, layouts, _reads(view))
+
+
+def _reads(view: View) -> dict[TableName, frozenset[str]]:
+    found: dict[TableName, frozenset[str]] = {}
+    for node in walk(view.plan):
+        if isinstance(node, Scan):
+            names = frozenset(str(view.attributes[column].name()) for column in node.handle)
+            found[node.table] = found.get(node.table, frozenset()) | names
+    return found
 
 
 def _stateful(plan: Node) -> list[Aggregate | Top]:

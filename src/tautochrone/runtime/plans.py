@@ -44,6 +44,12 @@ class Plans:
         plan = self._plan(view, sessions).view.plan
         return sum(isinstance(node, Aggregate | Join | Top | Window) for node in walk(plan))
 
+    def columns(self, table: TableName) -> frozenset[str]:
+        """The columns that the plans made so far read of a table."""
+        with self._lock:
+            plans = list(self._known.values())
+        return frozenset[str]().union(*(plan.reads.get(table, ()) for plan in plans))
+
     def lost_state(self, view: TableName, fork: Fork) -> str | None:
         """Why the states that a planned view goes on from are not there, or None."""
         found = self._known.get(view)

@@ -54,7 +54,7 @@ class Target:
         self._full = set(full)
         self.settled: set[TableName] = set()
         self._plans = Plans(job)
-        self._changes = Changes(job)
+        self._changes = Changes(job, self._plans.columns)
         self._instant = f"refresh-{job.name}"
         self._number: int | None = None
         self._done: set[TableName] = set()

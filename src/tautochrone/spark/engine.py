@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from py4j.java_gateway import JavaObject
@@ -63,7 +63,7 @@ class Inputs:
 
     Attributes:
         read: all rows of a table at a cut.
-        delta: its change between the cuts; None when it did not move.
+        delta: its change between the cuts with these columns at least; None when it did not move.
         rows: how many rows a table has; None when nobody knows.
         stored_rows: how many rows the state of a stateful node has, likewise.
         stored: the state of a stateful node: its rows with the state's columns in order, one per group.
@@ -71,7 +71,7 @@ class Inputs:
     """
 
     read: Callable[[TableName, Moment], DataFrame]
-    delta: Callable[[TableName], TableDelta | None]
+    delta: Callable[[TableName, Sequence[str]], TableDelta | None]
     rows: Callable[[TableName], int | None]
     stored_rows: Callable[[int], int | None]
     stored: Callable[[int, Restriction | None], DataFrame]
@@ -172,7 +172,7 @@ class SparkEngine:
     def _delta(self, table: TableName) -> tuple[Kept, bool] | None:
         """A table's change, read once for all its occurrences, and whether it only holds new rows."""
         if table not in self._deltas:
-            found = self.inputs.delta(table)
+            found = self.inputs.delta(table, self._names_of(table))
             self._deltas[table] = None if found is None else self._read_delta(table, found)
         return self._deltas[table]
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.packages import packages_of
 
-__all__ = ["computed", "held_if_few", "local_relation"]
+__all__ = ["computed", "held", "held_if_few", "local_relation"]
 
 _NOT_STREAMING = False
 
@@ -55,6 +55,22 @@ def computed(frame: DataFrame) -> tuple[DataFrame, int]:
     """A DataFrame's rows, computed now and kept by Spark where they are, and how many there are."""
     found = frame.localCheckpoint(eager=True)
     return found, int(found.count())
+
+
+def held(frame: DataFrame, most: int, *, here: bool) -> tuple[DataFrame, int]:
+    """A DataFrame's rows, computed now, and how many there are: on the driver when there are at most `most`,
+    else kept by Spark where they are.
+
+    Args:
+        frame: any.
+        most: see above.
+        here: it is known that there are at most so many, which saves a job.
+    """
+    found, rows = (frame, 0) if here else computed(frame)
+    if rows > most:
+        return found, rows
+    relation, rows = local_relation(found)
+    return dataframe_of_plan(frame.sparkSession, relation), rows
 
 
 def held_if_few(frame: DataFrame, most: int) -> tuple[DataFrame, int]:

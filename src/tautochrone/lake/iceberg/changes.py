@@ -7,7 +7,7 @@ changing any: each run of commits between two of them is netted on its own, and 
 A data file that only gained deletes is read for what it lost:
 
 - it had none before: the rows that Iceberg marks as deleted (`_deleted`),
-- it had a deletion vector: the rows of the older state at the positions of the newer vector,
+- it had a deletion vector: those of them at positions that the older vector had not,
 - anything else (position delete files over many data files, equality deletes after other deletes, very many
   positions): all its rows at the older state leave and all at the newer come; the caller consolidates.
 
@@ -35,10 +35,14 @@ from tautochrone.model.names import TableName, Version, quoted
 
 __all__ = ["rows_appended", "rows_changed"]
 
-MOST_POSITIONS = 20_000
-"""Positions that a filter on one scan may list; beyond it the data files are compared whole."""
+MOST_POSITIONS = 1_000_000
+"""Positions to look for at most; with more of them the data files are compared whole."""
+
+MOST_LISTED = 20_000
+"""Positions that a filter may list; more of them are joined."""
 
 _ROW, _CHANGED_AT, _STAYED = "_row_id", "_last_updated_sequence_number", "__taut_stayed"
+_PLACE, _ROWS_OF_A_FILE = "__taut_place", 1 << 40
 
 MOST_DELETED = 1_000_000
 """Positions that a deletion vector may hold to be compared with an older one on the driver."""
@@ -230,13 +234,14 @@ class _Reader:
             if found is None or len(positions) + len(found) > MOST_POSITIONS:
                 whole.add(path)
             elif found:
-                listed.append(then)
+                listed.append(now)
                 positions += ((path, number) for number in found)
         self.rows += len(positions)
         if marked:
             self.removed.add(self._frame(marked).where("_deleted"))
         if listed:
-            self.removed.add(self._at(self._frame(listed), positions))
+            # Most rows are not deleted at all: these are out before a position is looked for.
+            self.removed.add(self._at(self._frame(listed).where("_deleted"), positions))
         return whole
 
     def _grown(self, path: str, then: Any, now: Any) -> set[int] | None:
@@ -255,7 +260,9 @@ class _Reader:
         return has - had if had <= has else None
 
     def _at(self, frame: DataFrame, places: list[tuple[str, int]]) -> DataFrame:
-        """The rows at these places (file, position): two hash look-ups a row however many there are."""
+        """The rows at these places (file, position)."""
+        if len(places) > MOST_LISTED:
+            return self._joined_at(frame, places)
         # Most rows are not even at such a position of another file.
         numbers = self._functions.longs({number for _, number in places})
         keys = self._functions.strings([f"{number}@{path}" for path, number in places])
@@ -263,6 +270,21 @@ class _Reader:
         position: Any = sql.col("_pos")
         near = frame._jdf.filter(position._jc.isInCollection(numbers))  # noqa: SLF001
         return DataFrame(near.filter(key._jc.isInCollection(keys)), frame.sparkSession)  # noqa: SLF001
+
+    def _joined_at(self, frame: DataFrame, places: list[tuple[str, int]]) -> DataFrame:
+        """The same by a join: each place is one number, of the file and of the position in it."""
+        session = frame.sparkSession
+        paths = sorted({path for path, _ in places})
+        first = {path: number * _ROWS_OF_A_FILE for number, path in enumerate(paths)}
+        numbers = self._functions.longs({first[path] + position for path, position in places})
+        encoder = self._iceberg.jvm.org.apache.spark.sql.Encoders.LONG()
+        made = session._jsparkSession.createDataset(  # noqa: SLF001
+            self._iceberg.jvm.java.util.ArrayList(numbers), encoder
+        )
+        wanted = DataFrame(made.toDF(), session).toDF(_PLACE)
+        files = sql.array(*map(sql.lit, paths))
+        number = (sql.array_position(files, sql.col("_file")) - 1) * _ROWS_OF_A_FILE + sql.col("_pos")
+        return frame.join(sql.broadcast(wanted), number == wanted[_PLACE], "left_semi")
 
     def _frame(self, tasks: Any) -> DataFrame:
         if isinstance(tasks, list):
