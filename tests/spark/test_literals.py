@@ -12,7 +12,7 @@ from tautochrone.spark.catalyst import Catalyst, items
 from tautochrone.spark.evaluate import activate, dataframe_of_plan
 from tautochrone.spark.key_conditions import KeyConditions
 from tautochrone.spark.literals import literals
-from tautochrone.spark.lowering import Columns, Lowering
+from tautochrone.spark.lowering import Columns, Lowering, Rows
 
 pytestmark = pytest.mark.spark
 
@@ -97,4 +97,4 @@ def _lowering(catalyst: Catalyst, columns: Columns) -> Lowering:
     def nothing(_: Any) -> Any:
         raise AssertionError("literals read no table")
 
-    return Lowering(catalyst, columns, nothing, nothing, nothing, nothing)
+    return Lowering(catalyst, columns, Rows(nothing, nothing, nothing, nothing, nothing))

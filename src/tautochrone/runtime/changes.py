@@ -19,6 +19,7 @@ from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.runtime.job import Job
 from tautochrone.spark.engine import LOCAL_ROWS, TableDelta
 from tautochrone.spark.held import held, held_if_few
+from tautochrone.spark.lookups import Lookups
 
 __all__ = ["Changes"]
 
@@ -42,6 +43,9 @@ class _Held:
 class Changes:
     """Safe to use from the threads of one run.
 
+    Attributes:
+        lookups: rows of tables that were looked up by the keys of changes.
+
     Args:
         job: whose tables.
         columns: those that the plans known so far read of a table.
@@ -50,6 +54,7 @@ class Changes:
     def __init__(self, job: Job, columns: Callable[[TableName], frozenset[str]]) -> None:
         self._job = job
         self._columns = columns
+        self.lookups = Lookups(columns)
         self._lock = threading.Lock()
         self._counting = threading.Lock()
         self._told: OrderedDict[_Between, TableDelta] = OrderedDict()

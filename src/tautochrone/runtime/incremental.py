@@ -30,6 +30,7 @@ from tautochrone.runtime.states import States
 from tautochrone.spark.catalyst import Catalyst
 from tautochrone.spark.engine import Inputs, SparkEngine, TableDelta
 from tautochrone.spark.evaluate import activate, dataframe_of_plan
+from tautochrone.spark.lookups import Wanted
 from tautochrone.spark.lowering import Restriction
 from tautochrone.spark.plans import analysed
 from tautochrone.spark.tuning import tuned
@@ -157,8 +158,13 @@ class IncrementalRefresh:
             old, new = version(table, Moment.OLD), version(table, Moment.NEW)
             return self.changes.delta(table, old, new, columns)
 
+        def looked_up(table: TableName, moment: Moment, wanted: Wanted) -> DataFrame | None:
+            at = version(table, moment)
+            return self.changes.lookups.rows(table, at, wanted, lambda: read(table, moment))
+
         inputs = Inputs(
             read=read,
+            looked_up=looked_up,
             delta=delta or change,
             rows=self._row_count,
             stored_rows=stored_rows,

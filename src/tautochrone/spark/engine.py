@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
@@ -14,12 +15,14 @@ from tautochrone.algebra.plan import (
     ColumnId,
     Consolidate,
     Kept,
+    Matching,
     Moment,
     Node,
     Pad,
     Rename,
     Scan,
     ScanAt,
+    Select,
     Stored,
     Union,
     Weigh,
@@ -28,7 +31,8 @@ from tautochrone.algebra.plan import (
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.catalyst import Catalyst, items
 from tautochrone.spark.held import computed, local_relation
-from tautochrone.spark.lowering import Columns, Lowering, Restriction
+from tautochrone.spark.lookups import Wanted
+from tautochrone.spark.lowering import Columns, Lowering, Restriction, Rows
 
 __all__ = ["LOCAL_ROWS", "Inputs", "SparkEngine", "TableDelta", "are_few"]
 
@@ -68,6 +72,7 @@ class Inputs:
         stored_rows: how many rows the state of a stateful node has, likewise.
         stored: the state of a stateful node: its rows with the state's columns in order, one per group.
             What it is given is done to its log, where these columns come first, before that is grouped.
+        looked_up: rows of a table at a cut whose key is among some, and maybe others; see `Lookups`.
     """
 
     read: Callable[[TableName, Moment], DataFrame]
@@ -75,6 +80,7 @@ class Inputs:
     rows: Callable[[TableName], int | None]
     stored_rows: Callable[[int], int | None]
     stored: Callable[[int, Restriction | None], DataFrame]
+    looked_up: Callable[[TableName, Moment, Wanted], DataFrame | None]
 
 
 @dataclass(slots=True)
@@ -97,7 +103,9 @@ class SparkEngine:
     def __post_init__(self) -> None:
         self.columns = Columns(self.catalyst, self.attributes)
         self.lowering = Lowering(
-            self.catalyst, self.columns, self._rows_at, self._stored, self.few, self._many
+            self.catalyst,
+            self.columns,
+            Rows(self._rows_at, self._stored, self._looked_up, self.few, self._many),
         )
 
     # -- the protocol -----------------------------------------------------------------------------
@@ -207,9 +215,51 @@ class SparkEngine:
         handle, rows = hold(plan.columns, self.lowering.frame(plan))
         return Kept(columns=plan.columns, handle=handle, rows=rows)
 
+    def _looked_up(self, node: Matching, at: ScanAt) -> JavaObject | None:
+        """Rows of an input, all those with one of the keys, on the driver; None: not worth it or too many."""
+        keys, scan = node.keys, at.scan
+        if not isinstance(keys, Kept) or not self._many(at):
+            return None
+        found = []
+        for column, source in node.on:
+            values = self.lowering.keys.values(column, keys, source)
+            # A NULL would have to be asked for otherwise than a value.
+            if values is not None and column in scan.handle and not (node.null_safe and None in values):
+                found.append((len(values), column, source, values - {None}))
+        for _, column, source, values in sorted(found, key=lambda each: -each[0]):
+            for wanted in self._wanted(scan.table, column, keys, source, values):
+                rows = self.inputs.looked_up(scan.table, at.moment, wanted)
+                if rows is not None:
+                    return self._of_scan(scan, rows)
+        return None
+
+    def _wanted(
+        self, table: TableName, column: ColumnId, keys: Kept, source: ColumnId, values: frozenset[Any]
+    ) -> Iterator[Wanted]:
+        """What to look up: all keys of the change that these were chosen from, for views that choose others;
+        then these alone."""
+        wanted = Wanted(
+            column=self._name(column),
+            kind=str(self.columns.attribute(column).dataType().catalogString()),
+            values=values,
+            keys=self.lowering.frame(Select(columns=(source,), child=keys)),
+            columns=self._names_of(table),
+        )
+        scan = next((scan for scan in self.scans if source in scan.handle), None)
+        changed = None if scan is None else self._delta(scan.table)
+        if scan is not None and changed is not None:
+            origin = changed[0].columns[self._names_of(scan.table).index(self._name(source))]
+            more = self.lowering.keys.values(column, changed[0], origin)
+            if more is not None and values < more:
+                whole = Select(columns=(origin,), child=changed[0])
+                yield replace(wanted, values=more - {None}, keys=self.lowering.frame(whole))
+        yield wanted
+
     def _rows_at(self, node: ScanAt) -> JavaObject:
-        scan = node.scan
-        frame = self.inputs.read(scan.table, node.moment)
+        return self._of_scan(node.scan, self.inputs.read(node.scan.table, node.moment))
+
+    def _of_scan(self, scan: Scan, frame: DataFrame) -> JavaObject:
+        """Rows of a table as a scan gives them."""
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         output = dict(zip(frame.columns, items(plan.output()), strict=True))
         named = []

@@ -4,7 +4,6 @@ ranges in which they lie."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaObject
@@ -12,7 +11,7 @@ from py4j.java_gateway import JavaObject
 from tautochrone.algebra.plan import ColumnId, Kept
 from tautochrone.spark.catalyst import kind
 from tautochrone.spark.evaluate import dataframe_of_plan
-from tautochrone.spark.literals import LITERALS, literals, suits
+from tautochrone.spark.literals import LITERALS, NO_ORDER, literals, ranges, suits
 
 if TYPE_CHECKING:
     from tautochrone.spark.lowering import Lowering
@@ -22,13 +21,6 @@ __all__ = ["KeyConditions"]
 _ASKED_FOR = 500_000
 """Keys that are not held on the driver are fetched when there are at most so many."""
 
-_RANGES = 8
-_WORTH_A_SPLIT = 100
-"""A gap between keys that is at least this part of all that they span parts two ranges."""
-
-_NO_ORDER = "timestamp"
-"""Their values are texts here."""
-
 
 class KeyConditions:
     """Conditions of one refresh; values of a key are fetched once."""
@@ -36,7 +28,7 @@ class KeyConditions:
     def __init__(self, lowering: Lowering) -> None:
         self._lowering = lowering
         # With the keys themselves, whose number Python would else give to others.
-        self._values: dict[tuple[int, ColumnId], tuple[Kept, set[Any]]] = {}
+        self._values: dict[tuple[int, ColumnId], tuple[Kept, frozenset[Any]]] = {}
 
     def condition(
         self, column: ColumnId, keys: Kept, source: ColumnId, *, null_safe: bool, fetch: bool = False
@@ -49,14 +41,13 @@ class KeyConditions:
         """
         catalyst = self._lowering.catalyst
         attribute = self._lowering.columns.attribute(column)
-        type_name = str(attribute.dataType().catalogString())
-        held = kind(keys.handle) == "LocalRelation"
-        if not suits(type_name) or not (held or (fetch and keys.rows <= _ASKED_FOR)):
+        type_name = self._type_of(column)
+        values = self.values(column, keys, source, fetch=fetch)
+        if values is None:
             return None, False
-        values = self._values_of(keys, source, type_name)
         known = [value for value in values if value is not None]
         exact = len(values) <= LITERALS
-        if not exact and type_name.startswith(_NO_ORDER):
+        if not exact and type_name.startswith(NO_ORDER):
             return None, False
         among = self._among if exact else self._within
         parts = among(attribute, known, type_name)
@@ -67,7 +58,24 @@ class KeyConditions:
             whole = part if whole is None else catalyst.expression("Or")(whole, part)
         return (catalyst.literal(False) if whole is None else whole), exact
 
+    def values(
+        self, column: ColumnId, keys: Kept, source: ColumnId, *, fetch: bool = False
+    ) -> frozenset[Any] | None:
+        """Distinct values of `source`, as `literals` takes them; None where they cannot be written out, or
+        are not here. Of rows on the driver without a Spark job."""
+        type_name = self._type_of(column)
+        held = kind(keys.handle) == "LocalRelation"
+        if not suits(type_name) or not (held or (fetch and keys.rows <= _ASKED_FOR)):
+            return None
+        at = id(keys), source
+        if at not in self._values:
+            self._values[at] = keys, self._values_of(keys, source, type_name)
+        return self._values[at][1]
+
     # -- inside -----------------------------------------------------------------------------------
+
+    def _type_of(self, column: ColumnId) -> str:
+        return str(self._lowering.columns.attribute(column).dataType().catalogString())
 
     def _among(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
         """`column IN (…)`; nothing for no value."""
@@ -78,7 +86,7 @@ class KeyConditions:
         """`column BETWEEN … AND …` for each range."""
         make = self._lowering.catalyst.expression
         found: list[JavaObject] = []
-        for bounds in _ranges(sorted(values)):
+        for bounds in ranges(sorted(values)):
             low, high = (self._parsed([bound], type_name).apply(0) for bound in bounds)
             above, below = (
                 make("GreaterThanOrEqual")(attribute, low),
@@ -92,28 +100,13 @@ class KeyConditions:
         session_state = self._lowering.catalyst.session._jsparkSession.sessionState()  # noqa: SLF001
         return session_state.sqlParser().parseExpression(f"x IN ({literals(values, type_name)})").list()
 
-    def _values_of(self, keys: Kept, source: ColumnId, type_name: str) -> set[Any]:
-        """Distinct values of one column, as `literals` takes them; of local rows without a Spark job."""
-        at = id(keys), source
-        if at not in self._values:
-            catalyst = self._lowering.catalyst
-            value = keys.handle.output().apply(keys.columns.index(source))
-            if type_name.startswith(_NO_ORDER):
-                value = catalyst.cast(value, catalyst.find("types.StringType$"), catalyst.some("UTC"))
-            frame = dataframe_of_plan(catalyst.session, keys.handle)
-            frame = frame.select(self._lowering.of(value).alias("value"))
-            if kind(keys.handle) != "LocalRelation":
-                frame = frame.distinct()
-            self._values[at] = keys, {row[0] for row in frame.collect()}
-        return self._values[at][1]
-
-
-def _ranges(values: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """The fewest ranges that leave out the widest gaps between sorted values. Texts have no distance."""
-    if isinstance(values[0], str):
-        return [(values[0], values[-1])]
-    span = values[-1] - values[0]
-    gaps = [(high - low, place) for place, (low, high) in enumerate(pairwise(values), 1)]
-    wide = sorted((gap for gap in gaps if gap[0] * _WORTH_A_SPLIT >= span), reverse=True)[: _RANGES - 1]
-    starts = [0, *sorted(place for _, place in wide)]
-    return [(values[a], values[b - 1]) for a, b in zip(starts, [*starts[1:], len(values)], strict=True)]
+    def _values_of(self, keys: Kept, source: ColumnId, type_name: str) -> frozenset[Any]:
+        catalyst = self._lowering.catalyst
+        value = keys.handle.output().apply(keys.columns.index(source))
+        if type_name.startswith(NO_ORDER):
+            value = catalyst.cast(value, catalyst.find("types.StringType$"), catalyst.some("UTC"))
+        frame = dataframe_of_plan(catalyst.session, keys.handle)
+        frame = frame.select(self._lowering.of(value).alias("value"))
+        if kind(keys.handle) != "LocalRelation":
+            frame = frame.distinct()
+        return frozenset(row[0] for row in frame.collect())

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import Any
 
-__all__ = ["LITERALS", "literals", "suits"]
+__all__ = ["LITERALS", "NO_ORDER", "among", "literals", "ranges", "suits", "within"]
 
 LITERALS = 1000
 """More distinct values than these are joined instead of written out."""
+
+NO_ORDER = "timestamp"
+"""Values of types that begin so are texts here, which have another order."""
+
+_RANGES = 8
+_WORTH_A_SPLIT = 100
+"""A gap between values that is at least this part of all that they span parts two ranges."""
 
 _SUFFIXES = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
 
@@ -35,6 +43,32 @@ def literals(values: Collection[Any], kind: str) -> str:
         kind: the type's catalog string.
     """
     return ", ".join(_literal(value, kind) for value in values if value is not None)
+
+
+def among(name: str, values: Collection[Any], kind: str) -> str:
+    """`name IN (…)` as SQL; NULL is none of the values."""
+    texts = literals(values, kind)
+    return f"{name} IN ({texts})" if texts else "false"
+
+
+def within(name: str, values: Collection[Any], kind: str) -> str:
+    """What is true of all values, as SQL: the ranges in which they lie."""
+    known = [value for value in values if value is not None]
+    if kind.startswith(NO_ORDER) or not known:
+        return f"{name} IS NOT NULL"
+    bounds = (literals([low], kind) + f" AND {literals([high], kind)}" for low, high in ranges(sorted(known)))
+    return " OR ".join(f"{name} BETWEEN {pair}" for pair in bounds)
+
+
+def ranges(values: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The fewest ranges that leave out the widest gaps between sorted values. Texts have no distance."""
+    if isinstance(values[0], str):
+        return [(values[0], values[-1])]
+    span = values[-1] - values[0]
+    gaps = [(high - low, place) for place, (low, high) in enumerate(pairwise(values), 1)]
+    wide = sorted((gap for gap in gaps if gap[0] * _WORTH_A_SPLIT >= span), reverse=True)[: _RANGES - 1]
+    starts = [0, *sorted(place for _, place in wide)]
+    return [(values[a], values[b - 1]) for a, b in zip(starts, [*starts[1:], len(values)], strict=True)]
 
 
 def _literal(value: Any, kind: str) -> str:

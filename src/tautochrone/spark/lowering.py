@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -55,7 +56,7 @@ from tautochrone.spark.lowering_groups import GroupLowering
 from tautochrone.spark.lowering_keys import lower_asked_again, lower_matching, lower_touched, sent_to_all
 from tautochrone.spark.lowering_top import merge_top
 
-__all__ = ["Columns", "Lowering", "Restriction"]
+__all__ = ["Columns", "Lowering", "Restriction", "Rows"]
 
 Restriction = Callable[[DataFrame], DataFrame]
 """Leaves out rows."""
@@ -100,36 +101,43 @@ class Columns:
         return alias
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where the rows of leaves come from, as plans with the leaf's columns.
+
+    Attributes:
+        at: rows of an input.
+        stored: rows of a state; what it is given is done to the state's log before that is grouped.
+        looked_up: rows of an input, all those with one of the keys; None: they have to be read.
+        few: whether so little is read below a node that one task is enough.
+        many: whether so much is read that a job pays which tells what of it is needed.
+    """
+
+    at: Callable[[ScanAt], JavaObject]
+    stored: Callable[[Stored, Restriction | None], JavaObject]
+    looked_up: Callable[[Matching, ScanAt], JavaObject | None]
+    few: Callable[[Node], bool]
+    many: Callable[[Node], bool]
+
+
 class Lowering:
     """Lowers plans for one refresh.
 
-    `rows_at` and `state` give the plans of inputs and states, already with the right columns; what `state` is
-    given is done to its log before that is grouped. `few` tells of a node whether all that it reads fits into
-    one task: then everything is done in that task, without the stages, broadcasts and shuffles that take most
-    of the time of a small query. `many` tells whether it reads so much that a job pays which tells what of it
-    is needed.
+    `few` tells of a node whether all that it reads fits into one task: then everything is done in that task,
+    without the stages, broadcasts and shuffles that take most of the time of a small query.
     """
 
-    def __init__(
-        self,
-        catalyst: Catalyst,
-        columns: Columns,
-        rows_at: Callable[[ScanAt], JavaObject],
-        state: Callable[[Stored, Restriction | None], JavaObject],
-        few: Callable[[Node], bool],
-        many: Callable[[Node], bool],
-    ) -> None:
+    def __init__(self, catalyst: Catalyst, columns: Columns, rows: Rows) -> None:
         self.catalyst = catalyst
-        self.few = few
-        self.many = many
-        self.state = state
+        self.rows = rows
+        self.few = rows.few
         self.columns = columns
         self.keys = KeyConditions(self)
         self._used: dict[int, Kept] = {}
         groups = GroupLowering(self)
         self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
-            ScanAt: rows_at,
-            Stored: lambda node: state(node, None),
+            ScanAt: rows.at,
+            Stored: lambda node: rows.stored(node, None),
             Kept: self._kept,
             Constant: lambda node: node.handle,
             Filter: self._filter,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
-from tautochrone.algebra.plan import ColumnId, Kept, Matching, Node, Stored, Touched
+from tautochrone.algebra.plan import ColumnId, Kept, Matching, Node, ScanAt, Stored, Touched
 from tautochrone.spark.catalyst import items
 from tautochrone.spark.evaluate import dataframe_of_plan
 
@@ -41,7 +41,7 @@ def lower_matching(lowering: Lowering, node: Matching) -> JavaObject:
     if isinstance(node.child, Stored):
         plan = _of_state(lowering, node, node.child, joined=not exact)
         return _where(lowering, conditions, plan)
-    plan = _where(lowering, conditions, lowering.plan(node.child))
+    plan = _where(lowering, conditions, _child(lowering, node))
     if exact:
         return plan
     attributes = lowering.attributes(tuple(column for column, _ in node.on))
@@ -52,7 +52,7 @@ def lower_matching(lowering: Lowering, node: Matching) -> JavaObject:
 def lower_asked_again(lowering: Lowering, node: Matching) -> JavaObject:
     """Rows of the child, all of those whose key occurs in the keys: a join above asks again."""
     conditions, _ = _conditions(lowering, node)
-    return _where(lowering, conditions, lowering.plan(node.child))
+    return _where(lowering, conditions, _child(lowering, node))
 
 
 def lower_touched(lowering: Lowering, node: Touched) -> JavaObject:
@@ -76,11 +76,17 @@ def lower_touched(lowering: Lowering, node: Touched) -> JavaObject:
     return lowering.selected(catalyst.logical("Filter")(any_of, plan), node.columns)
 
 
+def _child(lowering: Lowering, node: Matching) -> JavaObject:
+    """The child's rows, or only those with one of the keys where another look-up has found them."""
+    found = lowering.rows.looked_up(node, node.child) if isinstance(node.child, ScanAt) else None
+    return lowering.plan(node.child) if found is None else found
+
+
 def _conditions(lowering: Lowering, node: Matching) -> tuple[list[JavaObject], bool]:
     """Conditions that all rows with a key meet, and whether no others do."""
     if not isinstance(node.keys, Kept):
         return [], False
-    fetch = lowering.many(node.child)
+    fetch = lowering.rows.many(node.child)
     found = [
         lowering.keys.condition(column, node.keys, source, null_safe=node.null_safe, fetch=fetch)
         for column, source in node.on
@@ -120,7 +126,7 @@ def _of_state(lowering: Lowering, node: Matching, state: Stored, *, joined: bool
         made = _met(lowering, plan, keys, node, how, few=lowering.few(node))
         return dataframe_of_plan(lowering.catalyst.session, made)
 
-    return lowering.state(state, only if joined else None)
+    return lowering.rows.stored(state, only if joined else None)
 
 
 def _met(

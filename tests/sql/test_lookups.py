@@ -1,0 +1,143 @@
+"""Views that follow the same change read what it needs of the other tables once, and are right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.runtime import changes
+from tautochrone.spark import engine, lookups
+
+from .stand import Stand
+
+pytestmark = pytest.mark.spark
+
+MERGE = (
+    "USING iceberg TBLPROPERTIES ('format-version' = '3', 'write.update.mode' = 'merge-on-read', "
+    "'write.delete.mode' = 'merge-on-read')"
+)
+VIEWS = {
+    # Filters of their own before the same look-up, and columns of their own.
+    "large": "SELECT o.id, o.town, l.price FROM src.orders o JOIN src.lines l ON l.order_id = o.id "
+    "WHERE o.total > 200",
+    "early": "SELECT o.town, sum(l.amount) AS amount FROM src.orders o JOIN src.lines l "
+    "ON l.order_id = o.id WHERE o.day < 5 GROUP BY o.town",
+    "unsold": "SELECT o.id, o.day FROM src.orders o WHERE NOT EXISTS "
+    "(SELECT 1 FROM src.lines l WHERE l.order_id = o.id AND l.amount > 3)",
+    "outer": "SELECT o.id, count(l.price) AS n FROM src.orders o LEFT JOIN src.lines l "
+    "ON l.order_id <=> o.id GROUP BY o.id",
+}
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Look-ups that read a table: column, number of keys."""
+    found: list[tuple[str, int]] = []
+    read = lookups._read
+
+    def noted(rows: Any, wanted: lookups.Wanted, values: frozenset[Any], keys: Any) -> tuple[Any, int]:
+        found.append((wanted.column, len(values)))
+        return read(rows, wanted, values, keys)
+
+    monkeypatch.setattr(lookups, "_read", noted)
+    monkeypatch.setattr(engine, "_LARGE_ROWS", 100)
+    monkeypatch.setattr(engine, "FEW_ROWS", 100)
+    return found
+
+
+@pytest.fixture
+def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
+    made = Stand(tmp_path, spark)
+    made.sql(
+        "CREATE NAMESPACE lake.src",
+        f"CREATE TABLE lake.src.orders {MERGE} AS SELECT id, id % 7 AS town, id % 9 AS day, "
+        "(id * 37) % 400 AS total FROM range(300)",
+        f"CREATE TABLE lake.src.lines {MERGE} AS SELECT nullif(id % 300, 13) AS order_id, id % 11 AS price, "
+        "id % 5 AS amount FROM range(900)",
+    )
+    for name, query in VIEWS.items():
+        made.view(name, query)
+    made.checkpoint()
+    yield made
+    made.close()
+
+
+def change(stand: Stand, step: int) -> None:
+    stand.sql(
+        f"INSERT INTO lake.src.orders SELECT id, id % 7, id % 9, (id * 31) % 400 "
+        f"FROM range({300 * step}, {300 * step + 20})",
+        f"INSERT INTO lake.src.lines SELECT id, id % 11, id % 5 FROM range({300 * step}, {300 * step + 25})",
+        f"UPDATE lake.src.orders SET town = 8, day = 4 WHERE id % 50 = {step}",
+        f"DELETE FROM lake.src.lines WHERE order_id % 60 = {step}",
+        f"UPDATE lake.src.orders SET id = NULL WHERE id = {40 + step}",
+        f"INSERT INTO lake.src.lines VALUES (NULL, {step}, 4)",
+    )
+
+
+def test_views_share_what_they_look_up(stand: Stand, reads: list[tuple[str, int]]) -> None:
+    change(stand, 1)
+    stand.checkpoint(restart=False)
+    reads.clear()
+    for step in (2, 3):
+        change(stand, step)
+        stand.checkpoint(restart=False)
+        # Lines of changed orders, orders of changed lines: at most at the old and the new cut.
+        asked = Counter(column for column, _ in reads)
+        assert asked["order_id"] in (1, 2), reads
+        assert asked["id"] in (1, 2), reads
+        assert set(asked) == {"order_id", "id"}
+        reads.clear()
+
+
+@pytest.mark.parametrize("literals", [1, 1000])
+def test_rows_that_are_too_many_are_not_held(
+    stand: Stand, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, literals: int
+) -> None:
+    monkeypatch.setattr(lookups, "_MOST_ROWS", 10)
+    monkeypatch.setattr(lookups, "LITERALS", literals)
+    change(stand, 1)
+    stand.checkpoint(restart=False)
+    tried = Counter(reads)
+    assert tried
+    assert max(tried.values()) <= 2, "it is known then that they are too many, at either cut"
+
+
+def test_keys_of_a_join_are_looked_up(
+    stand: Stand, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, with keys that are too many to be written out."""
+    monkeypatch.setattr(lookups, "LITERALS", 1)
+    for step in (1, 2):
+        change(stand, step)
+        stand.checkpoint(restart=False)
+    assert reads
+
+
+def test_a_change_is_read_once_for_all_views(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, ...]] = []
+    computed = changes._computed
+
+    def noted(change: Any, columns: list[str]) -> Any:
+        read.append(tuple(columns))
+        return computed(change, columns)
+
+    monkeypatch.setattr(changes, "_computed", noted)
+    change(stand, 1)
+    stand.checkpoint(restart=False)
+    assert sorted(read) == [("amount", "order_id", "price"), ("day", "id", "total", "town")]
+
+
+def test_old_versions_are_let_go(stand: Stand, reads: list[tuple[str, int]]) -> None:
+    for step in (1, 2, 3):
+        change(stand, step)
+        stand.checkpoint(restart=False)
+    assert stand._run is not None
+    held = stand._run._target._changes.lookups._held
+    kinds = Counter((table, column) for table, _, column in held)
+    assert kinds
+    assert max(kinds.values()) <= 2
