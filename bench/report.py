@@ -10,7 +10,8 @@ from typing import Any
 __all__ = ["table", "write"]
 
 _CHANGES = {
-    "functions": "the refresh functions (orders and lines that come and go)",
+    "neighbours": "the refresh functions (orders and lines that come and go, their keys in a row)",
+    "functions": "the refresh functions, for orders all over the table",
     "updates": "them and by updates of five tables",
 }
 

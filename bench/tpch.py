@@ -20,9 +20,10 @@ from tautochrone.testing.tpch_changes import TpchChanges
 __all__ = ["KINDS", "geometric_mean", "measure"]
 
 
-KINDS = ("functions", "updates")
-"""Changes: TPC-H's own refresh functions (new orders with their lines, old ones removed with theirs), or on
-top of them as many rows updated in five of its tables."""
+KINDS = ("neighbours", "functions", "updates")
+"""Changes: TPC-H's own refresh functions (new orders with their lines, old ones removed with theirs), of
+orders whose keys follow each other, as its generator makes them; of orders all over the table; or on top of
+these as many rows updated in five of its tables."""
 
 
 def measure(
@@ -92,7 +93,7 @@ def _best(
     changes = TpchChanges(measured.outside, seed=3, share=share)
     best: dict[str, dict[str, Any]] = {}
     for step in itertools.islice(steps, rounds):
-        changes.functions(step)
+        (changes.neighbours if kind == "neighbours" else changes.functions)(step)
         if kind == "updates":
             changes.updates(step)
         for name, times in _once(measured, bring(), chosen).items():

@@ -17,13 +17,16 @@ from pyspark.sql import DataFrame
 from tautochrone.model.lake import ChangeKind, RowChange
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.runtime.job import Job
-from tautochrone.spark.engine import LOCAL_ROWS, TableDelta
+from tautochrone.spark.engine import TableDelta, fits_here
 from tautochrone.spark.held import held, held_if_few
 from tautochrone.spark.lookups import Lookups
 
-__all__ = ["Changes"]
+__all__ = ["COUNTED_ABOVE", "Changes"]
 
 _KEPT = 64
+
+COUNTED_ABOVE = 20_000
+"""Rows of rewritten files from which on it pays to count what really changed, before anything is decided."""
 
 _HELD_TABLES = 16
 _HELD_ROWS = 1_000_000
@@ -117,7 +120,7 @@ class Changes:
         these are counted, once for all views; few of them are held on the driver from then on.
         """
         bound = self.bound(table, old, new)
-        if bound is None or bound <= LOCAL_ROWS or not self._rows(table, old, new).carried:
+        if bound is None or bound <= COUNTED_ABOVE or not self._rows(table, old, new).carried:
             return bound
         with self._counting:
             return self._counted(table, old, new).rows
@@ -151,7 +154,7 @@ class Changes:
         if not found.carried:  # Another view has just counted them.
             return found
         came, left = (
-            (None, 0) if rows is None else held_if_few(rows, LOCAL_ROWS)
+            (None, 0) if rows is None else held_if_few(rows, COUNTED_ABOVE)
             for rows in (found.added, found.removed)
         )
         found = RowChange(
@@ -169,12 +172,14 @@ class Changes:
 
 def _computed(change: RowChange, columns: Collection[str]) -> TableDelta:
     """A change's rows with some columns, computed once and held."""
-    here = change.rows <= LOCAL_ROWS
+    here = fits_here(change.rows, len(columns))
 
     def side(rows: DataFrame | None) -> tuple[DataFrame | None, int]:
         if rows is None:
             return None, 0
-        found, count = held(rows.select(*map(quoted, columns)), LOCAL_ROWS, here=here)
+        found, count = held(
+            rows.select(*map(quoted, columns)), lambda n: fits_here(n, len(columns)), here=here
+        )
         return (found, count) if count else (None, 0)
 
     (added, came), (removed, left) = side(change.added), side(change.removed)

@@ -40,6 +40,9 @@ __all__ = ["IncrementalRefresh"]
 
 _SIGN = "__taut_sign"
 
+_LOOKED_AT = 20_000
+"""So many changed rows are looked at here to tell which files to open."""
+
 
 @dataclass(slots=True)
 class IncrementalRefresh:
@@ -86,7 +89,8 @@ class IncrementalRefresh:
         if delta.removed is not None:
             stored = self._stored_rows(delta.removed.columns)
             whole = self.table.row_count(self.fork.version)
-            places = find_rows(stored, self.table.name, delta.removed, stored_rows=whole, few=local)
+            few = local and delta.rows <= _LOOKED_AT
+            places = find_rows(stored, self.table.name, delta.removed, stored_rows=whole, few=few)
         staged = [self.table.stage(self.fork, delta.added, local=local)] if delta.added is not None else []
         note = replace(self.note, companions=states.write(updates, self.note, local=local))
         version = self._commit(staged, places, note)
@@ -158,9 +162,11 @@ class IncrementalRefresh:
             old, new = version(table, Moment.OLD), version(table, Moment.NEW)
             return self.changes.delta(table, old, new, columns)
 
-        def looked_up(table: TableName, moment: Moment, wanted: Wanted) -> DataFrame | None:
+        def looked_up(
+            table: TableName, moment: Moment, wanted: Wanted, wider: Callable[[], Wanted | None]
+        ) -> DataFrame | None:
             at = version(table, moment)
-            return self.changes.lookups.rows(table, at, wanted, lambda: read(table, moment))
+            return self.changes.lookups.rows(table, at, wanted, wider, lambda: read(table, moment))
 
         inputs = Inputs(
             read=read,

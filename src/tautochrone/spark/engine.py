@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
@@ -34,11 +34,12 @@ from tautochrone.spark.held import computed, local_relation
 from tautochrone.spark.lookups import Wanted
 from tautochrone.spark.lowering import Columns, Lowering, Restriction, Rows
 
-__all__ = ["LOCAL_ROWS", "Inputs", "SparkEngine", "TableDelta", "are_few"]
+__all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few", "fits_here"]
 
-LOCAL_ROWS = 20_000
-"""Changes up to this size are held on the driver; plans over them need no shuffle, often no Spark job. From
-there on it pays to count what a rewritten file really changed, before anything is decided."""
+LOCAL_ROWS = 150_000
+_LOCAL_VALUES = 1_500_000
+"""Changes of so many rows, and of so many values, are held on the driver; plans over them need no shuffle,
+often no Spark job."""
 
 FEW_ROWS = 50_000
 """What reads at most so many rows is done in one task."""
@@ -50,6 +51,11 @@ _LARGE_ROWS = 200_000
 def are_few(rows: int | None) -> bool:
     """Whether what reads so many rows is done in one task; None: nobody knows how many."""
     return rows is not None and rows <= FEW_ROWS
+
+
+def fits_here(rows: int, columns: int) -> bool:
+    """Whether rows with so many columns are held on the driver."""
+    return rows <= LOCAL_ROWS and rows * columns <= _LOCAL_VALUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ class Inputs:
     rows: Callable[[TableName], int | None]
     stored_rows: Callable[[int], int | None]
     stored: Callable[[int, Restriction | None], DataFrame]
-    looked_up: Callable[[TableName, Moment, Wanted], DataFrame | None]
+    looked_up: Callable[[TableName, Moment, Wanted, Callable[[], Wanted | None]], DataFrame | None]
 
 
 @dataclass(slots=True)
@@ -211,7 +217,7 @@ class SparkEngine:
     def _kept_delta(self, plan: Node, most: int) -> Kept:
         """A change of at most `most` rows, held. A rewritten file holds mostly what it held before, so only
         the change itself tells whether the driver can hold it."""
-        hold = self._hold_here if most <= LOCAL_ROWS else self._hold_fitting
+        hold = self._hold_here if fits_here(most, len(plan.columns)) else self._hold_fitting
         handle, rows = hold(plan.columns, self.lowering.frame(plan))
         return Kept(columns=plan.columns, handle=handle, rows=rows)
 
@@ -227,33 +233,32 @@ class SparkEngine:
             if values is not None and column in scan.handle and not (node.null_safe and None in values):
                 found.append((len(values), column, source, values - {None}))
         for _, column, source, values in sorted(found, key=lambda each: -each[0]):
-            for wanted in self._wanted(scan.table, column, keys, source, values):
-                rows = self.inputs.looked_up(scan.table, at.moment, wanted)
-                if rows is not None:
-                    return self._of_scan(scan, rows)
+            wanted = Wanted(
+                column=self._name(column),
+                kind=str(self.columns.attribute(column).dataType().catalogString()),
+                values=values,
+                keys=self.lowering.frame(Select(columns=(source,), child=keys)),
+                columns=self._names_of(scan.table),
+            )
+            wider = partial(self._wider, column, source, wanted)
+            rows = self.inputs.looked_up(scan.table, at.moment, wanted, wider)
+            if rows is not None:
+                return self._of_scan(scan, rows)
         return None
 
-    def _wanted(
-        self, table: TableName, column: ColumnId, keys: Kept, source: ColumnId, values: frozenset[Any]
-    ) -> Iterator[Wanted]:
-        """What to look up: all keys of the change that these were chosen from, for views that choose others;
-        then these alone."""
-        wanted = Wanted(
-            column=self._name(column),
-            kind=str(self.columns.attribute(column).dataType().catalogString()),
-            values=values,
-            keys=self.lowering.frame(Select(columns=(source,), child=keys)),
-            columns=self._names_of(table),
-        )
+    def _wider(self, column: ColumnId, source: ColumnId, wanted: Wanted) -> Wanted | None:
+        """All keys of the change that some were chosen from, by a filter of this view; None when there are no
+        others."""
         scan = next((scan for scan in self.scans if source in scan.handle), None)
         changed = None if scan is None else self._delta(scan.table)
-        if scan is not None and changed is not None:
-            origin = changed[0].columns[self._names_of(scan.table).index(self._name(source))]
-            more = self.lowering.keys.values(column, changed[0], origin)
-            if more is not None and values < more:
-                whole = Select(columns=(origin,), child=changed[0])
-                yield replace(wanted, values=more - {None}, keys=self.lowering.frame(whole))
-        yield wanted
+        if scan is None or changed is None:
+            return None
+        origin = changed[0].columns[self._names_of(scan.table).index(self._name(source))]
+        more = self.lowering.keys.values(column, changed[0], origin)
+        if more is None or not wanted.values < more:
+            return None
+        whole = Select(columns=(origin,), child=changed[0])
+        return replace(wanted, values=more - {None}, keys=self.lowering.frame(whole))
 
     def _rows_at(self, node: ScanAt) -> JavaObject:
         return self._of_scan(node.scan, self.inputs.read(node.scan.table, node.moment))
@@ -313,7 +318,7 @@ class SparkEngine:
     def _hold_fitting(self, columns: tuple[ColumnId, ...], frame: DataFrame) -> tuple[JavaObject, int]:
         """Whatever fits of both; what is computed from rows that don't fit doesn't either."""
         held, rows = computed(frame)
-        if rows <= LOCAL_ROWS:
+        if fits_here(rows, len(columns)):
             return self._hold_here(columns, held)
         self._small = False
         return self.lowering.bound(held, columns), rows

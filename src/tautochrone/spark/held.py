@@ -57,17 +57,17 @@ def computed(frame: DataFrame) -> tuple[DataFrame, int]:
     return found, int(found.count())
 
 
-def held(frame: DataFrame, most: int, *, here: bool) -> tuple[DataFrame, int]:
-    """A DataFrame's rows, computed now, and how many there are: on the driver when there are at most `most`,
-    else kept by Spark where they are.
+def held(frame: DataFrame, fits: Callable[[int], bool], *, here: bool) -> tuple[DataFrame, int]:
+    """A DataFrame's rows, computed now, and how many there are: on the driver when so many fit there, else
+    kept by Spark where they are.
 
     Args:
         frame: any.
-        most: see above.
-        here: it is known that there are at most so many, which saves a job.
+        fits: whether so many rows do.
+        here: it is known that they do, which saves a job.
     """
     found, rows = (frame, 0) if here else computed(frame)
-    if rows > most:
+    if not fits(rows):
         return found, rows
     relation, rows = local_relation(found)
     return dataframe_of_plan(frame.sparkSession, relation), rows

@@ -22,6 +22,10 @@ _ASKED_FOR = 500_000
 """Keys that are not held on the driver are fetched when there are at most so many."""
 
 
+_FEW_ENOUGH = 50_000
+"""So many values are told apart here; the way of more of them to Python takes longer than a Spark job."""
+
+
 class KeyConditions:
     """Conditions of one refresh; values of a key are fetched once."""
 
@@ -107,6 +111,6 @@ class KeyConditions:
             value = catalyst.cast(value, catalyst.find("types.StringType$"), catalyst.some("UTC"))
         frame = dataframe_of_plan(catalyst.session, keys.handle)
         frame = frame.select(self._lowering.of(value).alias("value"))
-        if kind(keys.handle) != "LocalRelation":
+        if kind(keys.handle) != "LocalRelation" or keys.rows > _FEW_ENOUGH:
             frame = frame.distinct()
         return frozenset(row[0] for row in frame.collect())

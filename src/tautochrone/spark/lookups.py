@@ -90,12 +90,18 @@ class Lookups:
         self._too_many: OrderedDict[_At, int] = OrderedDict()
 
     def rows(
-        self, table: TableName, version: Version, wanted: Wanted, read: Callable[[], DataFrame]
+        self,
+        table: TableName,
+        version: Version,
+        wanted: Wanted,
+        wider: Callable[[], Wanted | None],
+        read: Callable[[], DataFrame],
     ) -> DataFrame | None:
         """The rows of a version whose key is among those wanted, and maybe rows with other keys, on the
         driver. None: they are too many to be held.
 
         Args:
+            wider: more keys, for those who come next; None: nobody knows of others.
             read: all rows of the version.
         """
         at = table, version, wanted.column
@@ -105,10 +111,12 @@ class Lookups:
             known = self._held.get(at)
             if known is not None and known.has(wanted):
                 return known.rows
-            if len(wanted.values) >= self._too_many.get(at, len(wanted.values) + 1):
-                return None
-            found = self._looked_up(at, wanted, known, read())
-        return None if found is None else found.rows
+            for asked in (wider(), wanted):
+                if asked is not None and len(asked.values) < self._too_many.get(at, len(asked.values) + 1):
+                    found = self._looked_up(at, asked, known, read())
+                    if found is not None:
+                        return found.rows
+        return None
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -116,7 +124,8 @@ class Lookups:
         """Look up what is wanted, and with it what was known."""
         columns = self._columns(at[0]).union(wanted.columns, [wanted.column])
         values, keys = wanted.values, dataframe_of_plan(rows.sparkSession, analysed(wanted.keys)).toDF(_KEY)
-        if known is not None:
+        if known is not None and len(known.values & values) * 2 > len(known.values):
+            # Else it belongs to another change, of which this version was the end.
             values, columns = values | known.values, columns | known.columns
             both = keys.union(known.keys).distinct()
             keys = dataframe_of_plan(keys.sparkSession, local_relation(both)[0])

@@ -6,7 +6,7 @@ key, the step and a seed: the same on every run, whatever the engine's order of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -32,10 +32,15 @@ class TpchChanges:
     share: float = 0.01
     catalog: str = "lake"
     _before: dict[str, int] = field(default_factory=dict)
+    _last_key: int = 0
 
     def functions(self, step: int) -> None:
         """RF1 and RF2: new orders with their lines, old ones removed with theirs."""
-        self._run(self._functions(step))
+        self._run(self._functions(step, self._scattered))
+
+    def neighbours(self, step: int) -> None:
+        """The same with orders whose keys follow each other, as TPC-H's own generator makes them."""
+        self._run(self._functions(step, self._in_a_row))
 
     def updates(self, step: int) -> None:
         """Orders, lines, customers, parts and offers get other values: as many as the share says."""
@@ -47,25 +52,25 @@ class TpchChanges:
         for table, when in _DELETED_IN.items():
             if step % 5 == when:
                 self._before[table] = self._snapshot(table)
-        self._run(self._functions(step))
+        self._run(self._functions(step, self._scattered))
         self._run(self._updates(step))
         self._run(self._worse(step))
 
     # -- statements ------------------------------------------------------------------------------------
 
-    def _functions(self, step: int) -> Iterator[str]:
+    def _functions(self, step: int, chosen: Callable[[str, int], str]) -> Iterator[str]:
         shift = 8 * (1 + step % 3)  # the specification leaves three of four blocks of eight keys free
         new, gone = 10 * step + 1, 10 * step + 2
         yield (
             f"INSERT INTO @.orders BY NAME SELECT o_orderkey + {shift} AS o_orderkey, * EXCEPT (o_orderkey) "
-            f"FROM @.orders WHERE {self._hit('o_orderkey', new)}"
+            f"FROM @.orders WHERE {chosen('o_orderkey', new)}"
         )
         yield (
             f"INSERT INTO @.lineitem BY NAME SELECT l_orderkey + {shift} AS l_orderkey, * EXCEPT (l_orderkey)"
-            f" FROM @.lineitem WHERE {self._hit('l_orderkey', new)}"
+            f" FROM @.lineitem WHERE {chosen('l_orderkey', new)}"
         )
-        yield f"DELETE FROM @.orders WHERE {self._hit('o_orderkey', gone)}"
-        yield f"DELETE FROM @.lineitem WHERE {self._hit('l_orderkey', gone)}"
+        yield f"DELETE FROM @.orders WHERE {chosen('o_orderkey', gone)}"
+        yield f"DELETE FROM @.lineitem WHERE {chosen('l_orderkey', gone)}"
 
     def _updates(self, step: int) -> Iterator[str]:
         at = 10 * step
@@ -145,6 +150,19 @@ class TpchChanges:
                 yield "INSERT INTO @.supplier SELECT * FROM @.supplier WHERE s_suppkey % 25 = 4"
 
     # -- helpers ---------------------------------------------------------------------------------------
+
+    def _scattered(self, key: str, tag: int) -> str:
+        return self._hit(key, tag)
+
+    def _in_a_row(self, key: str, tag: int) -> str:
+        """Another stretch of all keys for each tag, as long as the share says."""
+        if not self._last_key:
+            row = self.session.sql(f"SELECT max(o_orderkey) AS last FROM {self.catalog}.tpch.orders").first()
+            assert row is not None
+            self._last_key = int(row["last"])
+        length = max(1, round(self.share * self._last_key))
+        start = (self.seed * 10_007 + tag) * length % self._last_key
+        return f"{key} >= {start} AND {key} < {start + length}"
 
     def _hit(self, keys: str, tag: int) -> str:
         return f"pmod(xxhash64({keys}, {self.seed * 10_007 + tag}), {max(1, round(1 / self.share))}) = 0"
