@@ -24,6 +24,8 @@ from tautochrone.spark.lookups import Lookups
 __all__ = ["COUNTED_ABOVE", "Changes"]
 
 _KEPT = 64
+_TOLD_ROWS = 500_000
+"""Changes of views are remembered, the oldest forgotten: so many of them, with so many rows together."""
 
 COUNTED_ABOVE = 20_000
 """Rows of rewritten files from which on it pays to count what really changed, before anything is decided."""
@@ -65,11 +67,17 @@ class Changes:
         self._held: OrderedDict[_Between, _Held] = OrderedDict()
         self._holding: defaultdict[TableName, threading.Lock] = defaultdict(threading.Lock)
 
+    def forget(self) -> None:
+        """Let go of what was read for a checkpoint, before the next one."""
+        with self._lock:
+            self._held.clear()
+        self.lookups.forget()
+
     def tell(self, table: TableName, old: Version, new: Version, delta: TableDelta) -> None:
         """Keep a change for the views downstream; the oldest ones are forgotten."""
         with self._lock:
             self._told[table, old, new] = delta
-            while len(self._told) > _KEPT:
+            while len(self._told) > _KEPT or (len(self._told) > 1 and self._rows_told() > _TOLD_ROWS):
                 self._told.popitem(last=False)
 
     def delta(
@@ -97,6 +105,9 @@ class Changes:
             delta = self._held_delta((table, old, new), found, columns)
         return delta if delta.rows else None
 
+    def _rows_told(self) -> int:
+        return sum(delta.rows for delta in self._told.values())
+
     def _shared(self, table: TableName) -> bool:
         """Whether several views of the job read a table."""
         job = self._job
@@ -105,7 +116,8 @@ class Changes:
     def _held_delta(self, at: _Between, found: RowChange, columns: Collection[str]) -> TableDelta:
         known = self._held.get(at)
         if known is None or not known.columns.issuperset(columns):
-            wanted = self._columns(at[0]).union(columns)
+            there = frozenset(next(rows for rows in (found.added, found.removed) if rows is not None).columns)
+            wanted = (self._columns(at[0]) & there).union(columns)
             known = _Held(wanted, _computed(found, sorted(wanted)))
             with self._lock:
                 self._held[at] = known

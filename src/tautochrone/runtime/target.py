@@ -78,6 +78,7 @@ class Target:
         job = self._job
         if self._number != checkpoint.number:
             self._number, self._done, self._failures = checkpoint.number, set(), dict(missing)
+            self._changes.forget()
         elsewhere = look_elsewhere(job, checkpoint.number)
         with self._lock:
             self._shown = {**checkpoint.roots, **job.store.versions_at(checkpoint.number)}

@@ -118,6 +118,11 @@ class Lookups:
                         return found.rows
         return None
 
+    def forget(self) -> None:
+        """Let go of all rows."""
+        with self._lock:
+            self._held.clear()
+
     # -- inside -----------------------------------------------------------------------------------
 
     def _looked_up(self, at: _At, wanted: Wanted, known: _Held | None, rows: DataFrame) -> _Held | None:
@@ -129,7 +134,11 @@ class Lookups:
             values, columns = values | known.values, columns | known.columns
             both = keys.union(known.keys).distinct()
             keys = dataframe_of_plan(keys.sparkSession, local_relation(both)[0])
-        found, count = _read(rows.select(*map(quoted, sorted(columns))), wanted, values, keys)
+        # An older version may lack columns: who asks for them reads NULLs there.
+        there = [name for name in rows.columns if name in columns]
+        if wanted.column not in there:
+            return None
+        found, count = _read(rows.select(*map(quoted, there)), wanted, values, keys)
         with self._lock:
             if count >= _MOST_ROWS:
                 self._too_many[at] = len(values)
@@ -156,7 +165,7 @@ def _read(rows: DataFrame, wanted: Wanted, values: frozenset[Any], keys: DataFra
     text = (among if few else within)(quoted(wanted.column), values, wanted.kind)
     rows = rows.where(text)
     if not few:
-        rows = rows.join(sf.broadcast(keys), rows[wanted.column] == keys[_KEY], "left_semi")
+        rows = rows.join(sf.broadcast(keys), rows[quoted(wanted.column)] == keys[_KEY], "left_semi")
     catalyst = Catalyst(rows.sparkSession)
     plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
     limited = catalyst.logical("LocalLimit")(catalyst.literal(_MOST_ROWS), plan)
