@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,9 +50,7 @@ class World:
             return self.session.sql(query)
 
         def wanted(values: Collection[Any]) -> Wanted:
-            texts = ", ".join(f"({value!r})" for value in sorted(values))
-            keys = self.session.sql(f"SELECT CAST(key AS {kind}) FROM VALUES {texts} AS t(key)")
-            return Wanted(column=column, kind=kind, values=frozenset(values), keys=keys, columns=columns)
+            return Wanted(column=column, kind=kind, values=frozenset(values), columns=columns)
 
         more: Callable[[], Wanted | None] = lambda: None if wider is None else wanted(wider)  # noqa: E731
         found = self.lookups.rows(TABLE, Version(version), wanted(values), more, read)
@@ -123,14 +123,45 @@ def test_too_many_are_not_held_and_not_tried_again(world: World, monkeypatch: py
     assert len(world.rows([4, 5], column="part.no") or []) == 20
 
 
-def test_another_change_has_other_keys(world: World) -> None:
-    """A version is the end of one change and the beginning of the next."""
-    world.rows(range(10))
-    assert world.rows([50, 51]) == [(50, 50), (51, 51)]
+@pytest.mark.parametrize("partitions", [1, 12])
+def test_no_more_are_brought_here_than_can_be_held(
+    world: World, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    brought: list[int] = []
+    local_relation = lookups.local_relation
+
+    def noted(frame: DataFrame) -> tuple[Any, int]:
+        relation, count = local_relation(frame)
+        brought.append(count)
+        return relation, count
+
+    monkeypatch.setattr(lookups, "local_relation", noted)
+    monkeypatch.setattr(lookups, "_MOST_VALUES", 60)
+    query = f"{ROWS.replace('range(100)', f'range(0, 1000, 1, {partitions})')}"
+    assert world.rows([1, 2, 3], column="part.no", columns=("k", "part.no", "value"), query=query) is None
+    assert brought == [21], "of three columns"
+
+
+def test_a_read_that_fails_leaves_it_to_the_ordinary_one(world: World) -> None:
+    failing = ROWS.replace("id AS value", "if(id = 3, raise_error('no'), id) AS value")
+    assert world.rows([3, 4], query=failing) is None
+    assert world.rows([4], query=failing) == [(4, 4)]
+
+
+def test_keys_without_a_text_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "LITERALS", 1)
+    assert world.rows(["n1", "a\x1fb"], column="name", kind="string") is None
+    dates = "SELECT id AS k, date_add(DATE'2020-01-01', CAST(id AS INT)) AS day FROM range(100)"
+    days = [dt.date(2020, 1, 5), dt.date(2020, 2, 1)]
+    assert world.rows(days, column="day", kind="date", columns=("k",), query=dates) == [(4,), (31,)]
+    prices = "SELECT id AS k, CAST(id / 8 AS DECIMAL(9, 3)) AS price FROM range(100)"
+    some = [decimal.Decimal("0.125"), decimal.Decimal("2.000")]
+    found = world.rows(some, column="price", kind="decimal(9,3)", columns=("k",), query=prices)
+    assert found == [(1,), (16,)]
 
 
 def test_rows_are_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "_MOST_HELD", 12)
+    monkeypatch.setattr(lookups, "_MOST_HELD", 25)
     world.rows(range(10))
     world.rows(range(10), version="2")
     world.rows(range(10), version="2")

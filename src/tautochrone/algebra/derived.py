@@ -57,7 +57,8 @@ class Matching(Unary):
     null_safe: bool = True
     absent: bool = False
     exact: bool = True
-    """False: a join above asks again, so rows without a match may stay."""
+    """False: a join above asks again, so rows with other keys may be there, and need not be right: of a group
+    or an outer join below, which was asked for these keys, they may be without what belongs to them."""
 
     @property
     def children(self) -> tuple[Node, ...]:

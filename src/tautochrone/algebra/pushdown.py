@@ -61,7 +61,8 @@ class _Push:
         self._engine = engine
 
     def into(self, plan: Node, on: _On) -> tuple[Node, bool]:
-        """`plan` with fewer rows: all that meet the keys and some others, or (second answer) no others."""
+        """`plan` with fewer rows: all that meet the keys, or (second answer: not) some with other keys, which
+        need not be right."""
         if not on or self._engine.few(plan):
             return plan, False
         match plan:

@@ -28,7 +28,8 @@ _TOLD_ROWS = 500_000
 """Changes of views are remembered, the oldest forgotten: so many of them, with so many rows together."""
 
 COUNTED_ABOVE = 20_000
-"""Rows of rewritten files from which on it pays to count what really changed, before anything is decided."""
+"""Rows of rewritten files from which on it pays to count what really changed, before anything is decided; if
+it is no more than these, it is held."""
 
 _HELD_TABLES = 16
 _HELD_ROWS = 1_000_000
@@ -68,7 +69,7 @@ class Changes:
         self._holding: defaultdict[TableName, threading.Lock] = defaultdict(threading.Lock)
 
     def forget(self) -> None:
-        """Let go of what was read for a checkpoint, before the next one."""
+        """Let go of what was read for a checkpoint."""
         with self._lock:
             self._held.clear()
         self.lookups.forget()

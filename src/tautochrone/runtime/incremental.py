@@ -28,7 +28,7 @@ from tautochrone.runtime.job import Job
 from tautochrone.runtime.layout import Planned
 from tautochrone.runtime.states import States
 from tautochrone.spark.catalyst import Catalyst
-from tautochrone.spark.engine import Inputs, SparkEngine, TableDelta
+from tautochrone.spark.engine import SURELY_FIT, Inputs, SparkEngine, TableDelta
 from tautochrone.spark.evaluate import activate, dataframe_of_plan
 from tautochrone.spark.lookups import Wanted
 from tautochrone.spark.lowering import Restriction
@@ -39,9 +39,6 @@ __all__ = ["IncrementalRefresh"]
 
 
 _SIGN = "__taut_sign"
-
-_LOOKED_AT = 20_000
-"""So many changed rows are looked at here to tell which files to open."""
 
 
 @dataclass(slots=True)
@@ -89,7 +86,7 @@ class IncrementalRefresh:
         if delta.removed is not None:
             stored = self._stored_rows(delta.removed.columns)
             whole = self.table.row_count(self.fork.version)
-            few = local and delta.rows <= _LOOKED_AT
+            few = local and delta.rows <= SURELY_FIT
             places = find_rows(stored, self.table.name, delta.removed, stored_rows=whole, few=few)
         staged = [self.table.stage(self.fork, delta.added, local=local)] if delta.added is not None else []
         note = replace(self.note, companions=states.write(updates, self.note, local=local))

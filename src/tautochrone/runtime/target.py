@@ -78,7 +78,6 @@ class Target:
         job = self._job
         if self._number != checkpoint.number:
             self._number, self._done, self._failures = checkpoint.number, set(), dict(missing)
-            self._changes.forget()
         elsewhere = look_elsewhere(job, checkpoint.number)
         with self._lock:
             self._shown = {**checkpoint.roots, **job.store.versions_at(checkpoint.number)}
@@ -110,6 +109,7 @@ class Target:
                     self._done.add(table)
                     if problem is not None:
                         failures[table] = problem
+        self._changes.forget()
         own = set(job.derived_tables)
         # What is checked over tables of other jobs waits for them, after all that this job can do.
         checked = frozenset[TableName]().union(*(one.tables for one in job.graph.invariants))

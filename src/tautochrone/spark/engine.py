@@ -22,7 +22,6 @@ from tautochrone.algebra.plan import (
     Rename,
     Scan,
     ScanAt,
-    Select,
     Stored,
     Union,
     Weigh,
@@ -34,12 +33,15 @@ from tautochrone.spark.held import computed, local_relation
 from tautochrone.spark.lookups import Wanted
 from tautochrone.spark.lowering import Columns, Lowering, Restriction, Rows
 
-__all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few", "fits_here"]
+__all__ = ["SURELY_FIT", "Inputs", "SparkEngine", "TableDelta", "are_few", "fits_here"]
+
+SURELY_FIT = 20_000
+"""Changes of so many rows are held on the driver, and all that is computed from them."""
 
 LOCAL_ROWS = 150_000
 _LOCAL_VALUES = 1_500_000
-"""Changes of so many rows, and of so many values, are held on the driver; plans over them need no shuffle,
-often no Spark job."""
+"""So are larger ones of so many rows and values, but what is computed from them is counted first. Plans over
+what is held need no shuffle, often no Spark job."""
 
 FEW_ROWS = 50_000
 """What reads at most so many rows is done in one task."""
@@ -55,7 +57,7 @@ def are_few(rows: int | None) -> bool:
 
 def fits_here(rows: int, columns: int) -> bool:
     """Whether rows with so many columns are held on the driver."""
-    return rows <= LOCAL_ROWS and rows * columns <= _LOCAL_VALUES
+    return rows <= LOCAL_ROWS and (rows <= SURELY_FIT or rows * columns <= _LOCAL_VALUES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,10 @@ class SparkEngine:
     # -- the protocol -----------------------------------------------------------------------------
 
     def keep(self, plan: Node) -> Kept:
-        if self._small:
+        if self._small and self.delta_rows > SURELY_FIT and self._many(plan):
+            # Many changed rows may meet many more.
+            handle, rows = self._hold_fitting(plan.columns, self.lowering.frame(plan))
+        elif self._small:
             # Each piece is computed on the driver; a union of them would be a job.
             parts = pieces(plan) or (plan,)
             handle, rows = self._hold_here(plan.columns, *(self.lowering.frame(part) for part in parts))
@@ -232,19 +237,15 @@ class SparkEngine:
             # A NULL would have to be asked for otherwise than a value.
             if values is not None and column in scan.handle and not (node.null_safe and None in values):
                 found.append((len(values), column, source, values - {None}))
-        for _, column, source, values in sorted(found, key=lambda each: -each[0]):
-            wanted = Wanted(
-                column=self._name(column),
-                kind=str(self.columns.attribute(column).dataType().catalogString()),
-                values=values,
-                keys=self.lowering.frame(Select(columns=(source,), child=keys)),
-                columns=self._names_of(scan.table),
-            )
-            wider = partial(self._wider, column, source, wanted)
-            rows = self.inputs.looked_up(scan.table, at.moment, wanted, wider)
-            if rows is not None:
-                return self._of_scan(scan, rows)
-        return None
+        if not found:
+            return None
+        # Of several columns the one that tells rows apart best; by another there would be more of them.
+        _, column, source, values = max(found, key=lambda each: each[0])
+        kind = str(self.columns.attribute(column).dataType().catalogString())
+        wanted = Wanted(self._name(column), kind, values, self._names_of(scan.table))
+        wider = partial(self._wider, column, source, wanted)
+        rows = self.inputs.looked_up(scan.table, at.moment, wanted, wider)
+        return None if rows is None else self._of_scan(scan, rows)
 
     def _wider(self, column: ColumnId, source: ColumnId, wanted: Wanted) -> Wanted | None:
         """All keys of the change that some were chosen from, by a filter of this view; None when there are no
@@ -255,10 +256,7 @@ class SparkEngine:
             return None
         origin = changed[0].columns[self._names_of(scan.table).index(self._name(source))]
         more = self.lowering.keys.values(column, changed[0], origin)
-        if more is None or not wanted.values < more:
-            return None
-        whole = Select(columns=(origin,), child=changed[0])
-        return replace(wanted, values=more - {None}, keys=self.lowering.frame(whole))
+        return replace(wanted, values=more - {None}) if more is not None and wanted.values < more else None
 
     def _rows_at(self, node: ScanAt) -> JavaObject:
         return self._of_scan(node.scan, self.inputs.read(node.scan.table, node.moment))

@@ -66,9 +66,11 @@ def held(frame: DataFrame, fits: Callable[[int], bool], *, here: bool) -> tuple[
         fits: whether so many rows do.
         here: it is known that they do, which saves a job.
     """
-    found, rows = (frame, 0) if here else computed(frame)
-    if not fits(rows):
-        return found, rows
+    found = frame
+    if not here:
+        found, rows = computed(frame)
+        if not fits(rows):
+            return found, rows
     relation, rows = local_relation(found)
     return dataframe_of_plan(frame.sparkSession, relation), rows
 

@@ -32,7 +32,7 @@ class KeyConditions:
     def __init__(self, lowering: Lowering) -> None:
         self._lowering = lowering
         # With the keys themselves, whose number Python would else give to others.
-        self._values: dict[tuple[int, ColumnId], tuple[Kept, frozenset[Any]]] = {}
+        self._values: dict[tuple[int, ColumnId], tuple[Kept, frozenset[Any] | None]] = {}
 
     def condition(
         self, column: ColumnId, keys: Kept, source: ColumnId, *, null_safe: bool, fetch: bool = False
@@ -73,7 +73,12 @@ class KeyConditions:
             return None
         at = id(keys), source
         if at not in self._values:
-            self._values[at] = keys, self._values_of(keys, source, type_name)
+            try:
+                values = self._values_of(keys, source, type_name)
+            except (OverflowError, ValueError):
+                # A date that Python has not.
+                values = None
+            self._values[at] = keys, values
         return self._values[at][1]
 
     # -- inside -----------------------------------------------------------------------------------

@@ -6,37 +6,33 @@ before and after the change, and once for each operator. All of these are reads 
 
 from __future__ import annotations
 
+import decimal
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.model.names import TableName, Version, quoted
-from tautochrone.spark.catalyst import Catalyst
 from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.held import local_relation
-from tautochrone.spark.literals import LITERALS, among, within
-from tautochrone.spark.plans import analysed
+from tautochrone.spark.literals import LITERALS, NO_ORDER, among, within
 
 __all__ = ["Lookups", "Wanted"]
 
 _MOST_ROWS = 300_000
-"""More rows than these are not held: every read of them is its own."""
+_MOST_VALUES = 2_500_000
+"""More rows, or more values in all columns, are not held: every read of them is its own."""
 
-_MOST_HELD = 600_000
-"""Rows of all look-ups together; the oldest are forgotten first."""
+_MOST_HELD = 5_000_000
+"""Values of all look-ups together; the oldest are forgotten first."""
 
-_VERSIONS = 2
-"""Of a table, by one column: as it was and as it is."""
-
-_MARKS = 256
-"""So many times it is remembered that rows were too many."""
-
-_KEY = "__taut_key"
+_KEY, _SEPARATOR = "__taut_key", "\x1f"
 
 _At = tuple[TableName, Version, str]
 
@@ -49,26 +45,23 @@ class Wanted:
         column: of the table, whose value is to be among the keys. NULL is no key.
         kind: its type's catalog string.
         values: the keys, as `literals` takes them.
-        keys: the same as one column of rows.
         columns: of the table, at least.
     """
 
     column: str
     kind: str
     values: frozenset[Any]
-    keys: DataFrame
     columns: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What was looked up, and by which keys."""
+    """What was looked up, and by which keys; `size` counts its values."""
 
     values: frozenset[Any]
-    keys: DataFrame
     columns: frozenset[str]
     rows: DataFrame
-    count: int
+    size: int
 
     def has(self, wanted: Wanted) -> bool:
         """Whether all that is wanted is here."""
@@ -87,7 +80,7 @@ class Lookups:
         self._lock = threading.Lock()
         self._turns: defaultdict[tuple[TableName, str], threading.Lock] = defaultdict(threading.Lock)
         self._held: OrderedDict[_At, _Held] = OrderedDict()
-        self._too_many: OrderedDict[_At, int] = OrderedDict()
+        self._too_many: dict[tuple[TableName, str], int] = {}
 
     def rows(
         self,
@@ -98,7 +91,7 @@ class Lookups:
         read: Callable[[], DataFrame],
     ) -> DataFrame | None:
         """The rows of a version whose key is among those wanted, and maybe rows with other keys, on the
-        driver. None: they are too many to be held.
+        driver. None: they are too many to be held, or could not be read this way.
 
         Args:
             wider: more keys, for those who come next; None: nobody knows of others.
@@ -111,63 +104,66 @@ class Lookups:
             known = self._held.get(at)
             if known is not None and known.has(wanted):
                 return known.rows
-            for asked in (wider(), wanted):
-                if asked is not None and len(asked.values) < self._too_many.get(at, len(asked.values) + 1):
+            both = None if known is None else replace(wanted, values=wanted.values | known.values)
+            for asked in (wider(), both, wanted):
+                if asked is not None and len(asked.values) < self._limit(at, asked):
                     found = self._looked_up(at, asked, known, read())
                     if found is not None:
                         return found.rows
         return None
 
     def forget(self) -> None:
-        """Let go of all rows."""
+        """Let go of all rows. How many keys are too many is remembered."""
         with self._lock:
             self._held.clear()
 
     # -- inside -----------------------------------------------------------------------------------
 
+    def _limit(self, at: _At, asked: Wanted) -> int:
+        """So many keys are too many, as an earlier look-up has shown."""
+        return self._too_many.get((at[0], at[2]), len(asked.values) + 1)
+
     def _looked_up(self, at: _At, wanted: Wanted, known: _Held | None, rows: DataFrame) -> _Held | None:
-        """Look up what is wanted, and with it what was known."""
-        columns = self._columns(at[0]).union(wanted.columns, [wanted.column])
-        values, keys = wanted.values, dataframe_of_plan(rows.sparkSession, analysed(wanted.keys)).toDF(_KEY)
-        if known is not None and len(known.values & values) * 2 > len(known.values):
-            # Else it belongs to another change, of which this version was the end.
-            values, columns = values | known.values, columns | known.columns
-            both = keys.union(known.keys).distinct()
-            keys = dataframe_of_plan(keys.sparkSession, local_relation(both)[0])
+        columns = self._columns(at[0]).union(wanted.columns, [wanted.column], known.columns if known else ())
         # An older version may lack columns: who asks for them reads NULLs there.
         there = [name for name in rows.columns if name in columns]
         if wanted.column not in there:
             return None
-        found, count = _read(rows.select(*map(quoted, there)), wanted, values, keys)
+        most = min(_MOST_ROWS, _MOST_VALUES // len(there))
+        try:
+            found = _read(rows.select(*map(quoted, there)), wanted, most)
+        except (PySparkException, Py4JJavaError):
+            # Whatever it was, the ordinary read that follows either does without or tells.
+            found = None
         with self._lock:
-            if count >= _MOST_ROWS:
-                self._too_many[at] = len(values)
-                while len(self._too_many) > _MARKS:
-                    self._too_many.popitem(last=False)
+            if found is None:
+                self._too_many[at[0], at[2]] = len(wanted.values)
                 return None
-            held = self._held[at] = _Held(values, keys, columns, found, count)
+            held = self._held[at] = _Held(wanted.values, columns, found[0], found[1] * len(there))
             self._held.move_to_end(at)
-            self._forget(at)
+            while len(self._held) > 1 and sum(each.size for each in self._held.values()) > _MOST_HELD:
+                self._held.popitem(last=False)
         return held
 
-    def _forget(self, newest: _At) -> None:
-        """Let go of what nobody will ask for, and of the oldest while all that is held is too much."""
-        same = [at for at in self._held if (at[0], at[2]) == (newest[0], newest[2])]
-        for at in same[:-_VERSIONS]:
-            del self._held[at]
-        while len(self._held) > 1 and sum(each.count for each in self._held.values()) > _MOST_HELD:
-            self._held.popitem(last=False)
 
-
-def _read(rows: DataFrame, wanted: Wanted, values: frozenset[Any], keys: DataFrame) -> tuple[DataFrame, int]:
-    """The rows with one of the keys, and how many; not all of them when they are too many."""
-    few = len(values) <= LITERALS
-    text = (among if few else within)(quoted(wanted.column), values, wanted.kind)
+def _read(rows: DataFrame, wanted: Wanted, most: int) -> tuple[DataFrame, int] | None:
+    """The rows with one of the keys, and how many; None when there are more than `most`."""
+    few = len(wanted.values) <= LITERALS
+    text = (among if few else within)(quoted(wanted.column), wanted.values, wanted.kind)
     rows = rows.where(text)
     if not few:
+        keys = _keys(rows.sparkSession, wanted)
+        if keys is None:
+            return None
         rows = rows.join(sf.broadcast(keys), rows[quoted(wanted.column)] == keys[_KEY], "left_semi")
-    catalyst = Catalyst(rows.sparkSession)
-    plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
-    limited = catalyst.logical("LocalLimit")(catalyst.literal(_MOST_ROWS), plan)
-    relation, count = local_relation(dataframe_of_plan(rows.sparkSession, limited))
-    return dataframe_of_plan(rows.sparkSession, relation), count
+    relation, count = local_relation(rows.limit(most + 1))
+    return None if count > most else (dataframe_of_plan(rows.sparkSession, relation), count)
+
+
+def _keys(session: SparkSession, wanted: Wanted) -> DataFrame | None:
+    """The keys as one column of rows, sent as one text; None when there is no such text."""
+    texts = [f"{v:f}" if isinstance(v, decimal.Decimal) else str(v) for v in wanted.values]
+    if wanted.kind.startswith(NO_ORDER) or any(_SEPARATOR in text for text in texts):
+        return None
+    each = sf.explode(sf.split(sf.lit(_SEPARATOR.join(texts)), _SEPARATOR))
+    return session.range(1).select(each.alias(_KEY)).select(sf.col(_KEY).cast(wanted.kind).alias(_KEY))

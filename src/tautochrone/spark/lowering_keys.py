@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["lower_asked_again", "lower_matching", "lower_touched", "sent_to_all"]
 
-_SENT_TO_ALL = 2_000_000
+_SENT_TO_ALL = 1_500_000
 """So many values at most are sent to every task; more of them are shuffled to meet others."""
 
 
