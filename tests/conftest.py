@@ -35,6 +35,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+class ToldAtOnce:
+    """Shows a failure when it happens: of a run that is cut short nothing else would remain."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._plugins.getplugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.line("")
+            terminal.section(f"{report.nodeid} failed, {report.when}", "_")
+            terminal.line(report.longreprtext)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(ToldAtOnce(config), "told-at-once")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The base session: `lake` is a fresh SQLite catalog, `lake.default` the current database."""
