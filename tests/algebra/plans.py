@@ -257,14 +257,15 @@ class Queries(Scalars):
     def call(self, child: Node, kind: CallKind | None = None) -> Call:
         kind = kind or self.tape.choose(list(CallKind))
         floats = self.of(child, FLOAT)
-        inexact = bool(floats) and self.tape.chance(50)
+        exact_only = kind is CallKind.VARIANCE or kind.startswith("bit_")
+        inexact = bool(floats) and self.tape.chance(50) and not exact_only
         argument = self.number(child.columns)
         if inexact:
             column = self.tape.choose(floats)
             argument = Expression(lambda row: row[column], frozenset([column]), column)
         gives = INT if kind is CallKind.COUNT or not inexact else FLOAT
-        gives = {CallKind.AVERAGE: FLOAT, CallKind.OTHER: LIST}.get(kind, gives)
-        width = {CallKind.SUM: 2, CallKind.AVERAGE: 2, CallKind.OTHER: 0}.get(kind, 1)
+        gives = {CallKind.AVERAGE: FLOAT, CallKind.VARIANCE: FLOAT, CallKind.OTHER: LIST}.get(kind, gives)
+        width = {CallKind.SUM: 2, CallKind.AVERAGE: 2, CallKind.VARIANCE: 3, CallKind.OTHER: 0}.get(kind, 1)
         return Call(
             output=self.column(gives),
             kind=kind,

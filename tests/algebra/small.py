@@ -83,7 +83,7 @@ def join(
 def call(kind: CallKind, argument: str = "", exact: bool = True) -> Call:
     """An aggregate function of a column; without one COUNT counts rows."""
     number = next(_NUMBERS)
-    width = {CallKind.SUM: 2, CallKind.AVERAGE: 2, CallKind.OTHER: 0}.get(kind, 1)
+    width = {CallKind.SUM: 2, CallKind.AVERAGE: 2, CallKind.VARIANCE: 3, CallKind.OTHER: 0}.get(kind, 1)
     return Call(
         output=ColumnId(f"{kind}{number}"),
         kind=kind,

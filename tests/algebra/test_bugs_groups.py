@@ -13,7 +13,7 @@ from tautochrone.testing.bags import BagEngine
 from .small import bag, call, cols, first, group, join, row_number, scan
 from .world import View
 
-COUNT, SUM, AVERAGE, MIN, MAX, OTHER = CallKind
+COUNT, SUM, AVERAGE, VARIANCE, MIN, MAX, BIT_AND, BIT_OR, BIT_XOR, OTHER = CallKind
 T = scan("t", "k v")
 
 STATE = pytest.mark.parametrize("state", [True, False], ids=["from state", "from inputs"])
@@ -33,13 +33,17 @@ def test_03_a_scalar_aggregate_stays_when_its_input_empties(state: bool) -> None
         call(AVERAGE, "v"),
         call(MIN, "v"),
         call(MAX, "v"),
+        call(BIT_AND, "v"),
+        call(BIT_OR, "v"),
+        call(BIT_XOR, "v"),
+        call(VARIANCE, "v"),
     ]
-    view = View(group(T, "", *calls), {"t": [(1, 2), (1, 4)]})
-    assert view.rows == bag((2, 2, 6, 3, 2, 4))
-    follow(view, [((1, 2), -1), ((1, 4), -1)], state)
-    assert view.rows == bag((0, 0, None, None, None, None))
+    view = View(group(T, "", *calls), {"t": [(1, 6), (1, 12)]})
+    assert view.rows == bag((2, 2, 18, 9, 6, 12, 4, 14, 10, 9))
+    follow(view, [((1, 6), -1), ((1, 12), -1)], state)
+    assert view.rows == bag((0, 0, *[None] * 8))
     follow(view, [((1, 7), 1)], state)
-    assert view.rows == bag((1, 1, 7, 7, 7, 7))
+    assert view.rows == bag((1, 1, *[7] * 7, 0))
 
 
 @STATE
@@ -77,6 +81,17 @@ def test_05_one_of_two_equal_extrema_goes(kind: CallKind, best: int, next_best: 
     assert view.rows == bag((0, next_best), (9, best))
     follow(view, [((0, next_best), -1), ((0, best), 1)], state)
     assert view.rows == bag((0, best), (9, best))
+
+
+@STATE
+def test_05_a_bit_that_one_value_had_goes_with_it(state: bool) -> None:
+    calls = [call(BIT_AND, "v"), call(BIT_OR, "v"), call(BIT_XOR, "v")]
+    view = View(group(T, "k", *calls), {"t": [(0, 6), (0, 12), (0, 4), (9, 5)]})
+    assert view.rows == bag((0, 4, 14, 14), (9, 5, 5, 5))
+    follow(view, [((0, 12), -1)], state)
+    assert view.rows == bag((0, 4, 6, 2), (9, 5, 5, 5))
+    follow(view, [((0, 6), -1), ((0, 1), 1), ((0, None), 1), ((9, 5), -1)], state)
+    assert view.rows == bag((0, 0, 5, 5))
 
 
 def test_05_an_extremum_goes_and_a_better_one_comes() -> None:

@@ -237,12 +237,22 @@ SELECT k, sum(f) AS total, avg(f) AS mean, min(f) AS low, max(f) AS high FROM sr
 -- group_by_float | GROUP BY a double (NaN, -0.0) | incremental
 SELECT f, count(*) AS n FROM src.c GROUP BY f;
 
--- group_stddev | STDDEV, VARIANCE, COVAR | incremental
-SELECT g, round(stddev(x), 6) AS s, round(var_pop(k), 6) AS v, round(covar_samp(x, k), 6) AS c FROM src.a
-  GROUP BY g;
+-- group_stddev | STDDEV, VARIANCE of whole numbers and decimals | incremental
+SELECT g, stddev(x) AS s, var_pop(k) AS v, var_samp(d) AS w, stddev_pop(d) FILTER (WHERE x > 3) AS some,
+  variance(DISTINCT x) AS once FROM src.a GROUP BY g;
 
--- group_bool | BOOL_AND, BOOL_OR, BIT_XOR | incremental
-SELECT g, bool_and(x > 0) AS all_of, bool_or(x > 9) AS any_of, bit_xor(k) AS bits FROM src.a GROUP BY g;
+-- group_stddev_float | STDDEV, VARIANCE of doubles and bigints | incremental
+SELECT k, stddev_pop(f) AS s, var_samp(z) AS v FROM src.c GROUP BY k;
+
+-- group_covar | COVAR, REGR | incremental
+SELECT g, covar_samp(x, k) AS c, covar_pop(x, k) AS p, round(regr_slope(x, k), 6) AS s FROM src.a GROUP BY g;
+
+-- group_bool | BOOL_AND, BOOL_OR | incremental
+SELECT g, bool_and(x > 0) AS all_of, bool_or(x > 9) AS any_of FROM src.a GROUP BY g;
+
+-- group_bits | BIT_AND, BIT_OR, BIT_XOR | incremental
+SELECT g, bit_and(x) AS a, bit_or(x) FILTER (WHERE k > 1) AS o, bit_xor(CAST(k AS BIGINT)) AS x FROM src.a
+  GROUP BY g;
 
 -- group_collect | COLLECT_LIST, COLLECT_SET | incremental
 SELECT g, sort_array(collect_list(x)) AS xs, array_sort(collect_set(k)) AS ks,

@@ -153,7 +153,10 @@ class Writer:
             summed = self._number(column) if of == "int" else column
             choices += [(f"CAST(sum({summed}){only} AS {wide})", of)] * 3
         if of == "int":
-            choices += [(f"avg({column}){only}", "float"), (f"median({column}){only}", "float")]
+            choices += [
+                (f"{name}({column}){only}", "float") for name in ("avg", "median", "stddev", "var_pop")
+            ]
+            choices.append((f"bit_or({column}){only}", of))
         if of == "text":
             choices.append((f"array_join(sort_array(collect_list({column})), '')", "text"))
         return self._dice.choice(choices)

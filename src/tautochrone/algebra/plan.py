@@ -41,6 +41,7 @@ from tautochrone.algebra.nodes import (
     Unary,
 )
 from tautochrone.algebra.query import (
+    COMBINED,
     Aggregate,
     Call,
     CallKind,
@@ -61,6 +62,7 @@ from tautochrone.algebra.query import (
 )
 
 __all__ = [
+    "COMBINED",
     "WEIGHT",
     "Accumulate",
     "Aggregate",

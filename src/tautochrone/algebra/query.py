@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from tautochrone.algebra.nodes import ColumnId, Expression, Node, Unary
 
 __all__ = [
+    "COMBINED",
     "Aggregate",
     "Call",
     "CallKind",
@@ -129,16 +132,31 @@ class Join(Node):
 class CallKind(StrEnum):
     """How an aggregate function follows a change.
 
-    `COUNT`, `SUM`, `AVERAGE` add up; `MIN` and `MAX` follow inserts and look again when an extremum goes;
-    `OTHER` is computed anew for each group that changed.
+    `COUNT`, `SUM`, `AVERAGE`, `VARIANCE` add up; `MIN` and `MAX` follow inserts and look again when an
+    extremum goes, `BIT_AND`, `BIT_OR` and `BIT_XOR` when any value goes; `OTHER` is computed anew for each
+    group that changed.
     """
 
     COUNT = "count"
     SUM = "sum"
     AVERAGE = "avg"
+    VARIANCE = "variance"
     MIN = "min"
     MAX = "max"
+    BIT_AND = "bit_and"
+    BIT_OR = "bit_or"
+    BIT_XOR = "bit_xor"
     OTHER = "other"
+
+
+COMBINED: Mapping[CallKind, Callable[[Any, Any], Any]] = {
+    CallKind.MIN: min,
+    CallKind.MAX: max,
+    CallKind.BIT_AND: operator.and_,
+    CallKind.BIT_OR: operator.or_,
+    CallKind.BIT_XOR: operator.xor,
+}
+"""What makes one value of two, for the functions whose only accumulator is their value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -150,8 +168,8 @@ class Call:
         argument: what is aggregated; None counts rows.
         condition: FILTER (WHERE …).
         exact: sums are exact, so a row can be taken out of them again. Floats are not.
-        accumulators: columns of the state: of COUNT one, of SUM and AVERAGE sum and count, of MIN and
-            MAX the extremum.
+        accumulators: columns of the state: of COUNT one, of SUM and AVERAGE sum and count, of VARIANCE sum,
+            sum of squares and count, of those in `COMBINED` the value.
         reads: all columns that the function and its condition read.
     """
 

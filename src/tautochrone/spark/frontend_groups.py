@@ -30,6 +30,7 @@ from tautochrone.spark.chance import (
     sorted_arrays,
 )
 from tautochrone.spark.distinct import is_distinct, parts, values_of
+from tautochrone.spark.variance import exact_values, sum_types
 
 if TYPE_CHECKING:
     from tautochrone.spark.frontend import Translator
@@ -42,6 +43,9 @@ _KINDS = {
     "Average": CallKind.AVERAGE,
     "Min": CallKind.MIN,
     "Max": CallKind.MAX,
+    "BitAndAgg": CallKind.BIT_AND,
+    "BitOrAgg": CallKind.BIT_OR,
+    "BitXorAgg": CallKind.BIT_XOR,
 }
 _RANKS = frozenset({"Rank", "DenseRank", "PercentRank"})
 _INEXACT = ("double", "float")
@@ -206,6 +210,8 @@ class Groups:
             found = CallKind.OTHER
         if found in (CallKind.SUM, CallKind.AVERAGE) and str(function.prettyName()).startswith("try_"):
             found = CallKind.OTHER
+        if (exact := exact_values(function)) is not None:
+            found, arguments, type_name = CallKind.VARIANCE, [exact], str(exact.dataType().catalogString())
         argument = arguments[0] if arguments else None
         if found in (CallKind.SUM, CallKind.AVERAGE) and _rounds(type_name, function):
             found = CallKind.OTHER
@@ -248,6 +254,8 @@ class Groups:
                 return self._fresh(str(function.dataType().sql())), self._fresh("bigint")
             case CallKind.AVERAGE:
                 return self._fresh(_average_sum(type_name)), self._fresh("bigint")
+            case CallKind.VARIANCE:
+                return (*map(self._fresh, sum_types(type_name)), self._fresh("bigint"))
             case _:
                 return (self._fresh(str(function.dataType().sql())),)
 

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from tautochrone.algebra.plan import (
+    COMBINED,
     WEIGHT,
     Accumulate,
     Aggregate,
@@ -33,11 +34,14 @@ from tautochrone.algebra.plan import (
 from tautochrone.model.names import quoted
 from tautochrone.spark.catalyst import kind
 from tautochrone.spark.evaluate import dataframe_of_plan
+from tautochrone.spark.variance import variance_of, whole
 
 if TYPE_CHECKING:
     from tautochrone.spark.lowering import Lowering
 
 __all__ = ["GroupLowering"]
+
+_BITS = {CallKind.BIT_AND: "&", CallKind.BIT_OR: "|", CallKind.BIT_XOR: "^"}
 
 
 class GroupLowering:
@@ -124,10 +128,17 @@ class GroupLowering:
             moved = f"CASE WHEN {WEIGHT} > 0 THEN {wide} ELSE -{wide} END"
             total = f"sum({moved}) FILTER (WHERE {there})"
             return [f"CAST({total} AS {self._type(call.accumulators[0])})", number]
+        if call.kind is CallKind.VARIANCE:
+            wide = whole(str(value), _type_of_values(call))
+            sums = [
+                f"CAST(sum({wide} * {by}) FILTER (WHERE {there}) AS {self._type(column)})"
+                for by, column in zip((WEIGHT, f"{wide} * {WEIGHT}"), call.accumulators, strict=False)
+            ]
+            return [*sums, number]
         return [f"{call.kind}({value}) FILTER (WHERE {there} AND {WEIGHT} > 0)"]
 
     def _gone(self, call: Call, names: Mapping[int, ColumnId]) -> str:
-        """What tells that a call must look again: the extremum or number of the values taken out."""
+        """What tells that a call must look again: the extremum, or the number, of the values taken out."""
         there, value = _counted(call, names)
         if call.kind in (CallKind.MIN, CallKind.MAX):
             return f"{call.kind}({value}) FILTER (WHERE {there} AND {WEIGHT} < 0)"
@@ -165,15 +176,22 @@ class GroupLowering:
         before, add = f"old.{first}", f"new.{first}"
         if call.kind is CallKind.COUNT:
             return [_plus(first)], "false"
-        if call.kind in (CallKind.SUM, CallKind.AVERAGE):
-            both = f"CAST({before} + {add} AS {self._type(first)})"
-            total = f"CASE WHEN {before} IS NULL THEN {add} WHEN {add} IS NULL THEN {before} ELSE {both} END"
-            number = _plus(call.accumulators[1])
-            kept = f"CASE WHEN ({number}) > 0 THEN {total} END"
-            return [kept, number], "false" if call.exact else f"new.{gone} > 0"
+        if call.kind in (CallKind.SUM, CallKind.AVERAGE, CallKind.VARIANCE):
+            *sums, count = call.accumulators
+            number = _plus(count)
+            kept = [f"CASE WHEN ({number}) > 0 THEN {self._total(column)} END" for column in sums]
+            return [*kept, number], "false" if call.exact else f"new.{gone} > 0"
+        if call.kind in _BITS:
+            both = f"CAST({before} {_BITS[call.kind]} {add} AS {self._type(first)})"
+            return [f"coalesce({both}, {before}, {add})"], f"new.{gone} > 0"
         ahead, reached = ("<", "<=") if call.kind is CallKind.MIN else (">", ">=")
         extremum = f"CASE WHEN {before} IS NULL OR {add} {ahead} {before} THEN {add} ELSE {before} END"
         return [extremum], f"new.{gone} {reached} ({extremum})"
+
+    def _total(self, column: ColumnId) -> str:
+        before, add = f"old.{column}", f"new.{column}"
+        both = f"CAST({before} + {add} AS {self._type(column)})"
+        return f"CASE WHEN {before} IS NULL THEN {add} WHEN {add} IS NULL THEN {before} ELSE {both} END"
 
     def finish(self, node: Finish) -> JavaObject:
         low = self._lowering
@@ -221,8 +239,10 @@ class GroupLowering:
         wanted = self._type(call.output)
         if call.kind is CallKind.COUNT:
             return f"CAST(coalesce({sources[0]}, 0) AS {wanted})"
-        if call.kind in (CallKind.MIN, CallKind.MAX):
+        if call.kind in COMBINED:
             return str(sources[0])
+        if call.kind is CallKind.VARIANCE:
+            return variance_of(call.handle.aggregateFunction(), _type_of_values(call), *map(str, sources))
         total, number = sources
         if call.kind is CallKind.SUM:
             return f"CASE WHEN {number} > 0 THEN CAST({total} AS {wanted}) END"
@@ -291,6 +311,11 @@ def _counted(call: Call, names: Mapping[int, ColumnId]) -> tuple[str, ColumnId |
     if value is not None:
         parts.append(f"{value} IS NOT NULL")
     return " AND ".join(parts) or "true", value
+
+
+def _type_of_values(call: Call) -> str:
+    assert call.argument is not None
+    return str(call.argument.handle.dataType().catalogString())
 
 
 def _plus(column: ColumnId) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from tautochrone.algebra.delta import Bag
 from tautochrone.algebra.plan import (
+    COMBINED,
     WEIGHT,
     Accumulate,
     Altered,
@@ -113,11 +115,9 @@ def _values(call: Call, rows: Iterable[Mapping[ColumnId, Any]]) -> list[Any]:
     return [value for row in chosen if (value := call.argument.handle(row)) is not None]
 
 
-def _extremum(call: Call, values: Iterable[Any]) -> Any:
+def _combined(call: Call, values: Iterable[Any]) -> Any:
     there = [value for value in values if value is not None]
-    if not there:
-        return None
-    return min(there) if call.kind is CallKind.MIN else max(there)
+    return reduce(COMBINED[call.kind], there) if there else None
 
 
 def _sum(values: Sequence[Any]) -> Any:
@@ -143,8 +143,11 @@ def accumulate(plan: Accumulate, rows: Bag) -> list[Dict]:
 def _added(call: Call, gone: ColumnId, plus: list[Any], minus: list[Any]) -> Dict:
     if call.kind is CallKind.COUNT:
         return {call.accumulators[0]: len(plus) - len(minus), gone: None}
-    if call.kind in (CallKind.MIN, CallKind.MAX):
-        return {call.accumulators[0]: _extremum(call, plus), gone: _extremum(call, minus)}
+    if call.kind in COMBINED:
+        return {call.accumulators[0]: _combined(call, plus), gone: _combined(call, minus)}
+    if call.kind is CallKind.VARIANCE:
+        powers = [sum(v**p for v in plus) - sum(v**p for v in minus) for p in (1, 2, 0)]
+        return {**dict(zip(call.accumulators, powers, strict=True)), gone: None}
     summed, count = call.accumulators
     # What leaves an inexact sum is never subtracted: such a group is looked up again.
     change = _sum([*plus, *(-value for value in minus)]) if call.exact else _sum(plus)
@@ -168,7 +171,7 @@ def merge_groups(plan: MergeGroups, stored: Bag, added: Bag) -> list[Dict]:
         again = False
         for call, gone in zip(of.calls, columns.gone, strict=True):
             values, unknown = _merged(call, have, more, more[gone])
-            if not row[of.count] and call.kind in (CallKind.MIN, CallKind.MAX):
+            if not row[of.count] and call.kind in COMBINED:
                 values = dict.fromkeys(values)  # nothing is left to be looked up in a group without rows
             row |= values
             again |= unknown
@@ -183,11 +186,15 @@ def _merged(
     if call.kind is CallKind.COUNT:
         (column,) = call.accumulators
         return {column: (have[column] or 0) + more[column]}, False
-    if call.kind in (CallKind.MIN, CallKind.MAX):
+    if call.kind in COMBINED:
         (column,) = call.accumulators
-        best = _extremum(call, [have[column], more[column]])
+        value = _combined(call, [have[column], more[column]])
+        if gone is None or call.kind not in (CallKind.MIN, CallKind.MAX):
+            return {column: value}, gone is not None
         # Other rows may have the value that went, or not: it is known only that a better one stayed.
-        return {column: best}, gone is not None and same(_extremum(call, [best, gone])) == same(gone)
+        return {column: value}, same(_combined(call, [value, gone])) == same(gone)
+    if call.kind is CallKind.VARIANCE:
+        return {column: (have[column] or 0) + more[column] for column in call.accumulators}, False
     summed, count = call.accumulators
     number = (have[count] or 0) + more[count]
     values = [value for value in (have[summed], more[summed]) if value is not None]
@@ -209,6 +216,9 @@ def finish(plan: Finish, rows: Bag) -> list[Dict]:
             first = value[call.accumulators[0]]
             if call.kind is CallKind.COUNT:
                 first = first or 0
+            elif call.kind is CallKind.VARIANCE:
+                first, squares, count = (value[column] for column in call.accumulators)
+                first = (squares - first * first / count) / count if count else None
             elif call.kind in (CallKind.SUM, CallKind.AVERAGE):
                 count = value[call.accumulators[1]]
                 first = None if not count else first if call.kind is CallKind.SUM else first / count

@@ -1,18 +1,21 @@
 """Aggregates, DISTINCT included (an aggregate without calls).
 
 With a state of accumulators per group the change alone is summed up and added to it. What a change takes
-out of MIN and MAX, or of an inexact sum, may not be known from the accumulators: those groups, and only
-those, are looked up. Every group gives its old row with -1 and its new row with +1, so that aggregates
+out of MIN and MAX, of bits, or of an inexact sum, may not be known from the accumulators: those groups, and
+only those, are looked up. Every group gives its old row with -1 and its new row with +1, so that aggregates
 above, and joins above those, stay incremental.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from statistics import pvariance
 from typing import Any
 
 from tautochrone.algebra.delta import NOTHING, Bag, Change, Differentiator, Row, signed
 from tautochrone.algebra.plan import (
+    COMBINED,
     Accumulate,
     Aggregate,
     Altered,
@@ -121,14 +124,14 @@ def _value(call: Call, rows: Sequence[Row]) -> Any:
             return sum(values) if values else None
         case CallKind.AVERAGE:
             return sum(values) / len(values) if values else None
-        case CallKind.MIN:
-            return min(values, default=None)
+        case CallKind.VARIANCE:
+            return pvariance(values) if values else None
         case _:
-            return max(values, default=None)
+            return reduce(COMBINED[call.kind], values) if values else None
 
 
 def _looks_again(call: Call) -> bool:
-    return call.kind in (CallKind.MIN, CallKind.MAX) or not call.exact
+    return call.kind in COMBINED or not call.exact
 
 
 def _first_other(node: Aggregate) -> str:

@@ -1,0 +1,78 @@
+"""Variances of whole numbers and decimals by sums, out of which a row can be taken again.
+
+With S = Σx, Q = Σx² and n values the squared distances from the mean add up to Q - S²/n, where nearly all
+digits of two large numbers may cancel. So the values are moved close to their mean first: with S = qn + r it
+is Q - q²n - 2qr - r²/n, and all but the last, small, part is exact.
+"""
+
+from __future__ import annotations
+
+from py4j.java_gateway import JavaObject
+
+from tautochrone.spark.catalyst import kind
+
+__all__ = ["digits", "exact_values", "sum_types", "variance_of", "whole"]
+
+_FUNCTIONS = frozenset({"VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"})
+_WHOLE = {"tinyint": 3, "smallint": 5, "int": 10}
+_MOST_DIGITS = 13
+"""Squares of more digits, added up 10¹⁰ times, are no longer a DECIMAL(38)."""
+
+
+def exact_values(function: JavaObject) -> JavaObject | None:
+    """What a variance or standard deviation is taken of, before Spark makes a double of it; None: it is
+    another function, or its values have no exact squares."""
+    if kind(function) not in _FUNCTIONS or kind(function.child()) != "Cast":
+        return None
+    values = function.child().child()
+    return None if digits(str(values.dataType().catalogString())) is None else values
+
+
+def digits(type_name: str) -> tuple[int, int] | None:
+    """Digits of a number, in all and behind the point; None: too many, or not exact."""
+    if type_name.startswith("decimal("):
+        precision, scale = map(int, type_name[len("decimal(") : -1].split(","))
+    else:
+        precision, scale = _WHOLE.get(type_name, _MOST_DIGITS + 1), 0
+    return None if precision > _MOST_DIGITS else (precision, scale)
+
+
+def sum_types(type_name: str) -> tuple[str, str]:
+    """The types of S and Q, which count in units of the values' last place."""
+    precision, _ = _known(type_name)
+    return f"decimal({precision + 10},0)", f"decimal({2 * precision + 11},0)"
+
+
+def whole(value: str, type_name: str) -> str:
+    """A value in units of its last place, as SQL."""
+    precision, scale = _known(type_name)
+    return f"CAST({value} * 1{'0' * scale}BD AS DECIMAL({precision},0))"
+
+
+def variance_of(function: JavaObject, type_name: str, total: str, squares: str, number: str) -> str:
+    """The function's value, as SQL, from columns with S, Q and n."""
+    precision, scale = _known(type_name)
+    n = f"CAST({number} AS DECIMAL(20,0))"
+    q = f"CAST({total} div {n} AS DECIMAL({precision + 1},0))"
+    r = f"({total} - {q} * {n})"
+    exact = f"({squares} - {q} * {q} * {n} - 2BD * {q} * {r})"
+    small = f"CAST({r} AS DOUBLE) * CAST({r} AS DOUBLE) / {number}"
+    unit = f"1e{2 * scale}D"
+    distances = f"greatest(CAST({exact} AS DOUBLE) - {small}, 0D) / {unit}"
+    name = kind(function)
+    sample = name.endswith("Samp")
+    result = f"{distances} / ({number} - 1)" if sample else f"{distances} / {number}"
+    if name.startswith("Stddev"):
+        result = f"sqrt({result})"
+    one = "" if not sample else f"WHEN {number} = 1 THEN {_of_one_value(function)} "
+    return f"CASE {one}WHEN {number} > 0 THEN {result} END"
+
+
+def _of_one_value(function: JavaObject) -> str:
+    return "NULL" if function.nullOnDivideByZero() else "CAST('NaN' AS DOUBLE)"
+
+
+def _known(type_name: str) -> tuple[int, int]:
+    found = digits(type_name)
+    assert found is not None
+    return found

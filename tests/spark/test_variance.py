@@ -1,0 +1,93 @@
+"""Variances from sums: what cancels, what is too few, what has no exact squares."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+from statistics import pvariance, variance
+
+import pytest
+from py4j.java_gateway import JavaObject
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from tautochrone.spark.catalyst import kind
+from tautochrone.spark.variance import digits, exact_values, sum_types, variance_of, whole
+
+pytestmark = pytest.mark.spark
+
+
+def function(spark: SparkSession, name: str, type_name: str) -> JavaObject:
+    """Spark's own function, as an optimised plan has it."""
+    query = spark.sql(f"SELECT {name}(x) FROM (SELECT CAST(id AS {type_name}) AS x FROM range(3))")
+    (alias,) = [query._jdf.queryExecution().optimizedPlan().aggregateExpressions().head()]
+    return alias.child().aggregateFunction()
+
+
+def by_sums(spark: SparkSession, name: str, type_name: str, values: list[Decimal | int]) -> float | None:
+    """The function over values from S, Q and n alone."""
+    _, scale = digits(type_name) or (0, 0)
+    units = [int(Decimal(value) * 10**scale) for value in values]
+    total, squares = sum_types(type_name)
+    sums = spark.range(1).select(
+        sf.lit(str(sum(units))).cast(total).alias("s"),
+        sf.lit(str(sum(unit * unit for unit in units))).cast(squares).alias("q"),
+        sf.lit(len(units)).cast("bigint").alias("n"),
+    )
+    text = variance_of(function(spark, name, type_name), type_name, "s", "q", "n")
+    row = sums.select(sf.expr(text).alias("v")).first()
+    assert row is not None
+    found: float | None = row["v"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("type_name", "mean", "spread", "unit"),
+    [
+        ("int", 2_000_000_000, 3, 1),
+        ("int", -5, 2_000_000_000, 1),
+        ("tinyint", 0, 100, 1),
+        ("decimal(13,2)", 99_999_999_990, 5, Decimal("0.01")),
+        ("decimal(13,13)", 0, 9, Decimal("1E-13")),
+        ("decimal(5,0)", -99_000, 900, 1),
+    ],
+)
+def test_no_digit_cancels(
+    spark: SparkSession, type_name: str, mean: int, spread: int, unit: Decimal | int
+) -> None:
+    dice = random.Random(3)
+    values = [mean + dice.randint(-spread, spread) * unit for _ in range(500)]
+    for name, right in (("var_pop", pvariance(values)), ("var_samp", variance(values))):
+        assert by_sums(spark, name, type_name, values) == pytest.approx(float(right), rel=1e-12)
+    root = by_sums(spark, "stddev", type_name, values)
+    assert root == pytest.approx(float(variance(values)) ** 0.5, rel=1e-12)
+
+
+def test_few_values(spark: SparkSession) -> None:
+    assert by_sums(spark, "var_pop", "int", []) is None
+    assert by_sums(spark, "stddev_samp", "int", []) is None
+    assert by_sums(spark, "var_pop", "int", [7]) == 0
+    assert by_sums(spark, "var_samp", "int", [7]) is None
+    assert by_sums(spark, "stddev_pop", "decimal(9,2)", [Decimal("0.10")] * 3) == 0
+
+
+@pytest.mark.parametrize("name", ["var_pop", "var_samp", "stddev_pop", "stddev_samp"])
+@pytest.mark.parametrize("type_name", ["smallint", "decimal(13,4)"])
+def test_what_is_exact(spark: SparkSession, name: str, type_name: str) -> None:
+    values = exact_values(function(spark, name, type_name))
+    assert values is not None
+    assert values.dataType().catalogString() == type_name
+
+
+@pytest.mark.parametrize(
+    ("name", "type_name"),
+    [("var_pop", "double"), ("stddev", "bigint"), ("var_samp", "decimal(14,2)"), ("skewness", "int")],
+)
+def test_what_is_not(spark: SparkSession, name: str, type_name: str) -> None:
+    assert exact_values(function(spark, name, type_name)) is None
+
+
+def test_values_in_units(spark: SparkSession) -> None:
+    row = spark.sql(f"SELECT {whole('-1.23BD', 'decimal(3,2)')} AS v, {whole('7Y', 'tinyint')} AS w").first()
+    assert row == (Decimal(-123), Decimal(7))
+    assert kind(function(spark, "stddev", "int")) == "StddevSamp"
