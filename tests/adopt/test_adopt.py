@@ -94,6 +94,7 @@ def test_dying_at_every_occurrence(built: Built, step: Step) -> None:
     goes_on(built)
 
 
+@pytest.mark.slow
 def test_a_run_completes_what_only_lacks_its_publication(built: Built) -> None:
     assert dies(built, Dying(Step.META_OPEN))
     with pytest.raises(LakeError, match="TABLE_ALREADY_EXISTS"):

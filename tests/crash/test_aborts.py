@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 T = TypeVar("T")
 
 
-@pytest.mark.parametrize("step", [Step.LAKE_ABORT, Step.LAKE_DISCARD])
+@pytest.mark.parametrize("step", [Step.LAKE_ABORT, pytest.param(Step.LAKE_DISCARD, marks=pytest.mark.slow)])
 def test_crash_while_a_refused_batch_is_cleaned_away(world: World, step: Step) -> None:
     for when in ("before", "after"):
         _prepare_and_move(world)

@@ -26,6 +26,7 @@ def test_folder_gone(world: World) -> None:
     check(world)
 
 
+@pytest.mark.slow
 def test_folder_restored_from_an_older_copy(world: World, tmp_path: Path) -> None:
     _grow(world)
     world.sources.copy_folders(tmp_path / "copy")
@@ -36,6 +37,7 @@ def test_folder_restored_from_an_older_copy(world: World, tmp_path: Path) -> Non
     check(world)
 
 
+@pytest.mark.slow
 def test_folder_ahead_of_a_table_that_was_rolled_back(world_of_views: World) -> None:
     world = world_of_views
     _grow(world)

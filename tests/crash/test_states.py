@@ -36,7 +36,11 @@ def modes(world: World) -> set[str]:
 
 @pytest.mark.parametrize(
     ("step", "on"),
-    [(Step.LAKE_STAGE, STATE), (Step.LAKE_COMMIT_STAGED, STATE), (Step.LAKE_COMMIT_STAGED, "totals")],
+    [
+        pytest.param(Step.LAKE_STAGE, STATE, marks=pytest.mark.slow),
+        (Step.LAKE_COMMIT_STAGED, STATE),
+        pytest.param(Step.LAKE_COMMIT_STAGED, "totals", marks=pytest.mark.slow),
+    ],
 )
 def test_crash_around_a_state(following: World, step: Step, on: str) -> None:
     for when in ("before", "after"):

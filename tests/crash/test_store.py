@@ -19,6 +19,7 @@ def _fence(world: World) -> int:
         return int(table.fork().fence)
 
 
+@pytest.mark.slow
 def test_store_deleted_between_runs(world: World) -> None:
     world.sources.add()
     world.run().require_completed()

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 SLEEPS_BEFORE = [
     pytest.param(Step.LAKE_PREPARE, "events", marks=pytest.mark.slow),
     (Step.LAKE_COMMIT, "events"),
-    (Step.LAKE_COMMIT_STAGED, "totals"),
+    pytest.param(Step.LAKE_COMMIT_STAGED, "totals", marks=pytest.mark.slow),
     (Step.META_PUBLISH, None),
 ]
 

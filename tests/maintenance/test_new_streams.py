@@ -150,6 +150,7 @@ def compact_one_kind(upkept: Upkept) -> None:
     assert remembered(upkept)
 
 
+@pytest.mark.slow
 def test_from_manifests_that_remember_deleted_files(upkept: Upkept) -> None:
     compact_one_kind(upkept)
     upkept.stream("late")

@@ -144,6 +144,7 @@ def test_refusals_change_nothing(world: World) -> None:
     assert world.pipeline.pointers() == pointers
 
 
+@pytest.mark.slow
 def test_a_root_that_was_updated_by_hand_is_taken_as_it_is(world: World) -> None:
     wronged(world)
     world.pipeline.session.sql("UPDATE lake.default.events SET kind = 1 WHERE kind = 9")

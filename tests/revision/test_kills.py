@@ -70,8 +70,10 @@ def run(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("deciding", "resume"),
-    [(DECIDING[0], complete_pending), (DECIDING[1], run)],
-    ids=["resumed by taut revise", "resumed by taut run"],
+    [
+        pytest.param(DECIDING[0], complete_pending, id="resumed by taut revise", marks=pytest.mark.slow),
+        pytest.param(DECIDING[1], run, id="resumed by taut run"),
+    ],
 )
 def test_killed_at_every_step(
     one_at_a_time: World, deciding: Strike, resume: Callable[[Job], object]

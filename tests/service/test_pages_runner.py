@@ -50,7 +50,7 @@ def console(lake: Lake, tmp_path: Path) -> Iterator[Console]:
     spec.write_text("name: shop\nstorage: storage\ndatabase: db\nlibraries: []\n")
     found, settings = locate(Options(spec=str(spec)))
     settings = replace(settings, catalog=lake.settings)
-    made = Console(found, settings, lake.store, base=lake.spark, time_limit_s=2)
+    made = Console(found, settings, lake.store, base=lake.spark, time_limit_s=5)
     yield made
     made.close()
 

@@ -161,9 +161,9 @@ def test_the_pin_lives_as_long_as_any_frame_made_from_the_answer(lake: Lake, rea
 
 
 def test_the_heartbeat_keeps_a_short_lease(lake: Lake) -> None:
-    with Reader(lake.store, lake.settings, base=lake.spark, database="db", lease_ms=600) as reader:
+    with Reader(lake.store, lake.settings, base=lake.spark, database="db", lease_ms=1500) as reader:
         frame = reader.sql("SELECT id FROM orders")
-        time.sleep(1.5)
+        time.sleep(3)
         assert lake.store.pinned_checkpoints() == {lake.numbers[1]}
         assert frame.count() == 3
     assert lake.store.pinned_checkpoints() == frozenset()
