@@ -60,7 +60,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     storage = tmp_path_factory.mktemp("lake")
     # One JVM for all tests: Spark's pools keep every session that ever ran something in them.
     # It lives long enough for the optimising compiler, which the short JVMs of other tests leave out.
-    conf = {"spark.driver.memory": "8g", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
+    # A heap takes what it may before it is looked through: two of them and other tests' Java share a machine.
+    conf = {"spark.driver.memory": "5g", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
     settings = SparkSettings(master="local[2]", conf=conf)
     session = start_session(settings, CatalogSettings.default(str(storage)))
     use_database(session, "lake", "default", create=True)
