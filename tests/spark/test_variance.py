@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from decimal import Decimal
+from fractions import Fraction
 from statistics import pvariance, variance
 
 import pytest
@@ -28,11 +29,18 @@ def by_sums(spark: SparkSession, name: str, type_name: str, values: list[Decimal
     """The function over values from S, Q and n alone."""
     _, scale = digits(type_name) or (0, 0)
     units = [int(Decimal(value) * 10**scale) for value in values]
-    total, squares = sum_types(type_name)
+    return from_sums(spark, name, type_name, sum(units), sum(unit * unit for unit in units), len(units))
+
+
+def from_sums(
+    spark: SparkSession, name: str, type_name: str, total: int | None, squares: int | None, number: int
+) -> float | None:
+    kinds = (*sum_types(type_name), "bigint")
     sums = spark.range(1).select(
-        sf.lit(str(sum(units))).cast(total).alias("s"),
-        sf.lit(str(sum(unit * unit for unit in units))).cast(squares).alias("q"),
-        sf.lit(len(units)).cast("bigint").alias("n"),
+        *(
+            sf.lit(None if value is None else str(value)).cast(of).alias(column)
+            for value, of, column in zip((total, squares, number), kinds, "sqn", strict=True)
+        )
     )
     text = variance_of(function(spark, name, type_name), type_name, "s", "q", "n")
     row = sums.select(sf.expr(text).alias("v")).first()
@@ -63,6 +71,20 @@ def test_no_digit_cancels(
     assert root == pytest.approx(float(variance(values)) ** 0.5, rel=1e-12)
 
 
+@pytest.mark.parametrize(("value", "other"), [(1, 0), (0, 1), (-1, 0), (-7, -8)])
+def test_a_mean_next_to_a_whole_number(spark: SparkSession, value: int, other: int) -> None:
+    number = 10**7
+    total, squares = value * (number - 1) + other, value**2 * (number - 1) + other**2
+    right = Fraction(squares) - Fraction(total**2, number)
+    found = from_sums(spark, "var_pop", "int", total, squares, number)
+    assert found == pytest.approx(float(right / number), rel=1e-14)
+
+
+def test_what_is_not_known_is_null(spark: SparkSession) -> None:
+    assert from_sums(spark, "var_pop", "int", None, 5, 3) is None
+    assert from_sums(spark, "stddev", "int", 5, None, 3) is None
+
+
 def test_few_values(spark: SparkSession) -> None:
     assert by_sums(spark, "var_pop", "int", []) is None
     assert by_sums(spark, "stddev_samp", "int", []) is None
@@ -91,3 +113,4 @@ def test_values_in_units(spark: SparkSession) -> None:
     row = spark.sql(f"SELECT {whole('-1.23BD', 'decimal(3,2)')} AS v, {whole('7Y', 'tinyint')} AS w").first()
     assert row == (Decimal(-123), Decimal(7))
     assert kind(function(spark, "stddev", "int")) == "StddevSamp"
+    assert digits("decimal(3,-2)") is None

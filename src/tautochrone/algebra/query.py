@@ -156,7 +156,7 @@ COMBINED: Mapping[CallKind, Callable[[Any, Any], Any]] = {
     CallKind.BIT_OR: operator.or_,
     CallKind.BIT_XOR: operator.xor,
 }
-"""What makes one value of two, for the functions whose only accumulator is their value."""
+"""What makes one value of two, for the functions that keep nothing but their value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -43,6 +43,10 @@ class States:
     def missing(self) -> str | None:
         """Why the states do not belong to the view's rows, or None."""
         known = {} if self.fork.note is None else self.fork.note.companions
+        wanted = {str(self._name(number)) for number in self.layouts}
+        if others := sorted(known.keys() - wanted):
+            # What it gave may differ from what is computed anew, if only in the last bit.
+            return f"its plan no longer has the state {others[0]}"
         for number, layout in self.layouts.items():
             name = self._name(number)
             if str(name) not in known:

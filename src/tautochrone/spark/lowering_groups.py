@@ -34,7 +34,7 @@ from tautochrone.algebra.plan import (
 from tautochrone.model.names import quoted
 from tautochrone.spark.catalyst import kind
 from tautochrone.spark.evaluate import dataframe_of_plan
-from tautochrone.spark.variance import variance_of, whole
+from tautochrone.spark.variance import type_of_values, variance_of, whole
 
 if TYPE_CHECKING:
     from tautochrone.spark.lowering import Lowering
@@ -129,7 +129,7 @@ class GroupLowering:
             total = f"sum({moved}) FILTER (WHERE {there})"
             return [f"CAST({total} AS {self._type(call.accumulators[0])})", number]
         if call.kind is CallKind.VARIANCE:
-            wide = whole(str(value), _type_of_values(call))
+            wide = whole(str(value), type_of_values(call))
             sums = [
                 f"CAST(sum({wide} * {by}) FILTER (WHERE {there}) AS {self._type(column)})"
                 for by, column in zip((WEIGHT, f"{wide} * {WEIGHT}"), call.accumulators, strict=False)
@@ -242,7 +242,7 @@ class GroupLowering:
         if call.kind in COMBINED:
             return str(sources[0])
         if call.kind is CallKind.VARIANCE:
-            return variance_of(call.handle.aggregateFunction(), _type_of_values(call), *map(str, sources))
+            return variance_of(call.handle.aggregateFunction(), type_of_values(call), *map(str, sources))
         total, number = sources
         if call.kind is CallKind.SUM:
             return f"CASE WHEN {number} > 0 THEN CAST({total} AS {wanted}) END"
@@ -311,11 +311,6 @@ def _counted(call: Call, names: Mapping[int, ColumnId]) -> tuple[str, ColumnId |
     if value is not None:
         parts.append(f"{value} IS NOT NULL")
     return " AND ".join(parts) or "true", value
-
-
-def _type_of_values(call: Call) -> str:
-    assert call.argument is not None
-    return str(call.argument.handle.dataType().catalogString())
 
 
 def _plus(column: ColumnId) -> str:

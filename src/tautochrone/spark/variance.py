@@ -2,21 +2,23 @@
 
 With S = Σx, Q = Σx² and n values the squared distances from the mean add up to Q - S²/n, where nearly all
 digits of two large numbers may cancel. So the values are moved close to their mean first: with S = qn + r it
-is Q - q²n - 2qr - r²/n, and all but the last, small, part is exact.
+is Q - q²n - 2qr - r²/n. All but the last part is exact, and with q the whole number next to the mean that
+part is at most half of the rest.
 """
 
 from __future__ import annotations
 
 from py4j.java_gateway import JavaObject
 
+from tautochrone.algebra.plan import Call
 from tautochrone.spark.catalyst import kind
 
-__all__ = ["digits", "exact_values", "sum_types", "variance_of", "whole"]
+__all__ = ["digits", "exact_values", "sum_types", "type_of_values", "variance_of", "whole"]
 
 _FUNCTIONS = frozenset({"VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"})
 _WHOLE = {"tinyint": 3, "smallint": 5, "int": 10}
 _MOST_DIGITS = 13
-"""Squares of more digits, added up 10¹⁰ times, are no longer a DECIMAL(38)."""
+"""Squares of that many digits, added up 10¹⁰ times, and what is made of them, are still a DECIMAL(38)."""
 
 
 def exact_values(function: JavaObject) -> JavaObject | None:
@@ -34,7 +36,13 @@ def digits(type_name: str) -> tuple[int, int] | None:
         precision, scale = map(int, type_name[len("decimal(") : -1].split(","))
     else:
         precision, scale = _WHOLE.get(type_name, _MOST_DIGITS + 1), 0
-    return None if precision > _MOST_DIGITS else (precision, scale)
+    return (precision, scale) if precision <= _MOST_DIGITS and scale >= 0 else None
+
+
+def type_of_values(call: Call) -> str:
+    """Of which type the values are that a call takes the variance of."""
+    assert call.argument is not None
+    return str(call.argument.handle.dataType().catalogString())
 
 
 def sum_types(type_name: str) -> tuple[str, str]:
@@ -53,12 +61,14 @@ def variance_of(function: JavaObject, type_name: str, total: str, squares: str, 
     """The function's value, as SQL, from columns with S, Q and n."""
     precision, scale = _known(type_name)
     n = f"CAST({number} AS DECIMAL(20,0))"
-    q = f"CAST({total} div {n} AS DECIMAL({precision + 1},0))"
+    half = f"CASE WHEN {total} < 0 THEN -{n} ELSE {n} END"
+    q = f"CAST((2BD * {total} + {half}) div (2BD * {n}) AS DECIMAL({precision + 1},0))"
     r = f"({total} - {q} * {n})"
     exact = f"({squares} - {q} * {q} * {n} - 2BD * {q} * {r})"
     small = f"CAST({r} AS DOUBLE) * CAST({r} AS DOUBLE) / {number}"
     unit = f"1e{2 * scale}D"
-    distances = f"greatest(CAST({exact} AS DOUBLE) - {small}, 0D) / {unit}"
+    # Of what should be 0 the last bit may be less.
+    distances = f"abs(CAST({exact} AS DOUBLE) - {small}) / {unit}"
     name = kind(function)
     sample = name.endswith("Samp")
     result = f"{distances} / ({number} - 1)" if sample else f"{distances} / {number}"
