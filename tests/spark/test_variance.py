@@ -12,8 +12,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from tautochrone.spark.catalyst import kind
-from tautochrone.spark.variance import digits, exact_values, sum_types, variance_of, whole
+from tautochrone.spark.variance import digits, exact_values, powers, sum_types, variance_of
 
 pytestmark = pytest.mark.spark
 
@@ -29,11 +28,17 @@ def by_sums(spark: SparkSession, name: str, type_name: str, values: list[Decimal
     """The function over values from S, Q and n alone."""
     _, scale = digits(type_name) or (0, 0)
     units = [int(Decimal(value) * 10**scale) for value in values]
-    return from_sums(spark, name, type_name, sum(units), sum(unit * unit for unit in units), len(units))
+    total = sum(map(Decimal, values), start=Decimal(0))
+    return from_sums(spark, name, type_name, total, sum(unit * unit for unit in units), len(units))
 
 
 def from_sums(
-    spark: SparkSession, name: str, type_name: str, total: int | None, squares: int | None, number: int
+    spark: SparkSession,
+    name: str,
+    type_name: str,
+    total: Decimal | int | None,
+    squares: int | None,
+    number: int,
 ) -> float | None:
     kinds = (*sum_types(type_name), "bigint")
     sums = spark.range(1).select(
@@ -109,8 +114,22 @@ def test_what_is_not(spark: SparkSession, name: str, type_name: str) -> None:
     assert exact_values(function(spark, name, type_name)) is None
 
 
-def test_values_in_units(spark: SparkSession) -> None:
-    row = spark.sql(f"SELECT {whole('-1.23BD', 'decimal(3,2)')} AS v, {whole('7Y', 'tinyint')} AS w").first()
-    assert row == (Decimal(-123), Decimal(7))
-    assert kind(function(spark, "stddev", "int")) == "StddevSamp"
+def test_powers_are_exact(spark: SparkSession) -> None:
+    least, tenth = powers("CAST(-2147483648 AS INT)", "int"), powers("-1.23BD", "decimal(3,2)")
+    row = spark.sql(f"SELECT {', '.join((*least, *tenth))}").first()
+    assert row == (-(2**31), 2**62, Decimal("-1.23"), Decimal(15129))
     assert digits("decimal(3,-2)") is None
+
+
+def test_sparks_own_function_errs_where_values_hardly_differ(spark: SparkSession) -> None:
+    """What `docs/concepts.md` says of `taut verify`."""
+    dice = random.Random(3)
+    values = [2_000_000_000 + dice.randint(-3, 3) for _ in range(500)]
+    rows = spark.createDataFrame([(value,) for value in values], "x int")
+    row = rows.selectExpr("var_pop(x) AS v").first()
+    assert row is not None
+    assert abs(row["v"] / float(pvariance(values)) - 1) > 1e-9
+    assert by_sums(spark, "var_pop", "int", values) == pytest.approx(float(pvariance(values)), rel=1e-14)
+    row = spark.range(0, 59, 1, 2).selectExpr("var_pop(CAST(id * 0 + 1 AS INT)) AS v").first()
+    assert row is not None
+    assert 0 <= row["v"] < 1e-30

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import pyspark
 from pyspark.sql.types import StructType
 
-from tautochrone.algebra.plan import Aggregate, CallKind, Node, Scan, Top, walk
+from tautochrone.algebra.plan import Aggregate, Node, Scan, Top, walk
 from tautochrone.model.names import TableName
 from tautochrone.spark.frontend import View
-from tautochrone.spark.variance import type_of_values
 
 __all__ = ["RUN", "Planned", "StateLayout", "planned"]
 
@@ -107,9 +106,6 @@ def _layout(view: View, node: Aggregate | Top) -> StateLayout | None:
     fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in named]
     # Spark numbers its columns anew each time.
     what = [re.sub(r"\d+", "", text) for text in what]
-    if isinstance(node, Aggregate):
-        # Their sums are whole numbers, in a unit that hangs on the type.
-        what += [type_of_values(call) for call in node.calls if call.kind is CallKind.VARIANCE]
     told = json.dumps([_FORMAT, pyspark.__version__, node.number, type(node).__name__, what, fields])
     return StateLayout(
         node=node,

@@ -56,7 +56,7 @@ class States:
             except TableMissingError:
                 return f"its state {name} is gone"
             if fork.note is None or fork.note.definition != layout.signature:
-                return f"its state {name.table} was written by another release"
+                return f"its state {name.table} was written by another release, or of other types"
             version, table = self._version(number), self._table(number)
             if not table.goes_back_to(version):
                 # The view was rolled back further than its states are kept.

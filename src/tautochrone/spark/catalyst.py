@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tautochrone.algebra.plan import ColumnId
 from tautochrone.spark.packages import packages_of
 
-__all__ = ["Catalyst", "holds", "items", "kind", "nodes", "roots", "walk"]
+__all__ = ["Catalyst", "decimal_digits", "holds", "items", "kind", "nodes", "roots", "walk"]
 
 
 def items(seq: JavaObject) -> Iterator[JavaObject]:
@@ -25,6 +25,14 @@ def items(seq: JavaObject) -> Iterator[JavaObject]:
 def kind(node: JavaObject) -> str:
     """The simple name of a node's class."""
     return str(node.getClass().getSimpleName()).removesuffix("$")
+
+
+def decimal_digits(type_name: str) -> tuple[int, int] | None:
+    """Precision and scale of a decimal type, as its catalog string tells them; None: it is another type."""
+    if not type_name.startswith("decimal("):
+        return None
+    precision, scale = map(int, type_name[len("decimal(") : -1].split(","))
+    return precision, scale
 
 
 def walk(tree: JavaObject) -> Iterator[JavaObject]:

@@ -21,7 +21,7 @@ from tautochrone.algebra.plan import (
     Top,
     Window,
 )
-from tautochrone.spark.catalyst import items, kind
+from tautochrone.spark.catalyst import decimal_digits, items, kind
 from tautochrone.spark.chance import (
     by_chance,
     chance_in_range,
@@ -374,15 +374,13 @@ def _told_apart(window: JavaObject) -> bool:
 def _rounds(type_name: str, function: JavaObject) -> bool:
     """Whether adding two sums would round: Spark gives such an addition a place less."""
     text = str(function.dataType().catalogString()) if kind(function) == "Sum" else _average_sum(type_name)
-    if not text.startswith("decimal("):
-        return False
-    precision, scale = map(int, text[len("decimal(") : -1].split(","))
+    precision, scale = decimal_digits(text) or (0, 0)
     return precision == 38 and scale > 6
 
 
 def _average_sum(type_name: str) -> str:
     """The type in which an average's sum is exact."""
-    if type_name.startswith("decimal("):
-        precision, scale = type_name[len("decimal(") : -1].split(",")
-        return f"decimal({min(38, int(precision) + 10)},{scale})"
+    if (of_decimal := decimal_digits(type_name)) is not None:
+        precision, scale = of_decimal
+        return f"decimal({min(38, precision + 10)},{scale})"
     return "double" if type_name in _INEXACT else "decimal(38,0)"

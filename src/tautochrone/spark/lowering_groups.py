@@ -34,7 +34,7 @@ from tautochrone.algebra.plan import (
 from tautochrone.model.names import quoted
 from tautochrone.spark.catalyst import kind
 from tautochrone.spark.evaluate import dataframe_of_plan
-from tautochrone.spark.variance import type_of_values, variance_of, whole
+from tautochrone.spark.variance import powers, type_of_values, variance_of
 
 if TYPE_CHECKING:
     from tautochrone.spark.lowering import Lowering
@@ -129,10 +129,10 @@ class GroupLowering:
             total = f"sum({moved}) FILTER (WHERE {there})"
             return [f"CAST({total} AS {self._type(call.accumulators[0])})", number]
         if call.kind is CallKind.VARIANCE:
-            wide = whole(str(value), type_of_values(call))
+            both = zip(powers(str(value), type_of_values(call)), call.accumulators[:-1], strict=True)
             sums = [
-                f"CAST(sum({wide} * {by}) FILTER (WHERE {there}) AS {self._type(column)})"
-                for by, column in zip((WEIGHT, f"{wide} * {WEIGHT}"), call.accumulators, strict=False)
+                f"CAST(sum({power} * {WEIGHT}) FILTER (WHERE {there}) AS {self._type(column)})"
+                for power, column in both
             ]
             return [*sums, number]
         return [f"{call.kind}({value}) FILTER (WHERE {there} AND {WEIGHT} > 0)"]

@@ -3,7 +3,7 @@
 With S = Σx, Q = Σx² and n values the squared distances from the mean add up to Q - S²/n, where nearly all
 digits of two large numbers may cancel. So the values are moved close to their mean first: with S = qn + r it
 is Q - q²n - 2qr - r²/n. All but the last part is exact, and with q the whole number next to the mean that
-part is at most half of the rest.
+part is at most half of the rest. All of it counts in units of the values' last place.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.plan import Call
-from tautochrone.spark.catalyst import kind
+from tautochrone.spark.catalyst import decimal_digits, kind
 
-__all__ = ["digits", "exact_values", "sum_types", "type_of_values", "variance_of", "whole"]
+__all__ = ["digits", "exact_values", "powers", "sum_types", "type_of_values", "variance_of"]
 
 _FUNCTIONS = frozenset({"VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"})
 _WHOLE = {"tinyint": 3, "smallint": 5, "int": 10}
@@ -32,10 +32,7 @@ def exact_values(function: JavaObject) -> JavaObject | None:
 
 def digits(type_name: str) -> tuple[int, int] | None:
     """Digits of a number, in all and behind the point; None: too many, or not exact."""
-    if type_name.startswith("decimal("):
-        precision, scale = map(int, type_name[len("decimal(") : -1].split(","))
-    else:
-        precision, scale = _WHOLE.get(type_name, _MOST_DIGITS + 1), 0
+    precision, scale = decimal_digits(type_name) or (_WHOLE.get(type_name, _MOST_DIGITS + 1), 0)
     return (precision, scale) if precision <= _MOST_DIGITS and scale >= 0 else None
 
 
@@ -46,20 +43,22 @@ def type_of_values(call: Call) -> str:
 
 
 def sum_types(type_name: str) -> tuple[str, str]:
-    """The types of S and Q, which count in units of the values' last place."""
-    precision, _ = _known(type_name)
-    return f"decimal({precision + 10},0)", f"decimal({2 * precision + 11},0)"
-
-
-def whole(value: str, type_name: str) -> str:
-    """A value in units of its last place, as SQL."""
+    """The types in which S and Q are kept. S has the values' scale: sums of another one are another state."""
     precision, scale = _known(type_name)
-    return f"CAST({value} * 1{'0' * scale}BD AS DECIMAL({precision},0))"
+    return f"decimal({precision + 10},{scale})", f"decimal({2 * precision + 11},0)"
+
+
+def powers(value: str, type_name: str) -> tuple[str, str]:
+    """What S and Q are the sums of, as SQL."""
+    precision, scale = _known(type_name)
+    units = _in_units(value, precision, scale)
+    return f"CAST({value} AS DECIMAL({precision},{scale}))", f"{units} * {units}"
 
 
 def variance_of(function: JavaObject, type_name: str, total: str, squares: str, number: str) -> str:
     """The function's value, as SQL, from columns with S, Q and n."""
     precision, scale = _known(type_name)
+    total = _in_units(total, precision + 10, scale)
     n = f"CAST({number} AS DECIMAL(20,0))"
     half = f"CASE WHEN {total} < 0 THEN -{n} ELSE {n} END"
     q = f"CAST((2BD * {total} + {half}) div (2BD * {n}) AS DECIMAL({precision + 1},0))"
@@ -67,7 +66,7 @@ def variance_of(function: JavaObject, type_name: str, total: str, squares: str, 
     exact = f"({squares} - {q} * {q} * {n} - 2BD * {q} * {r})"
     small = f"CAST({r} AS DOUBLE) * CAST({r} AS DOUBLE) / {number}"
     unit = f"1e{2 * scale}D"
-    # Of what should be 0 the last bit may be less.
+    # Rounding may leave a little less than 0.
     distances = f"abs(CAST({exact} AS DOUBLE) - {small}) / {unit}"
     name = kind(function)
     sample = name.endswith("Samp")
@@ -80,6 +79,10 @@ def variance_of(function: JavaObject, type_name: str, total: str, squares: str, 
 
 def _of_one_value(function: JavaObject) -> str:
     return "NULL" if function.nullOnDivideByZero() else "CAST('NaN' AS DOUBLE)"
+
+
+def _in_units(value: str, precision: int, scale: int) -> str:
+    return f"CAST({value} * 1{'0' * scale}BD AS DECIMAL({precision},0))"
 
 
 def _known(type_name: str) -> tuple[int, int]:
