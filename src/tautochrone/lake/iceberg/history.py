@@ -71,16 +71,32 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
         complete = bool(between) and between[-1].parentId() is None
         if not (old == NO_VERSION and complete):
             return TableChange(kind=ChangeKind.UNKNOWN, reason=_why_unknown(name, metadata, old))
+    before = None if old == NO_VERSION else metadata.snapshot(int(old)).schemaId()
+    redefined = before is not None and before != between[0].schemaId()
+    replaced = _replaced_column(metadata, before, between[0].schemaId()) if redefined else None
+    if replaced is not None:
+        # No commit tells of it, but every row has another value there.
+        reason = f"column {replaced} of {name} was dropped and added again, or took another one's name"
+        return TableChange(kind=ChangeKind.UNKNOWN, reason=reason)
     operations = {str(snapshot.operation()) for snapshot in between if moves_rows(snapshot)}
     if not operations:
-        before = None if old == NO_VERSION else metadata.snapshot(int(old)).schemaId()
-        if before is not None and between and between[0].schemaId() != before:
+        if redefined:
             return TableChange(kind=ChangeKind.APPEND, reason=f"columns were added to {name}")
         return TableChange(kind=ChangeKind.NONE, reason=f"no commit to {name} moved rows")
     if operations == {"append"}:
         return TableChange(kind=ChangeKind.APPEND, reason=f"{name} was only appended to")
     worst = "overwritten" if "overwrite" in operations else "deleted from"
     return TableChange(kind=ChangeKind.CHANGED, reason=f"{name} was {worst}")
+
+
+def _replaced_column(metadata: Any, old_schema: int, new_schema: int) -> str | None:
+    """A name that stands for another column in the newer of two schemas; None when there is no such."""
+    schemas = metadata.schemasById()
+    before, after = (
+        {str(name): int(column) for column, name in schemas.get(number).idToName().items()}
+        for number in (old_schema, new_schema)
+    )
+    return next((name for name in before if after.get(name, before[name]) != before[name]), None)
 
 
 def commits_between(metadata: Any, old: Version, new: Version) -> list[Any]:
