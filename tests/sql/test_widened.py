@@ -90,3 +90,23 @@ def test_a_name_that_stands_for_another_column(stand: Stand, change: list[str]) 
         assert "was dropped and added again, or took another one's name" in done.refresh(name)["reason"]
     stand.sql("INSERT INTO lake.src.t (k, d, e) VALUES (2, 4, 40)")
     assert stand.checkpoint().refresh("total")["mode"] == "incremental"
+
+
+def test_a_column_that_is_replaced_behind_the_last_commit(stand: Stand) -> None:
+    """What changed would be read by the table's newest columns, its versions by their own."""
+    stand.sql(
+        f"CREATE TABLE lake.src.t (k INT, d INT) {MERGE}",
+        "INSERT INTO lake.src.t VALUES (1, 1), (1, 2)",
+    )
+    stand.view("total", "SELECT k, sum(d) AS d FROM src.t GROUP BY k", FOLLOWED)
+    stand.checkpoint()
+    stand.sql(
+        "INSERT INTO lake.src.t VALUES (1, 5)",
+        "ALTER TABLE lake.src.t DROP COLUMN d",
+        "ALTER TABLE lake.src.t ADD COLUMN d INT",
+    )
+    assert stand.checkpoint(allowed={"total"}).refresh("total")["mode"] == "diff"
+    stand.sql("INSERT INTO lake.src.t VALUES (1, 7)")
+    assert stand.checkpoint(allowed={"total"}).refresh("total")["mode"] == "diff"
+    stand.sql("INSERT INTO lake.src.t VALUES (2, 7)")
+    assert stand.checkpoint().refresh("total")["mode"] == "incremental"

@@ -126,11 +126,16 @@ class TableChange:
 
     `NONE` covers commits that move no rows (fences, compactions), except that new columns count as
     `APPEND`: readers must move on to a version that has them. `UNKNOWN` means that the chain
-    between the versions cannot be proven: expired, rolled back or replaced.
+    between the versions cannot be proven: expired, rolled back or replaced; or that a name stands for another
+    column than before, so that all rows are others although no commit says so.
+
+    Attributes:
+        appended: whoever only takes new rows, and looks at no others again, may go on.
     """
 
     kind: ChangeKind
     reason: str
+    appended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

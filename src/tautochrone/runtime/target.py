@@ -329,7 +329,7 @@ class Target:
             return
         source = self._job.lake_table(name)
         change = source.change_between(old, new)
-        if change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN):
+        if change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN) and not change.appended:
             raise RefreshError(
                 "STREAM_INPUT_CHANGED",
                 f"The streaming table {table} reads {name} as a stream, and {change.reason}",

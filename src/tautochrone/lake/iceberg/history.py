@@ -71,16 +71,16 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
         complete = bool(between) and between[-1].parentId() is None
         if not (old == NO_VERSION and complete):
             return TableChange(kind=ChangeKind.UNKNOWN, reason=_why_unknown(name, metadata, old))
+    operations = {str(snapshot.operation()) for snapshot in between if moves_rows(snapshot)}
     before = None if old == NO_VERSION else metadata.snapshot(int(old)).schemaId()
-    redefined = before is not None and before != between[0].schemaId()
-    replaced = _replaced_column(metadata, before, between[0].schemaId()) if redefined else None
+    after = between[0].schemaId() if between else before
+    replaced = _replaced_column(metadata, before, after)
     if replaced is not None:
         # No commit tells of it, but every row has another value there.
         reason = f"column {replaced} of {name} was dropped and added again, or took another one's name"
-        return TableChange(kind=ChangeKind.UNKNOWN, reason=reason)
-    operations = {str(snapshot.operation()) for snapshot in between if moves_rows(snapshot)}
+        return TableChange(kind=ChangeKind.UNKNOWN, reason=reason, appended=operations <= {"append"})
     if not operations:
-        if redefined:
+        if before is not None and before != after:
             return TableChange(kind=ChangeKind.APPEND, reason=f"columns were added to {name}")
         return TableChange(kind=ChangeKind.NONE, reason=f"no commit to {name} moved rows")
     if operations == {"append"}:
@@ -89,14 +89,23 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
     return TableChange(kind=ChangeKind.CHANGED, reason=f"{name} was {worst}")
 
 
-def _replaced_column(metadata: Any, old_schema: int, new_schema: int) -> str | None:
-    """A name that stands for another column in the newer of two schemas; None when there is no such."""
-    schemas = metadata.schemasById()
-    before, after = (
-        {str(name): int(column) for column, name in schemas.get(number).idToName().items()}
-        for number in (old_schema, new_schema)
+def _replaced_column(metadata: Any, *schemas: int | None) -> str | None:
+    """A name that stands for another column in one of these schemas than in the newest, by which changes are
+    read; None when there is no such. Snapshots of old writers name no schema."""
+    newest = int(metadata.currentSchemaId())
+    others = {int(schema) for schema in schemas if schema is not None} - {newest}
+    if not others:
+        return None
+    known = metadata.schemasById()
+
+    def ids(schema: int) -> dict[str, int]:
+        return {str(name): int(column) for column, name in known.get(schema).idToName().items()}
+
+    now = ids(newest)
+    changed = (
+        name for other in others for name, column in ids(other).items() if now.get(name, column) != column
     )
-    return next((name for name in before if after.get(name, before[name]) != before[name]), None)
+    return next(changed, None)
 
 
 def commits_between(metadata: Any, old: Version, new: Version) -> list[Any]:
