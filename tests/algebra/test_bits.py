@@ -59,7 +59,7 @@ class BitView:
                 old=self.tables, new=new, changes=step, rules=RULES, states=self.states, seed=self.seed
             )
             at = Differentiator(engine, RULES, frozenset(self.states))
-            change = at.kept(self.query)
+            change = at.kept(self.query, net=True)
             rows = engine.rows(change.plan) if change.plan else []
             plus, minus = (
                 counted([row for row in rows if row[WEIGHT] == sign], self.query.columns) for sign in (1, -1)

@@ -194,7 +194,7 @@ def test_12_a_change_elsewhere_costs_nothing() -> None:
     new = {**view.tables, "other": [(2,)]}
     engine = Idle(old=view.tables, new=new, states=view.states, rules=view.rules)
     at = view.differentiator(engine)
-    assert not at.kept(query)
+    assert not at.kept(query, net=True)
     assert not at.updates
     assert not at.nodes
 

@@ -95,7 +95,7 @@ class View:
         states = {number: state for number, state in self.states.items() if number not in without}
         engine = BagEngine(old=self.tables, new=new, changes=step, states=states, rules=self.rules, seed=seed)
         at = self.differentiator(engine)
-        change = at.kept(self.query)
+        change = at.kept(self.query, net=True)
         rows = engine.rows(change.plan) if change.plan else []
         before, after = (BagEngine(old=t, new=t, rules=RULES, seed=seed + 1) for t in (self.tables, new))
         self._apply(rows)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.names import TableName, Version
-from tautochrone.spark import lookups
+from tautochrone.spark import held, lookups
 from tautochrone.spark.lookups import Lookups, Wanted
 
 pytestmark = pytest.mark.spark
@@ -124,22 +124,31 @@ def test_too_many_are_not_held_and_not_tried_again(world: World, monkeypatch: py
 
 
 @pytest.mark.parametrize("partitions", [1, 12])
-def test_no_more_are_brought_here_than_can_be_held(
+def test_no_more_are_kept_than_can_be_held(
     world: World, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    brought: list[int] = []
-    local_relation = lookups.local_relation
+    kept: list[int] = []
+    computed = held.computed
 
-    def noted(frame: DataFrame) -> tuple[Any, int]:
-        relation, count = local_relation(frame)
-        brought.append(count)
-        return relation, count
+    def noted(frame: DataFrame) -> tuple[DataFrame, int]:
+        found, count = computed(frame)
+        kept.append(count)
+        return found, count
 
-    monkeypatch.setattr(lookups, "local_relation", noted)
+    monkeypatch.setattr(held, "computed", noted)
     monkeypatch.setattr(lookups, "_MOST_VALUES", 60)
     query = f"{ROWS.replace('range(100)', f'range(0, 1000, 1, {partitions})')}"
     assert world.rows([1, 2, 3], column="part.no", columns=("k", "part.no", "value"), query=query) is None
-    assert brought == [21], "of three columns"
+    assert kept == [21 * partitions], "each task stops at the first one too many, of three columns"
+
+
+@pytest.mark.parametrize("here", [5, 20])
+def test_they_are_held_where_they_fit(world: World, monkeypatch: pytest.MonkeyPatch, here: int) -> None:
+    monkeypatch.setattr(held, "HELD_HERE", here)
+    wanted = [(n, n) for n in range(100) if n % 10 == 3]
+    assert world.rows([3], column="part.no") == wanted
+    assert world.rows([3], column="part.no") == wanted
+    assert world.reads == 1
 
 
 def test_a_read_that_fails_leaves_it_to_the_ordinary_one(world: World) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.plan import Touched
-from tautochrone.spark import engine, key_conditions, lowering, lowering_keys
+from tautochrone.spark import engine, held, key_conditions, lowering, lowering_keys
 from tautochrone.spark.lowering import Lowering
 
 from .stand import Stand
@@ -37,12 +39,12 @@ def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
 
 @pytest.mark.slow
 def test_many_rows_at_once(stand: Stand) -> None:
-    follow(stand, engine.LOCAL_ROWS + 10_000)
+    follow(stand, held.HELD_HERE + 200_000)
 
 
 def test_what_counts_as_many_is_a_number(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with less: everything is beyond the limits."""
-    monkeypatch.setattr(engine, "LOCAL_ROWS", 100)
+    monkeypatch.setattr(held, "HELD_HERE", 100)
     monkeypatch.setattr(engine, "FEW_ROWS", 100)
     follow(stand, 1_500)
 
@@ -52,12 +54,19 @@ def test_a_time_beside_many_rows_moves_all_of_them_off_the_driver(
 ) -> None:
     """The change that comes in is one row, so only the rule knows that the one that goes out is large."""
     spread: list[bool] = []
-    rule = engine.SparkEngine.spread
+    brought: list[int] = []
+    rule, local_relation = engine.SparkEngine.spread, engine.local_relation
 
     def noted(self: engine.SparkEngine) -> None:
         rule(self)
-        spread.append(self.small)
+        spread.append(True)
 
+    def counted(*frames: DataFrame, **named: Any) -> tuple[JavaObject, int]:
+        relation, rows = local_relation(*frames, **named)
+        brought.extend([rows] if spread else [])
+        return relation, rows
+
+    monkeypatch.setattr(engine, "local_relation", counted)
     monkeypatch.setattr(engine, "_LARGE_ROWS", 100)
     monkeypatch.setattr(engine.SparkEngine, "spread", noted)
     stand.sql(
@@ -72,7 +81,7 @@ def test_a_time_beside_many_rows_moves_all_of_them_off_the_driver(
     refresh = stand.checkpoint().refresh("told")
     assert (refresh["mode"], refresh["rows_inserted"], refresh["rows_deleted"]) == ("incremental", 401, 400)
     assert spread
-    assert not any(spread)
+    assert not brought
 
 
 @pytest.mark.parametrize("local_rows", [None, 5])
@@ -82,7 +91,7 @@ def test_keys_that_are_too_many_to_write_out(
     """Every input of a join changes, and its keys are joined with: of rows on the driver, and of others."""
     monkeypatch.setattr(key_conditions, "LITERALS", 1)
     if local_rows is not None:
-        monkeypatch.setattr(engine, "LOCAL_ROWS", local_rows)
+        monkeypatch.setattr(held, "HELD_HERE", local_rows)
         monkeypatch.setattr(engine, "FEW_ROWS", local_rows)
     lowered: list[int] = []
     lower = lowering_keys.lower_touched

@@ -12,7 +12,7 @@ The rules and where they come from: Griffin & Libkin 1995 (bags), Gupta, Mumick 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 from tautochrone.algebra.plan import (
@@ -21,12 +21,17 @@ from tautochrone.algebra.plan import (
     ColumnId,
     Consolidate,
     Constant,
+    Filter,
     Join,
     Kept,
     Moment,
     Node,
+    Pad,
+    Project,
+    Rename,
     Scan,
     ScanAt,
+    Select,
     Top,
     inner_join,
     walk,
@@ -142,14 +147,22 @@ class Differentiator:
             self._changes[id(node)] = found
         return self._changes[id(node)]
 
-    def kept(self, node: Node) -> Change:
-        """The change of a node, computed: its plan is `Kept`, or there is none."""
+    def kept(self, node: Node, *, net: bool = False) -> Change:
+        """The change of a node, computed: its plan is `Kept`, or there is none.
+
+        Args:
+            net: no row may be there with both signs. Else it may, where looking for such rows would cost more
+                than they do: in what filters and projections leave of one change.
+        """
         found = self.change(node)
-        if found.plan is None or isinstance(found.plan, Kept):
+        is_net = found.grows or found.net
+        if found.plan is None or (isinstance(found.plan, Kept) and (is_net or not net)):
             return found
-        net = found.grows or found.net
-        plan = self.engine.keep(found.plan if net else _consolidated(found.plan))
-        found = Change(plan, found.grows, net=True) if plan.rows else NOTHING
+        if not is_net and (net or not _row_by_row(found.plan)):
+            found, is_net = replace(found, plan=_consolidated(found.plan)), True
+        assert found.plan is not None
+        plan = self.engine.keep(found.plan)
+        found = Change(plan, found.grows, is_net) if plan.rows else NOTHING
         self._changes[id(node)] = found
         return found
 
@@ -200,6 +213,13 @@ def _below(node: Node) -> Sequence[Node]:
         return node.children
     below = [(inner_join(child), child) for child in node.children]
     return [part for inner, child in below for part in ([child] if inner is None else _below(inner))]
+
+
+def _row_by_row(plan: Node) -> bool:
+    """Whether a plan only filters and projects a change that is grouped, or held, already."""
+    while isinstance(plan, Filter | Pad | Project | Rename | Select):
+        plan = plan.child
+    return isinstance(plan, Consolidate | Kept)
 
 
 def _consolidated(plan: Node) -> Node:

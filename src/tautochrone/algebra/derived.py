@@ -92,10 +92,9 @@ class Stored(Node):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Accumulate(Unary):
     """A signed bag as what it adds to each group: keys, accumulators and, per MIN or MAX, the extremum of
-    the rows taken out; `lost` is the number of rows taken out. See `MergeGroups`."""
+    the rows taken out. See `MergeGroups`."""
 
     of: Aggregate
-    lost: ColumnId
     gone: tuple[ColumnId, ...]
     """One column per call: extremum of its values taken out, or their number for inexact sums."""
 

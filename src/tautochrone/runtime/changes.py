@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from tautochrone.model.lake import ChangeKind, RowChange
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.runtime.job import Job
-from tautochrone.spark.engine import TableDelta, fits_here
+from tautochrone.spark.engine import TableDelta
 from tautochrone.spark.held import held, held_if_few
 from tautochrone.spark.lookups import Lookups
 
@@ -185,15 +185,12 @@ class Changes:
 
 def _computed(change: RowChange, columns: Collection[str]) -> TableDelta:
     """A change's rows with some columns, computed once and held."""
-    here = fits_here(change.rows, len(columns))
 
     def side(rows: DataFrame | None) -> tuple[DataFrame | None, int]:
         if rows is None:
             return None, 0
-        found, count = held(
-            rows.select(*map(quoted, columns)), lambda n: fits_here(n, len(columns)), here=here
-        )
+        found, count = held(rows.select(*map(quoted, columns)), most=change.rows)
         return (found, count) if count else (None, 0)
 
     (added, came), (removed, left) = side(change.added), side(change.removed)
-    return TableDelta(added, removed, came + left)
+    return TableDelta(added, removed, came + left, held=True)

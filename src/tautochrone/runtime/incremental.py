@@ -28,8 +28,9 @@ from tautochrone.runtime.job import Job
 from tautochrone.runtime.layout import Planned
 from tautochrone.runtime.states import States
 from tautochrone.spark.catalyst import Catalyst
-from tautochrone.spark.engine import SURELY_FIT, Inputs, SparkEngine, TableDelta
+from tautochrone.spark.engine import Inputs, SparkEngine, TableDelta
 from tautochrone.spark.evaluate import activate, dataframe_of_plan
+from tautochrone.spark.held import fits_here
 from tautochrone.spark.lookups import Wanted
 from tautochrone.spark.lowering import Restriction
 from tautochrone.spark.plans import analysed
@@ -76,27 +77,31 @@ class IncrementalRefresh:
 
     def _refresh(self, choice: Choice, engine: SparkEngine, states: States) -> tuple[Version, Refresh]:
         at = Differentiator(engine, RULES, states=states.numbers())
-        change = at.kept(self.planned.view.plan)
+        change = at.kept(self.planned.view.plan, net=True)
         nodes = tuple(dict.fromkeys(at.nodes))
         require_incremental(self.job, self.table.name, choice.policy, nodes)
-        local = engine.small
         updates = {number: engine.frame(update) for number, update in at.updates.items()}
+        here = {number for number, update in at.updates.items() if engine.is_here(update)}
         delta = self._delta(engine, change)
+        local = change.plan is not None and engine.is_here(change.plan)
         places: Mapping[str, Sequence[int]] = {}
         if delta.removed is not None:
             stored = self._stored_rows(delta.removed.columns)
             whole = self.table.row_count(self.fork.version)
-            few = local and delta.rows <= SURELY_FIT
+            few = local and fits_here(delta.rows)
             places = find_rows(stored, self.table.name, delta.removed, stored_rows=whole, few=few)
         staged = [self.table.stage(self.fork, delta.added, local=local)] if delta.added is not None else []
-        note = replace(self.note, companions=states.write(updates, self.note, local=local))
+        note = replace(self.note, companions=states.write(updates, self.note, here))
         version = self._commit(staged, places, note)
         rows_in = sum(part.rows for part in staged)
         rows_out = sum(len(positions) for positions in places.values())
         if rows_in or rows_out:
             # A side without rows is left out: views above save much where nothing was removed.
             told = TableDelta(
-                delta.added if rows_in else None, delta.removed if rows_out else None, rows_in + rows_out
+                delta.added if rows_in else None,
+                delta.removed if rows_out else None,
+                rows_in + rows_out,
+                held=True,
             )
             self.changes.tell(self.table.name, self.fork.version, version, told)
         return version, self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
@@ -173,7 +178,9 @@ class IncrementalRefresh:
             stored_rows=stored_rows,
             stored=stored,
         )
-        scans = tuple(node for node in walk(self.planned.view.plan) if isinstance(node, Scan))
+        # What stands in two places is one node.
+        nodes = dict.fromkeys(walk(self.planned.view.plan))
+        scans = tuple(node for node in nodes if isinstance(node, Scan))
         return SparkEngine(Catalyst(self.session), self.planned.view.attributes, inputs, scans)
 
     def _row_count(self, table: TableName) -> int | None:

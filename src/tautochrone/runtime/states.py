@@ -8,7 +8,7 @@ crash left behind on main is rolled back by the next refresh.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
@@ -100,13 +100,19 @@ class States:
         """Versions of states as a note names them."""
         return {str(self._name(number)): str(version) for number, version in versions.items()}
 
-    def write(self, updates: Mapping[int, DataFrame], note: CommitNote, *, local: bool) -> Mapping[str, str]:
-        """Append what a refresh changed; answers the companions for the view's note, all of them."""
+    def write(
+        self, updates: Mapping[int, DataFrame], note: CommitNote, local: Collection[int]
+    ) -> Mapping[str, str]:
+        """Append what a refresh changed; answers the companions for the view's note, all of them.
+
+        Args:
+            local: the updates whose rows the driver holds.
+        """
         assert self.fork.note is not None
         known = {str(self._name(number)) for number in self.layouts}
         found = {name: at for name, at in self.fork.note.companions.items() if name in known}
         for number, frame in updates.items():
-            found[str(self._name(number))] = str(self._append(number, frame, note, local=local))
+            found[str(self._name(number))] = str(self._append(number, frame, note, local=number in local))
         return found
 
     def _append(self, number: int, frame: DataFrame, note: CommitNote, *, local: bool) -> Version:

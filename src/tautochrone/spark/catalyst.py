@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tautochrone.algebra.plan import ColumnId
 from tautochrone.spark.packages import packages_of
 
-__all__ = ["Catalyst", "decimal_digits", "holds", "items", "kind", "nodes", "roots", "walk"]
+__all__ = ["Catalyst", "decimal_digits", "holds", "items", "kind", "nodes", "roots", "rows_of", "walk"]
 
 
 def items(seq: JavaObject) -> Iterator[JavaObject]:
@@ -33,6 +33,18 @@ def decimal_digits(type_name: str) -> tuple[int, int] | None:
         return None
     precision, scale = map(int, type_name[len("decimal(") : -1].split(","))
     return precision, scale
+
+
+def rows_of(plan: JavaObject) -> int | None:
+    """How many rows a plan has that reads nothing; None when it does not tell."""
+    match kind(plan):
+        case "OneRowRelation":
+            return 1
+        case "LocalRelation":
+            return int(plan.data().size())
+        case "Range":
+            return int(str(plan.numElements()))
+    return None
 
 
 def walk(tree: JavaObject) -> Iterator[JavaObject]:

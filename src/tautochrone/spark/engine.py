@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
+from tautochrone.algebra.bounds import most_rows
 from tautochrone.algebra.delta import NOTHING, Change, signed
 from tautochrone.algebra.pieces import pieces
 from tautochrone.algebra.plan import (
     ColumnId,
     Consolidate,
+    Constant,
     Kept,
     Matching,
     Moment,
@@ -28,20 +31,12 @@ from tautochrone.algebra.plan import (
     walk,
 )
 from tautochrone.model.names import TableName, quoted
-from tautochrone.spark.catalyst import Catalyst, items
-from tautochrone.spark.held import computed, local_relation
+from tautochrone.spark.catalyst import Catalyst, items, kind, rows_of
+from tautochrone.spark.held import computed, fits_here, let_go, local_relation
 from tautochrone.spark.lookups import Wanted
 from tautochrone.spark.lowering import Columns, Lowering, Restriction, Rows
 
-__all__ = ["SURELY_FIT", "Inputs", "SparkEngine", "TableDelta", "are_few", "fits_here"]
-
-SURELY_FIT = 20_000
-"""Changes of so many rows are held on the driver, and all that is computed from them."""
-
-LOCAL_ROWS = 150_000
-_LOCAL_VALUES = 1_500_000
-"""So are larger ones of so many rows and values, but what is computed from them is counted first. Plans over
-what is held need no shuffle, often no Spark job."""
+__all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few"]
 
 FEW_ROWS = 50_000
 """What reads at most so many rows is done in one task."""
@@ -55,18 +50,33 @@ def are_few(rows: int | None) -> bool:
     return rows is not None and rows <= FEW_ROWS
 
 
-def fits_here(rows: int, columns: int) -> bool:
-    """Whether rows with so many columns are held on the driver."""
-    return rows <= LOCAL_ROWS and (rows <= SURELY_FIT or rows * columns <= _LOCAL_VALUES)
-
-
 @dataclass(frozen=True, slots=True)
 class TableDelta:
-    """What was added to and removed from a table, each None when nothing was. `rows`: at most so many."""
+    """What was added to and removed from a table, each None when nothing was.
+
+    Attributes:
+        rows: at most so many.
+        held: they are computed, and were counted.
+    """
 
     added: DataFrame | None
     removed: DataFrame | None
     rows: int
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    """A table's change as a signed bag, `plan`; `sides` are the rows that came and those that went."""
+
+    plan: Node
+    sides: tuple[Kept, ...]
+    grows: bool
+
+    def values(self, of: Callable[[Kept], frozenset[Any] | None]) -> frozenset[Any] | None:
+        """All that `of` answers for the sides; None where it answers None."""
+        found = [of(side) for side in self.sides]
+        return None if None in found else frozenset().union(*(values or () for values in found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +86,7 @@ class Inputs:
     Attributes:
         read: all rows of a table at a cut.
         delta: its change between the cuts with these columns at least; None when it did not move.
-        rows: how many rows a table has; None when nobody knows.
+        rows: how many rows a table has at the newer cut; None when nobody knows.
         stored_rows: how many rows the state of a stateful node has, likewise.
         stored: the state of a stateful node: its rows with the state's columns in order, one per group.
             What it is given is done to its log, where these columns come first, before that is grouped.
@@ -105,8 +115,8 @@ class SparkEngine:
     delta_rows: int = 0
     columns: Columns = field(init=False)
     lowering: Lowering = field(init=False)
-    _deltas: dict[TableName, tuple[Kept, bool] | None] = field(default_factory=dict)
-    _small: bool = True
+    _deltas: dict[TableName, _Delta | None] = field(default_factory=dict)
+    _spread: bool = False
 
     def __post_init__(self) -> None:
         self.columns = Columns(self.catalyst, self.attributes)
@@ -119,32 +129,28 @@ class SparkEngine:
     # -- the protocol -----------------------------------------------------------------------------
 
     def keep(self, plan: Node) -> Kept:
-        if self._small and self.delta_rows > SURELY_FIT and self._many(plan):
-            # Many changed rows may meet many more.
+        if not self._surely_few(plan):
             handle, rows = self._hold_fitting(plan.columns, self.lowering.frame(plan))
-        elif self._small:
+        else:
             # Each piece is computed on the driver; a union of them would be a job.
             parts = pieces(plan) or (plan,)
             handle, rows = self._hold_here(plan.columns, *(self.lowering.frame(part) for part in parts))
-        else:
-            handle, rows = self._hold_there(plan.columns, self.lowering.frame(plan))
         return Kept(columns=plan.columns, handle=handle, rows=rows)
 
     def change_of(self, scan: Scan) -> Change:
         found = self._delta(scan.table)
         if found is None:
             return NOTHING
-        kept, grows = found
         names = self._names_of(scan.table)
         used = tuple(column for column in scan.columns if column in scan.handle)
-        sources = tuple(kept.columns[names.index(self._name(column))] for column in used)
+        sources = tuple(found.plan.columns[names.index(self._name(column))] for column in used)
         # A row may be there with both signs once columns are left out that another occurrence reads.
-        net = {*kept.columns} <= {*signed(sources)}
-        plan: Node = Rename(columns=signed(used), child=kept, sources=signed(sources))
+        net = {*found.plan.columns} <= {*signed(sources)}
+        plan: Node = Rename(columns=signed(used), child=found.plan, sources=signed(sources))
         if used != scan.columns:
             nulls = tuple(column for column in scan.columns if column not in scan.handle)
             plan = Pad(columns=signed(scan.columns), child=plan, nulls=nulls, like=scan)
-        return Change(plan, grows, net)
+        return Change(plan, found.grows, net)
 
     def fresh(self) -> ColumnId:
         return self.columns.fresh()
@@ -165,18 +171,31 @@ class SparkEngine:
             case Scan():
                 return self.inputs.rows(leaf.table)
             case ScanAt():
-                return self.inputs.rows(leaf.scan.table)
+                rows = self.inputs.rows(leaf.scan.table)
+                # All that went was there before.
+                return rows if rows is None or leaf.moment is Moment.NEW else rows + self.delta_rows
             case Stored():
                 return self.inputs.stored_rows(leaf.of.number)
+            case Constant():
+                return rows_of(leaf.handle)
             case _:
-                return 0
+                return None
 
     def large(self, node: Node) -> bool:
         counts = [self.inputs.rows(leaf.table) for leaf in walk(node) if isinstance(leaf, Scan)]
         return any(count is None or count > _LARGE_ROWS for count in counts)
 
     def spread(self) -> None:
-        self._small = False
+        self._spread = True
+
+    def _surely_few(self, plan: Node) -> bool:
+        """Whether a plan's result may be held on the driver without being counted before."""
+        if self._spread:
+            return False
+        if fits_here(self.delta_rows):
+            return True
+        rows = most_rows(plan, self._leaf_rows)
+        return rows is not None and fits_here(rows)
 
     # -- inputs -----------------------------------------------------------------------------------
 
@@ -188,8 +207,8 @@ class SparkEngine:
         used = (self._name(c) for scan in self.scans if scan.table == table for c in sorted(scan.handle))
         return list(dict.fromkeys(used))
 
-    def _delta(self, table: TableName) -> tuple[Kept, bool] | None:
-        """A table's change, read once for all its occurrences, and whether it only holds new rows."""
+    def _delta(self, table: TableName) -> _Delta | None:
+        """A table's change, read once for all its occurrences."""
         if table not in self._deltas:
             found = self.inputs.delta(table, self._names_of(table))
             self._deltas[table] = None if found is None else self._read_delta(table, found)
@@ -200,40 +219,46 @@ class SparkEngine:
         for scan in self.scans:
             self._delta(scan.table)
 
-    def _read_delta(self, table: TableName, found: TableDelta) -> tuple[Kept, bool] | None:
+    def _read_delta(self, table: TableName, found: TableDelta) -> _Delta | None:
         names = self._names_of(table)
         ids = tuple(self.fresh() for _ in names)
+        sides: list[Kept] = []
         parts: list[Node] = []
         for frame, sign in ((found.added, 1), (found.removed, -1)):
             if frame is None:
                 continue
             chosen = self._typed(table, frame.select(*map(quoted, names)), ids)
-            plain = Kept(columns=ids, handle=chosen, rows=found.rows)
-            parts.append(Weigh(columns=signed(ids), child=plain, sign=sign))
+            sides.append(Kept(columns=ids, handle=chosen, rows=found.rows))
+            parts.append(Weigh(columns=signed(ids), child=sides[-1], sign=sign))
         if not parts:
             return None
         whole = parts[0] if len(parts) == 1 else Union(columns=signed(ids), inputs=tuple(parts))
         grows = found.removed is None
         plan = whole if grows else Consolidate(columns=whole.columns, child=whole)
+        once = sum(scan.table == table for scan in self.scans) == 1
+        if found.held and once and not fits_here(found.rows):
+            # Whoever asks for it computes it together with what the query does to it.
+            self.delta_rows += found.rows
+            return _Delta(plan, tuple(sides), grows)
         kept = self._kept_delta(plan, most=found.rows)
         self.delta_rows += kept.rows
-        return (kept, grows) if kept.rows else None
+        return _Delta(kept, (kept,), grows) if kept.rows else None
 
     def _kept_delta(self, plan: Node, most: int) -> Kept:
         """A change of at most `most` rows, held. A rewritten file holds mostly what it held before, so only
         the change itself tells whether the driver can hold it."""
-        hold = self._hold_here if fits_here(most, len(plan.columns)) else self._hold_fitting
+        hold = self._hold_here if fits_here(most) else self._hold_fitting
         handle, rows = hold(plan.columns, self.lowering.frame(plan))
         return Kept(columns=plan.columns, handle=handle, rows=rows)
 
     def _looked_up(self, node: Matching, at: ScanAt) -> JavaObject | None:
-        """Rows of an input, all those with one of the keys, on the driver; None: not worth it or too many."""
+        """Rows of an input that are held, all those with one of the keys; None: not worth it or too many."""
         keys, scan = node.keys, at.scan
         if not isinstance(keys, Kept) or not self._many(at):
             return None
         found = []
         for column, source in node.on:
-            values = self.lowering.keys.values(column, keys, source)
+            values = self.lowering.keys.values(column, keys, source, fetch=True)
             # A NULL would have to be asked for otherwise than a value.
             if values is not None and column in scan.handle and not (node.null_safe and None in values):
                 found.append((len(values), column, source, values - {None}))
@@ -241,8 +266,8 @@ class SparkEngine:
             return None
         # Of several columns the one that tells rows apart best; by another there would be more of them.
         _, column, source, values = max(found, key=lambda each: each[0])
-        kind = str(self.columns.attribute(column).dataType().catalogString())
-        wanted = Wanted(self._name(column), kind, values, self._names_of(scan.table))
+        type_name = str(self.columns.attribute(column).dataType().catalogString())
+        wanted = Wanted(self._name(column), type_name, values, self._names_of(scan.table))
         wider = partial(self._wider, column, source, wanted)
         rows = self.inputs.looked_up(scan.table, at.moment, wanted, wider)
         return None if rows is None else self._of_scan(scan, rows)
@@ -254,8 +279,9 @@ class SparkEngine:
         changed = None if scan is None else self._delta(scan.table)
         if scan is None or changed is None:
             return None
-        origin = changed[0].columns[self._names_of(scan.table).index(self._name(source))]
-        more = self.lowering.keys.values(column, changed[0], origin)
+        place = self._names_of(scan.table).index(self._name(source))
+        keys = self.lowering.keys
+        more = changed.values(lambda side: keys.values(column, side, side.columns[place], fetch=True))
         return replace(wanted, values=more - {None}) if more is not None and wanted.values < more else None
 
     def _rows_at(self, node: ScanAt) -> JavaObject:
@@ -295,10 +321,10 @@ class SparkEngine:
 
     # -- results ----------------------------------------------------------------------------------
 
-    @property
-    def small(self) -> bool:
-        """Whether results are held on the driver."""
-        return self._small
+    def is_here(self, plan: Node) -> bool:
+        """Whether all that a plan is made of is held on the driver."""
+        leaves = (leaf for leaf in walk(plan) if not leaf.children)
+        return all(isinstance(leaf, Kept) and kind(leaf.handle) == "LocalRelation" for leaf in leaves)
 
     def frame(self, plan: Node) -> DataFrame:
         """A plan's rows as a DataFrame, columns in order; over held results it needs no Spark job."""
@@ -308,15 +334,11 @@ class SparkEngine:
         """A local relation of the computed rows, with `columns`, and how many there are."""
         return local_relation(*frames, identify=lambda output: self.columns.identify(output, columns))
 
-    def _hold_there(self, columns: tuple[ColumnId, ...], frame: DataFrame) -> tuple[JavaObject, int]:
-        """The same for rows that stay where they were computed."""
-        held, rows = computed(frame)
-        return self.lowering.bound(held, columns), rows
-
     def _hold_fitting(self, columns: tuple[ColumnId, ...], frame: DataFrame) -> tuple[JavaObject, int]:
-        """Whatever fits of both; what is computed from rows that don't fit doesn't either."""
+        """The same for rows that nobody counted yet: many stay where they were computed."""
         held, rows = computed(frame)
-        if fits_here(rows, len(columns)):
-            return self._hold_here(columns, held)
-        self._small = False
+        if fits_here(rows) and not self._spread:
+            here = self._hold_here(columns, held)
+            let_go(held)
+            return here
         return self.lowering.bound(held, columns), rows

@@ -51,7 +51,6 @@ _RANKS = frozenset({"Rank", "DenseRank", "PercentRank"})
 _INEXACT = ("double", "float")
 _NOT_SUMMED = ("interval", "void")
 _NOT_ORDERED = ("map", "variant", "interval")
-_ACCUMULATORS = {CallKind.SUM: 2, CallKind.AVERAGE: 2, CallKind.OTHER: 0}
 
 
 class Groups:

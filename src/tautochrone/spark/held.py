@@ -1,4 +1,4 @@
-"""Rows of a DataFrame held on the driver."""
+"""Rows of a DataFrame that are computed once and held: few on the driver, many where they were computed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from collections.abc import Callable, Sequence
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
+from tautochrone.spark.catalyst import Catalyst
 from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.packages import packages_of
 
-__all__ = ["computed", "held", "held_if_few", "local_relation"]
+__all__ = ["computed", "fits_here", "held", "held_if_few", "held_up_to", "let_go", "local_relation"]
+
+HELD_HERE = 20_000
+"""So many rows are held on the driver: plans over them need no shuffle, often no Spark job. More of them are
+work for all cores."""
 
 _NOT_STREAMING = False
+
+
+def fits_here(rows: int) -> bool:
+    """Whether so many rows are held on the driver."""
+    return rows <= HELD_HERE
 
 
 def local_relation(
@@ -54,25 +64,31 @@ def _nullable_as_any(outputs: Sequence[JavaObject]) -> JavaObject:
 def computed(frame: DataFrame) -> tuple[DataFrame, int]:
     """A DataFrame's rows, computed now and kept by Spark where they are, and how many there are."""
     found = frame.localCheckpoint(eager=True)
-    return found, int(found.count())
+    # Counted without a plan: that would take longer than to count.
+    return found, int(found._jdf.queryExecution().toRdd().count())  # noqa: SLF001
 
 
-def held(frame: DataFrame, fits: Callable[[int], bool], *, here: bool) -> tuple[DataFrame, int]:
-    """A DataFrame's rows, computed now, and how many there are: on the driver when so many fit there, else
-    kept by Spark where they are.
+def held(frame: DataFrame, *, most: int) -> tuple[DataFrame, int]:
+    """A DataFrame's rows, computed now and held, and how many there are.
 
     Args:
         frame: any.
-        fits: whether so many rows do.
-        here: it is known that they do, which saves a job.
+        most: it is known that there are no more; when these fit, that saves a job.
     """
-    found = frame
-    if not here:
-        found, rows = computed(frame)
-        if not fits(rows):
-            return found, rows
-    relation, rows = local_relation(found)
-    return dataframe_of_plan(frame.sparkSession, relation), rows
+    return _here(frame) if fits_here(most) else _where_it_fits(*computed(frame))
+
+
+def held_up_to(frame: DataFrame, most: int) -> tuple[DataFrame, int] | None:
+    """The same; None when there are more than `most` rows, of which only some are computed then."""
+    catalyst = Catalyst(frame.sparkSession)
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    # No task goes on beyond it. A limit for all of them would have one task look at one part after another.
+    limited = catalyst.logical("LocalLimit")(catalyst.literal(most + 1), plan)
+    found, rows = computed(dataframe_of_plan(frame.sparkSession, limited))
+    if rows <= most:
+        return _where_it_fits(found, rows)
+    let_go(found)
+    return None
 
 
 def held_if_few(frame: DataFrame, most: int) -> tuple[DataFrame, int]:
@@ -81,6 +97,22 @@ def held_if_few(frame: DataFrame, most: int) -> tuple[DataFrame, int]:
     Rows that are many are not kept anywhere: whoever reads them computes them again.
     """
     found, rows = computed(frame)
-    if rows > most:
-        return frame, rows
-    return dataframe_of_plan(frame.sparkSession, local_relation(found)[0]), rows
+    return _where_it_fits(found, rows) if rows <= most else (frame, rows)
+
+
+def _where_it_fits(found: DataFrame, rows: int) -> tuple[DataFrame, int]:
+    if not fits_here(rows):
+        return found, rows
+    here = _here(found)
+    let_go(found)
+    return here
+
+
+def let_go(found: DataFrame) -> None:
+    """Of what was `computed`: nobody reads it again, and Spark would only see that when Java collects it."""
+    found._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
+
+
+def _here(frame: DataFrame) -> tuple[DataFrame, int]:
+    relation, rows = local_relation(frame)
+    return dataframe_of_plan(frame.sparkSession, relation), rows

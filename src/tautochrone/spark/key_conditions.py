@@ -22,8 +22,8 @@ _ASKED_FOR = 500_000
 """Keys that are not held on the driver are fetched when there are at most so many."""
 
 
-_FEW_ENOUGH = 50_000
-"""So many values are told apart here; the way of more of them to Python takes longer than a Spark job."""
+_ONE_BY_ONE = 1_000
+"""So many rows on the driver come to Python without a Spark job; more of them come faster in columns."""
 
 
 class KeyConditions:
@@ -66,7 +66,7 @@ class KeyConditions:
         self, column: ColumnId, keys: Kept, source: ColumnId, *, fetch: bool = False
     ) -> frozenset[Any] | None:
         """Distinct values of `source`, as `literals` takes them; None where they cannot be written out, or
-        are not here. Of rows on the driver without a Spark job."""
+        are not here. Of few rows on the driver without a Spark job."""
         type_name = self._type_of(column)
         held = kind(keys.handle) == "LocalRelation"
         if not suits(type_name) or not (held or (fetch and keys.rows <= _ASKED_FOR)):
@@ -116,6 +116,6 @@ class KeyConditions:
             value = catalyst.cast(value, catalyst.find("types.StringType$"), catalyst.some("UTC"))
         frame = dataframe_of_plan(catalyst.session, keys.handle)
         frame = frame.select(self._lowering.of(value).alias("value"))
-        if kind(keys.handle) != "LocalRelation" or keys.rows > _FEW_ENOUGH:
-            frame = frame.distinct()
-        return frozenset(row[0] for row in frame.collect())
+        if kind(keys.handle) == "LocalRelation" and keys.rows <= _ONE_BY_ONE:
+            return frozenset(row[0] for row in frame.collect())
+        return frozenset(frame.toArrow().column(0).unique().to_pylist())

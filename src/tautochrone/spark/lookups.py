@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.model.names import TableName, Version, quoted
-from tautochrone.spark.evaluate import dataframe_of_plan
-from tautochrone.spark.held import local_relation
+from tautochrone.spark.held import held_up_to
 from tautochrone.spark.literals import LITERALS, NO_ORDER, among, within
 
 __all__ = ["Lookups", "Wanted"]
@@ -90,8 +89,8 @@ class Lookups:
         wider: Callable[[], Wanted | None],
         read: Callable[[], DataFrame],
     ) -> DataFrame | None:
-        """The rows of a version whose key is among those wanted, and maybe rows with other keys, on the
-        driver. None: they are too many to be held, or could not be read this way.
+        """The rows of a version whose key is among those wanted, and maybe rows with other keys, held.
+        None: they are too many for that, or could not be read this way.
 
         Args:
             wider: more keys, for those who come next; None: nobody knows of others.
@@ -156,8 +155,7 @@ def _read(rows: DataFrame, wanted: Wanted, most: int) -> tuple[DataFrame, int] |
         if keys is None:
             return None
         rows = rows.join(sf.broadcast(keys), rows[quoted(wanted.column)] == keys[_KEY], "left_semi")
-    relation, count = local_relation(rows.limit(most + 1))
-    return None if count > most else (dataframe_of_plan(rows.sparkSession, relation), count)
+    return held_up_to(rows, most)
 
 
 def _keys(session: SparkSession, wanted: Wanted) -> DataFrame | None:

@@ -108,30 +108,34 @@ class GroupLowering:
         texts = [f"sum(CAST({WEIGHT} AS BIGINT))"]
         for call in of.calls:
             texts.extend(self._sums(call, names))
-        texts.append(f"count_if({WEIGHT} < 0)")
         texts.extend(self._gone(call, names) for call in of.calls)
-        made = [sf.expr(f"{text} AS v{place}") for place, text in enumerate(texts)]
-        grouped = frame.groupBy(*map(quoted, of.keys)).agg(*made)
+        # Several functions of one value keep much of the same.
+        made = {text: f"v{place}" for place, text in enumerate(dict.fromkeys(texts))}
+        grouped = frame.groupBy(*map(quoted, of.keys)).agg(
+            *(sf.expr(f"{text} AS {name}") for text, name in made.items())
+        )
         if not of.keys:
             # Without rows there is nothing to add, not a group of nothing.
             grouped = grouped.where("v0 IS NOT NULL")
+        if len(made) < len(texts):
+            chosen = [f"{made[text]} AS w{place}" for place, text in enumerate(texts)]
+            grouped = grouped.selectExpr(*map(quoted, of.keys), *chosen)
         return low.bound(grouped, node.columns)
 
     def _sums(self, call: Call, names: Mapping[int, ColumnId]) -> list[str]:
         """What rows add to the accumulators of a call."""
         there, value = _counted(call, names)
-        number = f"coalesce(sum(CAST({WEIGHT} AS BIGINT)) FILTER (WHERE {there}), 0L)"
+        number = f"coalesce(sum({_where(there, f'CAST({WEIGHT} AS BIGINT)')}), 0L)"
         if call.kind is CallKind.COUNT:
             return [number]
         if call.kind in (CallKind.SUM, CallKind.AVERAGE):
             wide = f"CAST({value} AS {self._type(call.accumulators[0])})"
-            moved = f"CASE WHEN {WEIGHT} > 0 THEN {wide} ELSE -{wide} END"
-            total = f"sum({moved}) FILTER (WHERE {there})"
-            return [f"CAST({total} AS {self._type(call.accumulators[0])})", number]
+            moved = _where(there, f"CASE WHEN {WEIGHT} > 0 THEN {wide} ELSE -{wide} END")
+            return [f"CAST(sum({moved}) AS {self._type(call.accumulators[0])})", number]
         if call.kind is CallKind.VARIANCE:
             both = zip(powers(str(value), type_of_values(call)), call.accumulators[:-1], strict=True)
             sums = [
-                f"CAST(sum({power} * {WEIGHT}) FILTER (WHERE {there}) AS {self._type(column)})"
+                f"CAST(sum({_where(there, f'{power} * {WEIGHT}')}) AS {self._type(column)})"
                 for power, column in both
             ]
             return [*sums, number]
@@ -142,6 +146,8 @@ class GroupLowering:
         there, value = _counted(call, names)
         if call.kind in (CallKind.MIN, CallKind.MAX):
             return f"{call.kind}({value}) FILTER (WHERE {there} AND {WEIGHT} < 0)"
+        if call.exact and call.kind not in COMBINED:
+            return "0L"
         return f"count_if({there} AND {WEIGHT} < 0)"
 
     def merge_groups(self, node: MergeGroups) -> JavaObject:
@@ -287,10 +293,14 @@ class GroupLowering:
         """Columns of a node and expressions of the query over it, whose names go into `names`."""
         low = self._lowering
         plan = low.gathered(node)
+        distinct: list[Expression] = []
         for expression in expressions:
-            names[id(expression)] = low.columns.fresh()
-        named = [low.columns.named(names[id(e)], e.handle) for e in expressions]
-        whole = (*columns, *(names[id(expression)] for expression in expressions))
+            same = next((e for e in distinct if e.handle.semanticEquals(expression.handle)), None)
+            if same is None:
+                distinct.append(expression)
+            names[id(expression)] = low.columns.fresh() if same is None else names[id(same)]
+        named = [low.columns.named(names[id(e)], e.handle) for e in distinct]
+        whole = (*columns, *(names[id(expression)] for expression in distinct))
         return self._named(low.projected([*low.attributes(columns), *named], plan), whole)
 
     def _type(self, column: ColumnId) -> str:
@@ -311,6 +321,11 @@ def _counted(call: Call, names: Mapping[int, ColumnId]) -> tuple[str, ColumnId |
     if value is not None:
         parts.append(f"{value} IS NOT NULL")
     return " AND ".join(parts) or "true", value
+
+
+def _where(condition: str, value: str) -> str:
+    """A value where a condition holds, else NULL, which a sum leaves out: FILTER is compiled to more code."""
+    return value if condition == "true" else f"CASE WHEN {condition} THEN {value} END"
 
 
 def _plus(column: ColumnId) -> str:

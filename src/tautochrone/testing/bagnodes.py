@@ -133,7 +133,7 @@ def accumulate(plan: Accumulate, rows: Bag) -> list[Dict]:
     for group in groups.values():
         plus, minus = ([row for row in group if row[WEIGHT] == sign] for sign in (1, -1))
         row = {key: group[0][key] for key in plan.of.keys}
-        row |= {plan.of.count: len(plus) - len(minus), plan.lost: len(minus)}
+        row |= {plan.of.count: len(plus) - len(minus)}
         for call, gone in zip(plan.of.calls, plan.gone, strict=True):
             row |= _added(call, gone, _values(call, plus), _values(call, minus))
         found.append(row)

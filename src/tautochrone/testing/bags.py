@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tautochrone.algebra.bounds import most_rows
 from tautochrone.algebra.delta import NOTHING, Bag, Change, Rule
 from tautochrone.algebra.pieces import pieces
 from tautochrone.algebra.plan import (
@@ -111,9 +112,13 @@ class BagEngine:
         kept = [{**row, WEIGHT: weight} for row, weight in rows]
         columns = (*scan.columns, WEIGHT)
         plan: Node = Kept(columns=columns, handle=kept, rows=len(kept))
-        if self._dice.random() < 0.5:
-            plan = Select(columns=columns, child=plan)  # a change need not be computed already
-        return Change(plan, grows=all(weight > 0 for _, weight in rows))
+        grows, chance = all(weight > 0 for _, weight in rows), self._dice.random()
+        # A change need not be computed already, and it may be known to be net.
+        if chance < 0.3:
+            plan = Select(columns=columns, child=plan)
+        elif chance < 0.6:
+            return Change(Consolidate(columns=columns, child=plan), grows, net=True)
+        return Change(plan, grows)
 
     def fresh(self) -> ColumnId:
         """A new column id."""
@@ -142,6 +147,9 @@ class BagEngine:
             self._dice.shuffle(rows)
             # The node is held too: ids of objects that are gone are given out again.
             self._done[id(plan)] = plan, _checked(plan, rows)
+            most = most_rows(plan, lambda leaf: len(self.rows(leaf)))
+            if most is not None and len(rows) > most:
+                raise MalformedPlanError(f"{type(plan).__name__} gives {len(rows)} rows, not {most} at most")
         return self._done[id(plan)][1]
 
     def _picked(self, scan: Scan, row: tuple[Any, ...]) -> Dict:

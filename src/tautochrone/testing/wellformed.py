@@ -183,7 +183,7 @@ def _touched(node: Touched) -> None:
 
 def _accumulate(node: Accumulate) -> None:
     _signed(node, node.child)
-    _gives(node, node.of.state_columns, [node.lost], node.gone)
+    _gives(node, node.of.state_columns, node.gone)
     if len(node.gone) != len(node.of.calls):
         raise MalformedPlanError("Accumulate needs one `gone` per call")
 

@@ -140,9 +140,7 @@ def _first_other(node: Aggregate) -> str:
 
 def _accumulate(node: Aggregate, rows: Node, at: Differentiator) -> Accumulate:
     gone = tuple(at.engine.fresh() for _ in node.calls)
-    lost = at.engine.fresh()
-    columns = (*node.state_columns, lost, *gone)
-    return Accumulate(columns=columns, child=rows, of=node, lost=lost, gone=gone)
+    return Accumulate(columns=(*node.state_columns, *gone), child=rows, of=node, gone=gone)
 
 
 def _merged(

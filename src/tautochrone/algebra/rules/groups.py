@@ -16,7 +16,8 @@ def by_affected_groups(node: Aggregate | Window, keys: tuple[ColumnId, ...], at:
 
     Also the rule for what is not a function of single rows or running sums: medians, lists, ranks.
     """
-    change = at.kept(node.child)
+    # Without keys a row that left and came again would cost everything.
+    change = at.kept(node.child, net=not keys)
     if change.plan is None:
         return change
     keys_of = change.plan

@@ -21,7 +21,8 @@ __all__ = ["half_change"]
 
 def half_change(node: Join, at: Differentiator) -> Change:
     """The change of a join that gives left rows only."""
-    left, right = at.kept(node.left), at.kept(node.right)
+    # Left rows are looked for, and met twice, for each row of the right side's change.
+    left, right = at.kept(node.left), at.kept(node.right, net=True)
     parts = []
     if left.plan is not None:
         rows = at.new(node.right)

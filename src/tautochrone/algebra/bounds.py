@@ -1,0 +1,68 @@
+"""How many rows a plan gives at most, known before it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tautochrone.algebra.plan import (
+    Accumulate,
+    Aggregate,
+    Altered,
+    Consolidate,
+    Filter,
+    Finish,
+    Flip,
+    Join,
+    JoinKind,
+    Matching,
+    MergeGroups,
+    MergeTop,
+    Node,
+    Pad,
+    Project,
+    Rename,
+    ScalarFilter,
+    Select,
+    Top,
+    Touched,
+    Union,
+    Weigh,
+    Where,
+    Window,
+)
+
+__all__ = ["most_rows"]
+
+_NO_MORE_THAN_BELOW = (
+    Accumulate, Aggregate, Altered, Consolidate, Filter, Finish, Flip, Matching, Pad, Project, Rename,
+    ScalarFilter, Select, Touched, Weigh, Where, Window,
+)  # fmt: skip
+_LEFT_ROWS_ONLY = (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE, JoinKind.SCALAR)
+
+
+def most_rows(plan: Node, leaf_rows: Callable[[Node], int | None]) -> int | None:
+    """An upper bound; None when nobody knows one: joins may multiply, so may what is computed row by row.
+
+    Args:
+        plan: of any nodes.
+        leaf_rows: of a leaf.
+    """
+    if not plan.children:
+        return leaf_rows(plan)
+    match plan:
+        case Aggregate() | Finish() if not (plan if isinstance(plan, Aggregate) else plan.of).keys:
+            # A row also where there is none below.
+            return 1
+        case Union():
+            each = [most_rows(child, leaf_rows) for child in plan.inputs]
+            return None if None in each else sum(rows or 0 for rows in each)
+        case MergeGroups():
+            return most_rows(plan.added, leaf_rows)
+        case MergeTop():
+            return plan.of.buffer
+        case Top():
+            return plan.limit
+        case Join() if plan.kind not in _LEFT_ROWS_ONLY:
+            return None
+    known = isinstance(plan, (*_NO_MORE_THAN_BELOW, Join))
+    return most_rows(plan.children[0], leaf_rows) if known else None
