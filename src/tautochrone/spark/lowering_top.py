@@ -2,70 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from py4j.java_gateway import JavaObject
-from pyspark.sql import Column
-from pyspark.sql import functions as sf
-from pyspark.sql.window import Window as Over
+from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.plan import Kept, MergeTop, Top
 from tautochrone.spark.catalyst import kind
+from tautochrone.spark.evaluate import dataframe_of_plan
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
     from tautochrone.spark.lowering import Lowering
 
 __all__ = ["merge_top"]
 
+_STORED, _CHANGE, _COUNTED = "__taut_top_stored", "__taut_top_change", "__taut_top_counted"
+
 
 def merge_top(low: Lowering, node: MergeTop) -> JavaObject:
     """See the node. A row behind the last kept one says nothing about rows that were never kept."""
-    of = node.of
-    names = [f"r{place}" for place in range(len(of.columns))]
-    both = low.named_frame(node.change).toDF(*names, "weight").withColumn("mine", sf.lit(0))
-    whole = True
+    of, names = node.of, [f"r{place}" for place in range(len(node.of.columns))]
+    change = low.named_frame(node.change).toDF(*names, "weight")
+    stored = None
     if not (isinstance(node.stored, Kept) and node.stored.handle is None):
         stored = low.named_frame(node.stored).toDF(*names, "complete")
-        whole = bool(stored.where("NOT complete").isEmpty())
-        kept = stored.drop("complete").withColumn("weight", sf.lit(1)).withColumn("mine", sf.lit(1))
-        both = kept.unionAll(both)
-    counted = both.groupBy(*names).agg(sf.sum("weight").alias("copies"), sf.max("mine").alias("mine"))
-    placed = counted.withColumn("place", sf.row_number().over(Over.orderBy(*_order(low, of, names))))
-    if not whole:
-        last = placed.where("mine = 1").agg(sf.max("place").alias("last"))
-        placed = placed.join(sf.broadcast(last), sf.col("place") <= sf.col("last")).drop("last")
-    copies = sf.explode(sf.sequence(sf.lit(1), sf.col("copies").cast("int")))
-    alive = placed.where("copies > 0").withColumn("copy", copies)
+    whole = stored is None or bool(stored.where("NOT complete").isEmpty())
+    session = low.catalyst.session
+    with _views(session, {_CHANGE: change, _STORED: stored}):
+        counted = session.sql(_counted(names, from_stored=stored is not None))
+    ordered, order = _ordered(low, of, counted)
+    with _views(session, {_COUNTED: ordered}):
+        merged = session.sql(_first(names, order, of.buffer, whole=whole))
+    return low.bound(merged, node.columns)
+
+
+@contextmanager
+def _views(session: SparkSession, frames: Mapping[str, DataFrame | None]) -> Iterator[None]:
+    """Names for DataFrames, for as long as a text is analysed. As one text: built from DataFrames, each part
+    would be analysed anew with all that is below it."""
+    try:
+        for name, frame in frames.items():
+            if frame is not None:
+                frame.createOrReplaceTempView(name)
+        yield
+    finally:
+        for name in frames:
+            session.catalog.dropTempView(name)
+
+
+def _counted(names: Sequence[str], *, from_stored: bool) -> str:
+    """How often each row is there after the change, and whether it was kept."""
+    rows = ", ".join(names)
+    stored = f"SELECT {rows}, 1 AS weight, 1 AS mine FROM {_STORED} UNION ALL" if from_stored else ""
+    return f"""
+        SELECT {rows}, sum(weight) AS copies, max(mine) AS mine
+        FROM ({stored} SELECT {rows}, weight, 0 AS mine FROM {_CHANGE}) GROUP BY {rows}
+    """
+
+
+def _ordered(low: Lowering, of: Top, counted: DataFrame) -> tuple[DataFrame, str]:
+    """The counted rows with what orders them beside, and the order as SQL."""
+    columns = low.columns
+    beside = (columns.fresh(), columns.fresh())
+    plan = low.bound(counted, (*of.columns, *beside))
+    place = {column: f"r{at}" for at, column in enumerate(of.columns)}
+    named, texts = [], []
+    for at, entry in enumerate(of.order):
+        value = entry.child()
+        name = place.get(low.catalyst.id_of(value)) if kind(value) == "AttributeReference" else None
+        if name is None:
+            name = f"o{at}"
+            named.append(low.catalyst.alias(value, name, low.catalyst.new_id()[1]))
+        texts.append(f"{name} {_direction(entry)}")
+    plan = low.projected([*low.attributes((*of.columns, *beside)), *named], plan)
+    frame = dataframe_of_plan(low.catalyst.session, plan)
+    return frame.toDF(*place.values(), "copies", "mine", *frame.columns[len(place) + 2 :]), ", ".join(texts)
+
+
+def _first(names: Sequence[str], order: str, buffer: int, *, whole: bool) -> str:
+    """The first rows, as many as the buffer holds, and whether there are others."""
+    rows = ", ".join(names)
+    seen = "" if whole else "WHERE place <= (SELECT max(place) FROM placed WHERE mine = 1)"
     # One more than fits tells that there are more.
-    first = alive.orderBy("place", "copy").limit(of.buffer + 1)
-    numbered = first.withColumn("at", sf.row_number().over(Over.orderBy("place", "copy")))
-    total = sf.count(sf.lit(1)).over(Over.partitionBy(sf.lit(1)))
-    complete = sf.lit(whole) & (total <= of.buffer)
-    marked = numbered.withColumn("complete", complete).where(sf.col("at") <= of.buffer)
-    return low.bound(marked.select(*names, "complete"), node.columns)
-
-
-def _order(low: Lowering, node: Top, names: list[str]) -> list[Column]:
-    catalyst = low.catalyst
-    place = dict(zip(node.columns, names, strict=True))
-    unresolved = catalyst.find("catalyst.analysis.UnresolvedAttribute")
-
-    def replace(expression: JavaObject) -> JavaObject | None:
-        if kind(expression) != "AttributeReference":
-            return None
-        return unresolved.quoted(place[catalyst.id_of(expression)])
-
-    return [
-        _sorted(
-            low.of(catalyst.rebuilt(entry.child(), replace)),
-            ascending=kind(entry.direction()) == "Ascending",
-            nulls_first=kind(entry.nullOrdering()) == "NullsFirst",
+    return f"""
+        WITH placed AS (
+            SELECT *, row_number() OVER (ORDER BY {order}) AS place FROM {_COUNTED}
+        ), alive AS (
+            SELECT {rows}, place, explode(sequence(1, CAST(copies AS INT))) AS copy
+            FROM (SELECT * FROM placed {seen}) WHERE copies > 0
         )
-        for entry in node.order
-    ]
+        SELECT {rows}, complete FROM (
+            SELECT *, row_number() OVER (ORDER BY place, copy) AS at,
+                {str(whole).lower()} AND count(1) OVER () <= {buffer} AS complete
+            FROM (SELECT * FROM alive ORDER BY place, copy LIMIT {buffer + 1})
+        ) WHERE at <= {buffer}
+    """
 
 
-def _sorted(column: Column, *, ascending: bool, nulls_first: bool) -> Column:
-    if ascending:
-        return column.asc_nulls_first() if nulls_first else column.asc_nulls_last()
-    return column.desc_nulls_first() if nulls_first else column.desc_nulls_last()
+def _direction(entry: JavaObject) -> str:
+    """Of a Catalyst `SortOrder`."""
+    ascending = "ASC" if kind(entry.direction()) == "Ascending" else "DESC"
+    return f"{ascending} NULLS {'FIRST' if kind(entry.nullOrdering()) == 'NullsFirst' else 'LAST'}"
