@@ -79,3 +79,23 @@ def test_keys_of_every_type(stand: Stand) -> None:
         happened = stand.checkpoint(restart=False)
         changed |= {r["dataset"].rsplit(".", 1)[-1] for r in happened.of("refresh") if r["rows_inserted"]}
     assert changed == {*KEYS, "held", "above_a_view"}
+
+
+def test_columns_that_are_spelled_otherwise_than_in_their_table(stand: Stand) -> None:
+    stand.sql(
+        "CREATE NAMESPACE lake.src",
+        "CREATE TABLE lake.src.t USING iceberg TBLPROPERTIES ('format-version' = '3') AS "
+        "SELECT id AS Key, id % 5 AS value FROM range(40)",
+    )
+    queries = {
+        "grouped": "SELECT VALUE, count(*) AS n FROM src.t GROUP BY VALUE",
+        "distinct": "SELECT DISTINCT VALUE FROM src.t",
+        "both": "SELECT VALUE FROM src.t UNION ALL SELECT value FROM src.t WHERE KEY > 3",
+        "joined": "SELECT a.KEY, b.Value FROM src.t a JOIN src.t b ON a.key = b.VALUE",
+        "usual": "SELECT value, max(Key) AS last FROM src.t GROUP BY value",
+    }
+    for name, query in queries.items():
+        stand.view(name, query)
+    stand.checkpoint()
+    stand.sql("INSERT INTO lake.src.t VALUES (100, 9), (101, NULL)", "DELETE FROM lake.src.t WHERE value = 3")
+    stand.checkpoint(restart=False)

@@ -133,6 +133,7 @@ class Translator:
         self.attributes: dict[ColumnId, JavaObject] = {}
         self.obstacles = list(source.obstacles)
         self.chances: list[str] = []
+        self._aggregates: list[tuple[JavaObject, Node]] = []
         self._nested = has_subquery(source.plan)
         self._groups = Groups(self)
         self._rules: dict[str, Callable[[JavaObject], Node]] = {
@@ -145,7 +146,7 @@ class Translator:
             "BatchEvalPython": self._python,
             "ArrowEvalPython": self._python,
             "LogicalRDD": self._scan,
-            "Aggregate": self._groups.aggregate,
+            "Aggregate": self._shared_aggregate,
             "Window": self._groups.window,
             "GlobalLimit": self._groups.limit,
         }
@@ -242,11 +243,23 @@ class Translator:
         if self._nested and any(has_subquery(expression) for expression in expressions):
             self.obstacles.append(f"a subquery in {name} has no rule")
 
+    def _shared_aggregate(self, plan: JavaObject) -> Node:
+        """An aggregate, or the one that gives the same rows: of a CTE that is named twice, or of an IN that
+        Spark asks on both sides of a join. It is followed once then, and has one state."""
+        same = next((node for other, node in self._aggregates if other.sameResult(plan)), None)
+        if same is None or len(same.columns) != int(plan.output().size()):
+            made = self._groups.aggregate(plan)
+            self._aggregates.append((plan, made))
+            return made
+        return Rename(columns=self.meet_all(plan.output()), child=same, sources=same.columns)
+
     # -- row by row -------------------------------------------------------------------------------
 
     def _scan(self, plan: JavaObject) -> Node:
         table = self.source.table_of(plan)
         columns = self.meet_all(plan.output())
+        # Above it a column may be spelled otherwise than in its table, and have been met so.
+        self.attributes.update(zip(columns, items(plan.output()), strict=True))
         if table is None:
             self.obstacles.append("local data has no versions")
             return Constant(columns=columns, handle=plan)
