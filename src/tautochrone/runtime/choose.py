@@ -59,6 +59,7 @@ class Choice:
     """A mode with its reason; `ranges` holds (old, new) of each input whose rows changed.
 
     `estimate_ms` and `delta_rows` are for the refresh's record, `policy` tells what nodes may do.
+    `stateless`: the next change will likely not be followed either, so nothing is kept for it.
     """
 
     mode: RefreshMode
@@ -67,6 +68,7 @@ class Choice:
     estimate_ms: int | None = None
     delta_rows: int = 0
     policy: RefreshPolicy = RefreshPolicy.AUTO
+    stateless: bool = False
 
 
 def choose(
@@ -142,6 +144,7 @@ def choose(
         estimate_ms=decision.expected_ms,
         delta_rows=delta_rows,
         policy=policy,
+        stateless=policy is RefreshPolicy.AUTO and decision.mode is RefreshMode.FULL,
     )
 
 

@@ -42,7 +42,8 @@ class Plans:
     def steps(self, view: TableName, sessions: Sessions) -> int:
         """How many operators of a view's plan look at other rows than those that changed."""
         plan = self._plan(view, sessions).view.plan
-        return sum(isinstance(node, Aggregate | Join | Top | Window) for node in walk(plan))
+        # What stands in two places is followed once.
+        return sum(isinstance(node, Aggregate | Join | Top | Window) for node in dict.fromkeys(walk(plan)))
 
     def columns(self, table: TableName) -> frozenset[str]:
         """The columns that the plans made so far read of a table."""

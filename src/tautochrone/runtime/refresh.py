@@ -176,7 +176,8 @@ class _Worker:
     def _stored_rows(self) -> int:
         if self.fork.note is None or self.fork.note.mode is None:
             return 0
-        return int(self.table.read(self.job.base, self.fork.version).count())
+        known = self.table.row_count(self.fork.version)
+        return int(self.table.read(self.job.base, self.fork.version).count()) if known is None else known
 
     def _stored_columns(self) -> str:
         return str(self.job.lake.schema(self.table.name).simpleString())

@@ -209,7 +209,8 @@ class Target:
         if choice.mode is RefreshMode.NO_DATA:
             return _without_rows(self._same_rows(table, last, fork.version), choice.mode, choice.reason)
         planned = None
-        if choice.mode is not RefreshMode.APPEND and follows(job, choice.policy, inputs):
+        stateless = choice.stateless or choice.mode is RefreshMode.APPEND
+        if not stateless and follows(job, choice.policy, inputs):
             planned = self._plans.of(table, self._session)
         found = refresh_view(
             job,

@@ -1,0 +1,68 @@
+"""A view for which computing everything is cheaper keeps nothing for the next change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.model.names import TableName
+from tautochrone.model.refresh import RefreshMode, RefreshPolicy
+from tautochrone.runtime import choose
+from tautochrone.runtime.estimate import Decision, Facts
+from tautochrone.testing.harness import Pipeline
+
+pytestmark = pytest.mark.spark
+
+VIEW = TableName("lake", ("default",), "totals")
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+    made = Pipeline(tmp_path, spark)
+    made.session.sql("CREATE NAMESPACE lake.src")
+    made.session.sql("CREATE TABLE lake.src.t AS SELECT id, id % 7 AS k FROM range(3000)")
+    made.write(
+        "definitions/v.sql",
+        "CREATE MATERIALIZED VIEW totals AS SELECT k, count(*) AS n FROM src.t GROUP BY k;",
+    )
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> Callable[[RefreshMode], None]:
+    """Has `auto` decide for a mode from now on."""
+    decide = choose.decide
+
+    def to(mode: RefreshMode) -> None:
+        def decision(policy: RefreshPolicy, facts: Facts) -> Decision:
+            return replace(decide(policy, facts), mode=mode)
+
+        monkeypatch.setattr(choose, "decide", decision)
+
+    return to
+
+
+def companions(pipeline: Pipeline) -> int:
+    note = pipeline.job.tables[VIEW].fork().note
+    assert note is not None
+    return len(note.companions)
+
+
+def test_the_state_goes_and_comes_back(pipeline: Pipeline, decided: Callable[[RefreshMode], None]) -> None:
+    modes = []
+    for step, mode in enumerate([None, RefreshMode.FULL, RefreshMode.INCREMENTAL, RefreshMode.INCREMENTAL]):
+        if mode is not None:
+            decided(mode)
+        pipeline.session.sql(f"INSERT INTO lake.src.t VALUES ({-step}, {step})")
+        happened = pipeline.run()
+        modes.append((happened.mode("totals")[0], companions(pipeline)))
+        assert len(pipeline.verify()) == 1
+    assert modes == [("full", 1), ("full", 0), ("full", 1), ("incremental", 1)]
+    past = [record.refresh for record in pipeline.job.store.history(VIEW)]
+    assert past[1] is not None
+    assert past[1].reason == "the view has no state default__totals__1 yet"
