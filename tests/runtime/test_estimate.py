@@ -84,6 +84,16 @@ def test_many_changed_inputs_of_many_joins_cost_more_than_small_tables(
     assert decide(AUTO, Facts(changed=changed, steps=steps)).mode is mode
 
 
+@pytest.mark.parametrize(("changed", "for_long"), [(10, True), (400, True), (3_000, False), (None, False)])
+def test_only_a_small_change_tells_that_the_next_one_will_not_be_followed(
+    changed: int | None, for_long: bool
+) -> None:
+    """After a large one a state is of use again."""
+    slow = [ran(INCREMENTAL, 3_000, 10)] * 3
+    found = decide(AUTO, facts(changed, 10_000, *slow))
+    assert (found.mode, found.for_long) == (FULL, for_long)
+
+
 def test_the_reason_says_what_it_rests_on() -> None:
     found = decide(AUTO, facts(30_000, 10_000_000, *[ran(FULL, 2_100)] * 3))
     assert found.mode is INCREMENTAL

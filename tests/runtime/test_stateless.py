@@ -66,3 +66,17 @@ def test_the_state_goes_and_comes_back(pipeline: Pipeline, decided: Callable[[Re
     past = [record.refresh for record in pipeline.job.store.history(VIEW)]
     assert past[1] is not None
     assert past[1].reason == "the view has no state default__totals__1 yet"
+
+
+def test_after_a_large_change_the_state_is_up_to_date(
+    pipeline: Pipeline, decided: Callable[[RefreshMode], None]
+) -> None:
+    pipeline.run()
+    decided(RefreshMode.FULL)
+    pipeline.session.sql("INSERT INTO lake.src.t SELECT id, id % 5 FROM range(3000)")
+    assert pipeline.run().mode("totals")[0] == "full"
+    assert companions(pipeline) == 1
+    decided(RefreshMode.INCREMENTAL)
+    pipeline.session.sql("DELETE FROM lake.src.t WHERE id < 9")
+    assert pipeline.run().mode("totals")[0] == "incremental"
+    assert len(pipeline.verify()) == 1

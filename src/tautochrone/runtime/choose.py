@@ -144,7 +144,7 @@ def choose(
         estimate_ms=decision.expected_ms,
         delta_rows=delta_rows,
         policy=policy,
-        stateless=policy is RefreshPolicy.AUTO and decision.mode is RefreshMode.FULL,
+        stateless=policy is RefreshPolicy.AUTO and decision.for_long,
     )
 
 

@@ -43,6 +43,9 @@ AMPLIFICATION = 5.0
 """A changed row is read and written this many times as dearly as a row of a full computation. Its inverse is
 the share of changed rows from which on a full computation is cheaper in any case."""
 
+LITTLE = 0.05
+"""Where computing everything is cheaper although no more of the rows changed, it will be so the next time."""
+
 ENOUGH = 3
 NEWEST = 5
 """So many of the newest runs of a kind count: machines and data change."""
@@ -122,6 +125,13 @@ class Decision:
     mode: RefreshMode
     reason: str
     estimate: Estimate | None = field(default=None)
+
+    @property
+    def for_long(self) -> bool:
+        """Whether everything is computed although little changed: the next change will not be followed
+        either. After a large change it may well be."""
+        share = None if self.estimate is None else self.estimate.share
+        return self.mode is RefreshMode.FULL and share is not None and share <= LITTLE
 
     @property
     def expected_ms(self) -> int | None:
