@@ -14,7 +14,7 @@ from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, Definit
 from tautochrone.lake.iceberg import IcebergLake
 from tautochrone.lake.iceberg.orphans import path_of
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import LakeTable, TableDefinition
+from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.effects import CountingEffects, DirectEffects
 from tautochrone.testing.conformance import SCHEMA, LakeBench, LakeConformance, note
@@ -189,6 +189,21 @@ class TestOwn(LakeBench):
         table.commit(prepared, Fence(1))
         taken = {step: count for step, count in effects.steps.items() if step is not Step.LAKE_STAGE}
         assert taken == {Step.LAKE_PREPARE: 1, Step.LAKE_COMMIT: 1}
+
+    def test_a_name_that_stands_for_another_column(self, spark: SparkSession, table: LakeTable) -> None:
+        """What changed is unknown; whoever takes new rows only may go on while no others were moved."""
+        first = self.append(spark, table, note(), 1, 2).version
+        for change in ("DROP COLUMN word", "ADD COLUMN word STRING", "ADD COLUMN other INT"):
+            spark.sql(f"ALTER TABLE {table.name.sql} {change}")
+        spark.sql(f"INSERT INTO {table.name.sql} VALUES (3, 'c', 3)")
+        appended = table.current_version()
+        change = table.change_between(first, appended)
+        assert (change.kind, change.appended) == (ChangeKind.UNKNOWN, True)
+        assert change.reason.startswith(f"column word of {table.name} was dropped and added again")
+        spark.sql(f"DELETE FROM {table.name.sql} WHERE id = 1")
+        change = table.change_between(first, table.current_version())
+        assert (change.kind, change.appended) == (ChangeKind.UNKNOWN, False)
+        assert table.change_between(appended, table.current_version()).kind is ChangeKind.CHANGED
 
     def test_partitions_and_properties(self, spark: SparkSession, lake: IcebergLake) -> None:
         name = TableName("lake", ("conformance",), "partitioned")
