@@ -25,6 +25,7 @@ from tautochrone.runtime.job import Job
 from tautochrone.runtime.orphans import OrphanSearch
 from tautochrone.runtime.retention import Needs, needs_of, outlived
 from tautochrone.runtime.states import STATE_NAMESPACE
+from tautochrone.spark.death import require_alive
 
 __all__ = ["Maintenance"]
 
@@ -125,6 +126,7 @@ class Maintenance:
         return done
 
     def _tell_failure(self, error: TautochroneError, **where: str) -> None:
+        require_alive()
         self.job.emit("maintenance_failed", **where, error=str(error), reason="it is tried again later")
 
     def _due(self) -> bool:
@@ -223,6 +225,7 @@ class Maintenance:
         except FencedError:
             raise
         except LakeError as error:
+            require_alive()
             self.job.emit("compaction_skipped", dataset=str(table.name), reason=str(error))
             return
         if done.version is not None:

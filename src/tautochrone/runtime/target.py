@@ -26,6 +26,7 @@ from tautochrone.runtime.job import Job
 from tautochrone.runtime.plans import Plans
 from tautochrone.runtime.refresh import Refreshed, as_text, refresh_view
 from tautochrone.runtime.streams import Streams
+from tautochrone.spark.death import require_alive
 from tautochrone.spark.session import reader_session, use_database
 from tautochrone.spark.usage import metered
 
@@ -186,6 +187,8 @@ class Target:
         return None
 
     def _fail(self, checkpoint: Checkpoint, table: TableName, text: str, because: str | None) -> str:
+        # Not the dataset's failure when Spark is gone: then everything fails, each in its own words.
+        require_alive()
         full = text if because is None else f"{text}: {because}"
         self._job.journal.failure(checkpoint.number, table, full)
         self._job.emit("refresh_failed", dataset=str(table), checkpoint=int(checkpoint.number), error=full)
