@@ -26,6 +26,7 @@ from tautochrone.runtime.orphans import OrphanSearch
 from tautochrone.runtime.retention import Needs, needs_of, outlived
 from tautochrone.runtime.states import STATE_NAMESPACE
 from tautochrone.spark.death import require_alive
+from tautochrone.traces import is_defect, trace_of
 
 __all__ = ["Maintenance"]
 
@@ -127,7 +128,10 @@ class Maintenance:
 
     def _tell_failure(self, error: TautochroneError, **where: str) -> None:
         require_alive()
-        self.job.emit("maintenance_failed", **where, error=str(error), reason="it is tried again later")
+        text = str(error)
+        if is_defect(error):
+            text = f"{text} ({trace_of(error, ' '.join(['maintenance', *where.values()]))})"
+        self.job.emit("maintenance_failed", **where, error=text, reason="it is tried again later")
 
     def _due(self) -> bool:
         latest = self.job.store.latest_done(self.job.name)

@@ -39,6 +39,7 @@ from tautochrone.runtime.takeover import clear, take_over
 from tautochrone.runtime.target import Target
 from tautochrone.spark.death import death, require_alive
 from tautochrone.spark.usage import cpu_ms
+from tautochrone.traces import trace_of
 
 __all__ = ["Run", "RunState"]
 
@@ -153,7 +154,10 @@ class Run:
         if died is None:
             raise error
         self.died = died
-        self._job.emit("spark_died", error_class=died.error_class, error=str(died), hint=died.hint)
+        last = {"the last lines of Spark's Java process": died.parameters.get("last_lines", "")}
+        trace = trace_of(error, f"run of job {self._job.name}: {died.error_class}", last)
+        told = f"{died} ({trace})"
+        self._job.emit("spark_died", error_class=died.error_class, error=told, hint=died.hint)
         self._job.emit("run", state=str(RunState.FAILED), problems=[died.error_class])
         return RunState.FAILED
 
