@@ -20,6 +20,7 @@
     │   └── CheckpointUnavailableError  no such checkpoint, or it is expired or revoked
     ├── AccessError                  who asks the MetaService, and what they may do
     └── EnvironmentProblemError      Java, Spark, jars, ports
+        └── SparkDiedError           Spark's Java process ended, or answers no more
 
 Every error carries a stable `error_class` (Spark's spelling: UPPER_SNAKE, sub-class after a dot), a
 SQLSTATE, an optional place in the user's files and an optional hint. `str(error)` is what a person
@@ -54,6 +55,7 @@ __all__ = [
     "QueryError",
     "RefreshError",
     "SettingsError",
+    "SparkDiedError",
     "SpecError",
     "StateLostError",
     "TableMissingError",
@@ -265,3 +267,7 @@ class EnvironmentProblemError(TautochroneError):
     """Something outside the project is missing or too old: Java, jars, a port."""
 
     default_sqlstate = "58000"
+
+
+class SparkDiedError(EnvironmentProblemError):
+    """Spark's Java process ended under us, or answers no more: no dataset is to blame for what failed."""

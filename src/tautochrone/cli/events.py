@@ -36,8 +36,8 @@ def failures(event: str, /, **fields: Any) -> None:
 
 
 def is_failure(event: str) -> bool:
-    """Failures are named so: `flow_failed`, `refresh_failed`, `cleanup_failed`, `invariant_broken`."""
-    return event.endswith(("_failed", "_broken"))
+    """Failures are named so: `flow_failed`, `refresh_failed`, `invariant_broken`, `spark_died`."""
+    return event.endswith(("_failed", "_broken", "_died"))
 
 
 def words(event: str, fields: Fields) -> str:
@@ -93,6 +93,11 @@ def _flow_failed(_event: str, f: Fields) -> str:
     return "\n".join(lines)
 
 
+def _spark_died(_event: str, f: Fields) -> str:
+    lines = [f"{f['error']}"] + ([f"  hint: {f['hint']}"] if f.get("hint") else [])
+    return "\n".join(lines)
+
+
 def _invariant_broken(_event: str, f: Fields) -> str:
     more = f["at_least"] or f["rows"] > len(f["sample"])
     rows = [f"    {row}" for row in f["sample"]] + ["    …"] * bool(more and f["sample"])
@@ -126,6 +131,8 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
     "refresh_failed": lambda _e, f: f"  {f['dataset']} FAILED at checkpoint {f['checkpoint']}: {f['error']}",
     "flow_failed": _flow_failed,
     "invariant_broken": _invariant_broken,
+    "spark_died": _spark_died,
+    "spark_restarting": lambda _e, f: f"a new Spark is started in {f['in_s']:g} s (attempt {f['attempt']})",
     "flow_restarted": lambda _e, f: f"  flow {f['flow']} started again (attempt {f['attempt']})",
     "flow_recovered": lambda _e, f: f"  flow {f['flow']} is well again",
     "checkpoint": _checkpoint,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tautochrone.cli.options import duration_ms
 from tautochrone.cli.problems import report, report_defect
-from tautochrone.errors import TautochroneError
+from tautochrone.errors import FencedError, SparkDiedError, TautochroneError
 from tautochrone.redaction import redacted
+from tautochrone.traces import show_traces, trace_of
 
 __all__ = ["entry", "main"]
 
@@ -212,9 +214,13 @@ def _handler(name: str) -> Callable[[argparse.Namespace], int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 1 for a handled failure, 2 for wrong use."""
     options = _parser().parse_args(arguments)
+    if options.debug:
+        show_traces()
+    threading.excepthook = _thread_failed
     try:
         return _handler(options.command)(options)
     except TautochroneError as error:
+        error = error if isinstance(error, FencedError) else _death() or error
         if options.debug:
             _traceback()
             return EXIT_FAILED
@@ -225,11 +231,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return EXIT_FAILED
     except Exception as error:
-        if options.debug:
-            _traceback()
-            return EXIT_USAGE
-        report_defect(error)
+        died = _death()
+        if died is not None:
+            report(died)
+            return EXIT_FAILED
+        trace = trace_of(error, f"taut {options.command}")
+        if not options.debug:
+            report_defect(error, trace)
         return EXIT_USAGE
+
+
+def _death() -> SparkDiedError | None:
+    """Why Spark's process is gone, if it is: then that is the reason for whatever failed."""
+    if "pyspark" not in sys.modules:
+        return None
+    from tautochrone.spark.death import death
+
+    return death(ask=True)
+
+
+def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+    """A thread ended by something that no one foresaw; the process goes on."""
+    error = failed.exc_value
+    if error is not None:
+        name = "a thread" if failed.thread is None else failed.thread.name
+        report_defect(error, trace_of(error, f"thread {name}"))
 
 
 def _traceback() -> None:

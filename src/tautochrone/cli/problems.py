@@ -29,13 +29,13 @@ def report(error: TautochroneError) -> None:
     console.print(text)
 
 
-def report_defect(error: Exception) -> None:
-    """Something that no one foresaw."""
+def report_defect(error: BaseException, trace: str) -> None:
+    """Something that no one foresaw, and where its trace is."""
     first = (str(error).strip().splitlines() or [""])[0]
     report(
         TautochroneError(
             "INTERNAL_ERROR",
             f"{type(error).__name__}: {first}",
-            hint="this is a defect of Tautochrone; run again with --debug and report it",
+            hint=f"this is a defect of Tautochrone; {trace}; report it with a `taut support-bundle`",
         )
     )

@@ -5,13 +5,24 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
+import time
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from tautochrone.cli.listen import first_words, listening
 from tautochrone.cli.options import names_of, options_of
-from tautochrone.errors import SettingsError
+from tautochrone.cli.restart import Restarts
+from tautochrone.errors import EnvironmentProblemError, SettingsError
+
+if TYPE_CHECKING:
+    from tautochrone.model.events import Emit
+    from tautochrone.project.settings import Settings
+    from tautochrone.project.spec import PipelineSpec
+    from tautochrone.service.locate import Options
 
 __all__ = ["run"]
+
+_NOT_STARTED = ("JVM_NOT_STARTED", "SPARK_NOT_STARTED")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,27 +37,61 @@ def run(arguments: argparse.Namespace) -> int:
     pipeline = located[0].name
     # Said before the imports that take a second and the JVM that takes six.
     first_words(arguments)("starting", pipeline=pipeline, master=located[1].spark.master)
+    restarts = Restarts()
     with listening(arguments, pipeline) as events:
-        from tautochrone.runtime.run import Run, RunState
-        from tautochrone.runtime.selection import select
-        from tautochrone.service.open import Project
+        try:
+            state, anew = _execute(arguments, options, located, selected, restarts, events)
+        except EnvironmentProblemError as error:
+            if not (restarts.deaths and error.error_class in _NOT_STARTED):
+                raise
+            # What killed the one before may still be there.
+            time.sleep(_told(restarts, events, error))
+            state, anew = 1, True
+    if anew:
+        restarts.begin_anew()
+    return state
 
-        with Project(options, events, located=located) as project:
-            job = project.job()
-            selection = select(job, *selected, everything=arguments.full_refresh_all)
-            execution = Run(job, selection)
 
-            def on_signal(_number: int, _frame: FrameType | None) -> None:
-                # The second Ctrl-C is meant: let Python end the process.
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                execution.stop()
-                # Not from here: the signal may have interrupted this very thread while it wrote.
-                threading.Thread(target=events, args=("stopping",)).start()
+def _execute(
+    arguments: argparse.Namespace,
+    options: Options,
+    located: tuple[PipelineSpec, Settings],
+    selected: tuple[list[str], list[str]],
+    restarts: Restarts,
+    events: Emit,
+) -> tuple[int, bool]:
+    """The exit status, and whether the run is to begin anew because its Spark died."""
+    from tautochrone.runtime.run import Run, RunState
+    from tautochrone.runtime.selection import select
+    from tautochrone.service.open import Project
 
-            signal.signal(signal.SIGINT, on_signal)
-            signal.signal(signal.SIGTERM, on_signal)
-            if arguments.continuous:
-                state = execution.continuously(project.settings.interval_ms)
-            else:
-                state = execution.once()
-    return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state]
+    with Project(options, events, located=located) as project:
+        job = project.job()
+        selection = select(job, *selected, everything=arguments.full_refresh_all)
+        execution = Run(job, selection)
+
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            # The second Ctrl-C is meant: let Python end the process.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            execution.stop()
+            # Not from here: the signal may have interrupted this very thread while it wrote.
+            threading.Thread(target=events, args=("stopping",)).start()
+
+        signal.signal(signal.SIGINT, on_signal)
+        signal.signal(signal.SIGTERM, on_signal)
+        if arguments.continuous:
+            state = execution.continuously(project.settings.interval_ms)
+        else:
+            state = execution.once()
+        anew = False
+        if arguments.continuous and execution.died is not None:
+            anew = execution.rests(_told(restarts, events, execution.died))
+    return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state], anew
+
+
+def _told(restarts: Restarts, events: Emit, died: EnvironmentProblemError) -> float:
+    """Tell that a new Spark will be started; seconds until then, more each time one dies."""
+    wait_s = restarts.died()
+    reason = f"[{died.error_class}] {died.message}"
+    events("spark_restarting", attempt=restarts.deaths, in_s=wait_s, reason=reason)
+    return wait_s

@@ -18,8 +18,11 @@ from tautochrone.model.names import TableName
 from tautochrone.service.locate import locate
 from tautochrone.service.quarantined import quarantined
 from tautochrone.service.stores import existing_store
+from tautochrone.traces import logs_of, traces_in
 
 __all__ = ["checkpoints", "status"]
+
+_DEFECTS = 10
 
 
 @contextmanager
@@ -59,7 +62,25 @@ def status(arguments: argparse.Namespace) -> int:
     quarantines = ("quarantined",) if beside else ()
     columns = ("dataset", "kind", "checkpoint", "mode", "lag_ms", *quarantines, "error")
     _show(lines, columns, as_json=arguments.json)
+    _defects(settings.storage, as_json=arguments.json)
     return 0
+
+
+def _defects(storage: str, *, as_json: bool) -> None:
+    """What left a trace, newest first. A line of JSON has `defect` where the others have `dataset`."""
+    for trace in traces_in(logs_of(storage))[:_DEFECTS]:
+        if as_json:
+            json_line(
+                {
+                    "defect": trace.error_class,
+                    "at": trace.at,
+                    "where": trace.where,
+                    "message": trace.message,
+                    "file": str(trace.file),
+                }
+            )
+        else:
+            sys.stdout.write(f"defect: {trace.at}  {trace.where}  {trace.error_class}  {trace.file}\n")
 
 
 def _history(store: MetaStore, dataset: TableName, arguments: argparse.Namespace) -> None:

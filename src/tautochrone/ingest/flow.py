@@ -34,7 +34,9 @@ from tautochrone.model.events import Emit
 from tautochrone.model.lake import FlowPosition
 from tautochrone.model.names import quoted
 from tautochrone.model.quarantine import BadRecords
+from tautochrone.spark.death import death
 from tautochrone.spark.limits import bounds_files
+from tautochrone.traces import trace_of
 
 __all__ = ["FlowQuery", "StreamingFlow", "align"]
 
@@ -294,10 +296,17 @@ class FlowQuery:
         try:
             self._batch(rows, batch_id)
         except Exception as error:
-            self._error = error if isinstance(error, TautochroneError) else explain(error, self.flow.name)
+            self._error = error if isinstance(error, TautochroneError) else self._explained(error)
             # Spark keeps only a text of it, made of the whole chain of causes. With Java's stacks in
             # there, a regular expression of Spark's overflowed and the query died without a word.
             raise RuntimeError(str(self._error)) from None
+
+    def _explained(self, error: Exception) -> TautochroneError:
+        told = explain(error, self.flow.name)
+        if isinstance(error, PySparkException) or death(ask=True) is not None:
+            return told
+        trace = trace_of(error, f"batch of flow {self.flow.name}")
+        return IngestError(told.error_class, f"{told.message.rstrip('.')} ({trace})", sqlstate=told.sqlstate)
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         known = self.position

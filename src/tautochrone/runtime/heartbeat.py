@@ -13,6 +13,7 @@ from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.runtime.cut import Cut
 from tautochrone.runtime.job import Job
+from tautochrone.traces import trace_of
 
 __all__ = ["Heartbeat"]
 
@@ -63,3 +64,7 @@ class Heartbeat:
             self._stopping.set()
         except TautochroneError as error:
             self._job.emit("heartbeat_missed", job=self._job.name, reason=str(error))
+        except Exception as error:
+            # The thread lives on: without it other jobs would take this one for dead.
+            reason = f"{type(error).__name__}: {error} ({trace_of(error, 'heartbeat')})"
+            self._job.emit("heartbeat_missed", job=self._job.name, reason=reason)

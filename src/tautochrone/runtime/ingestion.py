@@ -18,6 +18,7 @@ from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.model.events import Emit
 from tautochrone.model.names import TableName
+from tautochrone.spark.death import require_alive
 
 __all__ = ["Ingestion"]
 
@@ -80,6 +81,7 @@ class Ingestion:
 
         Raises:
             FencedError: a newer owner exists.
+            SparkDiedError: Spark is gone; no flow is to blame.
         """
         self._trigger = trigger
         self._flows = [_Flow(query, session) for query, session in flows]
@@ -148,6 +150,7 @@ class Ingestion:
     def _failed(self, flow: _Flow, error: TautochroneError) -> None:
         if isinstance(error, FencedError):
             raise error
+        require_alive()
         # Progress since the last failure makes this one a new trouble.
         flow.failures = 1 if flow.query.progressed else flow.failures + 1
         again = "processingTime" in self._trigger

@@ -25,6 +25,8 @@ from tautochrone.runtime.job import Job
 from tautochrone.runtime.orphans import OrphanSearch
 from tautochrone.runtime.retention import Needs, needs_of, outlived
 from tautochrone.runtime.states import STATE_NAMESPACE
+from tautochrone.spark.death import require_alive
+from tautochrone.traces import is_defect, trace_of
 
 __all__ = ["Maintenance"]
 
@@ -125,7 +127,11 @@ class Maintenance:
         return done
 
     def _tell_failure(self, error: TautochroneError, **where: str) -> None:
-        self.job.emit("maintenance_failed", **where, error=str(error), reason="it is tried again later")
+        require_alive()
+        text = str(error)
+        if is_defect(error):
+            text = f"{text} ({trace_of(error, ' '.join(['maintenance', *where.values()]))})"
+        self.job.emit("maintenance_failed", **where, error=text, reason="it is tried again later")
 
     def _due(self) -> bool:
         latest = self.job.store.latest_done(self.job.name)
@@ -223,6 +229,7 @@ class Maintenance:
         except FencedError:
             raise
         except LakeError as error:
+            require_alive()
             self.job.emit("compaction_skipped", dataset=str(table.name), reason=str(error))
             return
         if done.version is not None:

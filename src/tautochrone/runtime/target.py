@@ -26,8 +26,10 @@ from tautochrone.runtime.job import Job
 from tautochrone.runtime.plans import Plans
 from tautochrone.runtime.refresh import Refreshed, as_text, refresh_view
 from tautochrone.runtime.streams import Streams
+from tautochrone.spark.death import require_alive
 from tautochrone.spark.session import reader_session, use_database
 from tautochrone.spark.usage import metered
+from tautochrone.traces import is_defect, trace_of
 
 __all__ = ["Target"]
 
@@ -162,7 +164,12 @@ class Target:
         except FencedError:
             raise
         except Exception as error:
-            return self._fail(checkpoint, table, as_text(error), None)
+            # Asked first: a Spark that is gone is no defect of a refresh.
+            require_alive()
+            text = as_text(error)
+            if is_defect(error):
+                text = f"{text} ({trace_of(error, f'refresh {table}')})"
+            return self._fail(checkpoint, table, text, None)
         duration_ms = round((time.monotonic() - started) * 1000)
         spent_ms = 0 if found.refresh.mode is RefreshMode.NO_DATA else used.tasks_ms()
         refresh = replace(found.refresh, duration_ms=duration_ms, cpu_ms=spent_ms)
@@ -186,6 +193,8 @@ class Target:
         return None
 
     def _fail(self, checkpoint: Checkpoint, table: TableName, text: str, because: str | None) -> str:
+        # Not the dataset's failure when Spark is gone: then everything fails, each in its own words.
+        require_alive()
         full = text if because is None else f"{text}: {because}"
         self._job.journal.failure(checkpoint.number, table, full)
         self._job.emit("refresh_failed", dataset=str(table), checkpoint=int(checkpoint.number), error=full)

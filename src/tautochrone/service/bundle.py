@@ -23,6 +23,7 @@ from tautochrone.redaction import redacted, redacted_fields
 from tautochrone.service.health import examine
 from tautochrone.service.locate import Options, locate, settings_in_force
 from tautochrone.service.stores import existing_store
+from tautochrone.traces import logs_of, traces_in
 
 __all__ = ["write_bundle"]
 
@@ -45,6 +46,7 @@ def write_bundle(options: Options, path: Path) -> dict[str, str | None]:
         "datasets": lambda: _of_store(options, _datasets),
         "checkpoints": lambda: _of_store(options, _checkpoints),
         "refreshes": lambda: _of_store(options, _refreshes),
+        "traces": lambda: _traces(options),
         "doctor": lambda: map(asdict, examine(options)),
     }
     missing: dict[str, str | None] = {}
@@ -95,6 +97,11 @@ def _name_of(requirement: str) -> str:
 def _settings(options: Options) -> Iterable[Line]:
     for value in settings_in_force(options):
         yield {"setting": value.key, "value": value.text, "origin": value.origin}
+
+
+def _traces(options: Options) -> Iterable[Line]:
+    for trace in traces_in(logs_of(locate(options)[0].storage_path)):
+        yield {**asdict(trace), "text": trace.file.read_text(errors="replace")}
 
 
 def _of_store(options: Options, part: Callable[[MetaStore], Iterable[Line]]) -> list[Line]:

@@ -34,7 +34,8 @@ from tautochrone.service.open import Project
 from tautochrone.service.pages.ports import Answer
 from tautochrone.service.pages.running import ReaderRunner
 from tautochrone.service.reader import Reader
-from tautochrone.spark.session import start_session
+from tautochrone.spark.death import death
+from tautochrone.spark.session import start_session, stop_session
 
 __all__ = ["Console"]
 
@@ -119,10 +120,14 @@ class Console:
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._starting:
             if self._own and self._base is not None:
-                self._base.stop()
+                stop_session(self._base)
 
     def _spark(self) -> SparkSession:
         with self._starting:
+            died = death() if self._own and self._base is not None else None
+            if died is not None:
+                _log.error("%s", died)
+                self._base = None
             if self._base is None:
                 _log.info("starting Spark for the first form that needs it")
                 self._base = start_session(self._settings.spark, self._settings.catalog)

@@ -9,6 +9,7 @@ from pathlib import Path
 from tautochrone.project.layers import Given, Value
 from tautochrone.project.settings import Settings, effective, load_settings
 from tautochrone.project.spec import PipelineSpec, find_spec, load_spec
+from tautochrone.traces import keep_traces, logs_of
 
 __all__ = ["Options", "locate", "settings_in_force"]
 
@@ -39,12 +40,13 @@ class Options:
 
 
 def locate(options: Options) -> tuple[PipelineSpec, Settings]:
-    """Spec and settings, without Spark.
+    """Spec and settings, without Spark. From then on traces of defects go into the project's storage.
 
     Raises:
         SpecError, SettingsError: what is wrong with them.
     """
     spec = _spec(options)
+    keep_traces(logs_of(spec.storage_path))
     return spec, load_settings(spec, options.flags)
 
 

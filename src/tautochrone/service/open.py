@@ -41,7 +41,7 @@ from tautochrone.service.metadata import metadata_source
 from tautochrone.service.openlineage import OpenLineage, transport_to
 from tautochrone.service.server import EmbeddedServer
 from tautochrone.service.stores import project_store
-from tautochrone.spark.session import scratch_session, start_session, use_database
+from tautochrone.spark.session import scratch_session, start_session, stop_session, use_database
 
 __all__ = ["LocalInstants", "Project"]
 
@@ -100,7 +100,7 @@ class Project:
         self._closing = ExitStack()
         if base is None:
             base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
-            self._closing.callback(base.stop)
+            self._closing.callback(stop_session, base)
         self.base = base
         self.effects: Effects = effects or effects_from_environment()
         self.lake = IcebergLake(self.base, self.settings.catalog.name, self.effects)

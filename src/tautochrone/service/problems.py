@@ -23,6 +23,7 @@ from tautochrone.errors import (
     QueryError,
     TautochroneError,
 )
+from tautochrone.traces import trace_of
 
 __all__ = ["PROBLEMS", "Problem", "add_problems", "problem_of", "status_of"]
 
@@ -91,9 +92,13 @@ def add_problems(app: FastAPI) -> None:
         return answer
 
     @app.exception_handler(Exception)
-    def defect(_request: Request, error: Exception) -> Response:
-        _log.error("a request failed", exc_info=error)
-        return _response(500, "INTERNAL_ERROR", "The service failed; its log has more")
+    def defect(request: Request, error: Exception) -> Response:
+        trace = trace_of(error, f"request {request.method} {request.url.path}")
+        # Only in the log: where the service keeps its files is nothing for whoever asks.
+        _log.error("a request failed; %s", trace, exc_info=error)
+        return _response(
+            500, "INTERNAL_ERROR", f"The service failed ({type(error).__name__}); its log has more"
+        )
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:

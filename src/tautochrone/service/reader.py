@@ -36,6 +36,7 @@ from tautochrone.spark.session import (
     confine,
     reader_session,
     start_session,
+    stop_session,
 )
 
 __all__ = ["Reader"]
@@ -187,7 +188,7 @@ class Reader:
         self._leases.close()
         self._server.stop()
         if self._own_spark:
-            self._base.stop()
+            stop_session(self._base)
 
     def __enter__(self) -> Reader:
         return self

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import threading
+from collections import deque
 from collections.abc import Collection, Mapping
 
 from py4j.protocol import Py4JJavaError
@@ -20,6 +21,7 @@ from pyspark.java_gateway import launch_gateway
 
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.redaction import redacted
+from tautochrone.spark.death import death, forget, hear
 from tautochrone.spark.errors import problem_of
 from tautochrone.spark.prompt import answer_promptly
 
@@ -32,10 +34,11 @@ _EVERY_START = re.compile(
 _STACK = re.compile(r"\s+at |\s+\.\.\. \d+ more")
 _EXCEPTION = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?')
 _LAST_WORDS_S = 5.0
+_KEPT_LINES, _KEPT_CHARACTERS = 50, 500
 
 
 def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None:
-    """Start the JVM and its Spark context, if this process has none yet.
+    """Start the JVM and its Spark context, if this process has none yet or its JVM has ended.
 
     Args:
         conf: everything that Spark must know before it starts, `spark.app.name` and `spark.master` too.
@@ -46,7 +49,9 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
         EnvironmentProblemError: `JVM_NOT_STARTED` or `SPARK_NOT_STARTED`, with Spark's own reason.
     """
     if SparkContext._gateway is not None:  # noqa: SLF001
-        return
+        if death() is None:
+            return
+        forget()
     public = SparkConf(loadDefaults=False).setAll([(k, v) for k, v in conf.items() if k not in secret])
     reading, writing = os.pipe()
     ear = _Ear(reading)
@@ -66,6 +71,7 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
             "JAVA_TOOL_OPTIONS; `taut doctor` checks Java itself",
         ) from error
     ear.let_go()
+    hear(ear.last_lines)
     answer_promptly(gateway)
     try:
         settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
@@ -85,6 +91,7 @@ class _Ear(threading.Thread):
         super().__init__(name="jvm-stderr", daemon=True)
         self._descriptor = descriptor
         self._held: list[str] = []
+        self._last: deque[str] = deque(maxlen=_KEPT_LINES)
         self._holding = True
         self._lock = threading.Lock()
 
@@ -94,6 +101,7 @@ class _Ear(threading.Thread):
                 if _EVERY_START.match(line):
                     continue
                 with self._lock:
+                    self._last.append(line.rstrip()[:_KEPT_CHARACTERS])
                     if self._holding:
                         self._held.append(line)
                         continue
@@ -105,6 +113,12 @@ class _Ear(threading.Thread):
             for line in self._held:
                 _say(line)
             self._holding = False
+
+    def last_lines(self) -> list[str]:
+        """What the JVM said last, after waiting for the end of its stream; for a JVM that has ended."""
+        self.join(_LAST_WORDS_S)
+        with self._lock:
+            return [redacted(line) for line in self._last]
 
     def reason(self) -> str:
         """Why the JVM did not start, in its own words without the stack."""

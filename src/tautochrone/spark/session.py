@@ -24,6 +24,7 @@ from tautochrone.errors import SettingsError
 from tautochrone.model.names import quoted
 from tautochrone.redaction import redacted
 from tautochrone.spark.archive import archive_options
+from tautochrone.spark.death import stop_session
 from tautochrone.spark.gateway import start_context
 from tautochrone.spark.jars import resolve
 from tautochrone.spark.java import find_java
@@ -37,6 +38,7 @@ __all__ = [
     "reader_session",
     "scratch_session",
     "start_session",
+    "stop_session",
     "use_database",
 ]
 
@@ -108,7 +110,12 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
     alone = spark.conf.get("spark.master", spark.master).startswith("local")
     conf = _DEFAULTS | (_ALONE if alone else {})
-    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *archive_options(java)]
+    # What Java says of a crash is for stderr: stdout may carry a command's answer.
+    options = [
+        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "-XX:+DisplayVMOutputToStderr",
+        *archive_options(java),
+    ]
     if spark.short_lived:
         options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     if alone:
@@ -136,7 +143,13 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     # PySpark logs every analysis error as JSON with a Java stack; errors reach people through ours.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    # Py4J writes a stack to the root logger for each call that a dead JVM does not answer.
+    logging.getLogger().addFilter(_not_of_py4j)
     return session
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _hide(conf: dict[str, str], secret: list[str]) -> None:

@@ -67,6 +67,25 @@ class Running:
         self._stdout = stdout
         self._stderr = stderr
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def count(self, event: str) -> int:
+        """How often the process has told `event` so far."""
+        return sum(found["event"] == event for found in self._events())
+
+    def wait_for(self, event: str, times: int = 1) -> None:
+        """Until the process has told `event` so often; it must not end before."""
+        while self.count(event) < times:
+            if not self.lives_for(0.05) and self.count(event) < times:
+                raise AssertionError(f"{event} was not told\n{self.wait().describe()}")
+
+    def _events(self) -> list[dict[str, Any]]:
+        # The line that a killed process was about to write may be torn.
+        lines = self._stdout.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
     def wait_until_stopped(self) -> None:
         """Until a `pause` fault stopped it. (SIGSTOP reaches Python only; its JVM waits for it.)"""
         _, status = os.waitpid(self._process.pid, os.WUNTRACED)
@@ -94,10 +113,7 @@ class Running:
 
     def wait(self) -> Ended:
         status = self._process.wait()
-        lines = self._stdout.read_text().splitlines()
-        # The line that a killed process was about to write may be torn.
-        events = [json.loads(line) for line in lines if line.endswith("}")]
-        return Ended(status=status, events=events, stderr=self._stderr.read_text())
+        return Ended(status=status, events=self._events(), stderr=self._stderr.read_text())
 
     def release(self) -> None:
         """End what is left of the process and of the JVM that it started."""

@@ -1,0 +1,49 @@
+"""A defect inside a run: it is told with its class and where its trace is, and what is not hurt goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tautochrone.ingest.flow import FlowQuery
+from tautochrone.runtime.run import RunState
+from tautochrone.runtime.target import Target
+from tautochrone.traces import traces_in
+
+from .checks import check_tables
+from .world import World
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark]
+
+
+def test_defect_of_a_refresh_and_of_a_flow_leave_traces(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, batch = Target._view, FlowQuery._batch
+
+    def broken_view(self: Target, checkpoint: Any, table: Any, last: Any) -> Any:
+        return {}["gone"] if table.table == "totals" else view(self, checkpoint, table, last)
+
+    def broken_batch(self: FlowQuery, rows: Any, batch_id: int) -> None:
+        assert self.flow.name != "names", "an inner check"
+        batch(self, rows, batch_id)
+
+    world.sources.add()
+    with monkeypatch.context() as broken:
+        broken.setattr(Target, "_view", broken_view)
+        broken.setattr(FlowQuery, "_batch", broken_batch)
+        attempt = world.run()
+    assert attempt.state is RunState.FAILED, attempt.describe()
+    found = {trace.where: trace for trace in traces_in(world.sources.storage / "logs")}
+    assert set(found) == {"refresh lake.default.totals", "batch of flow names"}, attempt.describe()
+    of_view, of_flow = found["refresh lake.default.totals"], found["batch of flow names"]
+    assert (of_view.error_class, of_flow.error_class) == ("KeyError", "AssertionError")
+    assert "in broken_view" in of_view.file.read_text()
+    failed = next(e for e in attempt.named("refresh_failed") if e["dataset"] == "lake.default.totals")
+    assert "KEY_ERROR" in failed["error"]
+    assert str(of_view.file) in failed["error"]
+    (flow_failed,) = attempt.named("flow_failed")
+    assert str(of_flow.file) in flow_failed["error"]
+    world.run().require_completed()
+    check_tables(world.sources)
