@@ -215,6 +215,12 @@ class Sources:
             os.utime(path, (then, then))
         return left
 
+    def touch(self) -> None:
+        """The newest file of a source looks as if it was replaced in place."""
+        newest = max((self.folder / "input" / "left").glob("*.json"))
+        then = newest.stat().st_mtime + 60
+        os.utime(newest, (then, then))
+
     def wipe_folders(self) -> None:
         shutil.rmtree(self.storage / "_checkpoints")
 

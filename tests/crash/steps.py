@@ -32,6 +32,12 @@ def _broken(world: World) -> None:
     world.sources.break_view(True)
 
 
+def _replaced(world: World) -> None:
+    world.sources.add()
+    world.run().require_completed()
+    world.sources.touch()
+
+
 def _folders_wiped(world: World) -> None:
     world.sources.add()
     world.sources.wipe_folders()
@@ -103,6 +109,7 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
         Step.META_DESCRIBE: _redefined,
         Step.LAKE_REDEFINE: _redefined,
         Step.INGEST_FOLDER: _folders_wiped,
+        Step.META_SKIPPED_FILES: _replaced,
         Step.META_ABORT: _root_added,
         Step.META_REBUILD: _store_deleted,
     },

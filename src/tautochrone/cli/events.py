@@ -127,6 +127,15 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
         f"  {short(f['dataset']):<32} {f['records']:,} bad records set aside in {short(f['beside'])}, "
         f"the first at {f['first']}: {f['reason']}"
     ),
+    "source_files_skipped": lambda _e, f: (
+        f"  {short(f['dataset']):<32} {f['files']:,} source files skipped ({f['reason']}): "
+        f"{', '.join(f['paths'][:3])}{', …' if f['files'] > 3 else ''}"
+    ),
+    "source_files_unchecked": lambda _e, f: f"  {short(f['dataset']):<32} {f['reason']}",
+    "kafka_topic_recreated": lambda _e, f: (
+        f"  {short(f['dataset']):<32} recreated topics {', '.join(f['topics'])}: {f['reason']}"
+    ),
+    "kafka_topic_ids_unknown": lambda _e, f: f"  {short(f['dataset']):<32} {f['reason']}",
     "refresh": _refresh,
     "refresh_failed": lambda _e, f: f"  {f['dataset']} FAILED at checkpoint {f['checkpoint']}: {f['error']}",
     "flow_failed": _flow_failed,

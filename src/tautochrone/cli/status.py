@@ -13,6 +13,7 @@ from tautochrone.cli.output import json_line, table
 from tautochrone.cli.when import when
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore
+from tautochrone.meta.history import DatasetStatus
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.names import TableName
 from tautochrone.service.locate import locate
@@ -55,13 +56,18 @@ def status(arguments: argparse.Namespace) -> int:
             "reason": s.reason,
             "lag_ms": s.lag_ms,
             "quarantined": beside.get(s.dataset),
+            "skipped": sum(one.count for one in s.skipped) or None,
+            "skipped_files": [asdict(one) for one in s.skipped],
             "error": s.error,
         }
         for s in found
     ]
     quarantines = ("quarantined",) if beside else ()
-    columns = ("dataset", "kind", "checkpoint", "mode", "lag_ms", *quarantines, "error")
+    skips = ("skipped",) if any(s.skipped for s in found) else ()
+    columns = ("dataset", "kind", "checkpoint", "mode", "lag_ms", *quarantines, *skips, "error")
     _show(lines, columns, as_json=arguments.json)
+    if not arguments.json:
+        _show_skipped(found)
     _defects(settings.storage, as_json=arguments.json)
     return 0
 
@@ -81,6 +87,16 @@ def _defects(storage: str, *, as_json: bool) -> None:
             )
         else:
             sys.stdout.write(f"defect: {trace.at}  {trace.where}  {trace.error_class}  {trace.file}\n")
+
+
+def _show_skipped(found: Sequence[DatasetStatus]) -> None:
+    for status in found:
+        for one in status.skipped:
+            more = f" and {one.count - len(one.paths)} more" if one.count > len(one.paths) else ""
+            sys.stdout.write(
+                f"{status.dataset}: flow {one.flow} skipped {one.count} files ({one.reason}): "
+                f"{', '.join(one.paths)}{more}\n"
+            )
 
 
 def _history(store: MetaStore, dataset: TableName, arguments: argparse.Namespace) -> None:

@@ -10,9 +10,10 @@ batch b: 3. the table already has b with the same offsets: skip it
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,12 +30,15 @@ from tautochrone.ingest.looks import Looks
 from tautochrone.ingest.positions import Plan, compare, same_offsets, source_offsets
 from tautochrone.ingest.problems import explain
 from tautochrone.ingest.rescue import Rescue, Rescued, ranges_of
+from tautochrone.ingest.source_files import SourceFiles
+from tautochrone.ingest.topics import KafkaTopics
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import FlowPosition
+from tautochrone.model.lake import FlowPosition, Staged
 from tautochrone.model.names import quoted
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.spark.death import death
+from tautochrone.spark.file_sources import taking_all_ages
 from tautochrone.spark.limits import bounds_files
 from tautochrone.traces import trace_of
 
@@ -106,6 +110,9 @@ class FlowQuery:
     begin: Begin | None = None
     """See `model.catalog.LakeCatalog.beginning`; None for flows that read no stream of the lake."""
     bad_records: BadRecords = BadRecords.FAIL
+    source_files: SourceFiles | None = None
+    """None for flows that read nothing from outside, as for `topics`."""
+    topics: KafkaTopics | None = None
     rows: int = 0
     looks: Looks = field(default_factory=Looks)
     _began_ms: int = 0
@@ -115,6 +122,7 @@ class FlowQuery:
     _stopped: bool = False
     _endless: bool = False
     _query: StreamingQuery | None = field(default=None)
+    _started: threading.Event = field(default_factory=threading.Event)
 
     def start(self, session: SparkSession, **trigger: Any) -> None:
         """Make the folder agree with the table, then start.
@@ -136,9 +144,14 @@ class FlowQuery:
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
         try:
             rows = self._evaluate(session)
+            if self.source_files is not None:
+                rows = taking_all_ages(session, rows)
+            if self.topics is not None:
+                self._move_to(self.topics.begin(session, rows, self.position))
             self._evaluated = session, rows
             self._limited = bounds_files(rows)
             self._began_ms = time.time_ns() // 1_000_000
+            self._started.clear()
             self._query = (
                 rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
                 .option("checkpointLocation", self.folder.path)
@@ -146,8 +159,17 @@ class FlowQuery:
                 .foreachBatch(self._on_batch)
                 .start()
             )
+            if self.source_files is not None:
+                self.source_files.started(session, rows, self._query, self.folder)
         except PySparkException as error:
             raise explain(error, self.flow.name) from error
+        finally:
+            self._started.set()
+
+    def inspect(self, *, at_once: bool = False) -> None:
+        """Tell of files that the sources skip; see `SourceFiles.inspect`."""
+        if self.source_files is not None:
+            self.source_files.inspect(at_once=at_once)
 
     @property
     def active(self) -> bool:
@@ -164,11 +186,29 @@ class FlowQuery:
         query = self._query
         if query is not None and not self._stopped:
             if self._endless:
-                self.looks.progressed(query.lastProgress, limited=self._limited)
-            elif not query.isActive and self.failure() is None:
+                progress = query.lastProgress
+                if self._same_topics(query, progress):
+                    self.looks.progressed(progress, limited=self._limited)
+            elif (
+                not query.isActive and self.failure() is None and self._same_topics(query, query.lastProgress)
+            ):
                 # It ends when all is taken that was there when it began; its triggers don't look again.
                 self.looks.took(self._began_ms)
         return self.looks.seen_ms
+
+    def _same_topics(self, query: StreamingQuery, progress: Mapping[str, Any] | None) -> bool:
+        """Whether a trigger looked at the topics that the position speaks of; others end the query."""
+        if self.topics is None:
+            return True
+        try:
+            self.topics.check_idle(progress)
+        except IngestError as error:
+            if error.error_class != "KAFKA_NOT_REACHABLE":
+                self._error = self._error or error
+                query.stop()
+            # Without an answer the look does not count, and the next one asks again.
+            return False
+        return True
 
     def wait(self) -> None:
         """Until the query ends.
@@ -183,6 +223,7 @@ class FlowQuery:
         except PySparkException as error:
             raise self.failure() or explain(error, self.flow.name) from error
         self.check()
+        self.inspect(at_once=True)
 
     def failure(self) -> TautochroneError | None:
         """Why the query is dead, if it died by itself."""
@@ -258,6 +299,14 @@ class FlowQuery:
                 )
             self._folder_step(lambda: self.folder.rewrite(position))
 
+    def _move_to(self, position: FlowPosition | None) -> None:
+        """Let the table say where the flow goes on, then the folder. None: where it stands."""
+        if position is not None:
+            nothing = Staged(table=self.committer.table.name, files=(), rows=0, at_ms=self._began_ms)
+            self.committer.submit(self.flow.name, nothing, position)
+            self.position = position
+            self._reconcile()
+
     def _evaluate(self, session: SparkSession) -> DataFrame:
         if self.begin is None:
             return self.flow.evaluate(session)
@@ -329,12 +378,20 @@ class FlowQuery:
                 # The state of this batch must be there for the next one.
                 rows.write.format("noop").mode("append").save()
             return
+        if self.source_files is not None:
+            # The first batch may run before `start` has returned.
+            self._started.wait()
+            self.source_files.require_all(batch_id, known)
         taken = self._stage(rows, batch_id)
+        if self.source_files is not None:
+            self.source_files.batch_done(batch_id, known)
         position = self.effects.perform(
             Step.INGEST_SOURCE_FILES,
             self._target,
             lambda: self.folder.position(batch_id, known, stateful=self.stateful),
         )
+        if self.topics is not None:
+            position = replace(position, topics=self.topics.check(position.offsets))
         self.committer.submit(self.flow.name, taken.good, position, taken.bad)
         self.position = position
         self.rows += taken.good.rows

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tautochrone.ingest.files import Files
 from tautochrone.model.lake import FlowPosition
@@ -134,6 +135,25 @@ class CheckpointFolder:
         text = self._files.read(f"{self.path}/sources/0/0")
         return None if text is None else text.strip().splitlines()[-1]
 
+    def seen_files(self, source: int) -> dict[str, int]:
+        """All files that a file source planned for batches: URL-encoded path → modification time in ms."""
+        names = self._files.names(f"{self.path}/sources/{source}")
+        logs = sorted(_needed(f"{source}/{name}" for name in names), key=_log_number)
+        return {entry["path"]: int(entry["timestamp"]) for log in logs for entry in self._entries(log)}
+
+    def planned_files(self, source: int, first: int, last: int) -> set[str]:
+        """The files in a file source's log from entry `first` to `last`, URL-encoded."""
+        found: set[str] = set()
+        for number in range(first, last + 1):
+            plain = self._entries(f"{source}/{number}") or self._entries(f"{source}/{number}{_COMPACT}")
+            found |= {entry["path"] for entry in plain if entry["batchId"] == number}
+        return found
+
+    def _entries(self, log: str) -> list[dict[str, Any]]:
+        text = self._files.read(f"{self.path}/sources/{log}") or ""
+        # The first line is the version of the log's format.
+        return [json.loads(line) for line in text.splitlines()[1:]]
+
     def begin_at(self, offsets: Mapping[int, str]) -> None:
         """Put first offsets where Iceberg's sources look for them."""
         for number, offset in offsets.items():
@@ -182,6 +202,11 @@ class CheckpointFolder:
         self._files.write(f"{self.archive}/{name}", json.dumps(content))
         self._archived = present
         return (*(old for old in before if old != name), name)
+
+
+def _log_number(path: str) -> int:
+    number = path.split("/", 1)[1].removesuffix(_COMPACT)
+    return int(number) if number.isdigit() else -1
 
 
 def _needed(paths: Iterable[str]) -> set[str]:

@@ -10,9 +10,11 @@ from sqlalchemy import Connection, Row, func, or_, select
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import STANDING, VERSIONED_KINDS, parse
 from tautochrone.meta.invariants import held_back, limits
+from tautochrone.meta.skipped import skipped_of
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.sources import SkippedFiles
 
 __all__ = ["DatasetStatus", "statuses"]
 
@@ -29,7 +31,7 @@ class DatasetStatus:
     that cut is than the job's newest cut (0 when it is up to date, None when it was never built), or what
     readers see of it than the cut that a broken invariant keeps from them.
     `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version,
-    or the broken invariant that keeps readers from it.
+    or the broken invariant that keeps readers from it. `skipped` are source files that it lacks.
     """
 
     dataset: TableName
@@ -42,6 +44,7 @@ class DatasetStatus:
     error: str | None
     lag_ms: int | None
     refreshed_at_ms: int | None
+    skipped: tuple[SkippedFiles, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ def _status(
         error=None if error is None else error.error,
         lag_ms=lag_ms,
         refreshed_at_ms=row.last_at_ms,
+        skipped=skipped_of(row.skipped_files),
     )
 
 

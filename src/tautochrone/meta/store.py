@@ -25,6 +25,7 @@ from tautochrone.meta.reads import Reads
 from tautochrone.meta.rebuild import Rebuild
 from tautochrone.meta.registration import Registration
 from tautochrone.meta.revisions import Revisions
+from tautochrone.meta.skipped import Skipped
 from tautochrone.meta.timeline import Timeline
 from tautochrone.meta.watch import Watch
 
@@ -45,6 +46,7 @@ class MetaStore(
     Watch,
     Invariants,
     Alignments,
+    Skipped,
 ):
     """Everything that the MetaService remembers. Open with `MetaStore.open(url)`.
 

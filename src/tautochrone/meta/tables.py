@@ -84,7 +84,9 @@ datasets = Table(
     Column("last_mode", String(20)),
     Column("last_reason", Text),
     Column("last_at_ms", BigInteger),
+    Column("skipped_files", JSON),
 )
+"""`skipped_files` has by flow and reason how many files of its sources are not in the table, and which."""
 
 dataset_inputs = Table(
     "dataset_inputs",

@@ -53,6 +53,7 @@ class Step(StrEnum):
     META_PUBLISH = "meta.publish"
     META_ABORT = "meta.abort"
     META_REBUILD = "meta.rebuild"
+    META_SKIPPED_FILES = "meta.skipped_files"
     META_EXPIRE = "meta.expire"
     META_REVISE = "meta.revise"
     META_REVISED = "meta.revised"

@@ -16,7 +16,8 @@ class FlowPosition:
 
     `offsets` and `commit` are the texts of Spark's `offsets/<batch>` and `commits/<batch>` files;
     `source_files` are the side files that hold what the sources keep under `sources/`, oldest first.
-    `query_id` is the streaming query's id, `stateful` tells whether it keeps state.
+    `query_id` is the streaming query's id, `stateful` tells whether it keeps state. `topics` has by number
+    of the source (as text) the ids that Kafka gave to the topics in the offsets, as far as they are known.
     """
 
     query_id: str
@@ -25,6 +26,7 @@ class FlowPosition:
     commit: str
     source_files: tuple[str, ...] = ()
     stateful: bool = False
+    topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
+from tautochrone.model.sources import RecreatedTopic
 from tautochrone.project.kinds import (
     Choice,
     Duration,
@@ -312,6 +313,12 @@ SETTINGS = (
         kind=Choice(BadRecords),
         meaning="what becomes of Kafka records on which this flow's query fails: `fail` (as without it), or "
         "`quarantine` into a table beside ([Kafka](kafka.md#bad-records))",
+    ),
+    Setting(
+        key="flows.*.on_recreated_topic",
+        kind=Choice(RecreatedTopic),
+        meaning="what this flow does when a Kafka topic was deleted and created again: `fail` (as without "
+        "it), or `earliest`: take in the new topic from its beginning ([Kafka](kafka.md#recreated-topics))",
     ),
 )
 

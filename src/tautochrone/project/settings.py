@@ -12,6 +12,7 @@ from typing import Any
 from tautochrone.errors import SettingsError
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
+from tautochrone.model.sources import RecreatedTopic
 from tautochrone.project.declared import LIMITS
 from tautochrone.project.layers import DEFAULT, Given, Value, collect, in_order
 from tautochrone.project.references import shown
@@ -19,11 +20,12 @@ from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.upkeep import Upkeep
 from tautochrone.spark.settings import CatalogSettings, SparkSettings
 
-__all__ = ["FlowBadRecords", "FlowLimits", "Settings", "effective", "load_settings"]
+__all__ = ["FlowBadRecords", "FlowLimits", "FlowRecreatedTopic", "Settings", "effective", "load_settings"]
 
 _OPTIONS = ("lake", "options")
 _CONF = ("spark", "conf")
 _BAD_RECORDS = "bad_records"
+_RECREATED_TOPIC = "on_recreated_topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,14 @@ class FlowBadRecords:
     """What becomes of one flow's bad records, and where that was set."""
 
     policy: BadRecords
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRecreatedTopic:
+    """What one flow does with a recreated topic, and where that was set."""
+
+    policy: RecreatedTopic
     origin: str
 
 
@@ -72,6 +82,7 @@ class Settings:
     confs: Mapping[str, str] = field(repr=False)
     limits: Mapping[str, FlowLimits]
     bad_records: Mapping[str, FlowBadRecords]
+    recreated_topics: Mapping[str, FlowRecreatedTopic]
 
 
 def effective(
@@ -174,6 +185,11 @@ def load_settings(
             path[1]: FlowBadRecords(value.value, value.origin)
             for path, value in values.items()
             if path[0] == "flows" and path[2] == _BAD_RECORDS
+        },
+        recreated_topics={
+            path[1]: FlowRecreatedTopic(value.value, value.origin)
+            for path, value in values.items()
+            if path[0] == "flows" and path[2] == _RECREATED_TOPIC
         },
     )
 

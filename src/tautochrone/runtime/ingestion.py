@@ -129,7 +129,7 @@ class Ingestion:
         for flow in self._flows:
             if flow.running:
                 flow.running = False
-                self._look(flow)
+                self._look(flow, last=True)
 
     def _start(self, flow: _Flow) -> None:
         flow.running = True
@@ -139,7 +139,8 @@ class Ingestion:
         except TautochroneError as error:
             self._failed(flow, error)
 
-    def _look(self, flow: _Flow) -> None:
+    def _look(self, flow: _Flow, *, last: bool = False) -> None:
+        flow.query.inspect(at_once=last)
         error = flow.query.failure()
         if error is not None:
             self._failed(flow, error)

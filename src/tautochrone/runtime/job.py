@@ -25,6 +25,7 @@ from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.lake import CommitNote, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
+from tautochrone.model.sources import SkippedFiles
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import Settings
@@ -55,6 +56,14 @@ class Journal:
     def describe(self, details: Sequence[DatasetDetails]) -> None:
         self.effects.perform(
             Step.META_DESCRIBE, self.name, lambda: self.store.describe(self.name, self.fence, details)
+        )
+
+    def skipped_files(self, table: TableName, flow: str, skipped: Sequence[SkippedFiles]) -> None:
+        """All that is known now of files that the flow did not take in."""
+        self.effects.perform(
+            Step.META_SKIPPED_FILES,
+            str(table),
+            lambda: self.store.note_skipped_files(self.name, self.fence, table, flow, skipped),
         )
 
     def observe(self, table: TableName, before: Version | None, now: Version) -> Version:

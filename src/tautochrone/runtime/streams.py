@@ -13,11 +13,14 @@ from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.files import Files
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.ingest.source_files import SourceFiles
+from tautochrone.ingest.topics import KafkaTopics
 from tautochrone.model.effects import Step
 from tautochrone.model.instants import Streamed, TakenWhole
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.sources import RecreatedTopic
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job import Job
@@ -64,6 +67,7 @@ class Streams:
             note = self._job.tables[table].fork().note
             limits = self._job.settings.limits.get(name)
             wanted = self._job.settings.bad_records.get(name)
+            outside = flow.inputs.external_streams
             evaluated = _Evaluated(self._job.definitions, flow)
             self._queries[name] = FlowQuery(
                 flow=evaluated if limits is None else LimitedFlow(evaluated, limits.options),
@@ -76,8 +80,25 @@ class Streams:
                 position=None if note is None else note.positions.get(name),
                 begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
                 bad_records=BadRecords.FAIL if wanted is None else wanted.policy,
+                source_files=self._source_files(table, name) if outside else None,
+                topics=self._topics(table, name) if outside else None,
             )
         return self._queries[name]
+
+    def _source_files(self, table: TableName, flow: str) -> SourceFiles:
+        job = self._job
+        return SourceFiles(
+            flow=flow,
+            dataset=str(table),
+            emit=job.emit,
+            stored=lambda: [one for one in job.store.skipped_files(table) if one.flow == flow],
+            store=partial(job.journal.skipped_files, table, flow),
+        )
+
+    def _topics(self, table: TableName, flow: str) -> KafkaTopics:
+        wanted = self._job.settings.recreated_topics.get(flow)
+        policy = RecreatedTopic.FAIL if wanted is None else wanted.policy
+        return KafkaTopics(flow=flow, dataset=str(table), policy=policy, emit=self._job.emit)
 
     def shown(self, table: TableName, flow: str, version: Version | str) -> Streamed:
         """How a table at `version` is shown to a flow that reads it as a stream, `table` being its target."""

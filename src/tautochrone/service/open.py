@@ -35,6 +35,7 @@ from tautochrone.runtime.bad_records import check_bad_records
 from tautochrone.runtime.effects import effects_from_environment
 from tautochrone.runtime.job import Job, Journal
 from tautochrone.runtime.limits import check_limits
+from tautochrone.runtime.recreated_topics import check_recreated_topics
 from tautochrone.service.instants import Instants
 from tautochrone.service.locate import Options, locate
 from tautochrone.service.metadata import metadata_source
@@ -121,6 +122,7 @@ class Project:
         graph = analyse(definitions, self.base, catalog, self._outsider)
         check_limits(self.settings.limits, graph)
         check_bad_records(self.settings.bad_records, graph)
+        check_recreated_topics(self.settings.recreated_topics, graph)
         return definitions, graph
 
     def store(self) -> MetaStore:

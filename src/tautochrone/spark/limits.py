@@ -17,7 +17,7 @@ from tautochrone.spark.evaluate import dataframe_of_plan
 from tautochrone.spark.packages import packages_of
 from tautochrone.spark.plans import analysed, with_leaves
 
-__all__ = ["KNOWN_LIMITS", "bounds_files", "limited"]
+__all__ = ["KNOWN_LIMITS", "bounds_files", "limited", "with_v1_options"]
 
 KNOWN_LIMITS = {
     "kafka": ("maxOffsetsPerTrigger",),
@@ -59,7 +59,9 @@ def limited(
             return node
         taken.update(wanted)
         dropped = {option.lower() for option in known}
-        return (_with_v1 if of_class == "StreamingRelation" else _with_v2)(session, node, wanted, dropped)
+        return (with_v1_options if of_class == "StreamingRelation" else _with_v2)(
+            session, node, wanted, dropped
+        )
 
     plan = with_leaves(session, analysed(frame), leaf)
     return dataframe_of_plan(session, plan), sources, frozenset(taken)
@@ -88,9 +90,10 @@ def _merged(old: Mapping[str, Any], wanted: Mapping[str, str], dropped: set[str]
     return kept | dict(wanted)
 
 
-def _with_v1(
+def with_v1_options(
     session: SparkSession, node: JavaObject, wanted: Mapping[str, str], dropped: set[str]
 ) -> JavaObject:
+    """A copy of a `StreamingRelation` with the options `wanted`, without `dropped` (small letters)."""
     jvm: Any = packages_of(session._jvm)  # noqa: SLF001
     old = node.dataSource()
     options = _merged(jvm.scala.jdk.javaapi.CollectionConverters.asJava(old.options()), wanted, dropped)

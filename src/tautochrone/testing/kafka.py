@@ -166,6 +166,16 @@ class KafkaTopics:
         made = self._kafka.clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
         self._admin.createTopics(self._jvm.java.util.Collections.singleton(made)).all().get()
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic and wait until the broker knows it no more, so that its name is free."""
+        one = self._jvm.java.util.Collections.singleton(topic)
+        self._admin.deleteTopics(one).all().get()
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while topic in {str(name) for name in self._admin.listTopics().names().get()}:
+            if time.monotonic() > deadline:
+                raise EnvironmentProblemError("KAFKA_NOT_WRITTEN", f"{topic} is not deleted")
+            time.sleep(0.05)
+
     def add_partitions(self, topic: str, total: int) -> None:
         """Raise the number of partitions and wait until each of them has a leader."""
         wanted = self._kafka.clients.admin.NewPartitions.increaseTo(total)

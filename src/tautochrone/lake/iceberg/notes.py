@@ -22,8 +22,12 @@ NOTE_KEY = "tautochrone.note"
 
 def encode(note: CommitNote) -> str:
     """JSON with sorted keys and without the fields that are empty."""
+    data = asdict(note)
+    for position in data["positions"].values():
+        if not position["topics"]:
+            del position["topics"]
     return json.dumps(
-        {key: value for key, value in asdict(note).items() if value not in (None, {}, (), False)},
+        {key: value for key, value in data.items() if value not in (None, {}, (), False)},
         sort_keys=True,
         separators=(",", ":"),
     )

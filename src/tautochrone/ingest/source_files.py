@@ -1,0 +1,216 @@
+"""Files that a flow's file sources do not take in, found by comparing three lists: what is there, what the
+source's log says was planned, and what a batch really read. No content is read.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tautochrone.errors import IngestError
+from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.ingest.positions import source_offsets
+from tautochrone.model.events import Emit
+from tautochrone.model.lake import FlowPosition
+from tautochrone.model.sources import MOST_PATHS, SkippedFiles, SkipReason
+from tautochrone.spark.file_sources import FileStream, has_files, skips_missing
+
+__all__ = ["SourceFiles", "skipped_files"]
+
+_REST_S = 10.0
+_SHARE = 20
+"""A listing that took a second is repeated after this many."""
+
+
+def skipped_files(
+    listed: Mapping[str, int], seen: Mapping[str, int], oldest_ms: int, *, by_name: bool
+) -> dict[SkipReason, list[str]]:
+    """Files that are there and whose content no batch took or will take.
+
+    Args:
+        listed: path → modification time in ms, as the files are now.
+        seen: the same of those that were planned for a batch.
+        oldest_ms: older files that were not seen are left out.
+        by_name: files are told apart by their names alone.
+
+    >>> skipped_files({"f/a": 2, "f/b": 5}, {"f/a": 1}, 0, by_name=False)
+    {<SkipReason.REPLACED: 'REPLACED_IN_PLACE'>: ['f/a']}
+    """
+    names = {_name(path) for path in seen} if by_name else set()
+    found: dict[SkipReason, list[str]] = {}
+    for path, at_ms in listed.items():
+        if path in seen:
+            if seen[path] != at_ms:
+                found.setdefault(SkipReason.REPLACED, []).append(path)
+        elif _name(path) in names:
+            found.setdefault(SkipReason.SAME_NAME, []).append(path)
+        elif at_ms < oldest_ms:
+            found.setdefault(SkipReason.TOO_OLD, []).append(path)
+    return found
+
+
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+@dataclass(slots=True)
+class SourceFiles:
+    """What one flow's file sources skip. One for all starts of the flow.
+
+    Args:
+        stored: what is stored of the flow.
+        store: replaces that; files that were missing stay stored.
+    """
+
+    flow: str
+    dataset: str
+    emit: Emit
+    stored: Callable[[], Sequence[SkippedFiles]]
+    store: Callable[[Sequence[SkippedFiles]], None]
+    _folder: CheckpointFolder | None = None
+    _stream: FileStream | None = None
+    _may_miss: bool = False
+    _missing: list[str] = field(default_factory=list)
+    _told: dict[SkipReason, list[str]] = field(default_factory=dict)
+    _known: bool = False
+    _unchecked: bool = False
+    _next_s: float = 0.0
+
+    def started(
+        self, session: SparkSession, rows: DataFrame, query: StreamingQuery, folder: CheckpointFolder
+    ) -> None:
+        """`query` runs over `rows` and keeps its logs in `folder`."""
+        self._folder = folder
+        self._stream = FileStream(session, query) if has_files(rows) else None
+        self._may_miss = self._stream is not None and skips_missing(session, rows)
+
+    def require_all(self, batch_id: int, known: FlowPosition | None) -> None:
+        """The batch that runs reads all files that were planned for it.
+
+        Spark leaves out, without an error, a file that went away after it was planned.
+
+        Raises:
+            IngestError: `SOURCE_FILE_MISSING` (retryable), unless the reader ignores missing files.
+        """
+        if self._stream is None:
+            return
+        planned = self._planned(batch_id, known)
+        missing = sorted(planned - self._stream.read_by_batch())
+        if missing and not self._may_miss:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise IngestError(
+                "SOURCE_FILE_MISSING",
+                f"Flow {self.flow} planned batch {batch_id} with {missing[0]}{more}, which went away before "
+                "it was read",
+                hint="put it back and the batch is read again; to go on without it set the reader's option "
+                "ignoreMissingFiles (or spark.sql.files.ignoreMissingFiles) to true",
+                retryable=True,
+            )
+        self._missing += missing
+
+    def batch_done(self, batch_id: int, known: FlowPosition | None) -> None:
+        """The batch is read: whether all its files are still there, where missing ones are ignored."""
+        if self._stream is not None and self._may_miss:
+            there: set[str] = set()
+            for source in self._stream.sources():
+                there |= self._stream.listed(source).keys()
+            gone = self._planned(batch_id, known) - there - {*self._missing}
+            self._missing += sorted(gone)
+
+    def inspect(self, *, at_once: bool = False) -> None:
+        """Compare what is there with what was taken, unless that was done a moment ago. One listing.
+
+        Raises:
+            FencedError: a newer owner exists.
+        """
+        if self._stream is None or self._unchecked or (time.monotonic() < self._next_s and not at_once):
+            return
+        began = time.monotonic()
+        try:
+            found = self._compare(self._stream)
+        except Py4JError as error:
+            self._unchecked = True
+            self.emit(
+                "source_files_unchecked",
+                flow=self.flow,
+                dataset=self.dataset,
+                reason=f"what the file source skips cannot be told: {str(error).splitlines()[0]}",
+            )
+            return
+        took_s = time.monotonic() - began
+        self._next_s = time.monotonic() + max(_REST_S, _SHARE * took_s)
+        self._tell(found)
+
+    def _compare(self, stream: FileStream) -> dict[SkipReason, list[str]]:
+        found: dict[SkipReason, list[str]] = {}
+        for source in stream.sources():
+            # What was planned meanwhile must not look skipped: the log is read after the listing.
+            listed = stream.listed(source)
+            assert self._folder is not None
+            seen = self._folder.seen_files(source.log)
+            new = skipped_files(listed, seen, source.oldest_ms, by_name=source.by_name)
+            for reason, paths in new.items():
+                found[reason] = sorted([*found.get(reason, []), *paths])
+        if self._missing:
+            found[SkipReason.MISSING] = list(self._missing)
+        return found
+
+    def _tell(self, found: dict[SkipReason, list[str]]) -> None:
+        if found == self._told and self._known:
+            return
+        for reason, paths in found.items():
+            if paths != self._told.get(reason):
+                self.emit(
+                    "source_files_skipped",
+                    flow=self.flow,
+                    dataset=self.dataset,
+                    reason=str(reason),
+                    files=len(paths),
+                    paths=paths[:MOST_PATHS],
+                )
+        new = [
+            SkippedFiles(self.flow, reason, len(paths), tuple(paths[:MOST_PATHS]))
+            for reason, paths in found.items()
+        ]
+        if self._known or _differs(self.stored(), new):
+            self.store(new)
+        self._told, self._known = found, True
+
+    def _planned(self, batch_id: int, known: FlowPosition | None) -> set[str]:
+        assert self._stream is not None
+        assert self._folder is not None
+        ends = source_offsets(self._folder.offsets(batch_id) or "")
+        starts = [] if known is None else source_offsets(known.offsets)
+        planned: set[str] = set()
+        for source in self._stream.sources():
+            start = _log_offset(starts, source.number)
+            end = _log_offset(ends, source.number)
+            if end > start:
+                planned |= self._folder.planned_files(source.log, start + 1, end)
+        return planned
+
+
+def _differs(stored: Sequence[SkippedFiles], new: Sequence[SkippedFiles]) -> bool:
+    """Whether storing `new` would change anything: what is stored as missing stays."""
+    known = {one.reason: one for one in stored}
+    kept = {reason for reason in known if reason is not SkipReason.MISSING}
+    return not kept <= {one.reason for one in new} or any(
+        known.get(one.reason) != one
+        if one.reason is not SkipReason.MISSING or one.reason not in known
+        else not {*one.paths} <= {*known[one.reason].paths}
+        for one in new
+    )
+
+
+def _log_offset(offsets: list[str], number: int) -> int:
+    """The newest entry of a file source's log that the offsets include; -1: none."""
+    if number >= len(offsets) or offsets[number].strip() == "-":
+        return -1
+    found = json.loads(offsets[number])
+    return int(found["logOffset"] if isinstance(found, dict) else found)

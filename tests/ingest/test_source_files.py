@@ -1,0 +1,182 @@
+"""Files that Spark's file source would skip without a word: taken in, refused, or shown."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.testing.harness import Happened, Pipeline
+
+pytestmark = pytest.mark.spark
+
+PROJECT = """
+    from pyspark import pipelines as dp
+
+    @dp.table
+    def numbers():
+        source = spark.readStream{options}.text({folder!r})
+        return source.selectExpr("cast(value as bigint) as id")
+"""
+DAY_S = 86_400
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+    (tmp_path / "in").mkdir()
+    made = Pipeline(tmp_path, spark)
+    define(made)
+    yield made
+    made.close()
+
+
+def define(pipeline: Pipeline, options: str = "") -> None:
+    pipeline.write("definitions/p.py", PROJECT.format(folder=str(pipeline.folder / "in"), options=options))
+
+
+def put(pipeline: Pipeline, name: str, text: object, days_old: float = 0) -> Path:
+    """A file of one line; a name with a slash makes the folder."""
+    path = pipeline.folder / "in" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{text}\n")
+    if days_old:
+        then = time.time() - days_old * DAY_S
+        os.utime(path, (then, then))
+    return path
+
+
+def completed(pipeline: Pipeline) -> Happened:
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    return happened
+
+
+def ids(pipeline: Pipeline, **how: object) -> list[int]:
+    return [row[0] for row in pipeline.query("SELECT id FROM numbers", **how)]
+
+
+def skipped(happened: Happened) -> list[tuple[str, int, list[str]]]:
+    return [
+        (told["reason"], told["files"], [path.rsplit("/", 1)[-1] for path in told["paths"]])
+        for told in happened.of("source_files_skipped")
+    ]
+
+
+def shown(pipeline: Pipeline) -> list[tuple[str, int, list[str]]]:
+    """What the store has for `taut status`."""
+    (status,) = pipeline.job.store.status()
+    return [
+        (str(one.reason), one.count, [path.rsplit("/", 1)[-1] for path in one.paths])
+        for one in status.skipped
+    ]
+
+
+def test_a_late_file_with_an_old_time_is_taken_in(pipeline: Pipeline) -> None:
+    put(pipeline, "new.txt", 1)
+    completed(pipeline)
+    put(pipeline, "late.txt", 2, days_old=30)
+    token = pipeline.reader.token()
+    happened = completed(pipeline)
+    assert ids(pipeline, after=token) == [1, 2]
+    assert skipped(happened) == []
+
+
+def test_files_that_an_earlier_release_skipped_are_taken_in(pipeline: Pipeline) -> None:
+    """The file source's log remembers what was read, not what was left out."""
+    define(pipeline, '.option("maxFileAge", "7d")')
+    put(pipeline, "new.txt", 1)
+    completed(pipeline)
+    put(pipeline, "late.txt", 2, days_old=8)
+    happened = completed(pipeline)
+    assert ids(pipeline) == [1]
+    assert skipped(happened) == [("OLDER_THAN_MAX_FILE_AGE", 1, ["late.txt"])]
+    assert shown(pipeline) == skipped(happened)
+
+    define(pipeline)
+    assert skipped(completed(pipeline)) == []
+    assert ids(pipeline) == [1, 2]
+    assert shown(pipeline) == []
+
+
+def test_a_file_replaced_in_place_is_told(pipeline: Pipeline) -> None:
+    put(pipeline, "a.txt", 1, days_old=1)
+    put(pipeline, "b.txt", 2)
+    assert skipped(completed(pipeline)) == []
+    path = put(pipeline, "a.txt", 333)
+    happened = completed(pipeline)
+    assert skipped(happened) == [("REPLACED_IN_PLACE", 1, ["a.txt"])]
+    assert shown(pipeline) == skipped(happened)
+    assert ids(pipeline) == [1, 2]
+
+    path.rename(path.with_name("c.txt"))
+    assert skipped(completed(pipeline)) == []
+    assert ids(pipeline) == [1, 2, 333]
+    assert shown(pipeline) == []
+
+
+def test_a_file_with_a_known_name_in_another_folder_is_told(pipeline: Pipeline) -> None:
+    define(pipeline, '.option("fileNameOnly", True).option("recursiveFileLookup", True)')
+    put(pipeline, "x/a.txt", 1)
+    completed(pipeline)
+    put(pipeline, "y/a.txt", 2)
+    assert skipped(completed(pipeline)) == [("SAME_FILE_NAME", 1, ["a.txt"])]
+    assert ids(pipeline) == [1]
+
+
+def test_a_file_that_vanishes_between_plan_and_read_fails_the_batch(pipeline: Pipeline) -> None:
+    put(pipeline, "a.txt", 1)
+    completed(pipeline)
+    bad = put(pipeline, "b.txt", "no number")
+    put(pipeline, "c.txt", 3)
+    # The batch is planned, and fails on its data.
+    assert pipeline.run().state == "FAILED"
+
+    bad.unlink()
+    happened = pipeline.run()
+    assert happened.state == "FAILED"
+    error = happened.failure("numbers")
+    assert error.startswith("[SOURCE_FILE_MISSING]"), error
+    assert "/in/b.txt" in error
+    assert ids(pipeline) == [1]
+
+    bad.write_text("2\n")
+    completed(pipeline)
+    assert ids(pipeline) == [1, 2, 3]
+
+
+def test_a_vanished_file_is_skipped_when_the_reader_says_so(pipeline: Pipeline) -> None:
+    bad = put(pipeline, "b.txt", "no number")
+    put(pipeline, "c.txt", 3)
+    assert pipeline.run().state == "FAILED"
+    bad.unlink()
+    define(pipeline, '.option("ignoreMissingFiles", True)')
+    happened = completed(pipeline)
+    assert ids(pipeline) == [3]
+    assert skipped(happened) == [("MISSING_AT_READ", 1, ["b.txt"])]
+    # Nobody can read it later, so it stays shown.
+    completed(pipeline)
+    assert shown(pipeline) == skipped(happened)
+
+
+def test_a_continuous_run_tells_once(pipeline: Pipeline) -> None:
+    put(pipeline, "a.txt", 1, days_old=1)
+    with pipeline.running() as happened:
+        wait_for(lambda: happened.of("batch"))
+        put(pipeline, "a.txt", 22)
+        wait_for(lambda: happened.of("source_files_skipped"))
+        put(pipeline, "b.txt", 2, days_old=40)
+        wait_for(lambda: len(happened.of("batch")) == 2)
+    assert skipped(happened) == [("REPLACED_IN_PLACE", 1, ["a.txt"])]
+    assert ids(pipeline) == [1, 2]
+
+
+def wait_for(happens: object, timeout_s: float = 60) -> None:
+    assert callable(happens)
+    deadline = time.monotonic() + timeout_s
+    while not happens():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.05)

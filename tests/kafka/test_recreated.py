@@ -1,0 +1,209 @@
+"""A topic that is deleted and created again under its name: never read past its beginning in silence."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tautochrone.errors import SettingsError
+from tautochrone.lake.iceberg.notes import decode, encode
+from tautochrone.model.names import TableName
+from tautochrone.testing.harness import Happened, Pipeline
+from tautochrone.testing.kafka import KafkaBroker
+
+from .conftest import ROWS, Topic, events
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+EARLIEST = '[flows.events]\non_recreated_topic = "earliest"\n'
+
+
+def recreate(topic: Topic, partitions: int = 3) -> None:
+    topic.topics.delete(topic.name)
+    topic.topics.create(topic.name, partitions)
+    topic.partitions = partitions
+
+
+def completed(pipeline: Pipeline) -> Happened:
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    return happened
+
+
+def rows(pipeline: Pipeline) -> list[int]:
+    return [row[0] for row in pipeline.query("SELECT id FROM events")]
+
+
+def wait_for(happens: Callable[[], object], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not happens():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.05)
+
+
+def test_a_recreated_topic_ends_the_flow_until_the_setting_says_earliest(
+    pipeline: Pipeline, topic: Topic
+) -> None:
+    topic.produce(30)
+    completed(pipeline)
+    recreate(topic)
+    # More records than the old one had: today's offsets fit, and the first ones are never read.
+    topic.produce(40)
+    happened = pipeline.run()
+    assert happened.state == "FAILED"
+    error = happened.failure("events")
+    assert error.startswith("[KAFKA_TOPIC_RECREATED]"), error
+    assert topic.name in error
+    assert rows(pipeline) == list(range(30))
+
+    pipeline.write("tautochrone.toml", EARLIEST)
+    happened = completed(pipeline)
+    (told,) = happened.of("kafka_topic_recreated")
+    assert (told["flow"], told["topics"]) == ("events", [topic.name])
+    assert rows(pipeline) == list(range(70))
+    # From here on the new topic is the known one.
+    topic.produce(5)
+    assert completed(pipeline).of("kafka_topic_recreated") == []
+    assert rows(pipeline) == list(range(75))
+    pipeline.verify()
+
+
+def test_as_many_records_and_fewer_partitions(pipeline: Pipeline, topic: Topic) -> None:
+    topic.produce(30)
+    completed(pipeline)
+    recreate(topic, partitions=2)
+    pipeline.write("tautochrone.toml", EARLIEST)
+    # Without a record, too.
+    completed(pipeline)
+    topic.produce(20)
+    completed(pipeline)
+    assert rows(pipeline) == list(range(50))
+
+
+def test_full_refresh_accepts_the_new_topic(pipeline: Pipeline, topic: Topic) -> None:
+    topic.produce(6)
+    completed(pipeline)
+    recreate(topic)
+    topic.produce(6)
+    assert pipeline.run().state == "FAILED"
+    assert pipeline.run(full=["events"]).state == "COMPLETED"
+    assert rows(pipeline) == list(range(6, 12))
+
+
+def test_one_of_several_topics_by_pattern(pipeline: Pipeline, topic: Topic, broker: KafkaBroker) -> None:
+    other = Topic(topic.topics, f"{topic.name}-b", 2)
+    topic.topics.create(other.name, 2)
+    pipeline.write(
+        "definitions/events.py", events(broker, f'.option("subscribePattern", "{topic.name}.*")', ROWS)
+    )
+    pipeline.write("tautochrone.toml", EARLIEST)
+    topic.produce(9)
+    other.produce(4)
+    completed(pipeline)
+    recreate(other, 3)
+    other.produce(6)
+    topic.topics.add_partitions(topic.name, 5)
+    topic.produce(3)
+    happened = completed(pipeline)
+    assert [told["topics"] for told in happened.of("kafka_topic_recreated")] == [[other.name]]
+    assert rows(pipeline) == sorted([*range(12), *range(10)])
+
+
+def test_recreated_between_two_batches_of_a_continuous_run(pipeline: Pipeline, topic: Topic) -> None:
+    pipeline.write("tautochrone.toml", EARLIEST)
+    topic.produce(30)
+    with pipeline.running() as happened:
+        wait_for(lambda: sum(told["rows"] for told in happened.of("batch")) == 30)
+        recreate(topic)
+        # As many as before: no batch of Spark's would come.
+        topic.produce(30)
+        wait_for(lambda: sum(told["rows"] for told in happened.of("batch")) == 60)
+        wait_for(lambda: happened.of("flow_recovered"))
+    assert rows(pipeline) == list(range(60))
+    assert len(happened.of("kafka_topic_recreated")) == 1
+
+
+def test_a_batch_that_read_the_new_topic_is_not_committed(
+    pipeline: Pipeline, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic goes between the look at its end and the commit of the batch."""
+    from tautochrone.ingest.flow import FlowQuery
+
+    topic.produce(30)
+    completed(pipeline)
+    topic.produce(3)
+    stage = FlowQuery._stage
+
+    def staged(self: FlowQuery, *batch: object) -> object:
+        taken = stage(self, *batch)  # type: ignore[arg-type]
+        recreate(topic)
+        return taken
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FlowQuery, "_stage", staged)
+        happened = pipeline.run()
+    assert happened.state == "FAILED"
+    assert happened.failure("events").startswith("[KAFKA_TOPIC_RECREATED]")
+    assert rows(pipeline) == list(range(30))
+
+
+def test_positions_without_ids_take_them_in(pipeline: Pipeline, topic: Topic) -> None:
+    """As a release wrote them that knew no ids."""
+    topic.produce(6)
+    completed(pipeline)
+    with pipeline.opened() as (job, _):
+        table = job.lake.load(TableName("lake", ("default",), "events"))
+        note = table.fork().note
+        assert note is not None
+        assert [*note.positions["events"].topics["0"]] == [topic.name]
+        old = json.loads(encode(note))
+        del old["positions"]["events"]["topics"]
+        known = decode(json.dumps(old))
+        assert known is not None
+        table.note_only(table.fork(), known)
+    topic.produce(3)
+    completed(pipeline)
+    assert rows(pipeline) == list(range(9))
+    recreate(topic)
+    topic.produce(30)
+    assert pipeline.run().state == "FAILED"
+
+
+def test_a_refused_question_is_told_once(
+    pipeline: Pipeline, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tautochrone.spark.kafka import TopicIds, TopicIdsRefusedError
+
+    def refused(self: TopicIds, topics: object) -> object:
+        raise TopicIdsRefusedError("KAFKA_TOPIC_IDS_REFUSED", "not authorized")
+
+    monkeypatch.setattr(TopicIds, "of", refused)
+    topic.produce(30)
+    pipeline.write("tautochrone.toml", "[flows.events]\nmax_offsets_per_trigger = 10\n")
+    happened = completed(pipeline)
+    assert len(happened.of("batch")) > 1
+    (told,) = happened.of("kafka_topic_ids_unknown")
+    assert "not authorized" in told["reason"]
+    assert rows(pipeline) == list(range(30))
+
+
+def test_the_setting_needs_a_topic(pipeline: Pipeline, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pipeline.write(
+        "definitions/events.py",
+        f"""
+        from pyspark import pipelines as dp
+
+        @dp.table
+        def events():
+            return spark.readStream.text({str(tmp_path / "in")!r})
+        """,
+    )
+    pipeline.write("tautochrone.toml", EARLIEST)
+    with pytest.raises(SettingsError) as caught:
+        pipeline.run()
+    assert caught.value.error_class == "RECREATED_TOPIC_WITHOUT_KAFKA"

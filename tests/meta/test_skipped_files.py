@@ -1,0 +1,60 @@
+"""Skipped source files in the store: replaced as a whole, except those that nobody can meet again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tautochrone.errors import FencedError, MetaError
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.names import Fence, TableName
+from tautochrone.model.sources import MOST_PATHS, SkippedFiles, SkipReason
+from tautochrone.testing.stores import Backing
+
+TABLE = TableName("lake", ("db",), "orders")
+OLD = SkippedFiles("left", SkipReason.TOO_OLD, 2, ("file:///in/a%20b", "file:///in/c"))
+GONE = SkippedFiles("left", SkipReason.MISSING, 1, ("file:///in/d",))
+OTHER = SkippedFiles("right", SkipReason.REPLACED, 30, tuple(f"f{n}" for n in range(MOST_PATHS)))
+
+
+@pytest.fixture
+def store(backing: Backing) -> Iterator[MetaStore]:
+    with backing.open() as opened:
+        opened.start_run("shop", "job", [DatasetEntry(TABLE, "streaming table", "a")])
+        opened.take_over("job")
+        yield opened
+
+
+def tell(store: MetaStore, flow: str, *skipped: SkippedFiles) -> None:
+    for _ in range(2):
+        # A call whose answer was lost is repeated.
+        store.note_skipped_files("job", Fence(1), TABLE, flow, skipped)
+
+
+def test_each_flow_replaces_what_it_told(store: MetaStore) -> None:
+    assert store.skipped_files(TABLE) == ()
+    tell(store, "left", OLD)
+    tell(store, "right", OTHER)
+    assert store.skipped_files(TABLE) == (OLD, OTHER)
+    assert store.status()[0].skipped == (OLD, OTHER)
+    tell(store, "left")
+    assert store.skipped_files(TABLE) == (OTHER,)
+
+
+def test_missing_files_stay(store: MetaStore) -> None:
+    tell(store, "left", GONE, OLD)
+    tell(store, "left", OLD)
+    assert store.skipped_files(TABLE) == (GONE, OLD)
+    tell(store, "left", replace(GONE, paths=("file:///in/e",)))
+    assert store.skipped_files(TABLE) == (replace(GONE, count=2, paths=("file:///in/e", "file:///in/d")),)
+
+
+def test_only_the_owner_tells_of_its_own_tables(store: MetaStore) -> None:
+    with pytest.raises(MetaError) as caught:
+        store.note_skipped_files("job", Fence(1), TableName("lake", ("db",), "other"), "left", ())
+    assert caught.value.error_class == "DATASET_NOT_FOUND"
+    store.take_over("job")
+    with pytest.raises(FencedError):
+        store.note_skipped_files("job", Fence(1), TABLE, "left", (OLD,))
