@@ -71,6 +71,7 @@ class World:
     spark: SparkSession
     sources: Sources
     published: list[int] = field(default_factory=list)
+    _died: bool = False
 
     @classmethod
     def make(cls, spark: SparkSession, folder: Path, *, stream: bool = True) -> World:
@@ -99,13 +100,18 @@ class World:
         full: bool = False,
         effects: StrikingEffects | None = None,
         reached: bool = True,
+        takeover: bool = False,
     ) -> Attempt:
-        """One-shot, as `taut run`. A strike that must be `reached` and is not fails the test."""
+        """One-shot, as `taut run`. A strike that must be `reached` and is not fails the test.
+
+        After a run that died in this process the job is taken over: no process is gone that could show it.
+        """
         attempt = Attempt(effects or StrikingEffects(strike))
         with self.open(attempt.effects, attempt.emit) as project:
             execution = None
             try:
                 job = project.job()
+                job.ownership.takeover = takeover or self._died
                 execution = Run(job, select(job, [], [], everything=full))
                 attempt.state = execution.once()
             except (Crash, TautochroneError, AssertionError) as error:
@@ -114,6 +120,7 @@ class World:
                 if execution is not None:
                     for query in execution._streams._queries.values():
                         query.stop()
+        self._died = not attempt.completed
         missed = strike is not None and reached and not attempt.effects.struck
         assert not missed, f"{strike} was not reached\n{attempt.describe()}"
         self.note(attempt.events)

@@ -157,6 +157,7 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
         f"revision {f['revision']}: {f['tables']} tables; the next run computes them again; "
         f"`taut revise --confirm {f['revision']}` drops the old data"
     ),
+    "waiting_for_run": lambda _e, f: f"waiting: {f['reason']}",
     "no_news": lambda _e, _f: "",
     "stopping": lambda _e, _f: "stopping after what is under way (Ctrl-C again: at once)",
     "run": lambda _e, f: f"run {f['state']}",

@@ -78,6 +78,9 @@ class Progress:
             self._line(entry["dataset"]).kind = entry["kind"]
         self.phase = "taking the job over"
 
+    def _on_waiting_for_run(self, f: Mapping[str, Any]) -> None:
+        self.phase = f"waiting: {f['reason']}"
+
     def _on_catalog(self, f: Mapping[str, Any]) -> None:
         self.uri = str(f["uri"])
 

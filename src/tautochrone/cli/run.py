@@ -9,6 +9,7 @@ from types import FrameType
 
 from tautochrone.cli.listen import first_words, listening
 from tautochrone.cli.options import names_of, options_of
+from tautochrone.cli.ownership import ask_first, ownership_of
 from tautochrone.errors import SettingsError
 
 __all__ = ["run"]
@@ -26,6 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     pipeline = located[0].name
     # Said before the imports that take a second and the JVM that takes six.
     first_words(arguments)("starting", pipeline=pipeline, master=located[1].spark.master)
+    ownership = ownership_of(arguments)
+    ask_first(located[1], ownership, first_words(arguments))
     with listening(arguments, pipeline) as events:
         from tautochrone.runtime.run import Run, RunState
         from tautochrone.runtime.selection import select
@@ -33,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         with Project(options, events, located=located) as project:
             job = project.job()
+            job.ownership = ownership
             selection = select(job, *selected, everything=arguments.full_refresh_all)
             execution = Run(job, selection)
 

@@ -20,6 +20,7 @@ from tautochrone.meta.details import Details
 from tautochrone.meta.expiry import Expiry
 from tautochrone.meta.history import History
 from tautochrone.meta.invariants import Invariants
+from tautochrone.meta.ownership import Ownership
 from tautochrone.meta.pins import Pins
 from tautochrone.meta.reads import Reads
 from tautochrone.meta.rebuild import Rebuild
@@ -45,6 +46,7 @@ class MetaStore(
     Watch,
     Invariants,
     Alignments,
+    Ownership,
 ):
     """Everything that the MetaService remembers. Open with `MetaStore.open(url)`.
 

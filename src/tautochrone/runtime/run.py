@@ -77,6 +77,7 @@ class Run:
     def stop(self) -> None:
         """Ask for an orderly end: the running batch and the open checkpoint are finished first."""
         self._stopping.set()
+        self._job.ownership.cancelled.set()
 
     @property
     def problems(self) -> dict[str, str]:
@@ -123,8 +124,7 @@ class Run:
             self._heartbeat.stop()
 
     def _begin(self, **trigger: object) -> None:
-        take_over(self._job, self._selection.full)
-        self._heartbeat.start()
+        take_over(self._job, self._selection.full, self._heartbeat.start)
         for table in self._job.graph.order:
             if table in self._selection.full:
                 clear(self._job, table)
