@@ -19,6 +19,7 @@ from tautochrone.runtime.selection import select
 from tautochrone.service.locate import Options
 from tautochrone.service.open import Project
 from tautochrone.spark.session import CatalogSettings
+from tautochrone.testing.ended import as_process, ended
 
 from .faults import Crash, Strike, StrikingEffects
 from .project import OUTSIDE, Sources, write_project
@@ -71,7 +72,6 @@ class World:
     spark: SparkSession
     sources: Sources
     published: list[int] = field(default_factory=list)
-    _died: bool = False
 
     @classmethod
     def make(cls, spark: SparkSession, folder: Path, *, stream: bool = True) -> World:
@@ -102,25 +102,24 @@ class World:
         reached: bool = True,
         takeover: bool = False,
     ) -> Attempt:
-        """One-shot, as `taut run`. A strike that must be `reached` and is not fails the test.
-
-        After a run that died in this process the job is taken over: no process is gone that could show it.
-        """
+        """One-shot, as `taut run`. A strike that must be `reached` and is not fails the test."""
         attempt = Attempt(effects or StrikingEffects(strike))
         with self.open(attempt.effects, attempt.emit) as project:
-            execution = None
+            execution = job = None
             try:
                 job = project.job()
-                job.ownership.takeover = takeover or self._died
+                as_process(job)
+                job.ownership.takeover = takeover
                 execution = Run(job, select(job, [], [], everything=full))
                 attempt.state = execution.once()
             except (Crash, TautochroneError, AssertionError) as error:
                 attempt.error = error
             finally:
+                if job is not None:
+                    ended(job)
                 if execution is not None:
                     for query in execution._streams._queries.values():
                         query.stop()
-        self._died = not attempt.completed
         missed = strike is not None and reached and not attempt.effects.struck
         assert not missed, f"{strike} was not reached\n{attempt.describe()}"
         self.note(attempt.events)

@@ -22,6 +22,7 @@ from tautochrone.meta.history import History
 from tautochrone.meta.invariants import Invariants
 from tautochrone.meta.ownership import Ownership
 from tautochrone.meta.pins import Pins
+from tautochrone.meta.readable import Readability
 from tautochrone.meta.reads import Reads
 from tautochrone.meta.rebuild import Rebuild
 from tautochrone.meta.registration import Registration
@@ -47,6 +48,7 @@ class MetaStore(
     Invariants,
     Alignments,
     Ownership,
+    Readability,
 ):
     """Everything that the MetaService remembers. Open with `MetaStore.open(url)`.
 

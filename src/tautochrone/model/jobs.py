@@ -7,7 +7,17 @@ from enum import StrEnum
 
 from tautochrone.model.names import CheckpointNumber, Fence
 
-__all__ = ["JOB_LEASE_MS", "Claim", "JobProgress", "JobState", "JobStatus", "Part", "RunProcess"]
+__all__ = [
+    "JOB_LEASE_MS",
+    "Claim",
+    "JobProgress",
+    "JobState",
+    "JobStatus",
+    "Missing",
+    "MissingPart",
+    "Part",
+    "RunProcess",
+]
 
 JOB_LEASE_MS = 15_000
 """A job that says nothing for so long doesn't hold the others back."""
@@ -27,6 +37,28 @@ class Part(StrEnum):
     PENDING = "pending"
     DONE = "done"
     SKIPPED = "skipped"
+
+
+class MissingPart(StrEnum):
+    """Why readers don't see a checkpoint. `AWAY`: the job isn't running and has its part still to do;
+    `INVARIANT`: it gave its part up for broken invariants; `SOURCE`: it has not looked at a source since."""
+
+    PENDING = "pending"
+    AWAY = "away"
+    SKIPPED = "skipped"
+    INVARIANT = "invariant"
+    SOURCE = "source"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """What a job owes before readers see a checkpoint; `invariants` are the names of the broken ones."""
+
+    job: str
+    checkpoint: CheckpointNumber
+    what: MissingPart
+    reason: str
+    invariants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

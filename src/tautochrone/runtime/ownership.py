@@ -106,18 +106,20 @@ class Ownership:
     Args:
         takeover: fence off whoever runs a job.
         wait_ms: so long an owner that is alive is waited for; 0: not at all, None: until it has ended.
+        gone: whether the process of an owner has ended for certain.
     """
 
     takeover: bool = False
     wait_ms: int | None = 0
     run: str = field(default_factory=lambda: uuid4().hex)
     cancelled: threading.Event = field(default_factory=threading.Event)
+    gone: Callable[[RunProcess], bool] = is_gone
     _until: float | None = None
 
     def claim(self, store: MetaStore, job: str) -> Claim:
         """The claim to a job, with what can be seen of its owner from here."""
         owner = store.owner_process(job)
-        gone = owner.run if owner is not None and is_gone(owner) else None
+        gone = owner.run if owner is not None and self.gone(owner) else None
         return Claim(process=process_of(self.run), takeover=self.takeover, gone=gone)
 
     def require_free(self, store: MetaStore, job: str, emit: Emit) -> None:

@@ -60,6 +60,7 @@ READING_CALLS = frozenset(
         "latest_done",
         "latest_published",
         "lineage",
+        "missing",
         "newest_decision",
         "newest_refresh",
         "newest_versions",
