@@ -31,6 +31,7 @@ from tautochrone.service.locate import Options
 from tautochrone.service.open import Project
 from tautochrone.spark.jars import CORE, resolve
 from tautochrone.spark.session import CatalogSettings
+from tautochrone.testing.ended import as_process, ended
 from tautochrone.testing.harness import Happened, Pipeline
 
 T = TypeVar("T")
@@ -167,7 +168,12 @@ class Built:
 
         options = Options(spec=str(self.folder / "spark-pipeline.yml"))
         with Project(options, emit, base=self.pipeline.session, effects=effects) as project:
-            yield project.job(), happened
+            job = project.job()
+            as_process(job)
+            try:
+                yield job, happened
+            finally:
+                ended(job)
 
     def survey(self, *rebuild: str) -> dict[str, Finding]:
         with self.job() as (job, _):

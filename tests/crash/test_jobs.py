@@ -100,7 +100,8 @@ def test_jobs_are_killed_one_after_the_other(tmp_path: Path, spark: SparkSession
 
 def _finish(pipeline: Pipeline) -> None:
     for job in JOBS:
-        pipeline.write("tautochrone.toml", SETTINGS.replace("[run]", f'[run]\njob = "{job}"'))
+        settings = SETTINGS.replace("10s", "0s").replace("[run]", f'[run]\njob = "{job}"')
+        pipeline.write("tautochrone.toml", settings)
         pipeline.reload()
         pipeline.run()
         pipeline.verify()

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tautochrone.errors import MetaError
 from tautochrone.lake.iceberg.notes import carry_forward
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence, Version
@@ -34,7 +35,11 @@ SLEEPS_BEFORE = [
 def test_zombie_after_a_takeover(world: World, tmp_path: Path, step: Step, on: str | None) -> None:
     with _asleep(world, tmp_path, step, on) as zombie:
         world.sources.add()
-        world.run().require_completed()
+        refused = world.run()
+        assert isinstance(refused.error, MetaError), refused.describe()
+        assert refused.error.error_class == "JOB_RUNNING", refused.describe()
+        assert refused.effects.seen == {Step.META_START: 1}, "it wrote beside a run that is alive"
+        world.run(takeover=True).require_completed()
         _wakes(world, zombie)
     world.sources.add()
     world.run().require_completed()
@@ -47,7 +52,7 @@ def test_zombie_after_a_roll_back(world_of_views: World, tmp_path: Path) -> None
     with _asleep(world, tmp_path, Step.LAKE_COMMIT, "events") as zombie:
         with world.table("events") as table:
             before = table.current_version()
-        world.run().require_completed()
+        world.run(takeover=True).require_completed()
         roll_back(world, "events", before)
         _wakes(world, zombie)
     world.run().require_completed()

@@ -19,6 +19,7 @@ from tautochrone.runtime.selection import select
 from tautochrone.service.locate import Options
 from tautochrone.service.open import Project
 from tautochrone.spark.session import CatalogSettings
+from tautochrone.testing.ended import as_process, ended
 
 from .faults import Crash, Strike, StrikingEffects
 from .project import OUTSIDE, Sources, write_project
@@ -99,18 +100,23 @@ class World:
         full: bool = False,
         effects: StrikingEffects | None = None,
         reached: bool = True,
+        takeover: bool = False,
     ) -> Attempt:
         """One-shot, as `taut run`. A strike that must be `reached` and is not fails the test."""
         attempt = Attempt(effects or StrikingEffects(strike))
         with self.open(attempt.effects, attempt.emit) as project:
-            execution = None
+            execution = job = None
             try:
                 job = project.job()
+                as_process(job)
+                job.ownership.takeover = takeover
                 execution = Run(job, select(job, [], [], everything=full))
                 attempt.state = execution.once()
             except (Crash, TautochroneError, AssertionError) as error:
                 attempt.error = error
             finally:
+                if job is not None:
+                    ended(job)
                 if execution is not None:
                     for query in execution._streams._queries.values():
                         query.stop()

@@ -145,7 +145,13 @@ def test_a_table_has_one_producing_job(client: TestClient) -> None:
 def test_a_late_end_of_an_older_run_changes_nothing(client: TestClient) -> None:
     register(client, "etl", "sink", "report")
     old = client.post("/start/etl").json()["fence"]
-    new = client.post("/start/etl").json()["fence"]
+    again = client.post("/start/etl")
+    assert (again.status_code, again.json()["error_class"]) == (409, "JOB_RUNNING")
+    new = client.post("/start/etl?takeover=true&run=two&owner=cluster-7").json()["fence"]
+    assert new == old + 1
+    assert "cluster-7" in client.post("/start/etl").json()["detail"]
+    # The answer to it was lost.
+    new = client.post("/start/etl?run=two&owner=cluster-7").json()["fence"]
     late = client.post(f"/unregister/etl?fence={old}")
     assert (late.status_code, late.json()["error_class"]) == (409, "JOB_FENCED")
     assert jobs(client)["etl"]["state"] == "running"

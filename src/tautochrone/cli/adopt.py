@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.output import table
+from tautochrone.cli.ownership import ask_first, ownership_of
 
 if TYPE_CHECKING:
     from tautochrone.runtime.adoptable import Finding
@@ -20,12 +21,19 @@ __all__ = ["adopt"]
 def adopt(arguments: argparse.Namespace) -> int:
     """Survey, tell, and unless it is a dry run complete; 1 when a dataset is refused."""
     from tautochrone.runtime.adopt import Adoption
+    from tautochrone.runtime.heartbeat import Heartbeat
     from tautochrone.runtime.selection import find_all
+    from tautochrone.service.locate import locate
     from tautochrone.service.open import Project
 
     events = json_events if arguments.json else line_events
-    with Project(options_of(arguments), events, short_lived=True) as project:
+    options, ownership = options_of(arguments), ownership_of(arguments)
+    located = locate(options)
+    if not arguments.dry_run:
+        ask_first(located[1], ownership, events)
+    with Project(options, events, short_lived=True, located=located) as project:
         job = project.job()
+        job.ownership = ownership
         adoption = Adoption(job, find_all(job.definitions, names_of(arguments.rebuild)))
         findings = adoption.survey()
         if not findings:
@@ -44,7 +52,8 @@ def adopt(arguments: argparse.Namespace) -> int:
             _show(findings)
         if arguments.dry_run:
             return 1 if any(finding.error for finding in findings) else 0
-        adoption.complete(findings)
+        with Heartbeat(job) as heartbeat:
+            adoption.complete(findings, heartbeat.start)
     return 0
 
 

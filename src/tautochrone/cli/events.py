@@ -36,8 +36,9 @@ def failures(event: str, /, **fields: Any) -> None:
 
 
 def is_failure(event: str) -> bool:
-    """Failures are named so: `flow_failed`, `refresh_failed`, `invariant_broken`, `spark_died`."""
-    return event.endswith(("_failed", "_broken", "_died"))
+    """Failures are named so: `flow_failed`, `refresh_failed`, `invariant_broken`, `spark_died`; and
+    `checkpoint_left`, after which readers miss what the run did."""
+    return event.endswith(("_failed", "_broken", "_died")) or event == "checkpoint_left"
 
 
 def words(event: str, fields: Fields) -> str:
@@ -83,7 +84,14 @@ def _refresh(_event: str, f: Fields) -> str:
 
 def _checkpoint(_event: str, f: Fields) -> str:
     failed = f"  FAILED: {', '.join(f['failed'])}" if f["failed"] else ""
-    return f"checkpoint {f['checkpoint']} published in {f['duration_ms'] / 1000:.1f} s{failed}"
+    took = f"in {f['duration_ms'] / 1000:.1f} s{failed}"
+    if f.get("state", "published") == "published":
+        return f"checkpoint {f['checkpoint']} published {took}"
+    why = [f"waits for job {name}" for name in f.get("waits_for", ())]
+    why += [f"job {name} skipped it" for name in f.get("skipped_by", ())]
+    why += [f"held back by invariant {name}" for name in f.get("invariants", ())]
+    told = f" ({'; '.join(why)})" if why else ""
+    return f"checkpoint {f['checkpoint']}: this job's part is done {took}; not published yet{told}"
 
 
 def _flow_failed(_event: str, f: Fields) -> str:
@@ -173,6 +181,13 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
         f"revision {f['revision']}: {f['tables']} tables; the next run computes them again; "
         f"`taut revise --confirm {f['revision']}` drops the old data"
     ),
+    "checkpoint_published": lambda _e, f: f"checkpoint {f['checkpoint']} published: all jobs did their part",
+    "checkpoint_held": lambda _e, f: f"checkpoint {f['checkpoint']} is not shown to readers: {f['reason']}",
+    "waiting_for_jobs": lambda _e, f: f"waiting for checkpoint {f['checkpoint']}: {f['reason']}",
+    "checkpoint_left": lambda _e, f: (
+        f"[{f['error_class']}] readers do not see all that was there when this run began: {f['reason']}"
+    ),
+    "waiting_for_run": lambda _e, f: f"waiting: {f['reason']}",
     "no_news": lambda _e, _f: "",
     "stopping": lambda _e, _f: "stopping after what is under way (Ctrl-C again: at once)",
     "run": lambda _e, f: f"run {f['state']}",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tautochrone.cli.options import duration_ms
+from tautochrone.cli.ownership import add_ownership
 from tautochrone.cli.problems import report, report_defect
 from tautochrone.errors import FencedError, SparkDiedError, TautochroneError
 from tautochrone.redaction import redacted
@@ -65,12 +66,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--full-refresh", action="append", default=[], metavar="A,B", help="rebuild these")
     run.add_argument("--full-refresh-all", action="store_true", help="rebuild everything")
+    add_ownership(run)
 
     adopt = command("adopt", "take over tables that spark-pipelines built, without a rebuild", reads=True)
     adopt.add_argument("--dry-run", action="store_true", help="tell what would be done, change nothing")
     adopt.add_argument(
         "--rebuild", action="append", default=[], metavar="A,B", help="views that the next run computes anew"
     )
+    add_ownership(adopt)
 
     command("doctor", "check Java, Spark, jars, catalog, storage, Kafka, ports", reads=True)
 
@@ -156,8 +159,9 @@ def _parser() -> argparse.ArgumentParser:
     maintain.add_argument(
         "--compact",
         action="store_true",
-        help="merge small files too: takes the job over, so a run that is going on ends",
+        help="merge small files too: in the place of a run, so not while one is going on",
     )
+    add_ownership(maintain)
 
     revise = command(
         "revise", "take tables back to a checkpoint after a correction of their source", reads=True
@@ -176,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="list what would be taken back, change nothing"
     )
     revise.add_argument("--accept", action="store_true", help="do it without a question")
+    add_ownership(revise)
     revise.add_argument("--confirm", metavar="ID", help="drop the old data that a revision has kept")
     return parser
 

@@ -7,6 +7,7 @@ import sys
 
 from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import options_of
+from tautochrone.cli.ownership import ask_first, ownership_of
 from tautochrone.errors import SettingsError
 
 __all__ = ["maintain"]
@@ -17,21 +18,30 @@ def maintain(arguments: argparse.Namespace) -> int:
 
     Raises:
         SettingsError: `CONFLICTING_OPTIONS`.
+        MetaError: `JOB_RUNNING`, with `--compact`.
     """
     if arguments.compact and arguments.dry_run:
         raise SettingsError("CONFLICTING_OPTIONS", "--compact takes the job over, which --dry-run excludes")
+    from tautochrone.runtime.heartbeat import Heartbeat
     from tautochrone.runtime.maintain import Maintenance
     from tautochrone.runtime.takeover import take_over
+    from tautochrone.service.locate import locate
     from tautochrone.service.open import Project
 
     events = json_events if arguments.json else line_events
-    with Project(options_of(arguments), events, short_lived=True) as project:
+    options, ownership = options_of(arguments), ownership_of(arguments)
+    located = locate(options)
+    if arguments.compact:
+        ask_first(located[1], ownership, events)
+    with Project(options, events, short_lived=True, located=located) as project:
         job = project.job()
-        if arguments.compact:
-            # Compaction moves main, so only an owner may: a run beside it would lose what it commits next.
-            take_over(job)
+        job.ownership = ownership
         maintenance = Maintenance(job)
-        done = maintenance.run(dry_run=arguments.dry_run)
+        with Heartbeat(job) as heartbeat:
+            if arguments.compact:
+                # Compaction moves main, so only an owner may: a run beside it would lose its next commit.
+                take_over(job, owned=heartbeat.start)
+            done = maintenance.run(dry_run=arguments.dry_run)
     versions, files = sum(one.versions for one in done), sum(one.files for one in done)
     orphans = sum(len(found.files) for found in maintenance.orphans.found)
     events(

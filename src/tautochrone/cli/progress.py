@@ -52,6 +52,7 @@ class Progress:
         self.phase = "starting Spark"
         self.checkpoint: int | None = None
         self.uri = ""
+        self._parts: dict[int, float] = {}
 
     @property
     def elapsed_s(self) -> float:
@@ -77,6 +78,9 @@ class Progress:
         for entry in f["datasets"]:
             self._line(entry["dataset"]).kind = entry["kind"]
         self.phase = "taking the job over"
+
+    def _on_waiting_for_run(self, f: Mapping[str, Any]) -> None:
+        self.phase = f"waiting: {f['reason']}"
 
     def _on_catalog(self, f: Mapping[str, Any]) -> None:
         self.uri = str(f["uri"])
@@ -116,10 +120,28 @@ class Progress:
         line.failed, line.note = True, str(f["error"])
 
     def _on_checkpoint(self, f: Mapping[str, Any]) -> None:
-        self.checkpoint = f["checkpoint"]
         cut_s = self._clock() - f["duration_ms"] / 1000
         for dataset, line in self.lines.items():
             line.failed = dataset in f["failed"]
+        if f.get("state", "published") == "published":
+            self._shown(f["checkpoint"], cut_s)
+        else:
+            # Only this job's part is done: readers see it when the others have done theirs.
+            self._parts[f["checkpoint"]] = cut_s
+            waits = [*f.get("waits_for", ()), *f.get("skipped_by", ()), *f.get("invariants", ())]
+            self.phase = f"part of checkpoint {f['checkpoint']} done, waiting for {', '.join(waits)}"
+
+    def _on_checkpoint_published(self, f: Mapping[str, Any]) -> None:
+        self.phase = "running"
+        self._shown(f["checkpoint"], self._parts.pop(f["checkpoint"], self._clock()))
+
+    def _on_checkpoint_held(self, f: Mapping[str, Any]) -> None:
+        self._parts.pop(f["checkpoint"], None)
+        self.phase = f"checkpoint {f['checkpoint']} not shown: {f['reason']}"
+
+    def _shown(self, checkpoint: int, cut_s: float) -> None:
+        self.checkpoint = checkpoint
+        for line in self.lines.values():
             if not line.broken:
                 line.fresh_s = cut_s
 

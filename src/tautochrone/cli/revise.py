@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.output import table
+from tautochrone.cli.ownership import ownership_of
 from tautochrone.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def revise(arguments: argparse.Namespace) -> int:
     events = json_events if arguments.json else line_events
     with Project(options_of(arguments), events, short_lived=True) as project:
         job = project.job()
+        job.ownership = ownership_of(arguments)
         if arguments.names:
             return _revise(job, arguments)
         if arguments.confirm:
@@ -85,7 +87,7 @@ def _revise(job: Job, arguments: argparse.Namespace) -> int:
 def _says_yes(*, as_json: bool) -> bool:
     if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    sys.stderr.write("Take these tables back? Running jobs that write them will end. [y/N] ")
+    sys.stderr.write("Take these tables back? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

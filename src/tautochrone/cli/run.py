@@ -6,11 +6,13 @@ import argparse
 import signal
 import threading
 import time
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.listen import first_words, listening
 from tautochrone.cli.options import names_of, options_of
+from tautochrone.cli.ownership import ask_first, ownership_of
 from tautochrone.cli.restart import Restarts
 from tautochrone.errors import EnvironmentProblemError, SettingsError
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tautochrone.model.events import Emit
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
+    from tautochrone.runtime.ownership import Ownership
     from tautochrone.service.locate import Options
 
 __all__ = ["run"]
@@ -38,9 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
     # Said before the imports that take a second and the JVM that takes six.
     first_words(arguments)("starting", pipeline=pipeline, master=located[1].spark.master)
     restarts = Restarts()
+    ownership = ownership_of(arguments)
+    if restarts.deaths:
+        # Whoever took the job over since the first start is not fenced off by an old request.
+        ownership = replace(ownership, takeover=False)
+    ask_first(located[1], ownership, first_words(arguments))
     with listening(arguments, pipeline) as events:
         try:
-            state, anew = _execute(arguments, options, located, selected, restarts, events)
+            state, anew = _execute(arguments, options, located, selected, restarts, ownership, events)
         except EnvironmentProblemError as error:
             if not (restarts.deaths and error.error_class in _NOT_STARTED):
                 raise
@@ -58,6 +66,7 @@ def _execute(
     located: tuple[PipelineSpec, Settings],
     selected: tuple[list[str], list[str]],
     restarts: Restarts,
+    ownership: Ownership,
     events: Emit,
 ) -> tuple[int, bool]:
     """The exit status, and whether the run is to begin anew because its Spark died."""
@@ -67,6 +76,7 @@ def _execute(
 
     with Project(options, events, located=located) as project:
         job = project.job()
+        job.ownership = ownership
         selection = select(job, *selected, everything=arguments.full_refresh_all)
         execution = Run(job, selection)
 

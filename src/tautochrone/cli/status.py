@@ -34,7 +34,8 @@ def _store(arguments: argparse.Namespace) -> Iterator[MetaStore]:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Every dataset, or the history of one."""
+    """Every dataset, or the history of one. `checkpoint` and `lag_ms` are what readers see, `done` and
+    `done_lag_ms` how far its own job is with it."""
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
         found = store.status()
@@ -51,10 +52,12 @@ def status(arguments: argparse.Namespace) -> int:
         {
             "dataset": str(s.dataset),
             "kind": s.kind,
-            "checkpoint": s.checkpoint,
+            "checkpoint": s.readable,
+            "done": s.checkpoint,
             "mode": None if s.mode is None else str(s.mode),
             "reason": s.reason,
-            "lag_ms": s.lag_ms,
+            "lag_ms": s.readable_lag_ms,
+            "done_lag_ms": s.lag_ms,
             "quarantined": beside.get(s.dataset),
             "skipped": sum(one.count for one in s.skipped) or None,
             "skipped_files": [asdict(one) for one in s.skipped],
@@ -64,7 +67,7 @@ def status(arguments: argparse.Namespace) -> int:
     ]
     quarantines = ("quarantined",) if beside else ()
     skips = ("skipped",) if any(s.skipped for s in found) else ()
-    columns = ("dataset", "kind", "checkpoint", "mode", "lag_ms", *quarantines, *skips, "error")
+    columns = ("dataset", "kind", "checkpoint", "done", "mode", "lag_ms", *quarantines, *skips, "error")
     _show(lines, columns, as_json=arguments.json)
     if not arguments.json:
         _show_skipped(found)

@@ -26,10 +26,10 @@ from tautochrone.meta.base import Repository
 from tautochrone.meta.rows import as_checkpoint, checkpoint_row, settle
 from tautochrone.meta.topology import OUTSIDE, Topology, topology
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
-from tautochrone.model.jobs import JobProgress, JobState, JobStatus, Part
+from tautochrone.model.jobs import JobProgress, JobState, JobStatus, Part, RunProcess
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 
-__all__ = ["PATIENCE_MS", "Coordinator", "Holder", "enlist", "holders", "pending", "skip"]
+__all__ = ["PATIENCE_MS", "Coordinator", "Holder", "enlist", "holders", "is_alive", "pending", "skip"]
 
 PATIENCE_MS = 30_000
 """So long those that are done wait for a job that is alive and still at work."""
@@ -162,7 +162,7 @@ class Coordinator(Repository):
                 JobProgress(
                     job=row.job,
                     part=Part(row.state),
-                    alive=_alive(row.job_state, row.lease_until_ms, now),
+                    alive=is_alive(row.job_state, row.lease_until_ms, now),
                     started_ms=row.started_ms,
                     finished_ms=row.finished_ms,
                     cpu_ms=row.cpu_ms,
@@ -184,7 +184,7 @@ def holders(connection: Connection, job: str, found: Topology, now: int, patienc
         .order_by(_P.checkpoint)
     )
     jobs = connection.execute(select(_J.name, _J.state, _J.lease_until_ms))
-    alive = {row.name for row in jobs if _alive(row.state, row.lease_until_ms, now)}
+    alive = {row.name for row in jobs if is_alive(row.state, row.lease_until_ms, now)}
     held: dict[str, Holder] = {}
     patient: dict[str, bool] = {}
     for row in connection.execute(query):
@@ -279,7 +279,7 @@ def _leave_behind(connection: Connection, job: str, number: int, now: int) -> No
         return
     kept: set[int] = set()
     known = connection.execute(select(_J.state, _J.lease_until_ms).where(_J.name == job)).one()
-    if _alive(known.state, known.lease_until_ms, now):
+    if is_alive(known.state, known.lease_until_ms, now):
         kept = {row.checkpoint for row in rows if row.started_ms is not None}
         meeting = _rendezvous(connection, [row.checkpoint for row in rows])
         kept |= set() if meeting is None else {meeting}
@@ -324,7 +324,8 @@ def _unchanged(
         candidates = kept
 
 
-def _alive(state: str, lease_until_ms: int | None, now: int) -> bool:
+def is_alive(state: str, lease_until_ms: int | None, now: int) -> bool:
+    """Whether a job runs and its lease did not run out."""
     return state == JobState.RUNNING and lease_until_ms is not None and lease_until_ms > now
 
 
@@ -337,7 +338,7 @@ def _status(connection: Connection, row: Row[Any], found: Topology, now: int) ->
         pipeline=row.pipeline,
         fence=Fence(row.fence),
         state=JobState(row.state),
-        alive=_alive(row.state, row.lease_until_ms, now),
+        alive=is_alive(row.state, row.lease_until_ms, now),
         owner=row.owner,
         started_ms=row.started_ms,
         heartbeat_ms=row.heartbeat_ms,
@@ -345,4 +346,5 @@ def _status(connection: Connection, row: Row[Any], found: Topology, now: int) ->
         target=None if target is None else CheckpointNumber(target),
         newest_done=None if newest is None else CheckpointNumber(newest),
         datasets=len(found.datasets(row.name)),
+        process=None if row.process is None else RunProcess(**row.process),
     )

@@ -18,9 +18,10 @@ from tautochrone.meta.base import Repository, check_fence, parse, unknown_job
 from tautochrone.meta.cycles import require_acyclic
 from tautochrone.meta.invariants import declare
 from tautochrone.meta.looks import begin_looks, note_looks
+from tautochrone.meta.ownership import owned_by, require_free
 from tautochrone.meta.topology import OUTSIDE, made_from
 from tautochrone.model.invariants import InvariantEntry
-from tautochrone.model.jobs import JOB_LEASE_MS, JobState, Part
+from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, Part
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["DatasetEntry", "Jobs", "Lineage", "retire"]
@@ -64,19 +65,25 @@ class Jobs(Repository):
         *,
         invariants: Iterable[InvariantEntry] = (),
         fence: Fence | None = None,
+        claim: Claim | None = None,
+        lease_ms: int = JOB_LEASE_MS,
     ) -> None:
         """Register the job and refresh its topology and what it checks; datasets no longer defined are
         retired.
 
         Called at the start of every run. With `fence` an older owner cannot put its topology back;
-        without it the call is for the very first run, before any takeover.
+        without it the call is for the very first run, before any takeover. With `claim` the job is this
+        run's from here on, so that nobody else changes its topology before the takeover.
 
         Raises:
+            MetaError: `JOB_RUNNING`, nothing was changed.
             MetaError: another job writes one of the datasets; `TOPOLOGY_CYCLE` over several jobs.
             FencedError: `fence` is outdated.
         """
         entries = {str(entry.name): entry for entry in datasets}
         with self._write() as connection:
+            if claim is not None:
+                require_free(connection, job, claim, self._clock(), lock=True)
             known = connection.execute(select(t.jobs).where(t.jobs.c.name == job)).first()
             if known is None:
                 connection.execute(insert(t.jobs).values(name=job, pipeline=pipeline, fence=0))
@@ -88,6 +95,9 @@ class Jobs(Repository):
                 )
             if fence is not None:
                 check_fence(connection, job, fence)
+            if claim is not None:
+                own = owned_by(claim, self._clock(), lease_ms)
+                connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(own))
             # A revision that is decided meanwhile sees this topology or is seen by it.
             connection.execute(select(t.stores.c.last_number).with_for_update())
             owners = {
@@ -111,12 +121,17 @@ class Jobs(Repository):
         owner: str | None = None,
         lease_ms: int = JOB_LEASE_MS,
         ingests: Collection[TableName] | None = None,
+        claim: Claim | None = None,
     ) -> Fence:
         """Raise the job's fence above the stored one and above `at_least`, and return it: the job runs.
 
         `at_least` is the highest fence seen in the lake: it matters when the store is younger than
         the lake. From here on every write of an older owner raises `FencedError`. The lease is as in
         `beat`; `ingests` are the tables that the job brings in from outside (None: as before).
+        Without `claim` whoever runs the job is fenced off.
+
+        Raises:
+            MetaError: `JOB_RUNNING`, another run has the job and `claim` may not end it; nothing was changed.
         """
         with self._write() as connection:
             query = select(t.jobs.c.fence).where(t.jobs.c.name == job).with_for_update()
@@ -125,6 +140,8 @@ class Jobs(Repository):
                 raise unknown_job(job)
             fence = Fence(max(stored, at_least) + 1)
             now = self._clock()
+            if claim is not None:
+                require_free(connection, job, claim, now)
             connection.execute(
                 update(t.jobs)
                 .where(t.jobs.c.name == job)
@@ -135,8 +152,12 @@ class Jobs(Repository):
                     started_ms=now,
                     heartbeat_ms=now,
                     lease_until_ms=now + lease_ms,
+                    process=None,
                 )
             )
+            if claim is not None:
+                own = owned_by(claim, now, lease_ms)
+                connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(own))
             begin_looks(connection, job, None if ingests is None else [str(table) for table in ingests])
             begin_times(connection, job)
             return fence

@@ -8,7 +8,7 @@ It must never know how a source is looked at.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from sqlalchemy import Connection, func, select, update
 
@@ -20,7 +20,7 @@ from tautochrone.model.clock import is_clock
 from tautochrone.model.jobs import JobState, Part
 from tautochrone.model.names import TableName
 
-__all__ = ["begin_looks", "looks_of_cut", "note_looks", "require_seen"]
+__all__ = ["begin_looks", "looks_of_cut", "note_looks", "require_seen", "unseen"]
 
 _J, _C, _P = t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
 
@@ -80,19 +80,9 @@ def require_seen(connection: Connection, number: int, tables: Iterable[str], aft
     Raises:
         CheckpointUnavailableError: `READ_NOT_YET` (retryable), with the look that is missing.
     """
-    found = topology(connection)
-    parts = _last_parts(connection, number)
-    told = select(_C.number, _C.looks).where(_C.number.in_({*parts.values()}))
-    looks = {row.number: row.looks or {} for row in connection.execute(told)}
-    jobs = {row.name: row for row in connection.execute(select(t.jobs))}
-    ingesting = {name for row in jobs.values() for name in row.looks or ()}
-    for name in sorted(_made_from(found, tables)):
-        is_source = name in found.roots or name in ingesting or name not in found.owner
-        lookers = [found.owner[name]] if name in found.owner else sorted(_readers(found, name))
-        part = max((parts[job] for job in lookers if job in parts), default=number)
-        if not is_source or looks.get(part, {}).get(name, 0) > after_ms:
-            continue
-        running = [job for job in lookers if jobs[job].state == JobState.RUNNING.value]
+    for name, lookers in unseen(connection, number, tables, after_ms):
+        states = select(_J.name).where(_J.name.in_(lookers), _J.state == JobState.RUNNING.value)
+        running = sorted(connection.execute(states).scalars())
         who = " and ".join(f"job {job}" for job in running or lookers) or "no job"
         does = "has not looked at it since" if running else "isn't running" if lookers else "looks at it"
         raise CheckpointUnavailableError(
@@ -101,6 +91,24 @@ def require_seen(connection: Connection, number: int, tables: Iterable[str], aft
             hint="wait longer, or see with `taut jobs` whether the job runs and with `taut status` how it is",
             retryable=True,
         )
+
+
+def unseen(
+    connection: Connection, number: int, tables: Iterable[str], after_ms: int
+) -> Iterator[tuple[str, list[str]]]:
+    """The roots of the tables that were not looked at after `after_ms` for this checkpoint, by name, each
+    with the jobs that look at it."""
+    found = topology(connection)
+    parts = _last_parts(connection, number)
+    told = select(_C.number, _C.looks).where(_C.number.in_({*parts.values()}))
+    looks = {row.number: row.looks or {} for row in connection.execute(told)}
+    ingesting = {name for row in connection.execute(select(_J.looks)) for name in row.looks or ()}
+    for name in sorted(_made_from(found, tables)):
+        is_source = name in found.roots or name in ingesting or name not in found.owner
+        lookers = [found.owner[name]] if name in found.owner else sorted(_readers(found, name))
+        part = max((parts[job] for job in lookers if job in parts), default=number)
+        if is_source and looks.get(part, {}).get(name, 0) <= after_ms:
+            yield name, lookers
 
 
 def _last_parts(connection: Connection, number: int) -> dict[str, int]:

@@ -24,7 +24,7 @@ from tautochrone.model.clock import is_clock
 from tautochrone.model.jobs import JobState, Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
-__all__ = ["DEFAULT_LEASE_MS", "Reads"]
+__all__ = ["DEFAULT_LEASE_MS", "Reads", "newest_readable"]
 
 DEFAULT_LEASE_MS = 600_000
 
@@ -144,6 +144,15 @@ class Reads(Repository):
         """Whether some pipeline of this store writes the table or reads it at its cuts."""
         with self._read() as connection:
             return bool(_wanted(connection, {str(table)}))
+
+
+def newest_readable(connection: Connection, tables: set[str]) -> int | None:
+    """The checkpoint that a strong read of the tables would take now; None when there is none."""
+    wanted, needed = _needed(connection, tables, only_named=False)
+    try:
+        return _strong(connection, tables, wanted, needed, 0, lock=False)[0]
+    except CheckpointUnavailableError:
+        return None
 
 
 def _wanted(connection: Connection, asked: set[str] | None) -> set[str]:

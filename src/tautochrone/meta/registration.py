@@ -25,7 +25,7 @@ from tautochrone.meta.invariants import declare
 from tautochrone.meta.jobs import DatasetEntry, Jobs, retire
 from tautochrone.meta.topology import made_from
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.jobs import JobState
+from tautochrone.model.jobs import Claim, JobState
 from tautochrone.model.names import Fence, TableName
 
 __all__ = ["REGISTERED", "JobEntry", "Registration", "TableRole"]
@@ -89,10 +89,11 @@ class Registration(Jobs, Checkpoints):
             if connection.execute(select(_R.job).filter_by(**key)).first() is None:
                 connection.execute(insert(t.registrations).values(**key, registered_at_ms=self._clock()))
 
-    def start(self, job: str) -> Fence:
+    def start(self, job: str, claim: Claim | None = None) -> Fence:
         """The job runs now: what it announced becomes its topology. Older owners of it are refused.
 
         Raises:
+            MetaError: `JOB_RUNNING`, another run has the job and `claim` may not end it.
             MetaError: `JOB_NOT_FOUND`, nothing was announced; or what `register` raises.
         """
         with self._read() as connection:
@@ -110,8 +111,8 @@ class Registration(Jobs, Checkpoints):
             DatasetEntry(parse(sink), kind, "", inputs, is_root=not inputs)
             for sink in sorted(mine[TableRole.SINK])
         ]
-        self.start_run(REGISTERED, job, entries)
-        return self.take_over(job)
+        self.start_run(REGISTERED, job, entries, claim=claim)
+        return self.take_over(job, claim=claim)
 
     def unregister(self, job: str, fence: Fence | None = None) -> None:
         """The job ended: its relations are deleted, its open target is aborted, its fence rises.

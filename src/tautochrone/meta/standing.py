@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,9 @@ from sqlalchemy import Connection, Row, func, or_, select
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import STANDING, VERSIONED_KINDS, parse
 from tautochrone.meta.invariants import held_back, limits
+from tautochrone.meta.reads import newest_readable
 from tautochrone.meta.skipped import skipped_of
+from tautochrone.meta.topology import topology
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.refresh import RefreshMode
@@ -30,6 +33,9 @@ class DatasetStatus:
     `checkpoint` is the newest checkpoint at which it is complete, `lag_ms` how much older
     that cut is than the job's newest cut (0 when it is up to date, None when it was never built), or what
     readers see of it than the cut that a broken invariant keeps from them.
+    `readable` is the newest checkpoint at which strong readers see it, `readable_lag_ms` how much older that
+    cut is than its job's newest one: behind `checkpoint` when another job, or a table that belongs to it,
+    is.
     `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version,
     or the broken invariant that keeps readers from it. `skipped` are source files that it lacks.
     """
@@ -45,6 +51,8 @@ class DatasetStatus:
     lag_ms: int | None
     refreshed_at_ms: int | None
     skipped: tuple[SkippedFiles, ...] = ()
+    readable: CheckpointNumber | None = None
+    readable_lag_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,7 @@ def statuses(connection: Connection) -> tuple[DatasetStatus, ...]:
     whole = _complete_at(connection, done)
     errors = _newest_errors(connection)
     kept = _kept(connection)
+    readable = _readable(connection, rows, done, whole, versions)
     found = []
     for row in rows:
         known = (row.job, row.name)
@@ -76,6 +85,12 @@ def statuses(connection: Connection) -> tuple[DatasetStatus, ...]:
             if complete is not None:
                 lag_ms = max(lag_ms or 0, wanted_ms - min(seen_ms, complete.cut_at_ms))
             status = replace(status, error=status.error or error, lag_ms=lag_ms)
+        seen = readable.get(row.name)
+        if seen is not None:
+            lag_ms = _behind(seen, newest.get(row.job))
+            if row.name in kept:
+                lag_ms = max(lag_ms, status.lag_ms or 0)
+            status = replace(status, readable=CheckpointNumber(seen.number), readable_lag_ms=lag_ms)
         found.append(status)
     return tuple(found)
 
@@ -85,8 +100,7 @@ def _status(
 ) -> DatasetStatus:
     lag_ms = None
     if complete is not None:
-        behind = newest is not None and complete.number < newest.number
-        lag_ms = max(0, newest.cut_at_ms - complete.cut_at_ms) if newest and behind else 0
+        lag_ms = _behind(complete, newest)
     if error is not None and row.kind not in VERSIONED_KINDS:
         error = None
     if error is not None and complete is not None and error.checkpoint <= complete.number:
@@ -104,6 +118,43 @@ def _status(
         refreshed_at_ms=row.last_at_ms,
         skipped=skipped_of(row.skipped_files),
     )
+
+
+def _behind(seen: _Cut, newest: _Cut | None) -> int:
+    """How much older one cut is than the newest, in milliseconds."""
+    if newest is None or seen.number >= newest.number:
+        return 0
+    return max(0, newest.cut_at_ms - seen.cut_at_ms)
+
+
+def _readable(
+    connection: Connection,
+    rows: Sequence[Row[Any]],
+    done: Mapping[str, _Cut],
+    whole: Collection[tuple[str, str]],
+    versions: Collection[tuple[str, str]],
+) -> dict[str, _Cut]:
+    """By table the newest checkpoint at which strong readers see it. Tables that belong together are asked
+    for once, and only where something is late."""
+    built = {row.name: row.job for row in rows if (row.job, row.name) in versions}
+    topology_now, left = topology(connection), set(built)
+    found: dict[str, _Cut] = {}
+    while left:
+        first = left.pop()
+        together = {first} | (topology_now.related({first}) & built.keys())
+        left -= together
+        newest = {done[built[name]] for name in together if built[name] in done}
+        seen: _Cut | None = None
+        if len(newest) == 1 and all((built[name], name) in whole for name in together):
+            (seen,) = newest
+        else:
+            number = newest_readable(connection, together)
+            if number is not None:
+                cut = select(_C.cut_at_ms).where(_C.number == number)
+                seen = _Cut(number, connection.execute(cut).scalar_one())
+        if seen is not None:
+            found |= dict.fromkeys(together, seen)
+    return found
 
 
 def _kept(connection: Connection) -> dict[str, tuple[str, int, int]]:

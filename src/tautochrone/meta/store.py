@@ -20,7 +20,9 @@ from tautochrone.meta.details import Details
 from tautochrone.meta.expiry import Expiry
 from tautochrone.meta.history import History
 from tautochrone.meta.invariants import Invariants
+from tautochrone.meta.ownership import Ownership
 from tautochrone.meta.pins import Pins
+from tautochrone.meta.readable import Readability
 from tautochrone.meta.reads import Reads
 from tautochrone.meta.rebuild import Rebuild
 from tautochrone.meta.registration import Registration
@@ -47,6 +49,8 @@ class MetaStore(
     Invariants,
     Alignments,
     Skipped,
+    Ownership,
+    Readability,
 ):
     """Everything that the MetaService remembers. Open with `MetaStore.open(url)`.
 

@@ -68,9 +68,11 @@ jobs = Table(
     Column("started_ms", BigInteger),
     Column("looked_ms", BigInteger),
     Column("looks", JSON),
+    Column("process", JSON),
 )
-"""`looked_ms` is when its owner last looked for news and found none that no checkpoint has; `looks` has for
-each table with a source when all that the source held was in the reported version (`meta.looks`)."""
+"""`process` has the fields of `RunProcess` for its owner. `looked_ms` is when its owner last looked for news
+and found none that no checkpoint has; `looks` has for each table with a source when all that the source held
+was in the reported version (`meta.looks`)."""
 
 datasets = Table(
     "datasets",

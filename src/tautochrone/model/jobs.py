@@ -7,7 +7,17 @@ from enum import StrEnum
 
 from tautochrone.model.names import CheckpointNumber, Fence
 
-__all__ = ["JOB_LEASE_MS", "JobProgress", "JobState", "JobStatus", "Part"]
+__all__ = [
+    "JOB_LEASE_MS",
+    "Claim",
+    "JobProgress",
+    "JobState",
+    "JobStatus",
+    "Missing",
+    "MissingPart",
+    "Part",
+    "RunProcess",
+]
 
 JOB_LEASE_MS = 15_000
 """A job that says nothing for so long doesn't hold the others back."""
@@ -29,12 +39,65 @@ class Part(StrEnum):
     SKIPPED = "skipped"
 
 
+class MissingPart(StrEnum):
+    """Why readers don't see a checkpoint. `AWAY`: the job isn't running and has its part still to do;
+    `INVARIANT`: it gave its part up for broken invariants; `SOURCE`: it has not looked at a source since."""
+
+    PENDING = "pending"
+    AWAY = "away"
+    SKIPPED = "skipped"
+    INVARIANT = "invariant"
+    SOURCE = "source"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """What a job owes before readers see a checkpoint; `invariants` are the names of the broken ones."""
+
+    job: str
+    checkpoint: CheckpointNumber
+    what: MissingPart
+    reason: str
+    invariants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProcess:
+    """The process of one run, told apart from every other one.
+
+    `run` is unique for each run. `machine` names a set of process ids of one boot of one machine (None:
+    not known, so nobody can say that the process is gone), `started` is when the process began in it, in
+    the kernel's ticks: ids of processes are used again.
+    """
+
+    run: str
+    host: str
+    pid: int | None = None
+    machine: str | None = None
+    started: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A run that wants to own a job, which another one may run.
+
+    Args:
+        process: of the run that asks.
+        takeover: whoever runs the job is fenced off.
+        gone: the `RunProcess.run` of an owner whose process is known to have ended.
+    """
+
+    process: RunProcess
+    takeover: bool = False
+    gone: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """One job. Times are epoch milliseconds of the store.
 
     `alive` means running with a lease that did not run out. `target` is the checkpoint that it has to
-    do next, `newest_done` the newest that it did.
+    do next, `newest_done` the newest that it did, `process` who owns it, as far as it said.
     """
 
     name: str
@@ -49,6 +112,7 @@ class JobStatus:
     target: CheckpointNumber | None
     newest_done: CheckpointNumber | None
     datasets: int
+    process: RunProcess | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

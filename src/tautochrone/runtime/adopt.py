@@ -16,7 +16,7 @@ table makes the adoption fail instead of being overlooked.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tautochrone.errors import LakeError, SettingsError
@@ -77,10 +77,14 @@ class Adoption:
                 )
         return []
 
-    def complete(self, findings: Sequence[Finding]) -> CheckpointNumber:
+    def complete(
+        self, findings: Sequence[Finding], owned: Callable[[], None] = lambda: None
+    ) -> CheckpointNumber:
         """Make the surveyed tables the job's own and publish them as its first checkpoint.
+        `owned` is called as soon as the job is ours.
 
         Raises:
+            MetaError: `JOB_RUNNING`, another run has the job; nothing is written.
             LakeError: `ADOPTION_REFUSED`, a dataset was refused; nothing is written.
             ConflictError: a table moved since it was looked at.
         """
@@ -96,6 +100,7 @@ class Adoption:
         job = self._job
         notes = [finding.fork.note for finding in findings if finding.fork and finding.fork.note]
         become_owner(job, max((note.fence for note in notes), default=Fence(0)))
+        owned()
         versions = dict(self._survey.outside)
         roots = set(job.root_tables)
         for finding in findings:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import TracebackType
 
 from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.model.names import CheckpointNumber
@@ -35,7 +36,21 @@ class Heartbeat:
             self._stopping.set()
             if self._thread.is_alive():
                 self._thread.join(timeout=30)
+            if self._job.journal.fence == 0:
+                # It never owned the job: whoever does keeps it.
+                return
             self._tell(lambda: self._job.store.end_run(self._job.name, self._job.journal.fence))
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
 
     def looked(self, cut: Cut, checkpoint: CheckpointNumber | None) -> None:
         """The job looked for news and found none that `checkpoint` does not show."""

@@ -32,6 +32,7 @@ from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.redaction import redacted
 from tautochrone.runtime.clock import ClockTable
+from tautochrone.runtime.ownership import Ownership
 
 __all__ = ["Job", "Journal"]
 
@@ -180,6 +181,7 @@ class Job:
     """The time of whoever takes cuts, in microseconds since 1970."""
     tables: dict[TableName, LakeTable] = field(default_factory=dict)
     elsewhere: frozenset[TableName] = frozenset()
+    ownership: Ownership = field(default_factory=Ownership)
 
     @property
     def name(self) -> str:

@@ -17,7 +17,14 @@ from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
 
-from tautochrone.errors import ConflictError, FencedError, HistoryLostError, LakeError, TableMissingError
+from tautochrone.errors import (
+    ConflictError,
+    FencedError,
+    HistoryLostError,
+    LakeError,
+    MetaError,
+    TableMissingError,
+)
 from tautochrone.meta import DatasetEntry
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
@@ -99,11 +106,28 @@ def revise(job: Job, request: Request, accepted: RevisionPlan) -> Revision:
     """Carry out what was accepted. Returns when all tables are taken back.
 
     Raises:
+        MetaError: `JOB_RUNNING`, another process runs a job that owns one of the tables; nothing was changed.
         FencedError: `REVISION_CONTESTED`, a job was taken over at the same time; nothing was changed.
         ConflictError: `REVISION_PLAN_CHANGED`, what is there is no longer what was accepted; nothing was
             changed but that running jobs have ended.
     """
-    fences = {name: _take_over(job, name, accepted) for name in accepted.jobs}
+    fences: dict[str, Fence] = {}
+    try:
+        for name in accepted.jobs:
+            # Nothing is taken from a run while another one cannot be had.
+            job.ownership.require_free(job.store, name, job.emit)
+        for name in accepted.jobs:
+            fences[name] = _take_over(job, name, accepted)
+        decided = _decide(job, request, accepted, fences)
+    except (MetaError, ConflictError):
+        # Nothing was decided: who starts these jobs next need not wait for our leases.
+        _give_back(job, fences)
+        raise
+    _complete(job, decided, fences, running=None)
+    return decided
+
+
+def _decide(job: Job, request: Request, accepted: RevisionPlan, fences: Mapping[str, Fence]) -> Revision:
     plan = survey(job, request)
     if not plan.same_work(accepted):
         raise ConflictError(
@@ -113,7 +137,7 @@ def revise(job: Job, request: Request, accepted: RevisionPlan) -> Revision:
         )
     revision = uuid4().hex[:8]
     try:
-        decided = job.effects.perform(
+        return job.effects.perform(
             Step.META_REVISE, revision, lambda: job.store.decide(revision, plan, fences)
         )
     except FencedError as error:
@@ -122,8 +146,6 @@ def revise(job: Job, request: Request, accepted: RevisionPlan) -> Revision:
             f"A job was taken over before its tables were taken back; nothing was changed: {error.message}",
             hint="stop what starts the job again and again, then revise",
         ) from error
-    _complete(job, decided, fences, running=None)
-    return decided
 
 
 def complete_pending(job: Job, running: Fence | None = None) -> list[Revision]:
@@ -152,7 +174,8 @@ def complete_pending(job: Job, running: Fence | None = None) -> list[Revision]:
         held = {} if running is None else {job.name: running}
         for name in revision.plan.jobs:
             if name not in held:
-                held[name] = _take_over(job, name, revision.plan)
+                # Decided is decided: none of its jobs can publish before its tables are taken back.
+                held[name] = _take_over(job, name, revision.plan, decided=True)
         _complete(job, revision, held, running=None if running is None else job.name)
         done.append(revision)
     return done
@@ -238,13 +261,23 @@ def _lost(then: CommitNote | None, now: CommitNote | None, *, is_view: bool) -> 
 # -- doing ----------------------------------------------------------------------------------------
 
 
-def _take_over(job: Job, name: str, plan: RevisionPlan) -> Fence:
+def _take_over(job: Job, name: str, plan: RevisionPlan, *, decided: bool = False) -> Fence:
     """Raise a job's fence above the store's and above all that its tables have seen."""
     mine = [one.table for one in plan.changed if one.job == name]
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         seen = max(pool.map(lambda table: job.lake.load(table).fork().fence, mine))
     store = job.store
-    fence = job.effects.perform(Step.META_TAKE_OVER, name, lambda: store.take_over(name, at_least=seen))
+    ownership = replace(job.ownership, takeover=True) if decided else job.ownership
+    fence = job.effects.perform(
+        Step.META_TAKE_OVER,
+        name,
+        lambda: ownership.claimed(
+            store,
+            name,
+            job.emit,
+            lambda claim: store.take_over(name, at_least=seen, lease_ms=job.settings.lease_ms, claim=claim),
+        ),
+    )
     job.emit("takeover", job=name, fence=int(fence))
     return fence
 
@@ -262,11 +295,14 @@ def _complete(job: Job, revision: Revision, fences: Mapping[str, Fence], *, runn
         sinks=list(revision.plan.sinks),
         reason="the next run computes what was taken back again; the old data is kept until it is confirmed",
     )
+    # Nobody runs them from here: the others need not wait until their leases are over.
+    _give_back(job, {name: fence for name, fence in fences.items() if name != running})
+
+
+def _give_back(job: Job, fences: Mapping[str, Fence]) -> None:
     for name, fence in fences.items():
-        if name != running:
-            # Nobody runs it from here: the others need not wait until its lease is over.
-            with suppress(FencedError):
-                job.store.end_run(name, fence)
+        with suppress(FencedError):
+            job.store.end_run(name, fence)
 
 
 def _revise(job: Job, revision: Revision, one: RevisedTable, fences: Mapping[str, Fence]) -> None:

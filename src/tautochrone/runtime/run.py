@@ -33,6 +33,7 @@ from tautochrone.runtime.ingestion import Ingestion
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.maintain import Maintenance
 from tautochrone.runtime.outsiders import tag_cut
+from tautochrone.runtime.readers import Readers
 from tautochrone.runtime.selection import Selection
 from tautochrone.runtime.streams import Streams
 from tautochrone.runtime.takeover import clear, take_over
@@ -79,18 +80,20 @@ class Run:
         self._told: str | None = None
         self.died: SparkDiedError | None = None
         self._begun: int | None = None
+        self._readers = Readers(job, self._stopping)
         self._began_at, self._cpu_ms = time.monotonic(), 0
         job.instants.show(f"published-{job.name}", self._published)
 
     def stop(self) -> None:
         """Ask for an orderly end: the running batch and the open checkpoint are finished first."""
         self._stopping.set()
+        self._job.ownership.cancelled.set()
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is broken now: flow, dataset or invariant → error."""
+        """What is broken now: flow, dataset or invariant → error; and what this run leaves unreadable."""
         failed = {str(table): text for table, text in self._failed.items()}
-        return self._ingestion.problems | failed | self._broken
+        return self._ingestion.problems | failed | self._broken | self._readers.missing
 
     def once(self) -> RunState:
         """Take what is available now, publish it, end."""
@@ -99,7 +102,9 @@ class Run:
             while self._ingestion.active and not self._stopping.wait(_POLL_S):
                 pass
             self._ingestion.stop()
-            self._checkpoint_and_wait()
+            self._checkpoint_and_wait(also_away=True)
+            if not self._broken:
+                self._readers.wait(partial(self._checkpoint_and_wait, also_away=True))
             self._maintenance.between_checkpoints()
             return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
         except Exception as error:
@@ -122,6 +127,7 @@ class Run:
                     started = time.monotonic()
                     self._ingestion.watch()
                     waits = self._checkpoint()
+                    self._readers.follow()
                     self._maintenance.between_checkpoints()
                     rest = interval_ms / 1000 - (time.monotonic() - started)
                     self._rest(_POLL_S if waits else max(0.0, rest))
@@ -162,8 +168,8 @@ class Run:
         return RunState.FAILED
 
     def _begin(self, **trigger: object) -> None:
-        take_over(self._job, self._selection.full)
-        self._heartbeat.start()
+        self._readers.begin()
+        take_over(self._job, self._selection.full, self._heartbeat.start)
         for table in self._job.graph.order:
             if table in self._selection.full:
                 clear(self._job, table)
@@ -190,14 +196,15 @@ class Run:
 
     # -- checkpoints ------------------------------------------------------------------------------
 
-    def _checkpoint_and_wait(self) -> None:
-        """The last checkpoint of a run: other jobs that are alive are waited for, within our patience."""
+    def _checkpoint_and_wait(self, *, also_away: bool = False) -> None:
+        """The last checkpoint of a run: other jobs that are alive are waited for, within our patience;
+        `also_away`: and those that may be about to start."""
         until = time.monotonic() + self._job.settings.patience_ms / 1000
         while self._checkpoint():
             away = self._away()
-            if away or time.monotonic() >= until:
+            if (away and not also_away) or time.monotonic() >= until:
                 reason = f"job {away} isn't running" if away else "the others take longer than our patience"
-                self._job.emit("checkpoint_left", job=self._job.name, reason=reason)
+                self._readers.leave(reason, jobs=[away] if away else [])
                 return
             time.sleep(_POLL_S)
 
@@ -361,11 +368,12 @@ class Run:
         spent_ms = max(0, cpu_ms() - self._cpu_ms)
         job.journal.publish(checkpoint.number, round(time.time() * 1000), spent_ms, checked.held)
         self._told = None
-        state = str(job.store.checkpoint(checkpoint.number).state)
+        state = job.store.checkpoint(checkpoint.number).state
         job.emit(
             "checkpoint",
             checkpoint=int(checkpoint.number),
-            state=state,
+            state=str(state),
+            **self._readers.done(checkpoint.number, state),
             failed=sorted(str(table) for table in brought.failed),
             duration_ms=round((time.monotonic() - self._began_at) * 1000),
             cpu_ms=spent_ms,

@@ -12,8 +12,7 @@ and could not commit is committed by us first, without reading its source again.
 
 from __future__ import annotations
 
-import os
-import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tautochrone.errors import LakeError
@@ -32,10 +31,14 @@ from tautochrone.runtime.revise import complete_pending
 __all__ = ["become_owner", "clear", "take_over"]
 
 
-def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
+def take_over(
+    job: Job, full: frozenset[TableName] = frozenset(), owned: Callable[[], None] = lambda: None
+) -> None:
     """See the module docstring; every step may be repeated. `full` are datasets that will be rebuilt.
+    `owned` is called as soon as the job is ours: what follows may take longer than a lease.
 
     Raises:
+        MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
         LakeError: a table of that name belongs to somebody else.
         DefinitionError: a streaming table's new columns do not fit those that it has.
     """
@@ -43,6 +46,7 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
     seen = _highest_fence(job, existing)
     _rebuild(job, existing)
     become_owner(job, seen)
+    owned()
     complete_pending(job, job.journal.fence)
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         for table in existing.values():
@@ -65,7 +69,11 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
 
 
 def become_owner(job: Job, seen: Fence) -> None:
-    """Register the topology and raise the job's fence above the store's and `seen`, the lake's highest."""
+    """Register the topology and raise the job's fence above the store's and `seen`, the lake's highest.
+
+    Raises:
+        MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
+    """
     roots = set(job.root_tables)
     datasets = [
         DatasetEntry(
@@ -81,7 +89,19 @@ def become_owner(job: Job, seen: Fence) -> None:
     job.effects.perform(
         Step.META_START,
         job.name,
-        lambda: store.start_run(job.spec.name, job.name, datasets, invariants=entries(job)),
+        lambda: job.ownership.claimed(
+            store,
+            job.name,
+            job.emit,
+            lambda claim: store.start_run(
+                job.spec.name,
+                job.name,
+                datasets,
+                invariants=entries(job),
+                claim=claim,
+                lease_ms=job.settings.lease_ms,
+            ),
+        ),
     )
     job.journal.fence = job.effects.perform(
         Step.META_TAKE_OVER,
@@ -89,9 +109,9 @@ def become_owner(job: Job, seen: Fence) -> None:
         lambda: store.take_over(
             job.name,
             at_least=seen,
-            owner=f"{socket.gethostname()}:{os.getpid()}",
             lease_ms=job.settings.lease_ms,
             ingests=[table for table in job.graph.order if job.outside_flows(table)],
+            claim=job.ownership.claim(store, job.name),
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
+from uuid import uuid4
 
 from fastapi import APIRouter, FastAPI, Query, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -12,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from tautochrone.errors import CheckpointUnavailableError, QueryError
 from tautochrone.meta import MetaStore, TableRole
 from tautochrone.model.checkpoint import Consistency, Resolution
+from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.names import Fence, TableName
 from tautochrone.service.after import WRITE_TOKEN, read_after, time_of
 from tautochrone.service.names import job_name, parsed_name, table_name
@@ -38,6 +40,7 @@ ONLY_NAMED = "do not wait for other tables that share a root with these: separat
 # JSON's own types only: the document says boolean, so 0 is a mistake.
 Number = Annotated[int, Field(strict=True, ge=0, le=BIGGEST)]
 Flag = Annotated[bool, Field(strict=True, description=ONLY_NAMED)]
+_Switch = Annotated[bool, Field(strict=True)]
 AfterToken = Annotated[
     str | None,
     Field(
@@ -138,9 +141,25 @@ def _add_jobs(router: APIRouter, store: MetaStore) -> None:
         return register(job, table_name(catalog, database, table), TableRole.SINK)
 
     @router.post("/start/{job}", tags=["jobs"])
-    def start(job: str) -> Started:
-        """The job runs: its relations become visible. Answers the instant of its sources to go on from."""
-        fence = store.start(job_name(job))
+    def start(
+        job: str,
+        run: Annotated[
+            str | None,
+            Query(max_length=200, description="names this run: with it the call may be repeated"),
+        ] = None,
+        owner: Annotated[
+            str | None, Query(max_length=200, description="where it runs, for whoever starts it again")
+        ] = None,
+        takeover: Annotated[
+            _Switch, _Spelled, Query(description="fence off another run of the job that is alive")
+        ] = False,
+    ) -> Started:
+        """The job runs: its relations become visible. Answers the instant of its sources to go on from.
+
+        Refused with `JOB_RUNNING` while another run has the job, until it is unregistered or its lease ends.
+        """
+        process = RunProcess(run=run or uuid4().hex, host=owner or "outside")
+        fence = store.start(job_name(job), Claim(process=process, takeover=takeover))
         sources = next(entry.sources for entry in store.job_entries() if entry.name == job)
         known = [table for table in sources if store.knows(table)]
         try:

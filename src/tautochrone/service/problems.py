@@ -127,7 +127,7 @@ def problem_of(error: TautochroneError, status: int | None = None) -> Response:
 
 def status_of(error: TautochroneError) -> int:
     """The HTTP status that says the same."""
-    if error.error_class == "READ_NOT_YET":
+    if error.error_class in ("READ_NOT_YET", "JOB_RUNNING"):
         # Nothing is wrong with the service: what a proxy or a monitor takes 503 for.
         return 409
     if error.retryable:

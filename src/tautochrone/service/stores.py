@@ -56,7 +56,7 @@ def project_store(settings: Settings, emit: Emit | None = None) -> MetaStore:
     )
 
 
-def existing_store(settings: Settings) -> MetaStore:
+def existing_store(settings: Settings, emit: Emit | None = None) -> MetaStore:
     """The same for reading, which must not create one.
 
     Raises:
@@ -65,7 +65,7 @@ def existing_store(settings: Settings) -> MetaStore:
     url = settings.meta_url
     if not is_service(url) and not _is_there(url):
         raise MetaError("META_STORE_MISSING", "This pipeline has not run yet", hint="`taut run` first")
-    return project_store(settings)
+    return project_store(settings, emit)
 
 
 def _is_there(url: str) -> bool:

@@ -93,6 +93,14 @@ class Running:
             self._process.returncode = os.waitstatus_to_exitcode(status)
             raise AssertionError(f"the pause was not reached\n{self.wait().describe()}")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def lines(self) -> list[str]:
+        """What it has written to stdout so far."""
+        return self._stdout.read_text().splitlines()
+
     def resume(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
 

@@ -29,6 +29,7 @@ from tautochrone.service.open import Project
 from tautochrone.service.reader import Reader
 from tautochrone.service.stores import project_store
 from tautochrone.spark.session import lake_conf, use_database
+from tautochrone.testing.ended import as_process, ended
 
 __all__ = ["Happened", "Pipeline"]
 
@@ -146,7 +147,11 @@ class Pipeline:
         )
         self._project = project
         self._job = project.job()
-        yield self._job, happened
+        as_process(self._job)
+        try:
+            yield self._job, happened
+        finally:
+            ended(self._job)
         fell_back = [told for told in happened.of("refresh") if told["reason"].startswith(FELL_BACK)]
         assert self._may_fall_back or not fell_back, fell_back
 

@@ -28,8 +28,9 @@ _MOST = 1_000
 
 
 class DatasetSummary(BaseModel):
-    """Where one dataset stands. `lag_ms` is how much older its newest readable cut is than its job's
-    newest cut; null when it was never built."""
+    """Where one dataset stands. `checkpoint` is how far its own job is with it, `lag_ms` how much older that
+    cut is than its job's newest cut; null when it was never built. `readable` is the checkpoint at which
+    strong readers see it, `readable_lag_ms` how much older that one is."""
 
     name: str
     job: str
@@ -40,6 +41,8 @@ class DatasetSummary(BaseModel):
     reason: str | None
     error: str | None
     lag_ms: int | None
+    readable: int | None
+    readable_lag_ms: int | None
     refreshed_at_ms: int | None = Field(description="epoch milliseconds")
 
 
@@ -198,6 +201,8 @@ def _fields(status: DatasetStatus) -> dict[str, Any]:
         "reason": status.reason,
         "error": status.error,
         "lag_ms": status.lag_ms,
+        "readable": status.readable,
+        "readable_lag_ms": status.readable_lag_ms,
         "refreshed_at_ms": status.refreshed_at_ms,
     }
 

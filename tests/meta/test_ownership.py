@@ -1,0 +1,179 @@
+"""Two runs of one job: the store lets exactly one have it, and tells the other who has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from tautochrone.errors import FencedError, MetaError
+from tautochrone.meta import DatasetEntry, MetaStore, TableRole
+from tautochrone.model.jobs import Claim, RunProcess
+from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.refresh import Refresh, RefreshMode
+from tautochrone.testing.stores import Backing
+
+ROOT = TableName("lake", ("db",), "orders")
+VIEW = TableName("lake", ("db",), "totals")
+TOP = TableName("lake", ("db",), "top")
+FULL = Refresh(mode=RefreshMode.FULL, reason="first build")
+TOPOLOGY = (
+    DatasetEntry(ROOT, "streaming table", "a", is_root=True),
+    DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})),
+    DatasetEntry(TOP, "materialized view", "c", frozenset({VIEW})),
+)
+LEASE_MS = 15_000
+
+
+class Clock:
+    now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(backing: Backing, clock: Clock) -> Iterator[MetaStore]:
+    with backing.open(clock) as opened:
+        yield opened
+
+
+def claim(run: str, **how: object) -> Claim:
+    process = RunProcess(run=run, host=f"host-{run}", pid=17, machine="m", started=5)
+    return Claim(process=process, **how)  # type: ignore[arg-type]
+
+
+def begin(store: MetaStore, run: str, topology: tuple[DatasetEntry, ...] = TOPOLOGY, **how: object) -> Fence:
+    """The beginning of a run, as every command makes it."""
+    mine = claim(run, **how)
+    store.start_run("shop", "job", topology, claim=mine, lease_ms=LEASE_MS)
+    return store.take_over("job", lease_ms=LEASE_MS, claim=mine)
+
+
+def test_a_second_run_hears_who_has_the_job_and_changes_nothing(store: MetaStore, clock: Clock) -> None:
+    fence = begin(store, "one")
+    number = store.open_checkpoint("job", fence, {ROOT: Version("1")}, 1).number
+    store.record_version("job", fence, number, VIEW, Version("1"), FULL)
+    clock.now += 5_000
+    for act in (
+        lambda: store.require_free("job", claim("two")),
+        lambda: store.start_run("shop", "job", TOPOLOGY[:1], claim=claim("two")),
+        lambda: store.take_over("job", claim=claim("two")),
+    ):
+        with pytest.raises(MetaError, match="JOB_RUNNING") as refused:
+            act()
+        said = refused.value.parameters
+        assert said["host"] == "host-one"
+        assert said["pid"] == "17"
+        assert said["since_ms"] == "1000000"
+        assert (said["checkpoint"], said["done"], said["datasets"]) == (str(number), "2", "3")
+        assert said["lease_left_ms"] == "10000"
+        assert f"checkpoint {number} is open, with 2 of 3 datasets done" in refused.value.message
+    # The topology of the run that goes on, and its fence.
+    assert len(store.datasets("job")) == 3
+    store.record_version("job", fence, number, TOP, Version("1"), FULL)
+    store.publish("job", fence, number, 1)
+    with pytest.raises(MetaError, match="no checkpoint of it is open"):
+        begin(store, "two")
+
+
+def test_a_job_whose_run_ended_is_free_at_once(store: MetaStore) -> None:
+    store.end_run("job", begin(store, "one"))
+    assert begin(store, "two") == 2
+
+
+def test_a_lease_that_is_renewed_keeps_the_job_and_one_that_ended_does_not(
+    store: MetaStore, clock: Clock
+) -> None:
+    fence = begin(store, "one")
+    clock.now += LEASE_MS - 1
+    store.beat("job", fence, LEASE_MS)
+    clock.now += LEASE_MS - 1
+    with pytest.raises(MetaError, match="JOB_RUNNING"):
+        begin(store, "two")
+    clock.now += 1
+    newer = begin(store, "two")
+    # It wakes: whatever it still wants to write is refused, and its beat does not bring the lease back.
+    with pytest.raises(FencedError):
+        store.beat("job", fence, LEASE_MS)
+    with pytest.raises(FencedError):
+        store.report("job", fence, {ROOT: Version("1")})
+    store.beat("job", newer, LEASE_MS)
+
+
+def test_a_takeover_that_is_asked_for_fences_a_live_run(store: MetaStore) -> None:
+    old = begin(store, "one")
+    assert begin(store, "two", takeover=True) == 2
+    with pytest.raises(FencedError):
+        store.beat("job", old)
+    with pytest.raises(MetaError, match="host-two"):
+        begin(store, "three")
+
+
+def test_only_the_owner_that_is_known_to_be_gone_is_replaced(store: MetaStore) -> None:
+    begin(store, "one")
+    assert begin(store, "two", gone="one") == 2
+    # Somebody saw that `one` was gone, and meanwhile another run has the job.
+    with pytest.raises(MetaError, match="host-two"):
+        begin(store, "three", gone="one")
+
+
+def test_what_a_run_says_twice_is_not_refused(store: MetaStore) -> None:
+    """Its first answer was lost."""
+    begin(store, "one")
+    assert begin(store, "one") == 2
+
+
+def test_an_owner_that_did_not_say_who_it_is_keeps_its_lease(store: MetaStore, clock: Clock) -> None:
+    store.start_run("shop", "job", TOPOLOGY)
+    store.take_over("job", owner="host:1", lease_ms=LEASE_MS)
+    assert store.owner_process("job") is None
+    with pytest.raises(MetaError, match=r"JOB_RUNNING.*process host:1"):
+        begin(store, "two")
+    clock.now += LEASE_MS
+    begin(store, "two")
+    # Nothing is left of it when somebody takes the job without a name.
+    store.take_over("job", owner="host:3")
+    assert store.owner_process("job") is None
+
+
+def test_two_starts_at_the_same_moment(backing: Backing) -> None:
+    """Also before the job is known: exactly one gets it, with its own topology."""
+    count = 4
+    stores = [backing.open() for _ in range(count)]
+    barrier = Barrier(count)
+
+    def start(at: int) -> tuple[int, str]:
+        mine = (DatasetEntry(TableName("lake", ("db",), f"t{at}"), "streaming table", "x", is_root=True),)
+        barrier.wait()
+        try:
+            return at, f"fence {begin(stores[at], str(at), mine)}"
+        except MetaError as error:
+            return at, error.error_class
+
+    for turn in range(3):
+        with ThreadPoolExecutor(count) as pool:
+            ended = list(pool.map(start, range(count)))
+        winners = [at for at, how in ended if how == f"fence {turn + 1}"]
+        assert len(winners) == 1, ended
+        assert [how for _, how in ended].count("JOB_RUNNING") == count - 1, ended
+        assert [entry.name.table for entry in stores[0].datasets("job")] == [f"t{winners[0]}"]
+        stores[0].end_run("job", Fence(turn + 1))
+
+
+def test_a_job_that_registers_itself(store: MetaStore, clock: Clock) -> None:
+    store.register("etl", ROOT, TableRole.SINK)
+    old = store.start("etl", claim("one"))
+    with pytest.raises(MetaError, match=r"JOB_RUNNING.*host-one"):
+        store.start("etl", claim("two"))
+    assert store.start("etl", claim("one")) == old + 1
+    assert store.start("etl", claim("two", takeover=True)) == old + 2
+    clock.now += LEASE_MS
+    assert store.start("etl", claim("three")) == old + 3

@@ -1,0 +1,109 @@
+"""Whether readers see what a job has done: who is missing, and where status says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.meta.test_coordinator import BOTH, COUNT, JOBS, SUM, WORDS, World
+from tests.meta.test_invariants import BROKEN
+from tests.meta.test_invariants import World as Checked
+
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.jobs import JOB_LEASE_MS, MissingPart
+from tautochrone.model.names import TableName
+from tautochrone.testing.stores import Backing
+
+
+@pytest.fixture
+def world(backing: Backing) -> Iterator[World]:
+    made = World(backing)
+    made.start(*JOBS)
+    made.report(1)
+    yield made
+    made.store.close()
+
+
+def whole(world: World) -> int:
+    number = world.open("in")
+    assert [world.do(job) for job in JOBS] == [number] * 4
+    return number
+
+
+def seen(world: World | Checked) -> dict[TableName, tuple[int | None, int | None, bool]]:
+    """By table what readers see, how far its job is, and whether that of readers lags."""
+    return {
+        one.dataset: (one.readable, one.checkpoint, bool(one.readable_lag_ms)) for one in world.store.status()
+    }
+
+
+def test_parts_that_are_missing(world: World) -> None:
+    first = whole(world)
+    assert [world.store.missing(job) for job in JOBS] == [()] * 4
+    assert set(seen(world).values()) == {(first, first, False)}
+    world.report(2)
+    world.now += 10
+    second = world.open("in")
+    for job in ("in", "counts"):
+        world.do(job)
+    world.now += 10
+    missing = {one.job: one for one in world.store.missing("counts")}
+    assert missing.keys() == {"sums", "joins"}
+    assert {one.checkpoint for one in missing.values()} == {second}
+    assert {one.what for one in missing.values()} == {MissingPart.PENDING}
+    # Readers stay with all of them where all are, whatever some have done.
+    assert seen(world) == {
+        WORDS: (first, second, True),
+        COUNT: (first, second, True),
+        SUM: (first, first, True),
+        BOTH: (first, first, True),
+    }
+    world.store.end_run("sums", world.fences["sums"])
+    world.now += JOB_LEASE_MS + 1
+    assert {one.what for one in world.store.missing("counts")} == {MissingPart.AWAY}
+    for job in ("sums", "joins"):
+        world.do(job)
+    assert world.store.missing("counts") == ()
+    assert set(seen(world).values()) == {(second, second, False)}
+
+
+def test_a_job_that_has_done_nothing_misses_nothing(world: World) -> None:
+    assert world.store.missing("counts") == ()
+    assert world.store.missing("nobody") == ()
+    assert set(seen(world).values()) == {(None, None, False)}
+
+
+def test_what_another_job_that_is_alive_has_not_looked_at(world: World) -> None:
+    store, fence = world.store, world.fences["in"]
+    number = whole(world)
+    store.beat("in", fence, looked_ms=world.now, looks={WORDS: world.now}, checkpoint=number)
+    begun = world.now
+    world.now += 5
+    (missing,) = store.missing("counts", begun)
+    assert (missing.job, missing.what, missing.checkpoint) == ("in", MissingPart.SOURCE, number)
+    assert WORDS.table in missing.reason
+    assert store.missing("in", begun) == (), "its own source is what it did"
+    store.beat("in", fence, looked_ms=world.now, looks={WORDS: world.now}, checkpoint=number)
+    assert store.missing("counts", begun) == ()
+    # Nobody brings in what is there while the job is away.
+    store.end_run("in", fence)
+    assert store.missing("counts", world.now) == ()
+
+
+def test_an_invariant_holds_back_what_others_did(backing: Backing) -> None:
+    world = Checked(backing)
+    first = world.open("counts")
+    for job in ("counts", "sums"):
+        world.do(job)
+    world.report(2)
+    second = world.open("counts")
+    world.do("counts")
+    world.do("sums", (BROKEN,))
+    assert world.store.checkpoint(second).state is CheckpointState.PARTIAL
+    (missing,) = world.store.missing("counts")
+    assert (missing.job, missing.what, missing.invariants) == ("sums", MissingPart.INVARIANT, ("same",))
+    assert BROKEN.error in missing.reason
+    stands = {name.table: where for name, where in seen(world).items()}
+    assert stands["count"] == (first, second, True)
+    assert stands["sum"] == (first, first, True)
+    world.store.close()

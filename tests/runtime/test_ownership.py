@@ -1,0 +1,136 @@
+"""Whether the process of a run is gone, and how long another one waits for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.jobs import RunProcess
+from tautochrone.model.names import Fence, TableName
+from tautochrone.runtime.ownership import Ownership, is_gone, process_of, this_machine
+
+pytestmark = pytest.mark.skipif(this_machine() is None, reason="this system does not name its boots")
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[str]]:
+    started = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True)
+    yield started
+    started.kill()
+    started.wait()
+    assert started.stdin is not None
+    started.stdin.close()
+
+
+def ticks(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def of(pid: int) -> RunProcess:
+    return replace(process_of("r"), pid=pid, started=ticks(pid))
+
+
+def test_this_process_is_not_gone() -> None:
+    assert not is_gone(process_of("r"))
+
+
+def test_a_stopped_process_is_there_a_killed_one_is_gone(child: subprocess.Popen[str]) -> None:
+    process = of(child.pid)
+    os.kill(child.pid, signal.SIGSTOP)
+    assert not is_gone(process)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert is_gone(process), "it waits for nobody but whoever asks for its exit status"
+    child.wait()
+    assert is_gone(process)
+
+
+def test_another_process_under_the_same_id_is_not_it(child: subprocess.Popen[str]) -> None:
+    assert is_gone(replace(of(child.pid), started=ticks(child.pid) - 1))
+    assert not is_gone(replace(of(child.pid), started=None)), "nobody knows whether it is the same"
+
+
+def test_a_process_of_somebody_else_is_there() -> None:
+    assert not is_gone(replace(of(1), started=ticks(1)))
+
+
+def test_a_process_elsewhere_is_never_gone(child: subprocess.Popen[str]) -> None:
+    """Another machine, a container of the same host name, another boot, or a system that says nothing."""
+    process = of(child.pid)
+    child.kill()
+    child.wait()
+    machine = str(this_machine())
+    for other in (None, f"{machine}x", machine.rpartition("/")[0] + "/pid:[1]"):
+        assert not is_gone(replace(process, machine=other))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MetaStore]:
+    with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
+        yield opened
+
+
+def begin(store: MetaStore, ownership: Ownership, events: list[dict[str, object]]) -> Fence:
+    entry = DatasetEntry(TableName("lake", ("db",), "t"), "streaming table", "x", is_root=True)
+
+    def emit(event: str, /, **fields: object) -> None:
+        events.append({"event": event, **fields})
+
+    ownership.claimed(store, "job", emit, lambda claim: store.start_run("p", "job", [entry], claim=claim))
+    return store.take_over("job", claim=ownership.claim(store, "job"))
+
+
+def test_a_run_whose_process_is_gone_is_replaced_at_once(
+    store: MetaStore, child: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = replace(of(child.pid), run="dead")
+    with monkeypatch.context() as patched:
+        patched.setattr("tautochrone.runtime.ownership.process_of", lambda _run: dead)
+        begin(store, Ownership(run="dead"), [])
+    with pytest.raises(MetaError, match=f"JOB_RUNNING.*process {child.pid}"):
+        begin(store, Ownership(), [])
+    child.kill()
+    child.wait()
+    assert begin(store, Ownership(), []) == 2
+
+
+def test_waiting_until_the_other_has_ended(store: MetaStore) -> None:
+    first = begin(store, Ownership(), [])
+    events: list[dict[str, object]] = []
+    told = threading.Event()
+    ended = threading.Thread(target=lambda: (told.wait(30), store.end_run("job", first)))
+    ended.start()
+
+    class Told(list[dict[str, object]]):
+        def append(self, event: dict[str, object]) -> None:
+            events.append(event)
+            told.set()
+
+    assert begin(store, Ownership(wait_ms=None), Told()) == 2
+    ended.join()
+    (waited,) = events
+    assert waited["event"] == "waiting_for_run"
+    assert waited["pid"] == os.getpid()
+    assert waited["job"] == "job"
+
+
+def test_waiting_has_an_end(store: MetaStore) -> None:
+    begin(store, Ownership(), [])
+    events: list[dict[str, object]] = []
+    with pytest.raises(MetaError, match="JOB_RUNNING"):
+        begin(store, Ownership(wait_ms=300), events)
+    assert [told["event"] for told in events] == ["waiting_for_run"]
+    asked_to_end = Ownership(wait_ms=None)
+    asked_to_end.cancelled.set()
+    with pytest.raises(MetaError, match="JOB_RUNNING"):
+        begin(store, asked_to_end, [])
