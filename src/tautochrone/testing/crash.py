@@ -93,10 +93,6 @@ class Running:
             self._process.returncode = os.waitstatus_to_exitcode(status)
             raise AssertionError(f"the pause was not reached\n{self.wait().describe()}")
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def lines(self) -> list[str]:
         """What it has written to stdout so far."""
         return self._stdout.read_text().splitlines()
