@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tautochrone.model.durability import Durability
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
@@ -123,6 +124,14 @@ SETTINGS = (
         key="jobs.*.datasets",
         kind=Names(),
         meaning="the datasets of a job, `*` for any part; what no job names is the pipeline's own job's",
+    ),
+    Setting(
+        key="lake.durability",
+        kind=Choice(Durability),
+        default="process",
+        meaning="what published checkpoints survive: the end of any `process`, or `power_loss` too, for "
+        "tables on local disks (Linux; [what is promised](concepts.md#power-cuts))",
+        variable="TAUTOCHRONE_DURABILITY",
     ),
     Setting(
         key="refresh.policy",

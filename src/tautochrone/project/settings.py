@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tautochrone.errors import SettingsError
+from tautochrone.model.durability import Durability
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
@@ -61,6 +62,7 @@ class Settings:
 
     storage: str
     catalog: CatalogSettings = field(repr=False)
+    durability: Durability
     spark: SparkSettings = field(repr=False)
     job: str
     jobs: Mapping[str, tuple[str, ...]]
@@ -148,6 +150,7 @@ def load_settings(
     return Settings(
         storage=spec.storage_path,
         catalog=CatalogSettings(of("lake", "catalog"), options),
+        durability=of("lake", "durability"),
         spark=SparkSettings(app_name=f"taut {spec.name}", master=of("spark", "master"), conf=confs),
         job=of("run", "job"),
         jobs={path[1]: value.value for path, value in values.items() if path[0] == "jobs"},

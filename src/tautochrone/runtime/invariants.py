@@ -20,6 +20,7 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.project.graph import Invariant
 from tautochrone.runtime.job import Job
 from tautochrone.spark.clock import frozen
+from tautochrone.spark.death import require_alive
 from tautochrone.spark.errors import problem_of
 
 __all__ = ["Checked", "check", "entries"]
@@ -123,6 +124,8 @@ def _ask(
 
 
 def _failed(one: Invariant, place: str, problem: str) -> BrokenInvariant:
+    # Of a Spark that is gone nothing follows for the rows.
+    require_alive()
     return BrokenInvariant(name=one.name, location=place, rows=0, problem=problem)
 
 

@@ -23,8 +23,10 @@ from tautochrone.runtime.job import Job
 from tautochrone.runtime.layout import Planned
 from tautochrone.spark.bags import difference, incomparable, survivors
 from tautochrone.spark.clock import frozen
+from tautochrone.spark.death import require_alive
 from tautochrone.spark.errors import problem_of
 from tautochrone.spark.plans import substitute_leaves
+from tautochrone.traces import is_defect, trace_of
 
 __all__ = ["Refreshed", "refresh_view"]
 
@@ -206,9 +208,15 @@ class _Worker:
         )
 
 
-def as_text(error: Exception) -> str:
-    """An error as history keeps it: never with a Java stack."""
-    if isinstance(error, TautochroneError):
-        return str(error)
-    problem = problem_of(error)
-    return f"[{problem.error_class}] {problem.message}"
+def as_text(error: Exception, where: str) -> str:
+    """An error of `where` as history keeps it: never with a stack, which a defect leaves in a file.
+
+    Raises:
+        SparkDiedError: Spark is gone; then the error says nothing of its own.
+    """
+    require_alive()
+    text = str(error)
+    if not isinstance(error, TautochroneError):
+        problem = problem_of(error)
+        text = f"[{problem.error_class}] {problem.message}"
+    return f"{text} ({trace_of(error, where)})" if is_defect(error) else text

@@ -17,7 +17,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import FencedError, MetaError, SparkDiedError
+from tautochrone.errors import MetaError, SparkDiedError
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.events import Field
@@ -27,6 +27,7 @@ from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.alignment import Aligner
 from tautochrone.runtime.cut import Cut, take_cut, what_changed
+from tautochrone.runtime.dying import rest, tell_death
 from tautochrone.runtime.elsewhere import look_elsewhere
 from tautochrone.runtime.heartbeat import Heartbeat
 from tautochrone.runtime.ingestion import Ingestion
@@ -38,15 +39,12 @@ from tautochrone.runtime.selection import Selection
 from tautochrone.runtime.streams import Streams
 from tautochrone.runtime.takeover import clear, take_over
 from tautochrone.runtime.target import Target
-from tautochrone.spark.death import death, require_alive
 from tautochrone.spark.usage import cpu_ms
-from tautochrone.traces import trace_of
 
 __all__ = ["Run", "RunState"]
 
 
 _POLL_S = 0.05
-_WATCH_S = 1.0
 
 
 class RunState(StrEnum):
@@ -58,11 +56,7 @@ class RunState(StrEnum):
 
 
 class Run:
-    """One execution of a job. Make it, call `once` or `continuously`, ask `state`.
-
-    Attributes:
-        died: why it ended when Spark's Java process did.
-    """
+    """One execution of a job. Make it, call `once` or `continuously`; `died` says that Spark was gone."""
 
     def __init__(self, job: Job, selection: Selection | None = None) -> None:
         self._job = job
@@ -108,7 +102,8 @@ class Run:
             self._maintenance.between_checkpoints()
             return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
         except Exception as error:
-            return self._without_spark(error)
+            self.died = tell_death(self._job, error)
+            return RunState.FAILED
         finally:
             self._heartbeat.stop()
 
@@ -129,43 +124,21 @@ class Run:
                     waits = self._checkpoint()
                     self._readers.follow()
                     self._maintenance.between_checkpoints()
-                    rest = interval_ms / 1000 - (time.monotonic() - started)
-                    self._rest(_POLL_S if waits else max(0.0, rest))
+                    left = interval_ms / 1000 - (time.monotonic() - started)
+                    rest(self._stopping, _POLL_S if waits else left)
             finally:
                 self._ingestion.stop()
             self._checkpoint_and_wait()
             return self._finish()
         except Exception as error:
-            return self._without_spark(error)
+            self.died = tell_death(self._job, error)
+            return RunState.FAILED
         finally:
             self._heartbeat.stop()
 
     def rests(self, seconds: float) -> bool:
         """Wait, unless the run is stopped; whether it is not."""
         return not self._stopping.wait(seconds)
-
-    def _rest(self, seconds: float) -> None:
-        """Wait for the next look, but not for a Spark that is gone."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and self.rests(min(left, _WATCH_S)):
-            died = death()
-            if died is not None:
-                raise died
-
-    def _without_spark(self, error: Exception) -> RunState:
-        """Whatever failed because Spark is gone is told as that; the next run finishes what is open."""
-        died = error if isinstance(error, SparkDiedError) else None
-        if died is None and not isinstance(error, FencedError):
-            died = death(ask=True)
-        if died is None:
-            raise error
-        self.died = died
-        last = {"the last lines of Spark's Java process": died.parameters.get("last_lines", "")}
-        trace = trace_of(error, f"run of job {self._job.name}: {died.error_class}", last)
-        told = f"{died} ({trace})"
-        self._job.emit("spark_died", error_class=died.error_class, error=told, hint=died.hint)
-        self._job.emit("run", state=str(RunState.FAILED), problems=[died.error_class])
-        return RunState.FAILED
 
     def _begin(self, **trigger: object) -> None:
         self._readers.begin()
@@ -384,9 +357,6 @@ class Run:
         """Give a checkpoint up that breaks invariants. What was committed for it stays in the lake, unseen:
         the next checkpoint goes on from there."""
         job, number = self._job, int(checkpoint.number)
-        if any(one.problem is not None for one in broken):
-            # It could not be asked: of a Spark that is gone nothing follows for the rows.
-            require_alive()
         for one in broken:
             job.emit(
                 "invariant_broken",

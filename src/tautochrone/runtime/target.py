@@ -29,7 +29,6 @@ from tautochrone.runtime.streams import Streams
 from tautochrone.spark.death import require_alive
 from tautochrone.spark.session import reader_session, use_database
 from tautochrone.spark.usage import metered
-from tautochrone.traces import is_defect, trace_of
 
 __all__ = ["Target"]
 
@@ -164,12 +163,7 @@ class Target:
         except FencedError:
             raise
         except Exception as error:
-            # Asked first: a Spark that is gone is no defect of a refresh.
-            require_alive()
-            text = as_text(error)
-            if is_defect(error):
-                text = f"{text} ({trace_of(error, f'refresh {table}')})"
-            return self._fail(checkpoint, table, text, None)
+            return self._fail(checkpoint, table, as_text(error, f"refresh {table}"), None)
         duration_ms = round((time.monotonic() - started) * 1000)
         spent_ms = 0 if found.refresh.mode is RefreshMode.NO_DATA else used.tasks_ms()
         refresh = replace(found.refresh, duration_ms=duration_ms, cpu_ms=spent_ms)

@@ -104,7 +104,7 @@ class Project:
             self._closing.callback(stop_session, base)
         self.base = base
         self.effects: Effects = effects or effects_from_environment()
-        self.lake = IcebergLake(self.base, self.settings.catalog.name, self.effects)
+        self.lake = IcebergLake(self.base, self.settings.catalog.name, self.effects, self.settings.durability)
 
     def analysed(self) -> tuple[Definitions, Graph]:
         """Load the definitions and resolve the whole graph. Writes nothing.

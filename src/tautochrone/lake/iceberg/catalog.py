@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import LakeError
 from tautochrone.lake.iceberg.commits import NO_VERSION, load
+from tautochrone.lake.iceberg.durable import sync_file_systems
 from tautochrone.lake.iceberg.foreign import IcebergForeign
 from tautochrone.lake.iceberg.functions import items
 from tautochrone.lake.iceberg.jvm import Iceberg, java_error_class, translate
@@ -21,6 +22,7 @@ from tautochrone.lake.iceberg.schema import shape_of
 from tautochrone.lake.iceberg.streams import beginning
 from tautochrone.lake.iceberg.table import IcebergTable
 from tautochrone.model.catalog import Beginning
+from tautochrone.model.durability import Durability
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.instants import TakenWhole
 from tautochrone.model.lake import CommitNote, TableDefinition
@@ -34,8 +36,14 @@ _VIEW_KEY = "tautochrone.definition"
 class IcebergLake:
     """See `model.catalog.LakeCatalog`. `session` must be the base session: its catalog is the real one."""
 
-    def __init__(self, session: SparkSession, catalog: str, effects: Effects) -> None:
-        self._iceberg = Iceberg(session, catalog)
+    def __init__(
+        self,
+        session: SparkSession,
+        catalog: str,
+        effects: Effects,
+        durability: Durability = Durability.PROCESS,
+    ) -> None:
+        self._iceberg = Iceberg(session, catalog, durability)
         self._effects = effects
 
     def exists(self, name: TableName) -> bool:
@@ -58,9 +66,13 @@ class IcebergLake:
                 self._ensure_namespace(catalog, identifier)
                 try:
                     builder = catalog.buildTable(identifier, shape.schema)
-                    builder.withPartitionSpec(shape.spec).withSortOrder(shape.order).withProperties(
-                        self._iceberg.map(properties)
-                    ).create()
+                    made = (
+                        builder.withPartitionSpec(shape.spec)
+                        .withSortOrder(shape.order)
+                        .withProperties(self._iceberg.map(properties))
+                        .create()
+                    )
+                    sync_file_systems(self._iceberg.synced_folders(made.operations().current()))
                 except Py4JJavaError as error:
                     # Another process was faster: its table is as good.
                     if not java_error_class(error).endswith("AlreadyExistsException"):

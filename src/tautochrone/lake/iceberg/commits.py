@@ -20,6 +20,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError
+from tautochrone.lake.iceberg.durable import sync_file_systems
 from tautochrone.lake.iceberg.jvm import Iceberg, MetadataMovedError, translate
 from tautochrone.lake.iceberg.notes import NOTE_KEY, decode
 from tautochrone.model.effects import Effects, Step
@@ -120,7 +121,7 @@ def compare_and_set(
             return loaded
         updated = build(loaded)
         try:
-            effects.perform(step, str(name), partial(_commit, name, loaded, updated))
+            effects.perform(step, str(name), partial(_commit, iceberg, name, loaded, updated))
         except (MetadataMovedError, CommitOutcomeUnknownError) as error:
             last = error
             continue
@@ -132,8 +133,12 @@ def compare_and_set(
     ) from last
 
 
-def _commit(name: TableName, loaded: Loaded, updated: Any) -> None:
+def _commit(iceberg: Iceberg, name: TableName, loaded: Loaded, updated: Any) -> None:
+    folders = iceberg.synced_folders(loaded.metadata)
+    sync_file_systems(folders)
     try:
         loaded.operations.commit(loaded.metadata, updated)
     except Py4JError as error:
         raise translate(error, name) from error
+    # Its own file is written by the commit.
+    sync_file_systems(folders)

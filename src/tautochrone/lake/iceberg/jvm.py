@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -19,8 +20,10 @@ from tautochrone.errors import (
     TableMissingError,
     TautochroneError,
 )
+from tautochrone.lake.iceberg.durable import local_folder
 from tautochrone.lake.iceberg.functions import Functions
 from tautochrone.lake.iceberg.tasksets import TaskSets
+from tautochrone.model.durability import Durability
 from tautochrone.model.names import TableName
 from tautochrone.spark.errors import problem_of
 from tautochrone.spark.evaluate import activate
@@ -28,6 +31,7 @@ from tautochrone.spark.packages import packages_of
 
 __all__ = ["Iceberg", "MetadataMovedError", "java_error_class", "translate"]
 
+_PATHS = ("write.data.path", "write.metadata.path")
 _PREFIX = "org.apache.iceberg.exceptions."
 _MISSING = {_PREFIX + "NoSuchTableException", _PREFIX + "NoSuchNamespaceException"}
 # The catalog did not say no: the commit may stand. (SQLite's lock time-out is unchecked and neither a
@@ -75,8 +79,11 @@ def translate(error: Py4JError | PySparkException, table: TableName) -> Tautochr
 class Iceberg:
     """The Java API behind one Spark session (the base session: its catalog is the real one)."""
 
-    def __init__(self, session: SparkSession, catalog: str) -> None:
+    def __init__(
+        self, session: SparkSession, catalog: str, durability: Durability = Durability.PROCESS
+    ) -> None:
         self.session = session
+        self.durability = durability
         self.catalog_name = catalog
         jvm: Any = packages_of(session._jvm)  # noqa: SLF001
         self.jvm = jvm
@@ -147,6 +154,15 @@ class Iceberg:
         for value in values:
             result.add(value)
         return result
+
+    def synced_folders(self, metadata: Any) -> list[Path]:
+        """The local folders of a table that must be on the disk before and after a commit."""
+        if self.durability is Durability.PROCESS:
+            return []
+        properties = metadata.properties()
+        places = [metadata.location(), *(properties.get(key) for key in _PATHS)]
+        found = [local_folder(str(place)) for place in places if place is not None]
+        return [folder for folder in found if folder is not None]
 
     def table_cache(self) -> Any:
         """Iceberg's registry of tables that a write may name by a key of ours.
