@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, IngestError, TautochroneError
+from tautochrone.ingest.guard import SourceGuard
 from tautochrone.ingest.looks import Looks
 from tautochrone.runtime.ingestion import Ingestion
 from tautochrone.testing.harness import Pipeline
@@ -28,6 +29,7 @@ class Query:
         self.error: TautochroneError | None = None
         self.active = self.progressed = False
         self.looks = Looks()
+        self.guard = SourceGuard()
 
     def start(self, _session: object, **_trigger: object) -> None:
         self.starts += 1

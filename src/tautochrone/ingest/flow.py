@@ -4,16 +4,16 @@ start:   1. compare the table's position with Spark's folder; write the folder a
          2. start the query
 batch b: 3. the table already has b with the same offsets: skip it
          4. stage its rows; if that fails on the data, look for the records on which it does
-         5. read its positions from the folder   6. commit both together
+         5. read its positions from the folder, and see that its sources are those of before
+         6. commit both together
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,19 +26,17 @@ from pyspark.sql.types import DataType, StringType, StructType
 from tautochrone.errors import DefinitionError, IngestError, StateLostError, TautochroneError
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.ingest.guard import SourceGuard
 from tautochrone.ingest.looks import Looks
 from tautochrone.ingest.positions import Plan, compare, same_offsets, source_offsets
 from tautochrone.ingest.problems import explain
 from tautochrone.ingest.rescue import Rescue, Rescued, ranges_of
-from tautochrone.ingest.source_files import SourceFiles
-from tautochrone.ingest.topics import KafkaTopics
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import FlowPosition, Staged
 from tautochrone.model.names import quoted
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.spark.death import death
-from tautochrone.spark.file_sources import taking_all_ages
 from tautochrone.spark.limits import bounds_files
 from tautochrone.traces import trace_of
 
@@ -110,9 +108,7 @@ class FlowQuery:
     begin: Begin | None = None
     """See `model.catalog.LakeCatalog.beginning`; None for flows that read no stream of the lake."""
     bad_records: BadRecords = BadRecords.FAIL
-    source_files: SourceFiles | None = None
-    """None for flows that read nothing from outside, as for `topics`."""
-    topics: KafkaTopics | None = None
+    guard: SourceGuard = field(default_factory=SourceGuard)
     rows: int = 0
     looks: Looks = field(default_factory=Looks)
     _began_ms: int = 0
@@ -122,7 +118,6 @@ class FlowQuery:
     _stopped: bool = False
     _endless: bool = False
     _query: StreamingQuery | None = field(default=None)
-    _started: threading.Event = field(default_factory=threading.Event)
 
     def start(self, session: SparkSession, **trigger: Any) -> None:
         """Make the folder agree with the table, then start.
@@ -143,15 +138,12 @@ class FlowQuery:
         # Py4J logs what a batch raises, with a Python and a Java stack; people get it as our error.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
         try:
-            rows = self._evaluate(session)
-            if self.source_files is not None:
-                rows = taking_all_ages(session, rows)
-            if self.topics is not None:
-                self._move_to(self.topics.begin(session, rows, self.position))
+            rows, position = self.guard.begin(session, self._evaluate(session), self.position)
+            if position is not None:
+                self._move_to(position)
             self._evaluated = session, rows
             self._limited = bounds_files(rows)
             self._began_ms = time.time_ns() // 1_000_000
-            self._started.clear()
             self._query = (
                 rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
                 .option("checkpointLocation", self.folder.path)
@@ -159,17 +151,9 @@ class FlowQuery:
                 .foreachBatch(self._on_batch)
                 .start()
             )
-            if self.source_files is not None:
-                self.source_files.started(session, rows, self._query, self.folder)
+            self.guard.started(session, rows, self._query, self.folder)
         except PySparkException as error:
             raise explain(error, self.flow.name) from error
-        finally:
-            self._started.set()
-
-    def inspect(self, *, at_once: bool = False) -> None:
-        """Tell of files that the sources skip; see `SourceFiles.inspect`."""
-        if self.source_files is not None:
-            self.source_files.inspect(at_once=at_once)
 
     @property
     def active(self) -> bool:
@@ -187,28 +171,14 @@ class FlowQuery:
         if query is not None and not self._stopped:
             if self._endless:
                 progress = query.lastProgress
-                if self._same_topics(query, progress):
+                if self.guard.looked(progress):
                     self.looks.progressed(progress, limited=self._limited)
-            elif (
-                not query.isActive and self.failure() is None and self._same_topics(query, query.lastProgress)
-            ):
+                elif self.guard.problem is not None:
+                    query.stop()
+            elif not query.isActive and self.failure() is None and self.guard.looked(query.lastProgress):
                 # It ends when all is taken that was there when it began; its triggers don't look again.
                 self.looks.took(self._began_ms)
         return self.looks.seen_ms
-
-    def _same_topics(self, query: StreamingQuery, progress: Mapping[str, Any] | None) -> bool:
-        """Whether a trigger looked at the topics that the position speaks of; others end the query."""
-        if self.topics is None:
-            return True
-        try:
-            self.topics.check_idle(progress)
-        except IngestError as error:
-            if error.error_class != "KAFKA_NOT_REACHABLE":
-                self._error = self._error or error
-                query.stop()
-            # Without an answer the look does not count, and the next one asks again.
-            return False
-        return True
 
     def wait(self) -> None:
         """Until the query ends.
@@ -223,14 +193,15 @@ class FlowQuery:
         except PySparkException as error:
             raise self.failure() or explain(error, self.flow.name) from error
         self.check()
-        self.inspect(at_once=True)
+        self.guard.inspect(at_once=True)
+        self.guard.close()
 
     def failure(self) -> TautochroneError | None:
         """Why the query is dead, if it died by itself."""
         if self._stopped:
             return None
-        if self._error is not None:
-            return self._error
+        if self._error is not None or self.guard.problem is not None:
+            return self._error or self.guard.problem
         if self._query is None or self._query.isActive:
             return None
         problem = self._query.exception()
@@ -255,6 +226,13 @@ class FlowQuery:
         Spark's own `stop` interrupts a running batch. That loses nothing, but it looks like a failure and
         the next start has work to repeat: so wait for the batch, up to `_STOP_TIMEOUT_S`.
         """
+        self._end()
+        if self._query is not None and not self._stopped:
+            # A query that ended by itself is asked for its last look while there is a connection.
+            self.guard.looked(self._query.lastProgress)
+        self.guard.close()
+
+    def _end(self) -> None:
         query = self._query
         if query is None or not query.isActive:
             return
@@ -299,13 +277,12 @@ class FlowQuery:
                 )
             self._folder_step(lambda: self.folder.rewrite(position))
 
-    def _move_to(self, position: FlowPosition | None) -> None:
-        """Let the table say where the flow goes on, then the folder. None: where it stands."""
-        if position is not None:
-            nothing = Staged(table=self.committer.table.name, files=(), rows=0, at_ms=self._began_ms)
-            self.committer.submit(self.flow.name, nothing, position)
-            self.position = position
-            self._reconcile()
+    def _move_to(self, position: FlowPosition) -> None:
+        """Let the table say where the flow goes on, then the folder."""
+        nothing = Staged(table=self.committer.table.name, files=(), rows=0, at_ms=self._began_ms)
+        self.committer.submit(self.flow.name, nothing, position)
+        self.position = position
+        self._reconcile()
 
     def _evaluate(self, session: SparkSession) -> DataFrame:
         if self.begin is None:
@@ -378,20 +355,14 @@ class FlowQuery:
                 # The state of this batch must be there for the next one.
                 rows.write.format("noop").mode("append").save()
             return
-        if self.source_files is not None:
-            # The first batch may run before `start` has returned.
-            self._started.wait()
-            self.source_files.require_all(batch_id, known)
+        self.guard.before(batch_id, known)
         taken = self._stage(rows, batch_id)
-        if self.source_files is not None:
-            self.source_files.batch_done(batch_id, known)
         position = self.effects.perform(
             Step.INGEST_SOURCE_FILES,
             self._target,
             lambda: self.folder.position(batch_id, known, stateful=self.stateful),
         )
-        if self.topics is not None:
-            position = replace(position, topics=self.topics.check(position.offsets))
+        position = self.guard.after(known, position)
         self.committer.submit(self.flow.name, taken.good, position, taken.bad)
         self.position = position
         self.rows += taken.good.rows

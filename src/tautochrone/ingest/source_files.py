@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -79,7 +80,7 @@ class SourceFiles:
     _missing: list[str] = field(default_factory=list)
     _told: dict[SkipReason, list[str]] = field(default_factory=dict)
     _known: bool = False
-    _unchecked: bool = False
+    _unchecked: set[str] = field(default_factory=set)
     _next_s: float = 0.0
 
     def started(
@@ -100,8 +101,11 @@ class SourceFiles:
         """
         if self._stream is None:
             return
-        planned = self._planned(batch_id, known)
-        missing = sorted(planned - self._stream.read_by_batch())
+        try:
+            missing = sorted(self._planned(batch_id, known) - self._stream.read_by_batch())
+        except (Py4JError, PySparkException) as error:
+            self._cannot_tell(error)
+            return
         if missing and not self._may_miss:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise IngestError(
@@ -117,9 +121,11 @@ class SourceFiles:
     def batch_done(self, batch_id: int, known: FlowPosition | None) -> None:
         """The batch is read: whether all its files are still there, where missing ones are ignored."""
         if self._stream is not None and self._may_miss:
-            there: set[str] = set()
-            for source in self._stream.sources():
-                there |= self._stream.listed(source).keys()
+            try:
+                there = {path for source in self._stream.sources() for path in self._stream.listed(source)}
+            except (Py4JError, PySparkException) as error:
+                self._cannot_tell(error)
+                return
             gone = self._planned(batch_id, known) - there - {*self._missing}
             self._missing += sorted(gone)
 
@@ -129,23 +135,24 @@ class SourceFiles:
         Raises:
             FencedError: a newer owner exists.
         """
-        if self._stream is None or self._unchecked or (time.monotonic() < self._next_s and not at_once):
+        if self._stream is None or (time.monotonic() < self._next_s and not at_once):
             return
         began = time.monotonic()
         try:
             found = self._compare(self._stream)
-        except Py4JError as error:
-            self._unchecked = True
-            self.emit(
-                "source_files_unchecked",
-                flow=self.flow,
-                dataset=self.dataset,
-                reason=f"what the file source skips cannot be told: {str(error).splitlines()[0]}",
-            )
+        except (Py4JError, PySparkException) as error:
+            self._cannot_tell(error)
+            self._next_s = time.monotonic() + _REST_S
             return
         took_s = time.monotonic() - began
         self._next_s = time.monotonic() + max(_REST_S, _SHARE * took_s)
         self._tell(found)
+
+    def _cannot_tell(self, error: Exception) -> None:
+        reason = f"what its file sources skip cannot be told: {(str(error).splitlines() or [''])[0]}"
+        if reason not in self._unchecked:
+            self._unchecked.add(reason)
+            self.emit("source_files_unchecked", flow=self.flow, dataset=self.dataset, reason=reason)
 
     def _compare(self, stream: FileStream) -> dict[SkipReason, list[str]]:
         found: dict[SkipReason, list[str]] = {}

@@ -56,6 +56,7 @@ class KafkaTopics:
     _asked: dict[int, TopicIds] = field(default_factory=dict)
     _known: Ids = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
+    _batch: int | None = None
     _progress: tuple[object, object] | None = None
 
     def begin(
@@ -70,6 +71,7 @@ class KafkaTopics:
             IngestError: `KAFKA_TOPIC_RECREATED`, `KAFKA_NOT_REACHABLE`.
         """
         self.close()
+        self._batch = None
         sources = kafka_by_number(rows)
         self._asked = {number: TopicIds(session, source) for number, source in sources.items()}
         held = {} if position is None else self._topics_in(position.offsets)
@@ -94,7 +96,7 @@ class KafkaTopics:
         )
         return begin_again(position, earliest, self._ids_in(position.offsets))
 
-    def check(self, offsets: str) -> Ids:
+    def check(self, batch_id: int, offsets: str) -> Ids:
         """After a batch up to `offsets` was read, before it is committed: the ids of its topics.
 
         Raises:
@@ -103,13 +105,14 @@ class KafkaTopics:
         if not self._asked:
             return {}
         self._compare(self._ask(self._topics_in(offsets)))
+        self._batch = batch_id
         return self._ids_in(offsets)
 
     def check_idle(self, progress: Mapping[str, object] | None) -> None:
         """A trigger ended, maybe without a batch: a new topic with as many records looks like the old one.
-        One question for each trigger that Spark tells of. Raises as `check`.
+        One question for each trigger without a batch that Spark tells of. Raises as `check`.
         """
-        if not self._asked or progress is None:
+        if not self._asked or progress is None or progress["batchId"] == self._batch:
             return
         trigger = (progress["batchId"], progress["timestamp"])
         if trigger != self._progress:

@@ -140,7 +140,7 @@ class Ingestion:
             self._failed(flow, error)
 
     def _look(self, flow: _Flow, *, last: bool = False) -> None:
-        flow.query.inspect(at_once=last)
+        flow.query.guard.inspect(at_once=last)
         error = flow.query.failure()
         if error is not None:
             self._failed(flow, error)

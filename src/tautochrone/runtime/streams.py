@@ -13,6 +13,7 @@ from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.files import Files
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.ingest.guard import SourceGuard
 from tautochrone.ingest.source_files import SourceFiles
 from tautochrone.ingest.topics import KafkaTopics
 from tautochrone.model.effects import Step
@@ -67,7 +68,6 @@ class Streams:
             note = self._job.tables[table].fork().note
             limits = self._job.settings.limits.get(name)
             wanted = self._job.settings.bad_records.get(name)
-            outside = flow.inputs.external_streams
             evaluated = _Evaluated(self._job.definitions, flow)
             self._queries[name] = FlowQuery(
                 flow=evaluated if limits is None else LimitedFlow(evaluated, limits.options),
@@ -80,25 +80,28 @@ class Streams:
                 position=None if note is None else note.positions.get(name),
                 begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
                 bad_records=BadRecords.FAIL if wanted is None else wanted.policy,
-                source_files=self._source_files(table, name) if outside else None,
-                topics=self._topics(table, name) if outside else None,
+                guard=self._guard(table, name) if flow.inputs.external_streams else SourceGuard(),
             )
         return self._queries[name]
 
-    def _source_files(self, table: TableName, flow: str) -> SourceFiles:
+    def _guard(self, table: TableName, flow: str) -> SourceGuard:
         job = self._job
-        return SourceFiles(
-            flow=flow,
-            dataset=str(table),
-            emit=job.emit,
-            stored=lambda: [one for one in job.store.skipped_files(table) if one.flow == flow],
-            store=partial(job.journal.skipped_files, table, flow),
+        wanted = job.settings.recreated_topics.get(flow)
+        return SourceGuard(
+            SourceFiles(
+                flow=flow,
+                dataset=str(table),
+                emit=job.emit,
+                stored=lambda: [one for one in job.store.skipped_files(table) if one.flow == flow],
+                store=partial(job.journal.skipped_files, table, flow),
+            ),
+            KafkaTopics(
+                flow=flow,
+                dataset=str(table),
+                policy=RecreatedTopic.FAIL if wanted is None else wanted.policy,
+                emit=job.emit,
+            ),
         )
-
-    def _topics(self, table: TableName, flow: str) -> KafkaTopics:
-        wanted = self._job.settings.recreated_topics.get(flow)
-        policy = RecreatedTopic.FAIL if wanted is None else wanted.policy
-        return KafkaTopics(flow=flow, dataset=str(table), policy=policy, emit=self._job.emit)
 
     def shown(self, table: TableName, flow: str, version: Version | str) -> Streamed:
         """How a table at `version` is shown to a flow that reads it as a stream, `table` being its target."""

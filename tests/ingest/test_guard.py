@@ -1,0 +1,98 @@
+"""The pure parts of what guards sources: which files are skipped, and where a recreated topic begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+import pytest
+
+from tautochrone.errors import IngestError
+from tautochrone.ingest.source_files import skipped_files
+from tautochrone.ingest.topics import KafkaTopics, begin_again
+from tautochrone.model.lake import FlowPosition
+from tautochrone.model.sources import RecreatedTopic, SkipReason
+from tautochrone.spark.kafka import TopicIdsRefusedError
+
+OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"a":{"0":7,"1":5},"b":{"0":3}}\n-\n{"logOffset":4}'
+
+
+@pytest.mark.parametrize(
+    ("listed", "seen", "oldest_ms", "by_name", "expected"),
+    [
+        ({"f/a": 9}, {}, -1, False, {}),
+        ({"f/a": 9}, {"f/a": 9}, 50, False, {}),
+        ({"f/a": 9}, {"f/a": 8, "f/gone": 1}, 0, False, {SkipReason.REPLACED: ["f/a"]}),
+        ({"f/a": 9, "f/b": 10}, {}, 10, False, {SkipReason.TOO_OLD: ["f/a"]}),
+        ({"g/a": 9}, {"f/a": 8}, 0, False, {}),
+        ({"g/a": 9}, {"f/a": 8}, 0, True, {SkipReason.SAME_NAME: ["g/a"]}),
+    ],
+)
+def test_skipped_files(
+    listed: dict[str, int], seen: dict[str, int], oldest_ms: int, by_name: bool, expected: object
+) -> None:
+    assert skipped_files(listed, seen, oldest_ms, by_name=by_name) == expected
+
+
+def test_a_recreated_topic_begins_at_its_earliest_and_the_others_stay() -> None:
+    position = FlowPosition(query_id="q", batch_id=3, offsets=OFFSETS, commit="v1\n{}")
+    moved = begin_again(position, {"0": {"a": {"0": 2}}}, {"0": {"a": "new", "b": "id"}})
+    assert json.loads(moved.offsets.splitlines()[2]) == {"a": {"0": 2}, "b": {"0": 3}}
+    assert moved.offsets.splitlines()[:2] == OFFSETS.splitlines()[:2]
+    assert moved.offsets.splitlines()[3:] == ["-", '{"logOffset":4}']
+    assert moved.topics == {"0": {"a": "new", "b": "id"}}
+
+
+class Cluster:
+    """Topics and their ids."""
+
+    def __init__(self, **ids: str) -> None:
+        self.ids, self.calls, self.refuses = dict(ids), 0, False
+
+    def of(self, topics: Collection[str]) -> dict[str, str]:
+        self.calls += 1
+        if self.refuses:
+            raise TopicIdsRefusedError("KAFKA_TOPIC_IDS_REFUSED", "no")
+        return {topic: self.ids[topic] for topic in topics if topic in self.ids}
+
+
+def flow(cluster: Cluster, events: list[str]) -> KafkaTopics:
+    made = KafkaTopics("f", "lake.db.t", RecreatedTopic.FAIL, lambda event, **_: events.append(event))
+    made._asked = {0: cluster}  # type: ignore[dict-item]
+    return made
+
+
+def test_ids_are_those_of_the_topics_in_the_offsets() -> None:
+    cluster = Cluster(a="1", b="2", c="3")
+    topics = flow(cluster, [])
+    assert topics.check(0, OFFSETS) == {"0": {"a": "1", "b": "2"}}
+    # A topic that is deleted keeps its id as long as its offsets are there.
+    del cluster.ids["b"]
+    assert topics.check(1, OFFSETS) == {"0": {"a": "1", "b": "2"}}
+    cluster.ids["b"] = "4"
+    with pytest.raises(IngestError, match="topic b was deleted"):
+        topics.check(2, OFFSETS)
+
+
+def test_one_question_for_a_batch_and_for_each_idle_trigger() -> None:
+    cluster = Cluster(a="1", b="2")
+    topics = flow(cluster, [])
+    topics.check(4, OFFSETS)
+    topics.check_idle({"batchId": 4, "timestamp": "t1"})
+    assert cluster.calls == 1
+    for _ in range(3):
+        topics.check_idle({"batchId": 5, "timestamp": "t2"})
+    assert cluster.calls == 2
+    cluster.ids["a"] = "9"
+    with pytest.raises(IngestError, match="topic a was deleted"):
+        topics.check_idle({"batchId": 5, "timestamp": "t3"})
+
+
+def test_a_refusal_is_told_once_and_keeps_the_known_ids() -> None:
+    events: list[str] = []
+    cluster = Cluster(a="1", b="2")
+    topics = flow(cluster, events)
+    topics.check(0, OFFSETS)
+    cluster.refuses = True
+    assert topics.check(1, OFFSETS) == topics.check(2, OFFSETS) == {"0": {"a": "1", "b": "2"}}
+    assert events == ["kafka_topic_ids_unknown"]
