@@ -164,3 +164,52 @@ def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None
     assert [json.loads(line) for line in said.out.splitlines()] == [
         {"event": "refresh_failed", "dataset": BY_KEY, "error": "two\nlines é"}
     ]
+
+
+def part(**fields: object) -> dict[str, object]:
+    known = {"checkpoint": 4, "state": "open", "failed": [], "duration_ms": 500}
+    return known | {"waits_for": [], "skipped_by": [], "invariants": []} | fields
+
+
+def test_a_part_that_is_done_is_not_published(progress: Progress, clock: Clock) -> None:
+    checkpoint(progress)
+    clock.now += 10
+    progress.take("checkpoint", part(waits_for=["sums"]))
+    assert progress.checkpoint == 1
+    (line, _) = progress.lines.values()
+    assert progress.lag_s(line) == 10.5, "readers see what they saw"
+    assert progress.phase == "part of checkpoint 4 done, waiting for sums"
+    clock.now += 2
+    progress.take("checkpoint_published", {"checkpoint": 4, "state": "published"})
+    assert (progress.checkpoint, progress.phase) == (4, "running")
+    assert progress.lag_s(line) == 2.5
+    progress.take("checkpoint", part(checkpoint=5, waits_for=["sums"]))
+    progress.take("checkpoint_held", {"checkpoint": 5, "reason": "invariant same"})
+    assert (progress.checkpoint, progress.phase) == (4, "checkpoint 5 not shown: invariant same")
+
+
+def test_what_is_said_of_a_part() -> None:
+    said = "checkpoint 4: this job's part is done in 0.5 s; not published yet"
+    assert words("checkpoint", part(waits_for=["sums", "joins"])) == (
+        f"{said} (waits for job sums; waits for job joins)"
+    )
+    assert words("checkpoint", part(state="partial", invariants=["same"])) == (
+        f"{said} (held back by invariant same)"
+    )
+    assert words("checkpoint", part(state="partial", skipped_by=["sums"])) == f"{said} (job sums skipped it)"
+    assert words("checkpoint", part(state="published")) == "checkpoint 4 published in 0.5 s"
+
+
+def test_what_a_run_leaves_is_said_to_whom_only_failures_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    left = {"error_class": "CHECKPOINT_NOT_READABLE", "reason": "job sums isn't running"}
+    failures("checkpoint_left", **left)
+    said = capsys.readouterr().err
+    assert "[CHECKPOINT_NOT_READABLE]" in said
+    assert "job sums isn't running" in said
+
+
+def test_a_wait_for_another_run_is_shown(progress: Progress) -> None:
+    reason = "Job shop is run by process 7 on host a; no checkpoint of it is open"
+    progress.take("waiting_for_run", {"reason": reason})
+    assert progress.phase == f"waiting: {reason}"
+    assert words("waiting_for_run", {"reason": reason}) == f"waiting: {reason}"

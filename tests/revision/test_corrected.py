@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tautochrone.errors import (
@@ -131,8 +133,8 @@ def test_refusals_change_nothing(world: World) -> None:
         # Somebody takes the job over between the fence and the decision.
         honest = job.store.take_over
 
-        def contested(of: str, *, at_least: int = 0) -> Fence:
-            mine = honest(of, at_least=at_least)
+        def contested(of: str, **how: Any) -> Fence:
+            mine = honest(of, **how)
             honest(of)
             return mine
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -49,13 +51,14 @@ def define(pipeline: Pipeline, source: Path) -> None:
 class Topology:
     """Four jobs over one lake and one store."""
 
-    def __init__(self, folder: Path, spark: SparkSession) -> None:
+    def __init__(self, folder: Path, spark: SparkSession, patience: str = "0s") -> None:
+        self.patience = patience
         self.source = folder / "source"
         self.source.mkdir()
         self.jobs = {name: self._pipeline(folder, spark, name) for name in ALL}
 
     def _pipeline(self, folder: Path, spark: SparkSession, job: str) -> Pipeline:
-        settings = JOBS.replace("[run]", f'[run]\njob = "{job}"')
+        settings = JOBS.replace("[run]", f'[run]\njob = "{job}"').replace("0s", self.patience)
         spec = (
             f"name: test\nstorage: {folder}/storage\nlibraries:\n  - glob:\n      include: definitions/**\n"
         )
@@ -141,6 +144,37 @@ def test_a_job_that_comes_back_jumps_to_the_newest(topology: Topology) -> None:
     assert CheckpointState.PARTIAL in states
     for job in ALL[1:]:
         assert all(verdict.equal for verdict in topology.jobs[job].verify())
+
+
+def test_runs_that_start_together_end_when_readers_see_what_was_there(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    topology = Topology(tmp_path, spark, patience="90s")
+    try:
+        topology.add(1)
+        topology.run(*ALL)
+        topology.add(2)
+        with ThreadPoolExecutor(len(ALL)) as pool:
+            # Who ingests is so much earlier that it has done all when the others begin.
+            first = pool.submit(topology.jobs["test"].run)
+            store = topology.jobs["counts"].job.store
+            newest = store.checkpoints(1)[0].number
+            while store.checkpoints(1)[0].number == newest:
+                assert not first.done()
+                time.sleep(0.05)
+            others = {job: pool.submit(topology.jobs[job].run) for job in ("sums", "counts", "joins")}
+            ended = {job: run.result(timeout=200) for job, run in {"test": first, **others}.items()}
+        assert {job: happened.state for job, happened in ended.items()} == dict.fromkeys(ALL, "COMPLETED")
+        (done,) = ended["test"].of("checkpoint")
+        assert (done["state"], done["waits_for"]) == ("open", ["counts", "joins", "sums"])
+        assert ended["test"].of("waiting_for_jobs")[0]["jobs"] == ["counts", "joins", "sums"]
+        (published,) = ended["test"].of("checkpoint_published")
+        assert published["checkpoint"] == done["checkpoint"]
+        rows = topology.jobs["joins"].reader.sql(STRONG).collect()
+        assert sum(row.c1 for row in rows) == 20
+        assert {status.readable for status in store.status()} == {done["checkpoint"]}
+    finally:
+        topology.close()
 
 
 def test_who_has_nothing_to_do_starts_no_spark_job(topology: Topology) -> None:
