@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
 
 from tautochrone.errors import MetaError
 
 __all__ = ["HEAD", "Database", "parsed_url"]
 
-HEAD = "0013"
+HEAD = "0014"
 """The newest migration. Compared first, so that a store in order never loads alembic."""
 
 _BUSY_TIMEOUT_MS = 30_000
@@ -119,6 +119,11 @@ class Database:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
+        except (DataError, OverflowError, UnicodeEncodeError) as error:
+            # A number, a text that the database has no form for: nothing is wrong with the store.
+            raise MetaError(
+                "VALUE_NOT_STORABLE", "A value is none that the store can keep or compare", sqlstate="22000"
+            ) from error
         except DBAPIError as error:
             busy = _is_busy(error)
             raise MetaError(

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
-from tautochrone.errors import CheckpointUnavailableError, MetaError
+from tautochrone.errors import AccessError, CheckpointUnavailableError, MetaError, QueryError
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import STANDING, Repository, parse
 from tautochrone.meta.rows import checkpoint_row, require_readable, set_state
@@ -20,7 +20,10 @@ from tautochrone.model.clock import is_clock
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
-__all__ = ["Pins", "add_pin"]
+__all__ = ["MOST_PINS", "Pins", "add_pin"]
+
+MOST_PINS = 1_000
+"""Live pins of one holder."""
 
 _C, _P, _V = t.checkpoints.c, t.pins.c, t.versions.c
 
@@ -31,8 +34,23 @@ def add_pin(
     versions: Mapping[str, str],
     owner: str,
     expires_at_ms: int,
+    *,
+    holder: str | None,
+    now_ms: int,
 ) -> str:
-    """Write a pin in the caller's transaction and return its id."""
+    """Write a pin in the caller's transaction and return its id.
+
+    Raises:
+        QueryError: `TOO_MANY_PINS`, the holder has `MOST_PINS` that are alive.
+    """
+    if holder is not None:
+        mine = select(func.count()).where(_P.holder == holder, _P.expires_at_ms > now_ms)
+        if (connection.execute(mine).scalar() or 0) >= MOST_PINS:
+            raise QueryError(
+                "TOO_MANY_PINS",
+                f"Whoever asks holds {MOST_PINS} pins already",
+                hint="release those that nobody reads any more, or wait until their leases end",
+            )
     pin = str(uuid4())
     connection.execute(
         insert(t.pins).values(
@@ -41,31 +59,51 @@ def add_pin(
             owner=owner,
             expires_at_ms=expires_at_ms,
             versions=dict(versions),
+            holder=holder,
         )
     )
     return pin
 
 
+def _require_holder(connection: Connection, pin: str, holder: str | None) -> None:
+    """Refuse who is not the pin's holder. None: an operator, or a process that has the database."""
+    if holder is None:
+        return
+    row = connection.execute(select(_P.holder).where(_P.id == pin)).first()
+    if row is not None and row.holder != holder:
+        raise AccessError(
+            "PIN_NOT_YOURS",
+            "Somebody else holds this pin",
+            hint="its holder and the role operate may renew and release it",
+        )
+
+
 class Pins(Repository):
     """Renewing, releasing and respecting pins."""
 
-    def renew_pin(self, pin: str, lease_ms: int, *, if_within_ms: int | None = None) -> None:
+    def renew_pin(
+        self, pin: str, lease_ms: int, *, if_within_ms: int | None = None, holder: str | None = None
+    ) -> None:
         """Extend a lease to `lease_ms` from now.
 
-        With `if_within_ms` nothing is written while more than that is left of it.
+        With `if_within_ms` nothing is written while more than that is left of it. With `holder` the pin
+        must be that holder's.
 
         Raises:
+            AccessError: `PIN_NOT_YOURS`.
             CheckpointUnavailableError: `PIN_EXPIRED`; what it held may be gone, resolve again.
                 `CHECKPOINT_REVOKED`; what it held is there until the lease ends, and wrong.
         """
         now = self._clock()
         if if_within_ms is not None:
             with self._read() as connection:
+                _require_holder(connection, pin, holder)
                 query = select(_P.expires_at_ms).where(_P.id == pin)
                 left = connection.execute(query).scalar()
             if left is not None and left - now > if_within_ms:
                 return
         with self._write(durable=False) as connection:
+            _require_holder(connection, pin, holder)
             revoked = select(_C.number).where(_C.state == CheckpointState.REVOKED.value)
             held = select(_P.checkpoint).where(_P.id == pin, _P.checkpoint.in_(revoked))
             number = connection.execute(held).scalar()
@@ -83,9 +121,14 @@ class Pins(Repository):
                     hint="Ask for the versions again.",
                 )
 
-    def release_pin(self, pin: str) -> None:
-        """Let go. Unknown and expired pins are fine."""
+    def release_pin(self, pin: str, *, holder: str | None = None) -> None:
+        """Let go. Unknown and expired pins are fine. With `holder` the pin must be that holder's.
+
+        Raises:
+            AccessError: `PIN_NOT_YOURS`.
+        """
         with self._write(durable=False) as connection:
+            _require_holder(connection, pin, holder)
             connection.execute(delete(t.pins).where(_P.id == pin))
 
     def pins(self) -> tuple[Pin, ...]:

@@ -49,6 +49,7 @@ class Reads(Repository):
         at_least: int = 0,
         only_named: bool = False,
         after_ms: int | None = None,
+        holder: str | None = None,
     ) -> Resolution:
         """Choose the versions for one read and pin them for `lease_ms`; 0 pins nothing and writes nothing.
 
@@ -60,6 +61,8 @@ class Reads(Repository):
             at_least: strong reads must not be older than this (a session never goes backwards).
             only_named: the tables asked for must be complete, whatever those are that belong to them.
             after_ms: all that the sources of the tables held at this time, by the store's clock, must be in.
+            owner: who reads, in the reader's own words, for people.
+            holder: who reads, as a service knows it: others must not renew or release the pin.
 
         A strong read takes the newest checkpoint that is complete for every dataset *related* to one asked
         for (they share a root, directly or through others), so that separate queries agree: a dataset
@@ -70,7 +73,7 @@ class Reads(Repository):
             CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`, `_EXPIRED`, `_REVOKED`,
                 `_NOT_PUBLISHED`, or `_BEHIND_SESSION` when only older ones would do; `READ_NOT_YET`
                 (retryable), see `after_ms`.
-            QueryError: `TOKEN_NEEDS_CHECKPOINT`: a weak read has none that could be late.
+            QueryError: `TOKEN_NEEDS_CHECKPOINT`: a weak read has none that could be late. `TOO_MANY_PINS`.
         """
         if after_ms is not None and checkpoint is None and consistency is Consistency.WEAK:
             raise QueryError(
@@ -108,8 +111,11 @@ class Reads(Repository):
             } | behind
             if after_ms is not None and chosen is not None:
                 require_seen(connection, chosen, versions, after_ms)
-            expires_at_ms = self._clock() + lease_ms
-            pin = add_pin(connection, chosen, versions, owner, expires_at_ms) if lease_ms > 0 else ""
+            now = self._clock()
+            expires_at_ms = now + lease_ms
+            pin = ""
+            if lease_ms > 0:
+                pin = add_pin(connection, chosen, versions, owner, expires_at_ms, holder=holder, now_ms=now)
             return Resolution(
                 checkpoint=None if chosen is None else CheckpointNumber(chosen),
                 versions={

@@ -240,6 +240,7 @@ pins = Table(
     Column("owner", String(255), nullable=False),
     Column("expires_at_ms", BigInteger, nullable=False),
     Column("versions", JSON, nullable=False),
+    Column("holder", String(64)),
 )
 
 registrations = Table(

@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from threading import Lock
 from urllib.parse import urlsplit
 
@@ -22,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tautochrone.errors import AccessError
 from tautochrone.service.catalog import refusal
+from tautochrone.service.holding import CALLER, Caller, Role
 from tautochrone.service.problems import problem_of
 
 __all__ = ["COOKIE", "LOOPBACK", "READING_CALLS", "SESSION_S", "Access", "Guard", "Role", "Sessions"]
@@ -29,8 +29,9 @@ __all__ = ["COOKIE", "LOOPBACK", "READING_CALLS", "SESSION_S", "Access", "Guard"
 COOKIE = "tautochrone_session"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE = ("GET", "HEAD", "OPTIONS")
-# The catalog refuses writes itself; what is posted to it, to `/version` and for a write token asks.
-_READS_BY_POST = ("/v1/", "/version/", "/api/v1/tokens")
+# The catalog refuses writes itself; what is posted to it, to `/version` and for a write token asks. Readers
+# hold pins of their own: whose a pin is the store compares.
+_READS_BY_POST = ("/v1/", "/version/", "/api/v1/tokens", "/api/v1/pins")
 _READING_FORMS = ("/query", "/preview")
 READING_CALLS = frozenset(
     {
@@ -102,13 +103,6 @@ SESSION_S = 12 * 3600
 _MOST_SESSIONS = 1_000
 
 
-class Role(StrEnum):
-    """`READ` asks, `OPERATE` changes too."""
-
-    READ = "read"
-    OPERATE = "operate"
-
-
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
@@ -139,35 +133,46 @@ class Access:
 
     def role_of(self, token: str) -> Role | None:
         """The role of a token; None when it is unknown."""
+        caller = self.caller_of(token)
+        return None if caller is None else caller.role
+
+    def caller_of(self, token: str) -> Caller | None:
+        """Who shows a token; None when it is unknown."""
         shown, found = _digest(token), None
         # All of them, so that the time tells nothing about which one it was.
         for known, role in self.hashes.items():
             if hmac.compare_digest(known, shown):
-                found = role
+                # Hashed once more: an identity is kept in the store, and must not help to guess the token.
+                found = Caller(role, f"{role}:{hashlib.sha256(b'identity' + known).hexdigest()[:32]}")
         return found
+
+    @property
+    def nobody(self) -> Caller | None:
+        """Who shows no token; None: they are refused."""
+        return None if self.anonymous is None else Caller(self.anonymous, f"{self.anonymous}:anonymous")
 
 
 class Sessions:
     """Browsers that showed a token once. They live in this process: a restart asks for the token again."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Role, float]] = {}
+        self._known: dict[str, tuple[Caller, float]] = {}
         self._lock = Lock()
 
-    def open(self, role: Role) -> str:
+    def open(self, caller: Caller) -> str:
         """A new session's id, the value of the cookie."""
         session, now = secrets.token_urlsafe(32), time.monotonic()
         with self._lock:
             self._known = {key: known for key, known in self._known.items() if known[1] > now}
             while len(self._known) >= _MOST_SESSIONS:
                 self._known.pop(next(iter(self._known)))
-            self._known[session] = (role, now + SESSION_S)
+            self._known[session] = (caller, now + SESSION_S)
         return session
 
-    def role_of(self, session: str) -> Role | None:
+    def caller_of(self, session: str) -> Caller | None:
         with self._lock:
-            role, until = self._known.get(session, (None, 0.0))
-        return role if until > time.monotonic() else None
+            caller, until = self._known.get(session, (None, 0.0))
+        return caller if until > time.monotonic() else None
 
     def close(self, session: str) -> None:
         with self._lock:
@@ -184,10 +189,12 @@ class Guard:
         if scope["type"] == "http":
             request = Request(scope)
             try:
-                scope["tautochrone_role"] = self._admit(request)
+                caller = self._admit(request)
+                scope[CALLER] = caller
+                scope["tautochrone_role"] = None if caller is None else caller.role
             except AccessError as error:
                 status = 401 if error.error_class.startswith("TOKEN_") else 403
-                catalog = request.url.path.startswith("/v1/")
+                catalog = scope["path"].startswith("/v1/")
                 answer = refusal(status, error) if catalog else problem_of(error, status)
                 if status == 401:
                     answer.headers["WWW-Authenticate"] = 'Bearer realm="tautochrone"'
@@ -195,33 +202,34 @@ class Guard:
                 return
         await self._app(scope, receive, send)
 
-    def _admit(self, request: Request) -> Role | None:
-        path = request.url.path
+    def _admit(self, request: Request) -> Caller | None:
+        # The path that routes see: one put together with the header `Host` may be another.
+        path = request.scope["path"]
         changes = request.method not in _SAFE and not _reads(path)
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self._access.hashes:
-            role = self._access.role_of(token.strip())
-            if role is None:
+            caller = self._access.caller_of(token.strip())
+            if caller is None:
                 raise AccessError("TOKEN_UNKNOWN", "The token that was shown is not known here")
         else:
             self._require_host(request)
             if request.method not in _SAFE:
                 _require_own_page(request)
-            role = self._sessions.role_of(request.cookies.get(COOKIE, "")) or self._access.anonymous
+            caller = self._sessions.caller_of(request.cookies.get(COOKIE, "")) or self._access.nobody
             if path in _OPEN:
-                return role
-            if role is None:
+                return caller
+            if caller is None:
                 raise AccessError(
                     "TOKEN_MISSING",
                     "This service answers only who shows a token",
                     hint="Set TAUTOCHRONE_META_TOKEN, or send `Authorization: Bearer …`.",
                 )
-        if changes and role is not Role.OPERATE and path not in _OPEN:
+        if changes and caller.role is not Role.OPERATE and path not in _OPEN:
             raise AccessError(
                 "ROLE_MISSING",
                 "Changing something needs the role operate; this token has the role read",
             )
-        return role
+        return caller
 
     def _require_host(self, request: Request) -> None:
         # A page may give its own name our address (DNS rebinding), and is then no other site.

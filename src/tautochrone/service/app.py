@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from tautochrone.meta import MetaStore
 from tautochrone.service.access import Access, Guard, Sessions
+from tautochrone.service.bounds import Bounds
 from tautochrone.service.catalog import catalog_app, no_catalog_app
 from tautochrone.service.instants import InstantResolver
 from tautochrone.service.metadata import MetadataSource
@@ -66,6 +67,7 @@ def create_app(
         version=_VERSION,
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would name whatever host was asked for
         openapi_url=None if store is None else "/openapi.json",
     )
     sessions = Sessions()
@@ -79,6 +81,7 @@ def create_app(
 
     metrics = None if store is None else _add_store(app, store, forms)
     app.mount("/v1", no_catalog_app(no_catalog) if catalog is None else catalog_app(*catalog))
+    app.add_middleware(Bounds)
     app.add_middleware(Guard, access=access, sessions=sessions)
     if metrics is not None:
         from tautochrone.service.observe import Observer

@@ -41,13 +41,13 @@ def add_login(app: FastAPI, access: Access, sessions: Sessions) -> None:
             if len(body) > _LONGEST_BODY:
                 break
         fields = parse_qs(body[:_LONGEST_BODY].decode("utf-8", "replace"))
-        role = access.role_of(fields.get("token", [""])[0])
-        if role is None:
+        caller = access.caller_of(fields.get("token", [""])[0])
+        if caller is None:
             return problem_of(AccessError("TOKEN_UNKNOWN", "The token that was shown is not known here"), 401)
         answer = RedirectResponse("/", status_code=303, headers=_HEADERS)
         answer.set_cookie(
             COOKIE,
-            sessions.open(role),
+            sessions.open(caller),
             max_age=SESSION_S,
             httponly=True,
             samesite="strict",

@@ -31,6 +31,18 @@ _log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 _GONE = ("CHECKPOINT_EXPIRED", "CHECKPOINT_REVOKED", "PIN_EXPIRED")
+_BY_CLASS = {
+    "BODY_TOO_SLOW": 408,
+    "JOB_RUNNING": 409,
+    "READ_NOT_YET": 409,  # nothing is wrong with the service: what a proxy or a monitor takes 503 for
+    "BODY_TOO_LARGE": 413,
+    "ADDRESS_TOO_LONG": 414,
+    "CONTENT_TYPE_REFUSED": 415,
+    "LEASE_INVALID": 422,
+    "REQUEST_INVALID": 422,
+    "VALUE_NOT_STORABLE": 422,
+    "TOO_MANY_PINS": 429,
+}
 
 
 class Problem(BaseModel):
@@ -53,9 +65,15 @@ _WORDS = {
     403: "The role or the origin does not allow it",
     404: "There is no such thing",
     405: "Not with this method",
+    408: "The body took too long",
     409: "What is there does not allow it",
     410: "It was there and is gone",
+    413: "The body is too large for the role",
+    414: "The address is too long",
+    415: "The body is not of the type application/json",
     422: "A value does not fit",
+    429: "The token holds too much already",
+    500: "The service failed; its log has more",
     503: "Not now: try again",
 }
 
@@ -127,9 +145,8 @@ def problem_of(error: TautochroneError, status: int | None = None) -> Response:
 
 def status_of(error: TautochroneError) -> int:
     """The HTTP status that says the same."""
-    if error.error_class in ("READ_NOT_YET", "JOB_RUNNING"):
-        # Nothing is wrong with the service: what a proxy or a monitor takes 503 for.
-        return 409
+    if error.error_class in _BY_CLASS:
+        return _BY_CLASS[error.error_class]
     if error.retryable:
         return 503
     if error.error_class in _GONE:

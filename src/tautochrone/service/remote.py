@@ -133,6 +133,9 @@ class RemoteStore(MetaStore):
                 sqlstate="28000",
             )
         content = _content(response)
+        if response.is_client_error and isinstance(content.get("error_class"), str):
+            # Refused before the store was asked: the body, its type, its length.
+            raise MetaError(content["error_class"], str(content.get("detail")), hint=content.get("hint"))
         try:
             error = decode_error(content["error"]) if "error" in content else None
             answer = None if error else decode(content["answer"], call.answer)

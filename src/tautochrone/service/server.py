@@ -26,6 +26,8 @@ __all__ = ["EmbeddedServer", "listen", "uri_of", "uvicorn_server"]
 
 _START_TIMEOUT_S = 20.0
 _GRACE_S = 2
+# More than all requests and streams that are let through; what is above it only waits.
+_MOST_CONNECTIONS = 1_000
 _A_JOBS = "This is the service of a running job, which only shows; `taut serve` in the project does this"
 
 
@@ -58,6 +60,8 @@ def uvicorn_server(app: FastAPI) -> uvicorn.Server:
     """A server that logs nothing by itself and gives open requests two seconds at its end."""
     import uvicorn
 
+    from tautochrone.service.connections import PatientProtocol
+
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -66,6 +70,8 @@ def uvicorn_server(app: FastAPI) -> uvicorn.Server:
             access_log=False,
             lifespan="off",
             server_header=False,
+            http=PatientProtocol,
+            limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=_GRACE_S,
         )
     )

@@ -35,6 +35,9 @@ __all__ = [
 
 _LOCAL = frozenset({"open", "close"})
 """What a process does with its own end of the store."""
+_NOT_SAID = frozenset({"holder"})
+"""Arguments that a service sets by who asks: nobody says them."""
+_SMALLEST, _BIGGEST = -(2**63), 2**63 - 1
 
 
 class UnreadableError(ValueError):
@@ -48,7 +51,9 @@ class Call:
         self.name = name
         self.is_property = isinstance(member, property)
         function: Any = member.fget if isinstance(member, property) else member
-        self.signature = inspect.signature(function)
+        signature = inspect.signature(function)
+        crossing = [p for name, p in signature.parameters.items() if name not in _NOT_SAID]
+        self.signature = signature.replace(parameters=crossing)
         hints = get_type_hints(function)
         self.answer = hints["return"]
         self.hints = {name: hints[name] for name in list(self.signature.parameters)[1:]}
@@ -157,7 +162,9 @@ def _exactly(kind: Any) -> Callable[[Any, Any], Any]:
     def structure(data: Any, _hint: Any) -> Any:
         whole = kind is float and type(data) is int
         if type(data) is not kind and not whole:
-            raise TypeError(f"{data!r} is no {kind.__name__}")
+            raise TypeError(f"{data!r:.80} is no {kind.__name__}")
+        if kind is int and not _SMALLEST <= data <= _BIGGEST:
+            raise ValueError("the store keeps integers of 64 bits")
         return float(data) if whole else data
 
     return structure
@@ -188,6 +195,14 @@ def _listed(converter: Converter, hint: Any) -> Callable[[Any], list[Any]]:
     return lambda values: [converter.unstructure(value, unstructure_as=kind) for value in values]
 
 
+def _whole(key: str) -> int:
+    """Python's own reading takes spaces, underscores and the digits of every script."""
+    digits = key.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        raise ValueError("a key is no integer of 64 bits")
+    return int(key)
+
+
 def _is_mapping(hint: Any) -> bool:
     return get_origin(hint) in (dict, Mapping)
 
@@ -214,10 +229,10 @@ def _mapping_in(converter: Converter, hint: Any) -> Callable[[Any, Any], dict[An
 
     def structure(data: Any, _hint: Any) -> dict[Any, Any]:
         if not isinstance(data, dict):
-            raise TypeError(f"{data!r} is no mapping")
+            raise TypeError(f"{data!r:.80} is no mapping")
         return {
             # Keys are text in JSON, whatever they were.
-            converter.structure(int(key) if base is int else key, keys): converter.structure(value, values)
+            converter.structure(_whole(key) if base is int else key, keys): converter.structure(value, values)
             for key, value in data.items()
         }
 

@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
 from tautochrone.errors import QueryError, TautochroneError
 from tautochrone.meta import MetaStore
@@ -31,6 +32,7 @@ _EVERY_S = 0.5
 _KEEPALIVE_S = 15.0
 _AT_ONCE = 500
 _MOST_STREAMS = 100
+_THREADS = 4
 _CURSOR = re.compile(r"([0-9a-f]{8})-(\d{1,19})-(\d{1,19})-(\d{1,19})((?:-\d{1,19}){0,1000})")
 
 
@@ -71,6 +73,8 @@ class Cursor:
 
 def add(router: APIRouter, store: MetaStore) -> None:
     streams = asyncio.Semaphore(_MOST_STREAMS)
+    # Threads of their own: who listens must not take those of requests.
+    threads = CapacityLimiter(_THREADS)
 
     @router.get(
         "/events",
@@ -90,8 +94,8 @@ def add(router: APIRouter, store: MetaStore) -> None:
         cursor = None if last_event_id is None else Cursor.parse(last_event_id)
         if streams.locked():
             raise QueryError("TOO_MANY_STREAMS", "Too many clients listen already", retryable=True)
-        start = await run_in_threadpool(Cursor.now, store) if cursor is None else cursor
-        stream = _stream(request, store, start, streams)
+        start = await run_sync(Cursor.now, store, limiter=threads) if cursor is None else cursor
+        stream = _stream(request, store, start, streams, threads)
         return StreamingResponse(
             stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
         )
@@ -136,7 +140,11 @@ def _revoked(revision: Revision) -> dict[str, Any]:
 
 
 async def _stream(
-    request: Request, store: MetaStore, cursor: Cursor, streams: asyncio.Semaphore
+    request: Request,
+    store: MetaStore,
+    cursor: Cursor,
+    streams: asyncio.Semaphore,
+    threads: CapacityLimiter,
 ) -> AsyncIterator[str]:
     async with streams:
         # Where to go on from, before anything happened.
@@ -144,7 +152,7 @@ async def _stream(
         quiet_s = 0.0
         while not await request.is_disconnected():
             try:
-                found, cursor = await run_in_threadpool(news, store, cursor)
+                found, cursor = await run_sync(news, store, cursor, limiter=threads)
             except TautochroneError as error:
                 # The client comes back with its last id.
                 yield f"event: problem\ndata: {json.dumps({'error_class': error.error_class})}\n\n"

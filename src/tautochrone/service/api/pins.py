@@ -5,22 +5,28 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.service.after import read_after, time_of
 from tautochrone.service.flip import AfterToken, ConsistencyType, Flag, Number, TableVersion, WaitMs
-from tautochrone.service.names import parsed_name, text_of
+from tautochrone.service.holding import LONGEST_LEASE_MS, OWNER_LENGTH, Role, caller_of, checked_owner
+from tautochrone.service.names import parsed_name
 
 __all__ = ["Pin", "PinRequest", "add", "pins_of"]
 
-_LONGEST_LEASE_MS = 24 * 3_600_000
 _MOST_TABLES = 10_000
 
 LeaseMs = Annotated[
-    int, Field(strict=True, ge=1, le=_LONGEST_LEASE_MS, description="from now on; a day at most")
+    int,
+    Field(
+        strict=True,
+        ge=1,
+        le=LONGEST_LEASE_MS[Role.OPERATE],
+        description="from now on; an hour at most with the role read, a day with operate",
+    ),
 ]
 PinId = Annotated[str, Path(pattern="^[0-9a-f-]{36}$")]
 
@@ -39,7 +45,11 @@ class PinRequest(BaseModel):
     """What to hold: tables at one instant; no tables: all."""
 
     model_config = ConfigDict(extra="forbid")
-    owner: str = Field(description="who reads, for the people who wonder why nothing expires")
+    owner: str = Field(
+        min_length=1,
+        max_length=OWNER_LENGTH,
+        description="who reads, for people",
+    )
     consistency: ConsistencyType = ConsistencyType.STRONG
     tables: list[str] = Field(default=[], max_length=_MOST_TABLES)
     checkpoint: Number | None = None
@@ -71,8 +81,10 @@ def add(router: APIRouter, store: MetaStore) -> None:
         return pins_of(store)
 
     @router.post("/pins", status_code=201, tags=["pins"])
-    async def pin(request: PinRequest) -> PinMade:
-        """Choose an instant and hold its versions, in one step."""
+    async def pin(request: PinRequest, http: Request) -> PinMade:
+        """Choose an instant and hold its versions, in one step. The pin is of the token that was shown."""
+        caller = caller_of(http.scope)
+        caller.require_lease(request.lease_ms)
         ask = partial(
             store.resolve,
             Consistency(request.consistency),
@@ -80,7 +92,8 @@ def add(router: APIRouter, store: MetaStore) -> None:
             request.checkpoint,
             lease_ms=request.lease_ms,
             only_named=request.only_named,
-            owner=text_of(request.owner, "An owner", 255),
+            owner=checked_owner(request.owner),
+            holder=caller.identity,
             after_ms=time_of(request.after),
         )
         found = await read_after(ask, request.after, request.wait_ms)
@@ -91,14 +104,16 @@ def add(router: APIRouter, store: MetaStore) -> None:
         )
 
     @router.post("/pins/{pin}/renew", status_code=204, tags=["pins"])
-    def renew(pin: PinId, renewal: Renewal) -> None:
-        """Extend the lease. One that ran out is gone: what it held may be too."""
-        store.renew_pin(pin, renewal.lease_ms)
+    def renew(pin: PinId, renewal: Renewal, http: Request) -> None:
+        """Extend the lease, as its holder or an operator. One that ran out is gone, with what it held."""
+        caller = caller_of(http.scope)
+        caller.require_lease(renewal.lease_ms)
+        store.renew_pin(pin, renewal.lease_ms, holder=caller.holder)
 
     @router.delete("/pins/{pin}", status_code=204, tags=["pins"])
-    def release(pin: PinId) -> None:
-        """Let go. One that is gone already is fine."""
-        store.release_pin(pin)
+    def release(pin: PinId, http: Request) -> None:
+        """Let go; its holder and operators may. One that is gone already is fine."""
+        store.release_pin(pin, holder=caller_of(http.scope).holder)
 
 
 def pins_of(store: MetaStore) -> list[Pin]:

@@ -1,0 +1,130 @@
+"""Pins belong to who made them, are short for readers, and are few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tautochrone.meta import MetaStore
+from tautochrone.meta.pins import MOST_PINS
+from tautochrone.service.access import Access, Role
+from tautochrone.service.holding import LONGEST_LEASE_MS
+
+from .conftest import Shop
+
+READ, OTHER, OPERATE = "a-token-that-may-read", "another-one-that-reads", "a-token-that-may-operate"
+TOKENS = Access.by_tokens({READ: Role.READ, OTHER: Role.READ, OPERATE: Role.OPERATE})
+HOUR_MS = 3_600_000
+CENTURIES_MS = 9_023_372_036_854
+
+
+@pytest.fixture
+def call(with_access: Callable[[Access], TestClient]) -> Callable[..., Any]:
+    client = with_access(TOKENS)
+
+    def made(token: str, method: str, **arguments: Any) -> Any:
+        answer = client.post(f"/rpc/{method}", headers={"Authorization": f"Bearer {token}"}, json=arguments)
+        content = answer.json()
+        return content["answer"] if answer.status_code == 200 else _class_of(content)
+
+    return made
+
+
+def _class_of(content: Any) -> Any:
+    return content.get("error_class") or content["error"]["error_class"]
+
+
+@pytest.fixture
+def ask(with_access: Callable[[Access], TestClient]) -> Callable[..., Any]:
+    client = with_access(TOKENS)
+
+    def made(token: str, method: str, path: str, **more: Any) -> Any:
+        answer = client.request(method, path, headers={"Authorization": f"Bearer {token}"}, **more)
+        return answer.status_code, answer.json() if answer.content else None
+
+    return made
+
+
+@pytest.mark.parametrize("lease_ms", [CENTURIES_MS, LONGEST_LEASE_MS[Role.READ] + 1, -1])
+def test_a_reader_holds_nothing_for_longer_than_its_bound(
+    call: Callable[..., Any], store: MetaStore, lease_ms: int
+) -> None:
+    assert call(READ, "resolve", lease_ms=lease_ms) == "LEASE_INVALID"
+    pin = call(READ, "resolve", lease_ms=60_000)["pin"]
+    assert call(READ, "renew_pin", pin=pin, lease_ms=lease_ms) == "LEASE_INVALID"
+    (held,) = store.pins()
+    assert held.expires_at_ms < store.now_ms() + HOUR_MS + 1_000
+
+
+def test_a_lease_over_the_interface_has_the_same_bound(ask: Callable[..., Any], store: MetaStore) -> None:
+    request = {"owner": "me", "lease_ms": LONGEST_LEASE_MS[Role.READ] + 1}
+    status, problem = ask(READ, "POST", "/api/v1/pins", json=request)
+    assert (status, problem["error_class"]) == (422, "LEASE_INVALID")
+    assert ask(OPERATE, "POST", "/api/v1/pins", json=request)[0] == 201
+    assert ask(READ, "POST", "/api/v1/pins", json=request | {"lease_ms": HOUR_MS})[0] == 201
+    assert len(store.pins()) == 2
+
+
+@pytest.mark.parametrize("owner", [OPERATE, OTHER])
+def test_a_reader_neither_releases_nor_renews_what_somebody_else_holds(
+    call: Callable[..., Any], ask: Callable[..., Any], store: MetaStore, owner: str
+) -> None:
+    pin = call(owner, "resolve", lease_ms=60_000, owner="them")["pin"]
+    before = store.pins()
+    assert call(READ, "release_pin", pin=pin) == "PIN_NOT_YOURS"
+    assert call(READ, "renew_pin", pin=pin, lease_ms=120_000) == "PIN_NOT_YOURS"
+    assert call(READ, "renew_pin", pin=pin, lease_ms=1, if_within_ms=0) == "PIN_NOT_YOURS"
+    for method, path in (("DELETE", f"/api/v1/pins/{pin}"), ("POST", f"/api/v1/pins/{pin}/renew")):
+        status, problem = ask(READ, method, path, json={})
+        assert (status, problem["error_class"]) == (403, "PIN_NOT_YOURS")
+    assert store.pins() == before
+    assert call(owner, "renew_pin", pin=pin, lease_ms=120_000) is None
+    assert call(owner, "release_pin", pin=pin) is None
+    assert store.pins() == ()
+
+
+def test_a_pin_of_a_process_that_has_the_database_is_not_a_readers(
+    call: Callable[..., Any], store: MetaStore
+) -> None:
+    pin = store.resolve(owner="a run").pin
+    assert call(READ, "release_pin", pin=pin) == "PIN_NOT_YOURS"
+    assert call(OPERATE, "release_pin", pin=pin) is None
+    assert call(READ, "release_pin", pin=pin) is None, "what is gone is fine"
+
+
+def test_nobody_says_over_the_wire_who_asks(call: Callable[..., Any], store: MetaStore) -> None:
+    pin = store.resolve(owner="a run").pin
+    for by in (None, "operate", "read"):
+        assert call(READ, "release_pin", pin=pin, by=by) == "META_CALL_UNREADABLE"
+        assert call(READ, "resolve", by=by) == "META_CALL_UNREADABLE"
+    assert len(store.pins()) == 1
+
+
+def test_a_reader_holds_only_so_many(call: Callable[..., Any], store: MetaStore) -> None:
+    for _ in range(MOST_PINS):
+        held = call(READ, "resolve", lease_ms=60_000)["pin"]
+    assert call(READ, "resolve", lease_ms=60_000) == "TOO_MANY_PINS"
+    assert call(READ, "resolve", lease_ms=0)["pin"] == "", "looking up holds nothing"
+    assert call(OTHER, "resolve", lease_ms=60_000)["pin"]
+    call(READ, "release_pin", pin=held)
+    assert call(READ, "resolve", lease_ms=60_000)["pin"]
+    assert len(store.pins()) == MOST_PINS + 1
+
+
+def test_the_answer_to_a_call_is_given_to_nobody_else(
+    with_access: Callable[[Access], TestClient], shop: Shop
+) -> None:
+    client = with_access(TOKENS)
+
+    def made(token: str, method: str) -> Any:
+        headers = {"Authorization": f"Bearer {token}", "Tautochrone-Call": "the-same"}
+        return client.post(f"/rpc/{method}", headers=headers, json={}).json()
+
+    first = made(OPERATE, "resolve")["answer"]["pin"]
+    assert made(OPERATE, "resolve")["answer"]["pin"] == first
+    assert made(READ, "resolve")["answer"]["pin"] != first
+    assert isinstance(made(OPERATE, "pins")["answer"], list)
+    assert len(shop.store.pins()) == 2
