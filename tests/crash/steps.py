@@ -103,6 +103,7 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
         Step.META_DESCRIBE: _redefined,
         Step.LAKE_REDEFINE: _redefined,
         Step.INGEST_FOLDER: _folders_wiped,
+        Step.INGEST_CLEAN: _rows,
         Step.META_ABORT: _root_added,
         Step.META_REBUILD: _store_deleted,
     },

@@ -64,7 +64,8 @@ def test_folder_of_another_query(world: World, tmp_path: Path) -> None:
 
 def test_killed_while_the_first_batch_was_being_planned(world: World) -> None:
     """Spark starts no query in such a folder."""
-    folder = world.sources.storage / "_checkpoints/lake/default/names/names/0"
+    flow = world.sources.storage / "_checkpoints/lake/default/names/names"
+    folder = flow / "0"
     unfinished = folder / "offsets/.0.0f3b2a10.tmp"
     unfinished.parent.mkdir(parents=True)
     unfinished.write_text("v1\n{")
@@ -75,5 +76,7 @@ def test_killed_while_the_first_batch_was_being_planned(world: World) -> None:
     attempt.require_completed()
     (told,) = attempt.named("flow_folder")
     assert (told["flow"], told["action"]) == ("names", "sweep")
-    assert query in (folder / "metadata").read_text(), "where the sources began stays"
+    (own,) = flow.iterdir()
+    assert own.name.startswith("0-")
+    assert query in (own / "metadata").read_text(), "where the sources began stays"
     check(world)

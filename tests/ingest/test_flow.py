@@ -34,6 +34,7 @@ def flow_query(error: Exception | None = None) -> FlowQuery:
             raise error from ValueError(STACK)
 
     nothing: Any = None
+    folder: Any = SimpleNamespace(plan=lambda batch: batch)
     table = SimpleNamespace(name="lake.default.events", fork=fork, stage=None)
     committer: Any = SimpleNamespace(table=table)
     flow: Any = SimpleNamespace(name="events")
@@ -42,7 +43,7 @@ def flow_query(error: Exception | None = None) -> FlowQuery:
         stateful=False,
         schema=StructType(),
         committer=committer,
-        folder=nothing,
+        folder=folder,
         effects=nothing,
         emit=nothing,
         position=None,
