@@ -69,7 +69,7 @@ def _cases() -> Iterator[Any]:
                 yield pytest.param(step, when, on, marks=marks, id=f"{step}-{when}-{on}")
 
 
-@pytest.mark.parametrize(("step", "when", "on"), _cases())
+@pytest.mark.parametrize(("step", "when", "on"), list(_cases()))
 def test_it_wakes_when_a_newer_one_has_planned_a_batch(
     world: World, tmp_path: Path, step: Step, when: str, on: str
 ) -> None:

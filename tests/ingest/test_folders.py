@@ -123,7 +123,9 @@ def test_only_those_of_older_fences_the_newest_first(files: Memory) -> None:
     files.delete("f/1-3-x")
     found = folders(files, 11)
     assert [folder.path for folder in found.older()] == ["f/0-10-x", "f/0-4-x", "f/0"]
-    found.delete_older()
+    assert found.litter
+    found.delete_litter()
+    assert not found.litter
     assert files.names("f") == ["0-11-other", "0-12-x", "notes"]
     assert found.highest_fence() == 12
 
@@ -134,6 +136,14 @@ def test_a_full_refresh_begins_a_generation_that_an_archive_alone_remembers(file
     files.write("p/2/1.json", "{}")
     assert folders(files, 1).own.archive == "p/2"
     assert folders(files, 1, fresh=True).own.path == "f/3-1-a"
+
+
+def test_a_full_refresh_deletes_what_was_before_it(files: Memory) -> None:
+    query(files, "f/0-5-z")
+    fresh = folders(files, 6, fresh=True)
+    assert not fresh.older()
+    fresh.delete_litter()
+    assert files.names("f") == []
 
 
 def test_a_state_is_renamed_and_never_shared(files: Memory) -> None:

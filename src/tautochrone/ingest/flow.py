@@ -216,9 +216,8 @@ class FlowQuery:
             if found.make is not None:
                 self.step(Step.INGEST_FOLDER, found.make)
         self._compare()
-        self.folder.forget_archived()
-        if older and self.folders is not None:
-            self.step(Step.INGEST_CLEAN, self.folders.delete_older)
+        if self.folders is not None and self.folders.litter:
+            self.step(Step.INGEST_CLEAN, self.folders.delete_litter)
 
     def _compare(self) -> None:
         """Make the flow's own folder agree with the table."""

@@ -118,10 +118,6 @@ class CheckpointFolder:
         """The table has the position that was made of the last plan, and needs nothing of it again."""
         self._archived = self._stamps
 
-    def forget_archived(self) -> None:
-        """The next position archives all that the sources remember."""
-        self._archived = {}
-
     @property
     def query_id(self) -> str | None:
         """The query whose folder it is; None: no query has begun in it."""

@@ -86,17 +86,21 @@ class FlowFolders:
         return max((name.fence for name in self._names()), default=0)
 
     def older(self) -> list[CheckpointFolder]:
-        """Those of older owners, the newest first. Never one with the same fence: nobody knows which of two
-        processes with one fence is the older one."""
-        return [self._folder(name) for name in self._older()]
+        """Those of older owners in this generation, the newest first. Never one with the same fence: nobody
+        knows which of two processes with one fence is the older one."""
+        return [self._folder(name) for name in self._older() if name.generation == self._own.generation]
 
-    def delete_older(self) -> None:
+    @property
+    def litter(self) -> bool:
+        """Whether there are folders of older owners, which nobody needs once `own` is complete."""
+        return bool(self._older())
+
+    def delete_litter(self) -> None:
         for name in self._older():
             self._files.delete(f"{self._root}/{name}")
 
     def _older(self) -> list[FolderName]:
-        mine = [name for name in self._names() if name.generation == self._own.generation]
-        return sorted((name for name in mine if name.fence < self._own.fence), reverse=True)
+        return sorted((name for name in self._names() if name.fence < self._own.fence), reverse=True)
 
     def _folder(self, name: FolderName) -> CheckpointFolder:
         return CheckpointFolder(self._files, f"{self._root}/{name}", f"{self._archives}/{name.generation}")
