@@ -110,6 +110,7 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
         Step.LAKE_REDEFINE: _redefined,
         Step.INGEST_FOLDER: _folders_wiped,
         Step.META_SKIPPED_FILES: _replaced,
+        Step.INGEST_CLEAN: _rows,
         Step.META_ABORT: _root_added,
         Step.META_REBUILD: _store_deleted,
     },

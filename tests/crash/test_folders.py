@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from .checks import check
+from .test_folder_zombies import Interrupted
 from .test_zombies import roll_back
 from .world import World
 
@@ -64,7 +66,8 @@ def test_folder_of_another_query(world: World, tmp_path: Path) -> None:
 
 def test_killed_while_the_first_batch_was_being_planned(world: World) -> None:
     """Spark starts no query in such a folder."""
-    folder = world.sources.storage / "_checkpoints/lake/default/names/names/0"
+    flow = world.sources.storage / "_checkpoints/lake/default/names/names"
+    folder = flow / "0"
     unfinished = folder / "offsets/.0.0f3b2a10.tmp"
     unfinished.parent.mkdir(parents=True)
     unfinished.write_text("v1\n{")
@@ -75,5 +78,39 @@ def test_killed_while_the_first_batch_was_being_planned(world: World) -> None:
     attempt.require_completed()
     (told,) = attempt.named("flow_folder")
     assert (told["flow"], told["action"]) == ("names", "sweep")
-    assert query in (folder / "metadata").read_text(), "where the sources began stays"
+    (own,) = flow.iterdir()
+    assert own.name.startswith("0-")
+    assert query in (own / "metadata").read_text(), "where the sources began stays"
+    check(world)
+
+
+def _replace(file: Path) -> None:
+    """With its checksum, or Hadoop would refuse to read it."""
+    (file.parent / f".{file.name}.crc").unlink()
+    file.write_text(file.read_text().replace(":0}", ":1}"))
+
+
+@pytest.mark.parametrize("does", [_replace, Path.unlink], ids=["replaced", "deleted"])
+def test_somebody_changes_the_plan_of_a_batch_while_it_is_staged(
+    world: World, does: Callable[[Path], None]
+) -> None:
+    _grow(world)
+    world.sources.add()
+    flow = world.sources.storage / "_checkpoints/lake/default/names/names"
+
+    def meanwhile() -> None:
+        (own,) = (folder for folder in flow.iterdir() if (folder / "offsets/1").exists())
+        does(own / "offsets/1")
+
+    with world.table("names") as table:
+        before = table.fork().note
+    failed = world.run(effects=Interrupted(meanwhile))
+    assert not failed.completed
+    assert "FLOW_POSITIONS_DIVERGED" in failed.told, failed.describe()
+    with world.table("names") as table:
+        now = table.fork().note
+    assert before is not None
+    assert now is not None
+    assert now.positions == before.positions
+    _grow(world)
     check(world)

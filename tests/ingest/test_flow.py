@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from tautochrone.errors import FencedError, IngestError
+from tautochrone.errors import FencedError, IngestError, TautochroneError
 from tautochrone.ingest.flow import FlowQuery
+from tautochrone.model.effects import Step
+from tautochrone.model.names import Fence
+from tautochrone.runtime.effects import DirectEffects
+from tautochrone.runtime.job import Journal
 
 STACK = "\n".join(f"\tat org.apache.spark.Some.method{n}(Some.scala:{n})" for n in range(500))
 
@@ -34,6 +38,7 @@ def flow_query(error: Exception | None = None) -> FlowQuery:
             raise error from ValueError(STACK)
 
     nothing: Any = None
+    folder: Any = SimpleNamespace(plan=lambda batch: batch)
     table = SimpleNamespace(name="lake.default.events", fork=fork, stage=None)
     committer: Any = SimpleNamespace(table=table)
     flow: Any = SimpleNamespace(name="events")
@@ -42,7 +47,7 @@ def flow_query(error: Exception | None = None) -> FlowQuery:
         stateful=False,
         schema=StructType(),
         committer=committer,
-        folder=nothing,
+        folder=folder,
         effects=nothing,
         emit=nothing,
         position=None,
@@ -84,3 +89,51 @@ def test_dying_without_a_word(endless: bool, active: bool, stopped: bool, dead: 
     if problem is not None:
         assert isinstance(problem, IngestError)
         assert problem.error_class == "FLOW_FAILED"
+
+
+def test_no_step_at_the_folder_without_the_fence() -> None:
+    taken: list[str] = []
+    query = flow_query()
+    query.effects = DirectEffects()
+    assert query.step(Step.INGEST_FOLDER, lambda: "done") == "done"
+
+    def refuse() -> None:
+        raise FencedError("JOB_FENCED", "a newer owner")
+
+    query.require_fence = refuse
+    for step in (Step.INGEST_FOLDER, Step.INGEST_CLEAN, Step.INGEST_SOURCE_FILES):
+        with pytest.raises(FencedError):
+            query.step(step, lambda: taken.append("done"))
+    assert not taken
+
+
+@pytest.mark.parametrize(("newest", "error"), [(6, None), (7, "JOB_FENCED"), (5, "FENCE_UNKNOWN")])
+def test_the_store_is_asked_for_the_newest_fence(newest: int, error: str | None) -> None:
+    store: Any = SimpleNamespace(fence=lambda _job: newest)
+    journal = Journal(store, "job", DirectEffects(), Fence(6))
+    if error is None:
+        journal.require()
+        return
+    with pytest.raises(TautochroneError) as caught:
+        journal.require()
+    assert caught.value.error_class == error
+
+
+def test_a_file_that_a_newer_owner_took_is_not_called_lost() -> None:
+    query = flow_query()
+    query.effects = DirectEffects()
+    asked: list[int] = []
+
+    def fenced_the_second_time() -> None:
+        asked.append(1)
+        if len(asked) == 2:
+            raise FencedError("JOB_FENCED", "a newer owner")
+
+    def gone() -> None:
+        raise FileNotFoundError("state")
+
+    query.require_fence = fenced_the_second_time
+    with pytest.raises(FencedError):
+        query.step(Step.INGEST_FOLDER, gone)
+    with pytest.raises(IngestError, match="FLOW_POSITIONS_LOST"):
+        query.step(Step.INGEST_FOLDER, gone)

@@ -29,9 +29,16 @@ class Held(Listed):
     def __init__(self, *paths: str) -> None:
         self.held = dict.fromkeys(paths, "")
 
+    @property
+    def _paths(self) -> list[str]:  # type: ignore[override]
+        return list(self.held)
+
     def stamps(self, folder: str) -> dict[str, tuple[int, int]]:
         below = (path for path in self.held if path.startswith(f"{folder}/"))
         return {path.removeprefix(f"{folder}/"): (0, 0) for path in below}
+
+    def exists(self, path: str) -> bool:
+        return any(name == path or name.startswith(f"{path}/") for name in self.held)
 
     def read(self, path: str) -> str | None:
         return self.held.get(path)
@@ -88,3 +95,4 @@ def test_going_back_forgets_what_was_saved_later() -> None:
         "f/state/0/0/_metadata/9",
     }
     assert "f/offsets/7" not in files.held
+    assert "f/_rewriting" not in files.held

@@ -156,7 +156,7 @@ def test_from_manifests_that_remember_deleted_files(upkept: Upkept) -> None:
     upkept.stream("late")
     assert begun(run(upkept)) == ["lake.default.late"]
     check(upkept)
-    folders = list(Path(upkept.pipeline.settings.storage).glob("_beginnings/*/*/late/late"))
+    folders = list(Path(upkept.pipeline.settings.storage).glob("_beginnings/*/*/late/late/*"))
     assert folders, "what the flow needed for that"
     goes_on(upkept)
     assert not folders[0].exists()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 __all__ = ["Files"]
+
+
+_RENAMES_WHOLE = frozenset({"file", "hdfs", "viewfs"})
+"""Schemes of file systems on which a folder gets its new name at once, whatever is in it."""
 
 
 class Files:
@@ -32,9 +39,11 @@ class Files:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Write the file whole: under another name first, then renamed over the old one."""
+        """Write the file whole: under another name first, then renamed over the old one. The other name is
+        used once: two processes that write one file never write into each other's."""
         system, target = self._open(path)
-        scratch = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f".{target.getName()}.new")
+        name = f".{target.getName()}.{uuid4().hex}.new"
+        scratch = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), name)
         stream = system.create(scratch, True)
         try:
             stream.write(bytearray(text.encode()))
@@ -47,6 +56,39 @@ class Files:
         """Delete a file or a folder with all in it; a missing one is fine."""
         system, target = self._open(path)
         system.delete(target, True)
+
+    def exists(self, path: str) -> bool:
+        system, target = self._open(path)
+        return bool(system.exists(target))
+
+    def renames_whole(self, path: str) -> bool:
+        """Whether a folder there is renamed at once; object stores copy file by file."""
+        system, target = self._open(path)
+        return str(system.makeQualified(target).toUri().getScheme()) in _RENAMES_WHOLE
+
+    def rename(self, path: str, to: str) -> None:
+        """Give a folder another name; nothing may be there under it.
+
+        Raises:
+            FileNotFoundError: there is no such folder, or no longer.
+        """
+        system, source = self._open(path)
+        target = self._jvm.org.apache.hadoop.fs.Path(to)
+        try:
+            if system.exists(source) and not system.exists(target) and system.rename(source, target):
+                return
+        except Py4JJavaError:
+            if system.exists(source):
+                raise
+        raise FileNotFoundError(path)
+
+    def copy(self, path: str, to: str, names: Iterable[str]) -> None:
+        """Copy files, by their names relative to the folder `path`, to the same names in the folder `to`."""
+        system, source = self._open(path)
+        _, target = self._open(to)
+        below, copy = self._jvm.org.apache.hadoop.fs.Path, self._jvm.org.apache.hadoop.fs.FileUtil.copy
+        for name in names:
+            copy(system, below(source, name), system, below(target, name), False, True, self._conf)
 
     def names(self, path: str) -> list[str]:
         """Visible names in a folder, sorted; empty when there is no such folder."""

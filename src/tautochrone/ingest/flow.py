@@ -15,33 +15,35 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import DataType, StringType, StructType
+from pyspark.sql.types import StructType
 
-from tautochrone.errors import DefinitionError, IngestError, StateLostError, TautochroneError
+from tautochrone.errors import IngestError, TautochroneError
+from tautochrone.ingest.align import align
 from tautochrone.ingest.committer import TableCommitter
-from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.ingest.folder import CheckpointFolder, Planned
+from tautochrone.ingest.folders import FlowFolders
 from tautochrone.ingest.guard import SourceGuard
+from tautochrone.ingest.inherit import inherit
 from tautochrone.ingest.looks import Looks
-from tautochrone.ingest.positions import Plan, compare, same_offsets, source_offsets
-from tautochrone.ingest.problems import explain
+from tautochrone.ingest.positions import Decision, Plan, compare, same_offsets, source_offsets
+from tautochrone.ingest.problems import diverged, explain, state_lost
 from tautochrone.ingest.rescue import Rescue, Rescued, ranges_of
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import FlowPosition, Staged
-from tautochrone.model.names import quoted
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.spark.death import death
 from tautochrone.spark.limits import bounds_files
 from tautochrone.traces import trace_of
 
-__all__ = ["FlowQuery", "StreamingFlow", "align"]
+__all__ = ["FlowQuery", "StreamingFlow"]
 
+T = TypeVar("T")
 _STOP_TIMEOUT_S = 60.0
 """A batch that runs longer than this is interrupted at the end of a run."""
 
@@ -57,37 +59,6 @@ class StreamingFlow(Protocol):
     def name(self) -> str: ...
 
     def evaluate(self, session: SparkSession) -> DataFrame: ...
-
-
-def align(rows: DataFrame, schema: StructType, flow: str) -> DataFrame:
-    """`rows` with the columns of the target in its order; missing nullable ones become NULL.
-
-    Raises:
-        DefinitionError: `FLOW_SCHEMA_MISMATCH` for a column that the target does not have.
-    """
-    wanted = {column.name.lower(): column for column in schema.fields}
-    extra = [name for name in rows.columns if name.lower() not in wanted]
-    if extra:
-        raise DefinitionError(
-            "FLOW_SCHEMA_MISMATCH",
-            f"Flow {flow} yields columns that its table does not have: {', '.join(extra)}",
-            hint="add them to the table's schema, or drop them in the flow's query",
-        )
-    present = {column.name.lower(): column.dataType for column in rows.schema.fields}
-    return rows.select(
-        *(
-            _without_collation(rows[quoted(column.name)], column.name, present[column.name.lower()])
-            if column.name.lower() in present
-            else sf.lit(None).cast(column.dataType).alias(column.name)
-            for column in schema.fields
-        )
-    )
-
-
-def _without_collation(value: Column, name: str, of: DataType) -> Column:
-    """Lake tables have no collations: what comes back is plain text."""
-    collated = isinstance(of, StringType) and "collate" in of.simpleString()
-    return value.cast(StringType()).alias(name) if collated else value
 
 
 @dataclass(slots=True)
@@ -109,6 +80,11 @@ class FlowQuery:
     """See `model.catalog.LakeCatalog.beginning`; None for flows that read no stream of the lake."""
     bad_records: BadRecords = BadRecords.FAIL
     guard: SourceGuard = field(default_factory=SourceGuard)
+    folders: FlowFolders | None = None
+    """`folder` and those of older owners; None: there are none."""
+    require_fence: Callable[[], object] = lambda: None
+    """Raises FencedError when a newer owner of the job exists. Asked before each step at the folder: a
+    paused process may still take it later, which its folder's name makes harmless."""
     rows: int = 0
     looks: Looks = field(default_factory=Looks)
     _began_ms: int = 0
@@ -252,8 +228,34 @@ class FlowQuery:
         self.position = None if note is None else note.positions.get(self.flow.name)
 
     def _reconcile(self) -> None:
+        older = [] if self.folders is None else self.folders.older()
+        if older and self.folder.query_id is None:
+            found = inherit(self.folder, older, self.position, stateful=self.stateful)
+            if found.lost:
+                raise state_lost(self.flow.name, self._target, older[0].path, found.decision.reason)
+            self._tell(found.decision)
+            if found.make is not None:
+                self.step(Step.INGEST_FOLDER, found.make)
+        self._compare()
+        if self.folders is not None and self.folders.litter:
+            self.step(Step.INGEST_CLEAN, self.folders.delete_litter)
+
+    def _compare(self) -> None:
+        """Make the flow's own folder agree with the table."""
         planned = None if self.position is None else self.folder.offsets(self.position.batch_id)
         decision = compare(self.position, self.folder.state(), planned)
+        self._tell(decision)
+        if decision.plan is Plan.WIPE:
+            self.step(Step.INGEST_FOLDER, self.folder.wipe)
+        elif decision.plan is Plan.SWEEP:
+            self.step(Step.INGEST_FOLDER, self.folder.sweep)
+        elif decision.plan is Plan.REWRITE and self.position is not None:
+            position = self.position
+            if self.stateful and not self.folder.holds_state_of(position):
+                raise state_lost(self.flow.name, self._target, self.folder.path, decision.reason)
+            self.step(Step.INGEST_FOLDER, lambda: self.folder.rewrite(position))
+
+    def _tell(self, decision: Decision) -> None:
         if decision.reason:
             self.emit(
                 "flow_folder",
@@ -262,20 +264,6 @@ class FlowQuery:
                 action=str(decision.plan),
                 reason=decision.reason,
             )
-        if decision.plan is Plan.WIPE:
-            self._folder_step(self.folder.wipe)
-        elif decision.plan is Plan.SWEEP:
-            self._folder_step(self.folder.sweep)
-        elif decision.plan is Plan.REWRITE and self.position is not None:
-            position = self.position
-            if self.stateful and not self.folder.has_state(position.batch_id + 1):
-                raise StateLostError(
-                    "FLOW_STATE_LOST",
-                    f"Flow {self.flow.name} keeps state, and the state after batch {position.batch_id} is "
-                    f"gone from {self.folder.path} ({decision.reason})",
-                    hint=f"restore the folder, or rebuild with --full-refresh {self.committer.table.name}",
-                )
-            self._folder_step(lambda: self.folder.rewrite(position))
 
     def _move_to(self, position: FlowPosition) -> None:
         """Let the table say where the flow goes on, then the folder."""
@@ -305,13 +293,17 @@ class FlowQuery:
                 "stream begins with all rows of the newest",
             )
             # A batch that was planned from the older beginning cannot be read any more.
-            self._folder_step(self.folder.wipe)
-        self._folder_step(lambda: self.folder.begin_at(offsets))
+            self.step(Step.INGEST_FOLDER, self.folder.wipe)
+        self.step(Step.INGEST_FOLDER, lambda: self.folder.begin_at(offsets))
 
-    def _folder_step(self, action: Callable[[], None]) -> None:
+    def step(self, step: Step, action: Callable[[], T]) -> T:
+        """One durable step at the flow's folder, by who holds the fence."""
+        self.require_fence()
         try:
-            self.effects.perform(Step.INGEST_FOLDER, self._target, action)
+            return self.effects.perform(step, self._target, action)
         except FileNotFoundError as error:
+            # A newer owner may have taken what an older folder held.
+            self.require_fence()
             raise IngestError(
                 "FLOW_POSITIONS_LOST",
                 f"Flow {self.flow.name}: its folder must be written anew, but {error} is missing",
@@ -338,11 +330,8 @@ class FlowQuery:
         known = self.position
         if known is not None and batch_id <= known.batch_id:
             if batch_id != known.batch_id or not same_offsets(self.folder.offsets(batch_id), known.offsets):
-                raise IngestError(
-                    "FLOW_POSITIONS_DIVERGED",
-                    f"Flow {self.flow.name} was handed batch {batch_id}, which differs from batch "
-                    f"{known.batch_id} that {self._target} holds",
-                    hint="another process writes into the same checkpoint folder",
+                raise self._diverged(
+                    batch_id, f"differs from batch {known.batch_id} that {self._target} holds"
                 )
             self.emit(
                 "batch_skipped",
@@ -355,20 +344,32 @@ class FlowQuery:
                 # The state of this batch must be there for the next one.
                 rows.write.format("noop").mode("append").save()
             return
+        planned = self._planned(batch_id)
         self.guard.before(batch_id, known)
         taken = self._stage(rows, batch_id)
-        position = self.effects.perform(
+        position = self.step(
             Step.INGEST_SOURCE_FILES,
-            self._target,
-            lambda: self.folder.position(batch_id, known, stateful=self.stateful),
+            lambda: self.folder.position(planned, known, stateful=self.stateful),
         )
         position = self.guard.after(known, position)
+        if self._planned(batch_id) != planned:
+            raise self._diverged(batch_id, "is planned otherwise than when its rows were read")
         self.committer.submit(self.flow.name, taken.good, position, taken.bad)
+        self.folder.committed()
         self.position = position
         self.rows += taken.good.rows
         self.emit("batch", flow=self.flow.name, dataset=self._target, batch=batch_id, rows=taken.good.rows)
         if taken.found:
             self._tell_quarantined(taken, batch_id)
+
+    def _planned(self, batch_id: int) -> Planned:
+        try:
+            return self.folder.plan(batch_id)
+        except FileNotFoundError as error:
+            raise self._diverged(batch_id, "is no longer in the folder") from error
+
+    def _diverged(self, batch_id: int, how: str) -> IngestError:
+        return diverged(self.flow.name, f"batch {batch_id} in {self.folder.path} {how}")
 
     def _stage(self, rows: DataFrame, batch_id: int) -> Rescued:
         table = self.committer.table

@@ -17,10 +17,12 @@ __all__ = ["Decision", "Plan", "compare", "same_offsets", "source_offsets"]
 
 
 class Plan(StrEnum):
-    """What to do with the folder before the query starts."""
+    """What to do with the folder before the query starts. `TAKE` and `COPY` are of an older owner's state."""
 
+    COPY = "copy"
     KEEP = "keep"
     REWRITE = "rewrite"
+    TAKE = "take"
     SWEEP = "sweep"
     WIPE = "wipe"
 
@@ -68,6 +70,8 @@ def compare(position: FlowPosition | None, folder: FolderState, planned_offsets:
     if position is None:
         return _without_position(folder)
     batch = position.batch_id
+    if folder.torn:
+        return Decision(Plan.REWRITE, "a process ended while it wrote the folder anew")
     if folder.planned is None:
         return Decision(Plan.REWRITE, "the folder is gone or empty")
     if folder.query_id != position.query_id:
@@ -87,9 +91,9 @@ def compare(position: FlowPosition | None, folder: FolderState, planned_offsets:
 
 
 def _without_position(folder: FolderState) -> Decision:
-    if folder.litter and folder.finished is None:
+    if folder.litter and folder.finished is None and not folder.torn:
         return Decision(Plan.SWEEP, "its first batch was being planned when the process ended")
-    if folder.finished is None and folder.planned in (None, 0):
+    if folder.finished is None and folder.planned in (None, 0) and not folder.torn:
         return Decision(Plan.KEEP)
     return Decision(
         Plan.WIPE, f"the table has no positions of this flow, the folder holds batch {folder.planned}"

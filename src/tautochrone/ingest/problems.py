@@ -1,4 +1,4 @@
-"""What Spark throws while a stream runs, as our errors."""
+"""What Spark throws while a stream runs, as our errors; and what is wrong with a flow's folder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import re
 
 from pyspark.errors import PySparkException
 
-from tautochrone.errors import DefinitionError, IngestError, OffsetsOutOfRangeError, TautochroneError
+from tautochrone.errors import (
+    DefinitionError,
+    IngestError,
+    OffsetsOutOfRangeError,
+    StateLostError,
+    TautochroneError,
+)
 
-__all__ = ["explain"]
+__all__ = ["diverged", "explain", "state_lost"]
 
 _OUT_OF_RANGE = re.compile(
     r"OffsetOutOfRange|KafkaIllegalState|data may have been lost|Cannot fetch offset|"
@@ -83,3 +89,23 @@ def _sentence(text: str) -> str:
     causes = [match[1] for match in _CAUSE.finditer(text)]
     best = next((c for c in reversed(causes) if len(c) > 15), None) or text.strip().splitlines()[0]
     return re.sub(r"\s*SQLSTATE: \w{5}.*$", "", best)[:600]
+
+
+def state_lost(flow: str, table: str, path: str, reason: str) -> StateLostError:
+    """The state that belongs to the table's position is not in the folder `path`, nor in an older one."""
+    return StateLostError(
+        "FLOW_STATE_LOST",
+        f"Flow {flow} keeps state, and the state that belongs to the rows of {table} is not in {path} "
+        f"({reason or 'its files are gone'})",
+        hint=f"restore the flow's folders as they were, or rebuild with --full-refresh {table}",
+    )
+
+
+def diverged(flow: str, what: str) -> IngestError:
+    """The folder no longer says what the query planned; `what` is the batch, and how it differs."""
+    return IngestError(
+        "FLOW_POSITIONS_DIVERGED",
+        f"Flow {flow}: {what}; nothing of it is committed",
+        hint="something else writes into this folder: find it and end it; the next start of the flow goes on "
+        "from where its table is",
+    )

@@ -41,6 +41,7 @@ class Step(StrEnum):
     LAKE_ADOPT = "lake.adopt"
     INGEST_SOURCE_FILES = "ingest.source_files"
     INGEST_FOLDER = "ingest.folder"
+    INGEST_CLEAN = "ingest.clean"
     META_START = "meta.start"
     META_TAKE_OVER = "meta.take_over"
     META_DESCRIBE = "meta.describe"

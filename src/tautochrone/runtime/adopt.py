@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tautochrone.errors import LakeError, SettingsError
+from tautochrone.ingest.folder import CheckpointFolder
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import Committed, FlowPosition
@@ -195,6 +196,10 @@ class Adoption:
                 found[flow.flow.name] = self._job.effects.perform(
                     Step.INGEST_SOURCE_FILES,
                     str(finding.dataset),
-                    partial(reached.folder.position, reached.batch, None, stateful=flow.stateful),
+                    partial(_archived, reached.folder, reached.batch, stateful=flow.stateful),
                 )
         return found
+
+
+def _archived(folder: CheckpointFolder, batch: int, *, stateful: bool) -> FlowPosition:
+    return folder.position(folder.plan(batch), None, stateful=stateful)

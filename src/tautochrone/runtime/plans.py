@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import SparkSession
 
 from tautochrone.algebra.plan import Aggregate, Join, Top, Window, walk
-from tautochrone.ingest.flow import align
+from tautochrone.ingest.align import align
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job import Job

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import RefreshError, TautochroneError
-from tautochrone.ingest.flow import align
+from tautochrone.ingest.align import align
 from tautochrone.model.lake import CommitNote, Committed, Fork, LakeTable
 from tautochrone.model.names import CheckpointNumber, TableName, Version, quoted
 from tautochrone.model.refresh import FELL_BACK, NodeRefresh, Refresh, RefreshMode, RefreshPolicy

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,13 +14,14 @@ from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.files import Files
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.ingest.folders import FlowFolders
 from tautochrone.ingest.guard import SourceGuard
 from tautochrone.ingest.source_files import SourceFiles
 from tautochrone.ingest.topics import KafkaTopics
 from tautochrone.model.effects import Step
 from tautochrone.model.instants import Streamed, TakenWhole
 from tautochrone.model.lake import CommitNote
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.sources import RecreatedTopic
 from tautochrone.project.definitions import Definitions
@@ -28,7 +30,7 @@ from tautochrone.runtime.job import Job
 from tautochrone.runtime.limits import LimitedFlow
 from tautochrone.spark.session import reader_session, use_database
 
-__all__ = ["Streams"]
+__all__ = ["Streams", "highest_fence"]
 
 _BEGINNINGS = "_beginnings"
 """Metadata files that one flow needs while it takes a version whole."""
@@ -50,6 +52,18 @@ class _Evaluated:
         return self.flow.flow.evaluate(session)
 
 
+def highest_fence(job: Job) -> Fence:
+    """Of all owners that left a folder of one of the job's flows: the next one must be above it."""
+    streams = Streams(job)
+    folders = (
+        streams.folders(table, flow.flow.name)
+        for table in job.graph.order
+        if not job.is_view(table)
+        for flow in job.flows(table)
+    )
+    return Fence(max((each.highest_fence() for each in folders), default=0))
+
+
 class Streams:
     """Makes and remembers the job's stream queries, one per flow."""
 
@@ -60,6 +74,8 @@ class Streams:
         self._committers: dict[TableName, TableCommitter] = {}
         self._queries: dict[str, FlowQuery] = {}
         self._whole: dict[str, tuple[TakenWhole, ...]] = {}
+        # Two processes that were given the same fence, by a store and its copy, share no folder.
+        self._token = uuid4().hex[:8]
 
     def query(self, table: TableName, flow: ResolvedFlow) -> FlowQuery:
         """The flow's query. The first call reads the table's position."""
@@ -69,12 +85,15 @@ class Streams:
             limits = self._job.settings.limits.get(name)
             wanted = self._job.settings.bad_records.get(name)
             evaluated = _Evaluated(self._job.definitions, flow)
+            folders = self.folders(table, name)
             self._queries[name] = FlowQuery(
                 flow=evaluated if limits is None else LimitedFlow(evaluated, limits.options),
                 stateful=flow.stateful,
                 schema=self._job.graph.schemas[table],
                 committer=self._committer(table),
-                folder=self._folder(table, name),
+                folder=folders.own,
+                folders=folders,
+                require_fence=self._job.journal.require,
                 effects=self._job.effects,
                 emit=self._job.emit,
                 position=None if note is None else note.positions.get(name),
@@ -105,7 +124,7 @@ class Streams:
 
     def shown(self, table: TableName, flow: str, version: Version | str) -> Streamed:
         """How a table at `version` is shown to a flow that reads it as a stream, `table` being its target."""
-        return Streamed(version, self._whole.get(flow, ()), self._root(_BEGINNINGS, table, flow))
+        return Streamed(version, self._whole.get(flow, ()), self._beginnings(table, flow))
 
     def alone(self, table: TableName) -> AbstractContextManager[object]:
         """Keeps the table's flows from committing while it is entered."""
@@ -136,7 +155,7 @@ class Streams:
         They name it by the last part of the flow's name; ours carries its database when that is not the
         pipeline's. What is archived of either belongs to ours.
         """
-        ours = self._folder(table, flow.flow.name)
+        ours = self.folders(table, flow.flow.name).without_owner
         name = flow.flow.name.rsplit(".", 1)[-1]
         if name == flow.flow.name:
             return ours, True
@@ -164,10 +183,26 @@ class Streams:
             self._forget(table, flow.name)
         return flow.evaluate(session) if found.whole else rows, found.offsets
 
+    def _beginnings(self, table: TableName, flow: str) -> str:
+        """This owner's metadata files for the flow: an older one that wakes up cannot delete them."""
+        return f"{self._root(_BEGINNINGS, table, flow)}/{self._job.journal.fence}-{self._token}"
+
     def _forget(self, table: TableName, flow: str) -> None:
-        folder = self._root(_BEGINNINGS, table, flow)
-        if self._files.names(folder):
-            self._job.effects.perform(Step.INGEST_FOLDER, str(table), lambda: self._files.delete(folder))
+        """Delete what this owner and older ones wrote; without a fence in its name is what a release wrote
+        that had one folder for all."""
+        root, mine = self._root(_BEGINNINGS, table, flow), self._job.journal.fence
+        gone = []
+        for name in self._files.names(root):
+            fence, _, token = name.partition("-")
+            if not fence.isdigit() or int(fence) < mine or token == self._token:
+                gone.append(f"{root}/{name}")
+        if gone:
+            self._job.journal.require()
+            self._job.effects.perform(Step.INGEST_CLEAN, str(table), lambda: self._delete(gone))
+
+    def _delete(self, folders: list[str]) -> None:
+        for folder in folders:
+            self._files.delete(folder)
 
     def _committer(self, table: TableName) -> TableCommitter:
         if table not in self._committers:
@@ -181,13 +216,16 @@ class Streams:
             )
         return self._committers[table]
 
-    def _folder(self, table: TableName, flow: str) -> CheckpointFolder:
-        root = self._root("_checkpoints", table, flow)
-        number = max((int(n) for n in self._files.names(root) if n.isdigit()), default=-1)
-        # A full refresh starts in a folder of its own, as Spark's does.
-        number = number + 1 if table in self._full else max(number, 0)
-        archive = f"{self._root('_positions', table, flow)}/{number}"
-        return CheckpointFolder(self._files, f"{root}/{number}", archive)
+    def folders(self, table: TableName, flow: str) -> FlowFolders:
+        """Where the flow's queries run. A full refresh starts in a folder of its own, as Spark's does."""
+        return FlowFolders(
+            self._files,
+            self._root("_checkpoints", table, flow),
+            self._root("_positions", table, flow),
+            fence=int(self._job.journal.fence),
+            token=self._token,
+            fresh=table in self._full,
+        )
 
     def _root(self, kind: str, table: TableName, flow: str) -> str:
         return "/".join(

@@ -27,6 +27,7 @@ from tautochrone.runtime.describe import describe
 from tautochrone.runtime.invariants import entries
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.revise import complete_pending
+from tautochrone.runtime.streams import highest_fence
 
 __all__ = ["become_owner", "clear", "take_over"]
 
@@ -43,7 +44,7 @@ def take_over(
         DefinitionError: a streaming table's new columns do not fit those that it has.
     """
     existing = {table: job.lake.load(table) for table in job.graph.order if job.lake.exists(table)}
-    seen = _highest_fence(job, existing)
+    seen = max(_highest_fence(job, existing), highest_fence(job))
     _rebuild(job, existing)
     become_owner(job, seen)
     owned()

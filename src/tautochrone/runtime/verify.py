@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import CheckpointUnavailableError
-from tautochrone.ingest.flow import align
+from tautochrone.ingest.align import align
 from tautochrone.meta.store import MetaStore
 from tautochrone.model.clock import spoken
 from tautochrone.model.definitions import DatasetKind

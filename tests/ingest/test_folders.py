@@ -1,0 +1,331 @@
+"""Each owner has a folder of its own: what it takes from older ones, and what it never touches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.ingest.folders import FlowFolders, FolderName
+from tautochrone.ingest.inherit import Inherited, inherit
+from tautochrone.ingest.positions import Plan, compare
+from tautochrone.model.notes import FlowPosition
+
+OFFSETS = "v1\n{}\n7"
+
+
+class Memory:
+    """`ingest.files.Files` without a file system."""
+
+    def __init__(self, *, renames: bool = True) -> None:
+        self.held: dict[str, tuple[int, str]] = {}
+        self.renames = renames
+        self.renamed: list[str] = []
+        self._clock = count(1)
+
+    def read(self, path: str) -> str | None:
+        return self.held[path][1] if path in self.held else None
+
+    def write(self, path: str, text: str) -> None:
+        self.held[path] = (next(self._clock), text)
+
+    def delete(self, path: str) -> None:
+        for name in self._below(path):
+            del self.held[name]
+
+    def exists(self, path: str) -> bool:
+        return bool(self._below(path))
+
+    def is_empty(self, path: str) -> bool:
+        return not self.exists(path)
+
+    def renames_whole(self, _path: str) -> bool:
+        return self.renames
+
+    def rename(self, path: str, to: str) -> None:
+        if not self.exists(path):
+            raise FileNotFoundError(path)
+        self.renamed.append(path)
+        for name in self._below(path):
+            self.held[to + name.removeprefix(path)] = self.held.pop(name)
+
+    def copy(self, path: str, to: str, names: Iterable[str]) -> None:
+        for name in names:
+            self.write(f"{to}/{name}", self.held[f"{path}/{name}"][1])
+
+    def names(self, path: str) -> list[str]:
+        return sorted({name.removeprefix(f"{path}/").split("/")[0] for name in self._below(path)})
+
+    def stamps(self, path: str) -> dict[str, tuple[int, int]]:
+        below = self._below(path)
+        return {n.removeprefix(f"{path}/"): (self.held[n][0], len(self.held[n][1])) for n in below}
+
+    def _below(self, path: str) -> list[str]:
+        return [name for name in self.held if name == path or name.startswith(f"{path}/")]
+
+
+@pytest.fixture
+def files() -> Memory:
+    return Memory()
+
+
+def folders(files: Any, fence: int, token: str = "a", *, fresh: bool = False) -> FlowFolders:
+    return FlowFolders(files, "f", "p", fence=fence, token=token, fresh=fresh)
+
+
+def query(files: Memory, folder: str, *, batch: int = 7, finished: bool = True, query_id: str = "q") -> None:
+    """What a stateful query leaves after `batch`."""
+    files.write(f"{folder}/metadata", json.dumps({"id": query_id}))
+    files.write(f"{folder}/sources/0/{batch}", f"files of batch {batch}")
+    files.write(f"{folder}/state/0/0/{batch + 1}.delta", f"state of {folder}")
+    files.write(f"{folder}/offsets/{batch}", OFFSETS)
+    if finished:
+        files.write(f"{folder}/commits/{batch}", "v1\n{}")
+
+
+def position(files: Memory, *, stateful: bool = True) -> FlowPosition:
+    """That of batch 7, archived."""
+    files.write("p/0/7.json", json.dumps({"0/7": "files of batch 7"}))
+    return FlowPosition(
+        query_id="q",
+        batch_id=7,
+        offsets=OFFSETS,
+        commit="v1\n{}",
+        source_files=("7.json",),
+        stateful=stateful,
+    )
+
+
+def taken(files: Memory, at: FlowPosition | None, fence: int = 6, *, stateful: bool = True) -> Inherited:
+    of = folders(files, fence)
+    found = inherit(of.own, of.older(), at, stateful=stateful)
+    if found.make is not None:
+        found.make()
+    return found
+
+
+def test_names() -> None:
+    assert [str(FolderName.parse(name)) for name in ("0", "2-13-0a4f")] == ["0", "2-13-0a4f"]
+    assert [FolderName.parse(name) for name in ("x", "0-1", "0-1-", "0-1-A", ".0")] == [None] * 5
+
+
+def test_only_those_of_older_fences_the_newest_first(files: Memory) -> None:
+    for name in ("0", "0-4-x", "0-10-x", "0-11-other", "0-12-x", "1-3-x", "notes"):
+        query(files, f"f/{name}")
+    found = FlowFolders(files, "f", "p", fence=11, token="a")  # type: ignore[arg-type]
+    assert found.own.path == "f/1-11-a"
+    assert [folder.path for folder in found.older()] == ["f/1-3-x"]
+    files.delete("f/1-3-x")
+    found = folders(files, 11)
+    assert [folder.path for folder in found.older()] == ["f/0-10-x", "f/0-4-x", "f/0"]
+    assert found.litter
+    found.delete_litter()
+    assert not found.litter
+    assert files.names("f") == ["0-11-other", "0-12-x", "notes"]
+    assert found.highest_fence() == 12
+
+
+def test_a_full_refresh_begins_a_generation_that_an_archive_alone_remembers(files: Memory) -> None:
+    assert folders(files, 1).own.path == "f/0-1-a"
+    assert folders(files, 1, fresh=True).own.path == "f/0-1-a"
+    files.write("p/2/1.json", "{}")
+    assert folders(files, 1).own.archive == "p/2"
+    assert folders(files, 1, fresh=True).own.path == "f/3-1-a"
+
+
+def test_a_full_refresh_deletes_what_was_before_it(files: Memory) -> None:
+    query(files, "f/0-5-z")
+    fresh = folders(files, 6, fresh=True)
+    assert not fresh.older()
+    fresh.delete_litter()
+    assert files.names("f") == []
+
+
+def test_a_state_is_renamed_and_never_shared(files: Memory) -> None:
+    query(files, "f/0-5-z")
+    at = position(files)
+    assert taken(files, at).decision.plan is Plan.TAKE
+    assert files.renamed == ["f/0-5-z"]
+    assert files.read("f/0-6-a/state/0/0/8.delta") == "state of f/0-5-z"
+    assert compare(at, folders(files, 6).own.state(), OFFSETS).plan is Plan.KEEP
+    # Its owner wakes up and runs a batch where it thinks that its folder is.
+    files.write("f/0-5-z/offsets/8", OFFSETS)
+    files.write("f/0-5-z/state/0/0/9.delta", "of other rows")
+    assert taken(files, at, 7).decision.plan is Plan.TAKE
+    assert files.read("f/0-7-a/state/0/0/9.delta") is None
+
+
+def test_the_state_of_a_release_that_had_one_folder(files: Memory) -> None:
+    query(files, "f/0")
+    assert taken(files, position(files)).decision.plan is Plan.TAKE
+    assert files.names("f") == ["0-6-a"]
+
+
+@pytest.mark.parametrize("killed_after", range(6))
+def test_a_copy_is_told_and_counts_when_it_is_whole(killed_after: int) -> None:
+    files = Memory(renames=False)
+    query(files, "f/0-5-z")
+    at = position(files)
+    found = taken(files, at)
+    assert found.decision.plan is Plan.COPY
+    assert "5 files" in found.decision.reason
+    assert "f/0-5-z" in found.decision.reason
+    copied = sorted(files.stamps("f/0-6-a").items(), key=lambda item: item[1][0])
+    for name, _ in copied[killed_after:]:
+        files.delete(f"f/0-6-a/{name}")
+    source = "f/0-6-a" if killed_after >= len(copied) else "f/0-5-z"
+    assert source in taken(files, at, 7).decision.reason
+    assert files.read("f/0-7-a/state/0/0/8.delta") == "state of f/0-5-z"
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"f/0-5-z/metadata": '{"id": "other"}'},
+        {"f/0-5-z/offsets/7": "v1\n{}\n8"},
+        {"f/0-5-z/offsets/7": None},
+        {"f/0-5-z/state": None},
+        {"f/0-5-z": None},
+    ],
+)
+def test_a_state_of_other_rows_is_none(files: Memory, spoiled: dict[str, str | None]) -> None:
+    query(files, "f/0-5-z")
+    query(files, "f/0-4-z", batch=6)
+    for path, text in spoiled.items():
+        if text is None:
+            files.delete(path)
+        else:
+            files.write(path, text)
+    before = dict(files.held)
+    found = taken(files, position(files))
+    assert found.lost
+    assert found.decision.reason or not files.exists("f/0-5-z/state")
+    assert before.items() <= files.held.items()
+
+
+def test_a_batch_that_is_in_the_table_runs_again_for_its_state(files: Memory) -> None:
+    query(files, "f/0-5-z", finished=False)
+    query(files, "f/0-5-z", batch=6)
+    files.write("f/0-5-z/offsets/7", OFFSETS)
+    files.delete("f/0-5-z/state/0/0/8.delta")
+    assert taken(files, position(files)).decision.plan is Plan.TAKE
+
+
+def test_without_a_state_the_folder_is_written_anew_and_the_older_one_not_touched(files: Memory) -> None:
+    query(files, "f/0-5-z")
+    at = position(files, stateful=False)
+    before = dict(files.held)
+    found = taken(files, at, stateful=False)
+    assert (found.decision.plan, found.decision.reason) == (Plan.REWRITE, "")
+    assert before.items() <= files.held.items()
+    assert compare(at, folders(files, 6).own.state(), OFFSETS).plan is Plan.KEEP
+    assert files.read("f/0-6-a/sources/0/7") == "files of batch 7"
+    files.write("f/0-6-a/offsets/9", OFFSETS)
+    assert "ahead" in taken(files, at, 7, stateful=False).decision.reason
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_before_the_first_batch_it_begins_where_the_sources_began(files: Memory, planned: bool) -> None:
+    files.write("f/0-5-z/metadata", '{"id": "q"}')
+    files.write("f/0-5-z/sources/0/0", "the newest at that time")
+    files.write("f/0-5-z/offsets/0" if planned else "f/0-5-z/offsets/half", OFFSETS)
+    found = taken(files, None)
+    assert found.decision.plan is (Plan.KEEP if planned else Plan.SWEEP)
+    own = folders(files, 6).own
+    assert own.query_id == "q"
+    assert files.read("f/0-6-a/sources/0/0") == "the newest at that time"
+    assert own.offsets(0) == (OFFSETS if planned else None)
+    assert compare(None, own.state(), None).plan is Plan.KEEP
+
+
+def test_batches_that_no_table_knows_are_not_taken_over(files: Memory) -> None:
+    query(files, "f/0-5-z")
+    found = taken(files, None)
+    assert found.decision.plan is Plan.WIPE
+    assert found.make is None
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_a_folder_that_was_being_written_is_written_again(files: Memory, stateful: bool) -> None:
+    query(files, "f/0-5-z")
+    at = position(files, stateful=stateful)
+    own = folders(files, 5, "z").own
+    own.rewrite(at)
+    assert compare(at, own.state(), OFFSETS).plan is Plan.KEEP
+    files.write("f/0-5-z/_rewriting", "")
+    files.delete("f/0-5-z/sources")
+    assert compare(at, own.state(), OFFSETS).plan is Plan.REWRITE
+    assert own.holds_state_of(at) is stateful
+    own.rewrite(at)
+    assert files.read("f/0-5-z/sources/0/7") == "files of batch 7"
+
+
+def test_going_back_keeps_what_proves_the_state(files: Memory) -> None:
+    for batch in (5, 6, 7, 8):
+        query(files, "f/0-5-z", batch=batch)
+    own = folders(files, 5, "z").own
+    for batch in (7, 6):
+        at = replace(position(files), batch_id=batch)
+        assert own.holds_state_of(at)
+        own.rewrite(at)
+        assert own.holds_state_of(at)
+    assert files.names("f/0-5-z/offsets") == ["5", "6"]
+    assert files.names("f/0-5-z/state/0/0") == ["6.delta", "7.delta"]
+
+
+def test_a_state_whose_folder_is_written_down_in_it(files: Memory) -> None:
+    query(files, "s/f/0-5-z")
+    schema = '{"stateSchemaFilePaths":["file:/s/f/0-5-z/state/0/_stateSchema/default/0_1b"]}'
+    files.write("s/f/0-5-z/state/0/_metadata/v2/0", schema)
+    of = FlowFolders(files, "s/f", "p", fence=6, token="a")  # type: ignore[arg-type]
+    found = inherit(of.own, of.older(), position(files), stateful=True)
+    assert found.make is not None
+    found.make()
+    assert files.read("s/f/0-6-a/state/0/_metadata/v2/0") == schema.replace("0-5-z", "0-6-a")
+
+
+def archived(files: Memory, folder: CheckpointFolder, known: FlowPosition | None = None) -> FlowPosition:
+    return folder.position(folder.plan(7), known, stateful=False)
+
+
+def test_an_archive_is_named_after_its_content(files: Memory) -> None:
+    query(files, "f/0-5-z")
+    query(files, "f/0-6-a")
+    files.write("f/0-6-a/sources/0/7", "other files")
+    one, other = archived(files, folders(files, 5, "z").own), archived(files, folders(files, 6).own)
+    assert one.source_files != other.source_files
+    before = dict(files.held)
+    assert archived(files, folders(files, 5, "z").own) == one
+    assert files.held == before, "what is there is never written again"
+
+
+def test_what_was_archived_for_a_batch_that_failed_is_archived_again(files: Memory) -> None:
+    query(files, "f/0-6-a", batch=6)
+    query(files, "f/0-6-a")
+    own = folders(files, 6).own
+    first = archived(files, own)
+    assert archived(files, own) == first
+    own.committed()
+    files.write("f/0-6-a/sources/0/8", "files of batch 8")
+    assert len(archived(files, own, first).source_files) == 2
+
+
+@pytest.mark.parametrize("path", ["offsets/7", "sources/0/7", "sources/0/8", "metadata"])
+def test_a_plan_that_somebody_changes_is_another_one(files: Memory, path: str) -> None:
+    query(files, "f/0-6-a")
+    own = folders(files, 6).own
+    plan = own.plan(7)
+    assert own.plan(7) == plan
+    own.position(plan, None, stateful=False)
+    assert own.plan(7) == plan
+    files.write(f"f/0-6-a/{path}", '{"id": "other"}')
+    assert own.plan(7) != plan
+    own.committed()
+    files.delete("f/0-6-a/offsets/7")
+    with pytest.raises(FileNotFoundError):
+        own.plan(7)
