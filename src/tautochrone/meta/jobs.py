@@ -15,6 +15,7 @@ from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
 from tautochrone.meta.alignment import begin_times
 from tautochrone.meta.base import Repository, check_fence, parse, unknown_job
+from tautochrone.meta.belonging import bind_lake
 from tautochrone.meta.cycles import require_acyclic
 from tautochrone.meta.invariants import declare
 from tautochrone.meta.looks import begin_looks, note_looks
@@ -64,15 +65,17 @@ class Jobs(Repository):
         *,
         invariants: Iterable[InvariantEntry] = (),
         fence: Fence | None = None,
+        lake: str | None = None,
     ) -> None:
         """Register the job and refresh its topology and what it checks; datasets no longer defined are
         retired.
 
         Called at the start of every run. With `fence` an older owner cannot put its topology back;
-        without it the call is for the very first run, before any takeover.
+        without it the call is for the very first run, before any takeover. `lake` is where its tables are.
 
         Raises:
-            MetaError: another job writes one of the datasets; `TOPOLOGY_CYCLE` over several jobs.
+            MetaError: another job writes one of the datasets; `TOPOLOGY_CYCLE` over several jobs;
+                `JOB_OF_ANOTHER_LAKE`.
             FencedError: `fence` is outdated.
         """
         entries = {str(entry.name): entry for entry in datasets}
@@ -84,8 +87,10 @@ class Jobs(Repository):
                 raise MetaError(
                     "JOB_NAME_TAKEN",
                     f"Job {job} belongs to pipeline {known.pipeline}, not to {pipeline}",
-                    hint="Give the job another name.",
+                    hint="Give the job another name; if the pipeline was renamed: "
+                    f"`taut adopt --from-pipeline {known.pipeline}`.",
                 )
+            bind_lake(connection, job, None if known is None else known.lake, lake)
             if fence is not None:
                 check_fence(connection, job, fence)
             # A revision that is decided meanwhile sees this topology or is seen by it.

@@ -68,9 +68,11 @@ jobs = Table(
     Column("started_ms", BigInteger),
     Column("looked_ms", BigInteger),
     Column("looks", JSON),
+    Column("lake", Text),
 )
 """`looked_ms` is when its owner last looked for news and found none that no checkpoint has; `looks` has for
-each table with a source when all that the source held was in the reported version (`meta.looks`)."""
+each table with a source when all that the source held was in the reported version (`meta.looks`). `lake` is
+where its tables are, as far as it is known (`meta.belonging`)."""
 
 datasets = Table(
     "datasets",

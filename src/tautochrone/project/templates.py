@@ -72,7 +72,7 @@ def init_project(folder: Path, name: str) -> Path:
     for part in (storage, project / "transformations", project / "orders"):
         part.mkdir(parents=True)
     files = {
-        "spark-pipeline.yml": _SPEC.format(name=name, storage=f"file://{storage.resolve()}"),
+        "spark-pipeline.yml": _SPEC.format(name=name, storage=storage.name),
         "transformations/orders.py": _ORDERS,
         "transformations/sales.sql": _SALES,
         "orders/1.json": _FIRST_ORDERS,

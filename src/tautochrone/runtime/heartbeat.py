@@ -34,7 +34,9 @@ class Heartbeat:
             self._stopping.set()
             if self._thread.is_alive():
                 self._thread.join(timeout=30)
-            self._tell(lambda: self._job.store.end_run(self._job.name, self._job.journal.fence))
+            if self._job.journal.fence:
+                # Without a fence nothing was taken over, so there is nothing to give back.
+                self._tell(lambda: self._job.store.end_run(self._job.name, self._job.journal.fence))
 
     def looked(self, cut: Cut, checkpoint: CheckpointNumber | None) -> None:
         """The job looked for news and found none that `checkpoint` does not show."""

@@ -171,6 +171,8 @@ class Job:
     """The time of whoever takes cuts, in microseconds since 1970."""
     tables: dict[TableName, LakeTable] = field(default_factory=dict)
     elsewhere: frozenset[TableName] = frozenset()
+    lake_id: str | None = None
+    """Tells this lake from others, copies of it included; None where nobody asks."""
 
     @property
     def name(self) -> str:

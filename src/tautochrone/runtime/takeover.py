@@ -81,7 +81,7 @@ def become_owner(job: Job, seen: Fence) -> None:
     job.effects.perform(
         Step.META_START,
         job.name,
-        lambda: store.start_run(job.spec.name, job.name, datasets, invariants=entries(job)),
+        lambda: store.start_run(job.spec.name, job.name, datasets, invariants=entries(job), lake=job.lake_id),
     )
     job.journal.fence = job.effects.perform(
         Step.META_TAKE_OVER,
@@ -147,7 +147,8 @@ def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
             raise LakeError(
                 "TABLE_OF_ANOTHER_PIPELINE",
                 f"{name} is written by pipeline {fork.note.pipeline}",
-                hint="one dataset has one producing pipeline: rename one of them",
+                hint="one dataset has one producing pipeline; if this one was renamed: "
+                f"`taut adopt --from-pipeline {fork.note.pipeline}`",
                 location=str(job.definitions.datasets[name].location),
                 sqlstate="42P07",
             )
