@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.output import table
+from tautochrone.errors import SettingsError
 
 if TYPE_CHECKING:
     from tautochrone.runtime.adoptable import Finding
@@ -18,14 +19,25 @@ __all__ = ["adopt"]
 
 
 def adopt(arguments: argparse.Namespace) -> int:
-    """Survey, tell, and unless it is a dry run complete; 1 when a dataset is refused."""
+    """Survey, tell, and unless it is a dry run complete; 1 when a dataset is refused. Or hand over what the
+    pipeline owned under another name.
+
+    Raises:
+        SettingsError: `CONFLICTING_OPTIONS`.
+    """
+    if arguments.from_pipeline is not None and (arguments.dry_run or arguments.rebuild):
+        raise SettingsError("CONFLICTING_OPTIONS", "--from-pipeline takes no other options")
     from tautochrone.runtime.adopt import Adoption
+    from tautochrone.runtime.renaming import hand_over
     from tautochrone.runtime.selection import find_all
     from tautochrone.service.open import Project
 
     events = json_events if arguments.json else line_events
     with Project(options_of(arguments), events, short_lived=True) as project:
         job = project.job()
+        if arguments.from_pipeline is not None:
+            hand_over(job, arguments.from_pipeline)
+            return 0
         adoption = Adoption(job, find_all(job.definitions, names_of(arguments.rebuild)))
         findings = adoption.survey()
         if not findings:

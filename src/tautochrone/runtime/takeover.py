@@ -24,6 +24,7 @@ from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import Fence, TableName
+from tautochrone.runtime.behind import require_reported_versions
 from tautochrone.runtime.describe import describe
 from tautochrone.runtime.invariants import entries
 from tautochrone.runtime.job import Job
@@ -36,11 +37,12 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
     """See the module docstring; every step may be repeated. `full` are datasets that will be rebuilt.
 
     Raises:
-        LakeError: a table of that name belongs to somebody else.
+        LakeError: a table of that name belongs to somebody else; `LAKE_BEHIND_STORE`.
         DefinitionError: a streaming table's new columns do not fit those that it has.
     """
     existing = {table: job.lake.load(table) for table in job.graph.order if job.lake.exists(table)}
     seen = _highest_fence(job, existing)
+    require_reported_versions(job, existing)
     _rebuild(job, existing)
     become_owner(job, seen)
     complete_pending(job, job.journal.fence)
