@@ -82,6 +82,7 @@ def _orphaned(world: World) -> None:
 
 CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
     "first start": {
+        Step.STORAGE_IDENTIFY: _rows,
         Step.META_START: _rows,
         Step.META_TAKE_OVER: _rows,
         Step.LAKE_CREATE: _rows,
@@ -129,6 +130,10 @@ ELSEWHERE: dict[Step, str] = {
     Step.LAKE_ABORT: "needs a prepared batch whose table moved: test_aborts",
     Step.LAKE_DISCARD: "needs a batch that is refused: test_aborts",
     Step.LAKE_ADOPT: "only `taut adopt` takes it: tests/adopt",
+    Step.LAKE_RELOCATE: "only `taut relocate` takes it: tests/relocation",
+    Step.LAKE_RELOCATED: "only `taut relocate` takes it: tests/relocation",
+    Step.INGEST_RELOCATE: "only `taut relocate` takes it: tests/relocation",
+    Step.META_BELONG: "only `taut relocate` and `taut adopt --from-pipeline` take it: tests/relocation",
     Step.LAKE_REVERT: "only `taut revise` takes it: tests/revision",
     Step.META_REVISE: "only `taut revise` takes it: tests/revision",
     Step.META_REVISED: "only `taut revise` takes it: tests/revision",

@@ -11,6 +11,7 @@ from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.output import table
 from tautochrone.cli.ownership import ask_first, ownership_of
+from tautochrone.errors import SettingsError
 
 if TYPE_CHECKING:
     from tautochrone.runtime.adoptable import Finding
@@ -19,9 +20,17 @@ __all__ = ["adopt"]
 
 
 def adopt(arguments: argparse.Namespace) -> int:
-    """Survey, tell, and unless it is a dry run complete; 1 when a dataset is refused."""
+    """Survey, tell, and unless it is a dry run complete; 1 when a dataset is refused. Or hand over what the
+    pipeline owned under another name.
+
+    Raises:
+        SettingsError: `CONFLICTING_OPTIONS`.
+    """
+    if arguments.from_pipeline is not None and (arguments.dry_run or arguments.rebuild):
+        raise SettingsError("CONFLICTING_OPTIONS", "--from-pipeline takes no other options")
     from tautochrone.runtime.adopt import Adoption
     from tautochrone.runtime.heartbeat import Heartbeat
+    from tautochrone.runtime.renaming import hand_over
     from tautochrone.runtime.selection import find_all
     from tautochrone.service.locate import locate
     from tautochrone.service.open import Project
@@ -34,6 +43,9 @@ def adopt(arguments: argparse.Namespace) -> int:
     with Project(options, events, short_lived=True, located=located) as project:
         job = project.job()
         job.ownership = ownership
+        if arguments.from_pipeline is not None:
+            hand_over(job, arguments.from_pipeline)
+            return 0
         adoption = Adoption(job, find_all(job.definitions, names_of(arguments.rebuild)))
         findings = adoption.survey()
         if not findings:

@@ -69,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     add_ownership(run)
 
     adopt = command("adopt", "take over tables that spark-pipelines built, without a rebuild", reads=True)
+    adopt.add_argument(
+        "--from-pipeline", metavar="OLD", help="take over the tables of this pipeline: it was renamed"
+    )
     adopt.add_argument("--dry-run", action="store_true", help="tell what would be done, change nothing")
     adopt.add_argument(
         "--rebuild", action="append", default=[], metavar="A,B", help="views that the next run computes anew"
@@ -163,6 +166,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_ownership(maintain)
 
+    relocate = command(
+        "relocate", "make a copied or moved storage this folder's own", reads=True, spark=False
+    )
+    relocate.add_argument(
+        "--from-project", metavar="PATH", help="where the project was, for storages that do not say it"
+    )
+    relocate.add_argument(
+        "--moved",
+        action="store_true",
+        help="the original is gone: this one goes on as it",
+    )
+    relocate.add_argument("--dry-run", action="store_true", help="look at everything, change nothing")
+
     revise = command(
         "revise", "take tables back to a checkpoint after a correction of their source", reads=True
     )
@@ -198,6 +214,7 @@ _COMMANDS = {
     "pins": ("topology", "pins"),
     "token": ("topology", "token"),
     "maintain": ("maintain", "maintain"),
+    "relocate": ("relocate", "relocate"),
     "revise": ("revise", "revise"),
     "support-bundle": ("support", "support_bundle"),
     "status": ("status", "status"),

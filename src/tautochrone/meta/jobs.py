@@ -15,6 +15,7 @@ from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
 from tautochrone.meta.alignment import begin_times
 from tautochrone.meta.base import Repository, check_fence, parse, unknown_job
+from tautochrone.meta.belonging import bind_lake
 from tautochrone.meta.cycles import require_acyclic
 from tautochrone.meta.invariants import declare
 from tautochrone.meta.looks import begin_looks, note_looks
@@ -67,17 +68,20 @@ class Jobs(Repository):
         fence: Fence | None = None,
         claim: Claim | None = None,
         lease_ms: int = JOB_LEASE_MS,
+        lake: str | None = None,
     ) -> None:
         """Register the job and refresh its topology and what it checks; datasets no longer defined are
         retired.
 
         Called at the start of every run. With `fence` an older owner cannot put its topology back;
         without it the call is for the very first run, before any takeover. With `claim` the job is this
-        run's from here on, so that nobody else changes its topology before the takeover.
+        run's from here on, so that nobody else changes its topology before the takeover. `lake` is where its
+        tables are.
 
         Raises:
             MetaError: `JOB_RUNNING`, nothing was changed.
-            MetaError: another job writes one of the datasets; `TOPOLOGY_CYCLE` over several jobs.
+            MetaError: another job writes one of the datasets; `TOPOLOGY_CYCLE` over several jobs;
+                `JOB_OF_ANOTHER_LAKE`.
             FencedError: `fence` is outdated.
         """
         entries = {str(entry.name): entry for entry in datasets}
@@ -91,8 +95,10 @@ class Jobs(Repository):
                 raise MetaError(
                     "JOB_NAME_TAKEN",
                     f"Job {job} belongs to pipeline {known.pipeline}, not to {pipeline}",
-                    hint="Give the job another name.",
+                    hint="Give the job another name; if the pipeline was renamed: "
+                    f"`taut adopt --from-pipeline {known.pipeline}`.",
                 )
+            bind_lake(connection, job, None if known is None else known.lake, lake)
             if fence is not None:
                 check_fence(connection, job, fence)
             if claim is not None:

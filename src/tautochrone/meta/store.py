@@ -14,6 +14,7 @@ from sqlalchemy import insert, select
 from tautochrone.meta import tables as t
 from tautochrone.meta.alignment import Alignments
 from tautochrone.meta.base import now_ms
+from tautochrone.meta.belonging import Belonging
 from tautochrone.meta.coordinator import Coordinator
 from tautochrone.meta.database import Database
 from tautochrone.meta.details import Details
@@ -51,6 +52,7 @@ class MetaStore(
     Skipped,
     Ownership,
     Readability,
+    Belonging,
 ):
     """Everything that the MetaService remembers. Open with `MetaStore.open(url)`.
 

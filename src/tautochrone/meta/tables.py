@@ -69,10 +69,12 @@ jobs = Table(
     Column("looked_ms", BigInteger),
     Column("looks", JSON),
     Column("process", JSON),
+    Column("lake", Text),
 )
 """`process` has the fields of `RunProcess` for its owner. `looked_ms` is when its owner last looked for news
 and found none that no checkpoint has; `looks` has for each table with a source when all that the source held
-was in the reported version (`meta.looks`)."""
+was in the reported version (`meta.looks`). `lake` is where its tables are, as far as it is known
+(`meta.belonging`)."""
 
 datasets = Table(
     "datasets",

@@ -39,9 +39,13 @@ class Step(StrEnum):
     LAKE_SEAL = "lake.seal"
     LAKE_ORPHANS = "lake.orphans"
     LAKE_ADOPT = "lake.adopt"
+    LAKE_RELOCATE = "lake.relocate"
+    LAKE_RELOCATED = "lake.relocated"
+    STORAGE_IDENTIFY = "storage.identify"
     INGEST_SOURCE_FILES = "ingest.source_files"
     INGEST_FOLDER = "ingest.folder"
     INGEST_CLEAN = "ingest.clean"
+    INGEST_RELOCATE = "ingest.relocate"
     META_START = "meta.start"
     META_TAKE_OVER = "meta.take_over"
     META_DESCRIBE = "meta.describe"
@@ -59,6 +63,7 @@ class Step(StrEnum):
     META_REVISE = "meta.revise"
     META_REVISED = "meta.revised"
     META_CONFIRM = "meta.confirm"
+    META_BELONG = "meta.belong"
 
 
 class Effects(Protocol):

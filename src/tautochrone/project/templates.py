@@ -1,7 +1,8 @@
 """The sample project that `taut init` writes: what is read from outside, and a view that follows it.
 
-It has the layout of `spark-pipelines init` and runs there too. Spark's own sample reads nothing from
-outside, so its second run could not show what a change does.
+It has the layout of `spark-pipelines init`, and runs there when `storage` is made a `file:` URI; here it is
+relative, so that a copy of the project does not mean the original's storage. Spark's own sample reads nothing
+from outside, so its second run could not show what a change does.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def init_project(folder: Path, name: str) -> Path:
     for part in (storage, project / "transformations", project / "orders"):
         part.mkdir(parents=True)
     files = {
-        "spark-pipeline.yml": _SPEC.format(name=name, storage=f"file://{storage.resolve()}"),
+        "spark-pipeline.yml": _SPEC.format(name=name, storage=storage.name),
         "transformations/orders.py": _ORDERS,
         "transformations/sales.sql": _SALES,
         "orders/1.json": _FIRST_ORDERS,

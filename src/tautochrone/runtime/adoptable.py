@@ -128,7 +128,8 @@ class Survey:
             raise LakeError(
                 "TABLE_OF_ANOTHER_PIPELINE",
                 f"{name} is written by pipeline {fork.note.pipeline}",
-                hint="one dataset has one producing pipeline: rename one of them",
+                hint="one dataset has one producing pipeline; if this one was renamed: "
+                f"`taut adopt --from-pipeline {fork.note.pipeline}`",
                 sqlstate="55000",
             )
 

@@ -205,6 +205,8 @@ class Job:
     tables: dict[TableName, LakeTable] = field(default_factory=dict)
     elsewhere: frozenset[TableName] = frozenset()
     ownership: Ownership = field(default_factory=Ownership)
+    lake_id: str | None = None
+    """Tells this lake from others, copies of it included; None where nobody asks."""
 
     @property
     def name(self) -> str:

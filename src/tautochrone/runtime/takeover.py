@@ -23,6 +23,7 @@ from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import Fence, TableName
+from tautochrone.runtime.behind import require_reported_versions
 from tautochrone.runtime.describe import describe
 from tautochrone.runtime.invariants import entries
 from tautochrone.runtime.job import Job
@@ -40,11 +41,12 @@ def take_over(
 
     Raises:
         MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
-        LakeError: a table of that name belongs to somebody else.
+        LakeError: a table of that name belongs to somebody else; `LAKE_BEHIND_STORE`.
         DefinitionError: a streaming table's new columns do not fit those that it has.
     """
     existing = {table: job.lake.load(table) for table in job.graph.order if job.lake.exists(table)}
     seen = max(_highest_fence(job, existing), highest_fence(job))
+    require_reported_versions(job, existing)
     _rebuild(job, existing)
     become_owner(job, seen)
     owned()
@@ -101,6 +103,7 @@ def become_owner(job: Job, seen: Fence) -> None:
                 invariants=entries(job),
                 claim=claim,
                 lease_ms=job.settings.lease_ms,
+                lake=job.lake_id,
             ),
         ),
     )
@@ -168,7 +171,8 @@ def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
             raise LakeError(
                 "TABLE_OF_ANOTHER_PIPELINE",
                 f"{name} is written by pipeline {fork.note.pipeline}",
-                hint="one dataset has one producing pipeline: rename one of them",
+                hint="one dataset has one producing pipeline; if this one was renamed: "
+                f"`taut adopt --from-pipeline {fork.note.pipeline}`",
                 location=str(job.definitions.datasets[name].location),
                 sqlstate="42P07",
             )

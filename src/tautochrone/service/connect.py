@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tautochrone.service.locate import Options, locate
 from tautochrone.service.reader import Reader
+from tautochrone.service.storage import check_storage
 from tautochrone.service.stores import existing_store
 
 __all__ = ["connect", "open_connection"]
@@ -20,9 +21,10 @@ def open_connection(options: Options, *, short_lived: bool = False) -> Reader:
         short_lived: tune the JVM for one answer instead of many.
 
     Raises:
-        SpecError, SettingsError, MetaError: what stands in the way.
+        SpecError, SettingsError, MetaError, LakeError: what stands in the way.
     """
     spec, settings = locate(options)
+    check_storage(spec, settings)
     store = existing_store(settings)
     spark = replace(settings.spark, short_lived=short_lived)
     return Reader(store, settings.catalog, spark, database=spec.database or "default")

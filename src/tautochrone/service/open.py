@@ -41,6 +41,7 @@ from tautochrone.service.locate import Options, locate
 from tautochrone.service.metadata import metadata_source
 from tautochrone.service.openlineage import OpenLineage, transport_to
 from tautochrone.service.server import EmbeddedServer
+from tautochrone.service.storage import check_storage, identify, lake_id
 from tautochrone.service.stores import project_store
 from tautochrone.spark.session import scratch_session, start_session, stop_session, use_database
 
@@ -97,6 +98,7 @@ class Project:
         located: tuple[PipelineSpec, Settings] | None = None,
     ) -> None:
         self.spec, self.settings = located or locate(options)
+        self._identity = check_storage(self.spec, self.settings)
         self._emit = _discreet(emit)
         self._closing = ExitStack()
         if base is None:
@@ -161,6 +163,7 @@ class Project:
                 hint=shared.hint,
             )
         Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
+        self._identity = identify(self.spec, self.settings, self._identity, self.effects)
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
         store = self.store()
@@ -178,6 +181,7 @@ class Project:
             definitions=definitions,
             graph=graph,
             elsewhere=frozenset(whole.order) - frozenset(graph.order),
+            lake_id=lake_id(self.settings, self._identity),
         )
 
     def _listeners(self, graph: Graph) -> Emit:

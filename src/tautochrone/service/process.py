@@ -22,6 +22,7 @@ from tautochrone.service.locate import Options, locate
 from tautochrone.service.metadata import metadata_source
 from tautochrone.service.pages import Forms
 from tautochrone.service.server import listen, uri_of, uvicorn_server
+from tautochrone.service.storage import check_storage
 
 __all__ = ["Place", "access_for", "run"]
 
@@ -93,6 +94,7 @@ def run(options: Options, place: Place, *, meta_url: str | None = None) -> None:
 
 def _located(options: Options, meta_url: str | None) -> tuple[PipelineSpec, Settings]:
     spec, settings = locate(options)
+    check_storage(spec, settings)
     return spec, replace(settings, meta_url=meta_url or settings.meta_url)
 
 

@@ -17,7 +17,7 @@ from tautochrone.model.events import Emit
 if TYPE_CHECKING:
     from tautochrone.project.settings import Settings
 
-__all__ = ["existing_store", "is_service", "open_store", "project_store"]
+__all__ = ["existing_store", "is_service", "open_store", "project_store", "store_is_there"]
 
 
 def is_service(url: str) -> bool:
@@ -63,12 +63,13 @@ def existing_store(settings: Settings, emit: Emit | None = None) -> MetaStore:
         MetaError: `META_STORE_MISSING`, nothing has run yet.
     """
     url = settings.meta_url
-    if not is_service(url) and not _is_there(url):
+    if not is_service(url) and not store_is_there(url):
         raise MetaError("META_STORE_MISSING", "This pipeline has not run yet", hint="`taut run` first")
     return project_store(settings, emit)
 
 
-def _is_there(url: str) -> bool:
+def store_is_there(url: str) -> bool:
+    """Whether the database at `url` is a store already. Asks without making one."""
     parsed = parsed_url(url)
     if parsed.get_backend_name() == "sqlite":
         # Asking it would make the file.

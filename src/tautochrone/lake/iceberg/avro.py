@@ -1,0 +1,85 @@
+"""Iceberg's Avro files with other values in them: same schema, same header, same records.
+
+PyIceberg reads and writes the records. Its own header would be made anew from what it understands of the
+schema; here the old one is kept word for word, so that nothing that it does not know is lost. What was
+written is read again and compared before it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, AvroFile, AvroFileHeader, AvroOutputFile
+from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+
+from tautochrone.errors import LakeError
+
+__all__ = ["AvroContent", "read_avro", "write_avro"]
+
+_BLOCK = 1_000
+_io = PyArrowFileIO()
+
+
+class AvroContent:
+    """A whole file: its header's entries, the schema and the records, each a list by position."""
+
+    def __init__(self, header: dict[str, str], schema: Schema, records: Sequence[Record]) -> None:
+        self.header, self.schema, self.records = header, schema, records
+
+    def position(self, *field_ids: int) -> tuple[int, ...] | None:
+        """Where a field is: its position in the record, or in the record at the position before it."""
+        fields: Any = self.schema.fields
+        found: list[int] = []
+        for field_id in field_ids:
+            at = next((n for n, field in enumerate(fields) if field.field_id == field_id), None)
+            if at is None:
+                return None
+            found.append(at)
+            fields = getattr(fields[at].field_type, "fields", ())
+        return tuple(found)
+
+
+class _SameHeader(AvroOutputFile[Record]):
+    """Writes `avro.schema` and all other entries of the header as they were."""
+
+    def _write_header(self) -> None:
+        construct_writer(META_SCHEMA).write(
+            self.encoder, AvroFileHeader(MAGIC, self.metadata, self.sync_bytes)
+        )
+
+
+def read_avro(path: Path) -> AvroContent:
+    """All of a file of manifests, or of a manifest.
+
+    Raises:
+        LakeError: `METADATA_UNREADABLE`.
+    """
+    try:
+        with AvroFile[Record](_io.new_input(str(path))) as file:
+            return AvroContent(dict(file.header.meta), file.schema, list(file))
+    except (ValueError, TypeError, KeyError, EOFError, OSError) as error:
+        raise LakeError("METADATA_UNREADABLE", f"{path} cannot be read: {error}") from error
+
+
+def write_avro(path: Path, content: AvroContent, write: Callable[[Path, bytes], None]) -> int:
+    """Write `content` whole through `write`; the bytes written.
+
+    Raises:
+        LakeError: `METADATA_UNREADABLE`, what was written does not read as what was meant.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    with _SameHeader(_io.new_output(str(draft)), content.schema, "", metadata=content.header) as out:
+        for start in range(0, len(content.records), _BLOCK):
+            out.write_block(list(content.records[start : start + _BLOCK]))
+    data = draft.read_bytes()
+    again = read_avro(draft)
+    draft.unlink()
+    if again.header != content.header or list(again.records) != list(content.records):
+        raise LakeError("METADATA_UNREADABLE", f"{path} has a form that cannot be written again")
+    write(path, data)
+    return len(data)

@@ -1,0 +1,49 @@
+"""Puffin files that hold deletion vectors, with other names of data files in their footer.
+
+A footer is JSON between its length and two marks; the blobs before it stay where they are, so the offsets
+that manifests name stay right.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+
+from tautochrone.errors import LakeError
+
+__all__ = ["with_other_paths"]
+
+_MAGIC = b"PFA1"
+_TAIL = struct.Struct("<i4s4s")
+"""Payload length, flags, mark."""
+
+_PATHS = ("referenced-data-file",)
+
+
+def with_other_paths(data: bytes, path: str, renamed: Callable[[str], str | None]) -> bytes:
+    """The file's bytes, every name of a data file that `renamed` knows replaced.
+
+    Raises:
+        LakeError: `METADATA_UNREADABLE`, no Puffin file, or one with a compressed footer.
+    """
+    if len(data) < _TAIL.size + 2 * len(_MAGIC) or not data.startswith(_MAGIC):
+        raise _unreadable(path, "it is no Puffin file")
+    length, flags, mark = _TAIL.unpack(data[-_TAIL.size :])
+    start = len(data) - _TAIL.size - length
+    if mark != _MAGIC or length < 0 or data[start - 4 : start] != _MAGIC:
+        raise _unreadable(path, "its footer is damaged")
+    if flags[0] & 1:
+        raise _unreadable(path, "its footer is compressed")
+    footer = json.loads(data[start : start + length])
+    for blob in footer.get("blobs", ()):
+        properties = blob.get("properties", {})
+        for key in _PATHS:
+            if key in properties:
+                properties[key] = renamed(properties[key]) or properties[key]
+    payload = json.dumps(footer, separators=(",", ":")).encode()
+    return data[:start] + payload + _TAIL.pack(len(payload), flags, mark)
+
+
+def _unreadable(path: str, why: str) -> LakeError:
+    return LakeError("METADATA_UNREADABLE", f"{path} cannot be read: {why}")
