@@ -44,12 +44,11 @@ READS = {
     "delays", "described", "details", "failures_at", "fence", "foreign", "held", "held_back_by", "history",
     "incarnation", "invariants", "is_empty", "job_entries", "job_states", "knows", "last_complete",
     "latest_done", "latest_published", "lineage", "missing", "newest_decision", "newest_refresh",
-    "newest_versions",
-    "now_ms", "observed", "open_target", "owner_process", "pending_revisions", "pinned_checkpoints", "pins",
-    "progress", "published_after", "published_versions", "recent_refreshes", "refreshes_after",
-    "refreshes_at", "reported", "reports", "require_free", "retained_versions", "revision", "revisions",
-    "revoked_after", "schema_revision", "shared_clocks", "standing", "status", "timeline",
-    "versions_at", "why_absent",
+    "newest_versions", "now_ms", "observed", "open_target", "owner_process", "pending_revisions",
+    "pinned_checkpoints", "pins", "progress", "published_after", "published_versions", "recent_refreshes",
+    "refreshes_after", "refreshes_at", "reported", "reports", "require_free", "retained_versions",
+    "revision", "revisions", "revoked_after", "schema_revision", "shared_clocks", "standing", "status",
+    "timeline", "versions_at", "why_absent",
 }  # fmt: skip
 """Methods that change nothing: they may be asked as often as one likes."""
 
