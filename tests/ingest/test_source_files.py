@@ -118,6 +118,7 @@ def test_a_file_replaced_in_place_is_told(pipeline: Pipeline) -> None:
     assert shown(pipeline) == []
 
 
+@pytest.mark.slow
 def test_a_file_with_a_known_name_in_another_folder_is_told(pipeline: Pipeline) -> None:
     define(pipeline, '.option("fileNameOnly", True).option("recursiveFileLookup", True)')
     put(pipeline, "x/a.txt", 1)

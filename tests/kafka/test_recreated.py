@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tautochrone.errors import SettingsError
+from tautochrone.errors import IngestError, SettingsError
+from tautochrone.ingest.folder import CheckpointFolder
 from tautochrone.lake.iceberg.notes import decode, encode
 from tautochrone.model.names import TableName
 from tautochrone.testing.harness import Happened, Pipeline
@@ -84,6 +85,7 @@ def test_as_many_records_and_fewer_partitions(pipeline: Pipeline, topic: Topic) 
     assert rows(pipeline) == list(range(50))
 
 
+@pytest.mark.slow
 def test_full_refresh_accepts_the_new_topic(pipeline: Pipeline, topic: Topic) -> None:
     topic.produce(6)
     completed(pipeline)
@@ -94,6 +96,7 @@ def test_full_refresh_accepts_the_new_topic(pipeline: Pipeline, topic: Topic) ->
     assert rows(pipeline) == list(range(6, 12))
 
 
+@pytest.mark.slow
 def test_one_of_several_topics_by_pattern(pipeline: Pipeline, topic: Topic, broker: KafkaBroker) -> None:
     other = Topic(topic.topics, f"{topic.name}-b", 2)
     topic.topics.create(other.name, 2)
@@ -151,6 +154,30 @@ def test_a_batch_that_read_the_new_topic_is_not_committed(
     assert rows(pipeline) == list(range(30))
 
 
+def test_dying_between_the_new_position_and_the_folder(
+    pipeline: Pipeline, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table says where the new topic begins, the folder still stands in the old one."""
+    topic.produce(30)
+    completed(pipeline)
+    recreate(topic)
+    topic.produce(40)
+    pipeline.write("tautochrone.toml", EARLIEST)
+
+    def dies(self: CheckpointFolder, position: object) -> None:
+        raise IngestError("FLOW_FAILED", "died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointFolder, "rewrite", dies)
+        happened = pipeline.run()
+    assert happened.state == "FAILED"
+    assert len(happened.of("kafka_topic_recreated")) == 1
+    happened = completed(pipeline)
+    assert happened.of("kafka_topic_recreated") == []
+    assert [told["action"] for told in happened.of("flow_folder")] == ["rewrite"]
+    assert rows(pipeline) == list(range(70))
+
+
 def test_positions_without_ids_take_them_in(pipeline: Pipeline, topic: Topic) -> None:
     """As a release wrote them that knew no ids."""
     topic.produce(6)
@@ -173,6 +200,7 @@ def test_positions_without_ids_take_them_in(pipeline: Pipeline, topic: Topic) ->
     assert pipeline.run().state == "FAILED"
 
 
+@pytest.mark.slow
 def test_a_refused_question_is_told_once(
     pipeline: Pipeline, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
