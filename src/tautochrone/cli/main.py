@@ -238,7 +238,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.debug:
         show_traces()
-    threading.excepthook = _thread_failed
+    # Within another program its threads are its own, and so is its program image.
+    options.embedded = arguments is not None
+    if not options.embedded:
+        threading.excepthook = _thread_failed
     try:
         return _handler(options.command)(options)
     except TautochroneError as error:

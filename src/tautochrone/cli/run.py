@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             # What killed the one before may still be there.
             time.sleep(_told(restarts, events, error))
             state, anew = 1, True
-    if anew:
+    if anew and not arguments.embedded:
         restarts.begin_anew()
     return state
 

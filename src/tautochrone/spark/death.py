@@ -134,6 +134,10 @@ def forget() -> None:
 def stop_session(session: SparkSession) -> None:
     """End a session's Spark, which may have ended by itself."""
     if death() is None:
-        session.stop()
-    else:
-        forget()
+        try:
+            session.stop()
+            return
+        except (Py4JError, OSError):
+            if death(ask=True) is None:
+                raise
+    forget()
