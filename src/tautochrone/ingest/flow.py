@@ -1,11 +1,12 @@
 """One streaming flow: a Structured Streaming query whose batches are committed to the lake.
 
-start:   1. compare the table's position with Spark's folder; write the folder anew if they differ
-         2. start the query
-batch b: 3. the table already has b with the same offsets: skip it
-         4. stage its rows; if that fails on the data, look for the records on which it does
-         5. read its positions from the folder, and see that its sources are those of before
-         6. commit both together
+start:   1. an owner's first start takes over what older owners' folders have, see `ingest.inherit`
+         2. compare the table's position with Spark's folder; write the folder anew if they differ
+         3. delete the folders of older owners   4. start the query
+batch b: 5. the table already has b with the same offsets: skip it
+         6. read its positions from the folder
+         7. stage its rows; if that fails on the data, look for the records on which it does
+         8. its sources are those of before and the folder still says the same: commit both together
 """
 
 from __future__ import annotations
