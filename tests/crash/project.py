@@ -32,10 +32,12 @@ master = "local[2]"
 "spark.sql.shuffle.partitions" = "1"
 """
 
-_MAINTENANCE = """
+_INCREMENTAL = """
 [refresh]
 policy = "incremental"
-[maintenance]
+"""
+
+_MAINTENANCE = f"""{_INCREMENTAL}[maintenance]
 keep = "0s"
 keep_last = 2
 history = "0s"
@@ -111,6 +113,9 @@ _VIEWS = {
 }
 _BIG = "SELECT id, amount{more} FROM events WHERE amount > 50"
 _FRAGILE = "SELECT count(*) AS n, sum(CAST({value} AS BIGINT)) AS total FROM events"
+_MANY = (
+    "SELECT amount % 7 AS rest, count(*) AS n FROM events GROUP BY amount % 7 HAVING count(*) BETWEEN 2 AND 4"
+)
 _OUTSIDERS = f"SELECT kind, label FROM {OUTSIDE} WHERE kind >= 0"
 
 
@@ -201,6 +206,11 @@ class Sources:
         """A view that reads a table which somebody else writes."""
         self.define("labels", _OUTSIDERS)
 
+    def follow(self) -> None:
+        """Every view follows its changes, with states, and one has groups that come and go."""
+        (self.folder / "tautochrone.toml").write_text(_SETTINGS + _INCREMENTAL)
+        self.define("many", _MANY)
+
     def maintain(self) -> None:
         """Keep two checkpoints and what their refreshes need, and nothing else."""
         (self.folder / "tautochrone.toml").write_text(_SETTINGS + _MAINTENANCE)
@@ -228,6 +238,18 @@ class Sources:
     def delete_store(self) -> None:
         for file in self.storage.glob("meta.db*"):
             file.unlink()
+
+    def copy_store(self, to: Path) -> None:
+        """A backup of the store, as of now."""
+        to.mkdir()
+        for file in self.storage.glob("meta.db*"):
+            shutil.copy(file, to)
+
+    def restore_store(self, copy: Path) -> None:
+        """The backup instead of the store."""
+        self.delete_store()
+        for file in copy.glob("meta.db*"):
+            shutil.copy(file, self.storage)
 
     def _drop(self, source: str, suffix: str, lines: list[str]) -> None:
         """Whole files only: a file source must never see half of one."""
