@@ -12,6 +12,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.names import TableName, Version
+
 __all__ = ["OUTSIDE", "Sources", "amount", "kind", "write_project"]
 
 OUTSIDE = "lake.shared.outside"
@@ -238,6 +241,16 @@ class Sources:
     def delete_store(self) -> None:
         for file in self.storage.glob("meta.db*"):
             file.unlink()
+
+    def swap_store(self) -> None:
+        """Instead of the store one in which another pipeline published a checkpoint."""
+        self.delete_store()
+        table = TableName("lake", ("other",), "theirs")
+        with MetaStore.open(f"sqlite:///{self.storage}/meta.db") as store:
+            store.start_run("other", "other", [DatasetEntry(table, "streaming table", "t", is_root=True)])
+            fence = store.take_over("other", ingests=[table])
+            target = store.open_checkpoint("other", fence, {table: Version("1")}, 1)
+            store.publish("other", fence, target.number, 1)
 
     def copy_store(self, to: Path) -> None:
         """A backup of the store, as of now."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import MetaStore
 from tautochrone.model.effects import Step
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import TableName
 
 from .checks import check, check_tables, published, verify_all
 from .faults import Strike
@@ -55,16 +55,6 @@ def test_store_deleted_while_a_target_was_half_done(world: World, table: str) ->
     check(world)
 
 
-def _used_store(path: str) -> None:
-    """A store in which another pipeline published a checkpoint."""
-    table = TableName("lake", ("other",), "theirs")
-    with MetaStore.open(path) as store:
-        store.start_run("other", "other", [DatasetEntry(table, "streaming table", "t", is_root=True)])
-        fence = store.take_over("other", ingests=[table])
-        target = store.open_checkpoint("other", fence, {table: Version("1")}, 1)
-        store.publish("other", fence, target.number, 1)
-
-
 def _two_more_runs(world: World) -> None:
     for _ in range(2):
         world.sources.add()
@@ -78,11 +68,9 @@ def test_a_store_that_another_pipeline_uses_already(world: World) -> None:
     for _ in range(3):
         world.sources.add()
         world.run().require_completed()
-    world.sources.delete_store()
-    url = f"sqlite:///{world.sources.storage}/meta.db"
-    _used_store(url)
+    world.sources.swap_store()
     _two_more_runs(world)
-    with MetaStore.open(url) as store:
+    with MetaStore.open(f"sqlite:///{world.sources.storage}/meta.db") as store:
         theirs = TableName("lake", ("other",), "theirs")
         assert store.versions_at(1) == {theirs: "1"}
         assert store.fence("other") == 1

@@ -16,7 +16,7 @@ must never read the lake itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sqlalchemy import Connection, delete, insert, or_, select, update
@@ -176,8 +176,10 @@ def _newest(lake: Lake) -> dict[TableName, CommitNote]:
     for name, versions in lake.items():
         notes = [version.note for version in versions if version.note is not None]
         if notes:
-            # The last one is what the table says of itself; a commit may be newer than what it says.
-            found[name] = max(reversed(notes), key=lambda note: note.fence)
+            newest = max(reversed(notes), key=lambda note: note.fence)
+            # What only says who wrote says nothing about checkpoints: then an older one still does.
+            derived = next((note for note in reversed(notes) if note.checkpoint is not None), newest)
+            found[name] = replace(newest, checkpoint=derived.checkpoint, inputs=derived.inputs)
     return found
 
 
@@ -242,14 +244,14 @@ def _require_ours(connection: Connection, lake: Lake) -> None:
         if pipelines.get(note.job, note.pipeline) != note.pipeline:
             raise MetaError(
                 "JOB_NAME_TAKEN",
-                f"Job {note.job} belongs to pipeline {pipelines[note.job]} in this store, not to {note.pipeline}",
+                f"Job {note.job} belongs to pipeline {pipelines[note.job]} here, not to {note.pipeline}",
                 hint="Give the job another name, or the pipeline a store of its own ([meta] url).",
             )
         row = connection.execute(select(_D.job).where(_D.name == str(table), _D.retired.is_(False))).first()
         if row is not None and pipelines.get(row.job) != note.pipeline:
             raise MetaError(
                 "DATASET_OWNED_BY_ANOTHER_JOB",
-                f"Dataset {table} is written by job {row.job} in this store; job {note.job} must not write it too",
+                f"Dataset {table} is written by job {row.job} here; job {note.job} must not write it",
                 hint="Give the dataset another name, or the pipeline a store of its own ([meta] url).",
             )
 

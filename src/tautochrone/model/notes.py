@@ -37,7 +37,7 @@ class CommitNote:
 
     `run` and `runs` are of a view's state only: the sequence number of its newest run, which grows along the
     whole history of the table, and how many runs were added since they were last folded into one.
-    `revoked` are the ranges of checkpoints that revisions took back: after the first number, up to the second.
+    `revoked` are the ranges of checkpoints that revisions took back, after the first number, to the second.
     """
 
     pipeline: str
