@@ -103,7 +103,7 @@ def check_fence(connection: Connection, job: str, fence: Fence) -> None:
             "FENCE_UNKNOWN",
             f"Fence {fence} of job {job} is newer than the store's {stored}: "
             "it was given by another store, or this store is an older copy",
-            hint="Start the job again: it rebuilds the store from the lake.",
+            hint="Start the job again: it brings the store into agreement with the lake first.",
         )
 
 

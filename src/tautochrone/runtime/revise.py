@@ -36,6 +36,7 @@ from tautochrone.model.revision import (
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.revision_plan import Node, Request, Stand, affected, plan_revision
 from tautochrone.runtime.selection import find_all
+from tautochrone.runtime.store_check import require_agreement
 
 __all__ = ["complete_pending", "confirm", "named", "revise", "survey"]
 
@@ -60,10 +61,11 @@ def survey(job: Job, request: Request) -> RevisionPlan:
     """Look at everything and write nothing.
 
     Raises:
-        MetaError: see `plan_revision`.
+        MetaError: see `plan_revision`; `META_STORE_NOT_IN_AGREEMENT`.
         CheckpointUnavailableError: the checkpoint that should stay cannot be read.
         TableMissingError: a table of another job is not in this lake.
     """
+    require_agreement(job)
     store = job.store
     nodes = _nodes(job)
     changing = affected(request, nodes)
@@ -103,6 +105,8 @@ def revise(job: Job, request: Request, accepted: RevisionPlan) -> Revision:
         ConflictError: `REVISION_PLAN_CHANGED`, what is there is no longer what was accepted; nothing was
             changed but that running jobs have ended.
     """
+    # Before a fence rises in the store: by it a copy is recognised.
+    require_agreement(job)
     fences = {name: _take_over(job, name, accepted) for name in accepted.jobs}
     plan = survey(job, request)
     if not plan.same_work(accepted):

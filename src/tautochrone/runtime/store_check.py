@@ -18,7 +18,7 @@ from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job import Job
 
-__all__ = ["check_store", "identify_tables"]
+__all__ = ["check_store", "identify_tables", "require_agreement"]
 
 
 def check_store(job: Job, existing: Mapping[TableName, LakeTable], full: Collection[TableName] = ()) -> None:
@@ -56,6 +56,24 @@ def check_store(job: Job, existing: Mapping[TableName, LakeTable], full: Collect
         given_up=[str(number) for number in done.given_up],
         reason=done.reason,
     )
+
+
+def require_agreement(job: Job) -> None:
+    """For whoever changes the lake by what the store says, and is no run.
+
+    Raises:
+        MetaError: `META_STORE_NOT_IN_AGREEMENT`; nothing was written.
+    """
+    names = [name for name in (*job.graph.order, *sorted(job.elsewhere)) if job.lake.exists(name)]
+    with ThreadPoolExecutor(job.settings.parallelism) as pool:
+        lake = dict(zip(names, pool.map(lambda name: _newest(job.lake.load(name)), names), strict=True))
+    comparison = job.store.compare(job.name, lake)
+    if comparison.relation in (StoreRelation.RESTORED, StoreRelation.FOREIGN):
+        raise MetaError(
+            "META_STORE_NOT_IN_AGREEMENT",
+            f"The store is an older copy, or another one than the lake knows: {comparison.reason}",
+            hint="`taut run` brings it into agreement with the lake",
+        )
 
 
 def identify_tables(job: Job) -> None:
