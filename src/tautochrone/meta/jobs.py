@@ -166,6 +166,7 @@ class Jobs(Repository):
                 connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(own))
             begin_looks(connection, job, None if ingests is None else [str(table) for table in ingests])
             begin_times(connection, job)
+            self._owned_in[job] = connection.execute(select(t.stores.c.incarnation)).scalar_one()
             return fence
 
     def beat(

@@ -70,11 +70,13 @@ jobs = Table(
     Column("looks", JSON),
     Column("process", JSON),
     Column("lake", Text),
+    Column("lake_fence", BigInteger),
 )
 """`process` has the fields of `RunProcess` for its owner. `looked_ms` is when its owner last looked for news
 and found none that no checkpoint has; `looks` has for each table with a source when all that the source held
 was in the reported version (`meta.looks`). `lake` is where its tables are, as far as it is known
-(`meta.belonging`)."""
+(`meta.belonging`); `lake_fence` is the highest fence in the lake's notes with which the store was last
+brought into agreement (`meta.reconcile`)."""
 
 datasets = Table(
     "datasets",
@@ -89,8 +91,10 @@ datasets = Table(
     Column("last_reason", Text),
     Column("last_at_ms", BigInteger),
     Column("skipped_files", JSON),
+    Column("table_id", String(255)),
 )
-"""`skipped_files` has by flow and reason how many files of its sources are not in the table, and which."""
+"""`skipped_files` has by flow and reason how many files of its sources are not in the table, and which;
+`table_id` tells the lake's table from another one of the same name, none until it is known."""
 
 dataset_inputs = Table(
     "dataset_inputs",

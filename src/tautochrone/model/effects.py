@@ -59,6 +59,8 @@ class Step(StrEnum):
     META_ABORT = "meta.abort"
     META_REBUILD = "meta.rebuild"
     META_SKIPPED_FILES = "meta.skipped_files"
+    META_RECONCILE = "meta.reconcile"
+    META_IDENTIFY = "meta.identify"
     META_EXPIRE = "meta.expire"
     META_REVISE = "meta.revise"
     META_REVISED = "meta.revised"
