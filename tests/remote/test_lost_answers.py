@@ -28,6 +28,7 @@ from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
+from tautochrone.model.sources import SkippedFiles, SkipReason
 from tautochrone.service.access import READING_CALLS
 from tautochrone.service.remote import RemoteStore
 from tautochrone.service.wire import remote_calls
@@ -39,6 +40,7 @@ TOPOLOGY = [
     DatasetEntry(ROOT, "streaming table", "a"),
     DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})),
 ]
+SKIPPED = SkippedFiles("flow", SkipReason.MISSING, 1, ("file:///in/a",))
 READS = {
     "aligned", "checkpoint", "checkpoint_states", "checkpoints", "cut_times", "datasets", "decided_after",
     "delays", "described", "details", "failures_at", "fence", "foreign", "held", "held_back_by", "history",
@@ -47,7 +49,7 @@ READS = {
     "now_ms", "observed", "open_target", "pending_revisions", "pinned_checkpoints", "pins", "progress",
     "published_after", "published_versions", "recent_refreshes", "refreshes_after", "refreshes_at",
     "reported", "reports", "retained_versions", "revision", "revisions", "revoked_after", "schema_revision",
-    "shared_clocks", "standing", "status", "timeline", "versions_at", "why_absent",
+    "shared_clocks", "skipped_files", "standing", "status", "timeline", "versions_at", "why_absent",
 }  # fmt: skip
 """Methods that change nothing: they may be asked as often as one likes."""
 
@@ -207,6 +209,9 @@ WRITES: dict[str, Callable[[MetaStore, Fence], object]] = {
     "start": registered,
     "unregister": registered,
     "describe": lambda store, fence: store.describe("job", fence, [DETAILS]),
+    "note_skipped_files": lambda store, fence: store.note_skipped_files(
+        "job", fence, ROOT, "flow", [SKIPPED]
+    ),
 }
 """A way through each method that writes. What its repeat may leave behind is in `looks`."""
 

@@ -86,6 +86,7 @@ READING_CALLS = frozenset(
         "revoked_after",
         "schema_revision",
         "shared_clocks",
+        "skipped_files",
         "standing",
         "status",
         "timeline",
