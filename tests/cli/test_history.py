@@ -12,6 +12,7 @@ from tautochrone.cli.main import main
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.model.sources import SkippedFiles, SkipReason
 
 VIEW = TableName("lake", ("default",), "totals")
 NODES = (
@@ -124,3 +125,19 @@ def test_errors_have_a_column_when_there_are_any(run: Callable[..., str], tmp_pa
     lines = run("status", "totals", "--history").splitlines()
     assert lines[1].split()[-1] == "error"
     assert lines[3].endswith("[REFRESH_NOT_INCREMENTAL] no")
+
+
+def test_status_shows_skipped_source_files(run: Callable[..., str], tmp_path: Path) -> None:
+    assert "skipped" not in run("status")
+    skipped = SkippedFiles("totals", SkipReason.REPLACED, 3, ("file:///in/a", "file:///in/b"))
+    with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
+        store.note_skipped_files("shop", store.fence("shop"), VIEW, "totals", [skipped])
+    header, _line, row, line = run("status").splitlines()
+    assert (header.split()[-2:], row.split()[-2:]) == (["skipped", "error"], ["3", "NULL"])
+    assert line == (
+        "lake.default.totals: flow totals skipped 3 files (REPLACED_IN_PLACE): file:///in/a, file:///in/b "
+        "and 1 more"
+    )
+    found = json.loads(run("status", "--json"))
+    assert found["skipped"] == 3
+    assert found["skipped_files"][0]["paths"] == ["file:///in/a", "file:///in/b"]

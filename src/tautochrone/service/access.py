@@ -92,6 +92,7 @@ READING_CALLS = frozenset(
         "revoked_after",
         "schema_revision",
         "shared_clocks",
+        "skipped_files",
         "standing",
         "status",
         "table_ids",

@@ -1,0 +1,200 @@
+"""The calls of the store that cross the wire: which only read, and a way through each that writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore, TableRole
+from tautochrone.model.alignment import SourceTime
+from tautochrone.model.details import ColumnLineage, DatasetDetails
+from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
+from tautochrone.model.lake import CommitNote
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.refresh import Refresh, RefreshMode
+from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
+from tautochrone.model.sources import SkippedFiles, SkipReason
+
+ROOT, VIEW, OUTSIDER = (TableName("lake", ("db",), name) for name in ("orders", "totals", "outsider"))
+FULL = Refresh(mode=RefreshMode.FULL, reason="first build")
+TOPOLOGY = [
+    DatasetEntry(ROOT, "streaming table", "a"),
+    DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})),
+]
+SKIPPED = SkippedFiles("flow", SkipReason.MISSING, 1, ("file:///in/a",))
+READS = {
+    "aligned", "checkpoint", "checkpoint_states", "checkpoints", "compare", "cut_times", "datasets",
+    "decided_after", "delays", "described", "details", "failures_at", "fence", "foreign", "held",
+    "held_back_by", "history", "incarnation", "invariants", "is_empty", "job_entries", "job_states",
+    "knows", "last_complete", "last_number", "latest_done", "latest_published", "lineage", "missing",
+    "newest_decision", "newest_refresh", "newest_versions", "now_ms", "observed", "open_target",
+    "owner_process", "pending_revisions", "pinned_checkpoints", "pins", "progress", "published_after",
+    "published_versions", "recent_refreshes", "refreshes_after", "refreshes_at", "reported", "reports",
+    "require_free", "retained_versions", "revision", "revisions", "revoked_after", "schema_revision",
+    "shared_clocks", "skipped_files", "standing", "status", "table_ids", "timeline", "versions_at",
+    "why_absent",
+}  # fmt: skip
+"""Methods that change nothing: they may be asked as often as one likes."""
+
+
+def opened(store: MetaStore, fence: Fence, at: int = 1) -> CheckpointNumber:
+    return store.open_checkpoint("job", fence, {ROOT: Version(f"r{at}")}, at).number
+
+
+def whole(store: MetaStore, fence: Fence, at: int = 1) -> CheckpointNumber:
+    number = opened(store, fence, at)
+    store.record_version("job", fence, number, VIEW, Version(f"v{at}"), FULL, finished_at_ms=at)
+    store.publish("job", fence, number, at)
+    return number
+
+
+def failed(store: MetaStore, fence: Fence) -> CheckpointNumber:
+    number = opened(store, fence)
+    store.record_failure("job", fence, number, VIEW, "boom", RefreshMode.DIFF, finished_at_ms=3)
+    return number
+
+
+def repaired(store: MetaStore, fence: Fence) -> None:
+    number = failed(store, fence)
+    store.publish("job", fence, number, 4)
+    store.record_version("job", fence, number, VIEW, Version("late"), FULL, finished_at_ms=5)
+
+
+def expired(store: MetaStore, fence: Fence) -> None:
+    first = whole(store, fence, 1)
+    whole(store, fence, 2)
+    store.expire(first)
+
+
+def forgotten(store: MetaStore, fence: Fence) -> None:
+    expired(store, fence)
+    store.forget_expired("job", kept=0)
+
+
+def pinned(store: MetaStore, fence: Fence) -> tuple[Any, ...]:
+    whole(store, fence)
+    found = store.resolve(tables=[VIEW], lease_ms=50_000)
+    store.renew_pin(found.pin, 60_000)
+    return found.checkpoint, found.versions, found.behind
+
+
+def released(store: MetaStore, fence: Fence) -> None:
+    whole(store, fence)
+    store.release_pin(store.resolve().pin)
+
+
+def rebuilt(store: MetaStore, _fence: Fence) -> object:
+    note = CommitNote(
+        pipeline="shop",
+        job="other",
+        fence=Fence(3),
+        store="lost",
+        checkpoint=CheckpointNumber(5),
+        inputs={str(ROOT): "r1"},
+    )
+    return store.rebuild({VIEW: [LakeVersion(version=Version("v1"), note=note, committed_at_ms=50)]})
+
+
+def reconciled(store: MetaStore, fence: Fence) -> object:
+    whole(store, fence)
+    note = CommitNote(
+        pipeline="shop",
+        job="job",
+        fence=Fence(30),
+        store="another",
+        checkpoint=CheckpointNumber(5),
+        inputs={str(ROOT): "r5"},
+    )
+    lake = {VIEW: [LakeVersion(version=Version("v5"), note=note, committed_at_ms=50)]}
+    store.reconcile("job", lake)
+    return store.last_number(), store.versions_at(5)
+
+
+def decided(store: MetaStore, fence: Fence) -> None:
+    first = whole(store, fence, 1)
+    whole(store, fence, 2)
+    taken_back = RevisedTable(
+        table=VIEW, action=RevisionAction.ROLL_BACK, reason="wrong", job="job", version=Version("v1")
+    )
+    store.decide("one", RevisionPlan(to=first, tables=(taken_back,)), {"job": fence})
+
+
+def confirmed(store: MetaStore, fence: Fence) -> None:
+    decided(store, fence)
+    store.complete_revision("one")
+    store.confirm_revision("one")
+
+
+def copied(store: MetaStore, fence: Fence) -> None:
+    whole(store, fence)
+    # Each answer is an incarnation of its own.
+    store.become_copy("file:/copy")
+
+
+def renamed(store: MetaStore, fence: Fence) -> None:
+    store.end_run("job", fence)
+    store.rename_pipeline("shop", "renamed")
+
+
+def registered(store: MetaStore, _fence: Fence) -> None:
+    store.register("etl", OUTSIDER, TableRole.SINK)
+    store.start("etl")
+    store.unregister("etl")
+
+
+DETAILS = DatasetDetails(
+    dataset=VIEW, definition="b", location="a.sql:1", text="SELECT 1", columns=(), lineage=ColumnLineage()
+)
+
+INVARIANT = InvariantEntry(name="one", location="i/one.sql:1", definition="d", tables=frozenset({VIEW}))
+BROKEN = BrokenInvariant(name="one", location="i/one.sql:1", rows=1, sample=("a=1",))
+
+WRITES: dict[str, Callable[[MetaStore, Fence], object]] = {
+    "start_run": lambda store, fence: store.start_run(
+        "shop", "job", TOPOLOGY[:1], invariants=[INVARIANT], fence=fence
+    ),
+    "take_over": lambda store, _fence: store.report("job", store.take_over("job"), {ROOT: Version("r")}),
+    "beat": lambda store, fence: store.beat(
+        "job", fence, looked_ms=900, looks={ROOT: 800}, checkpoint=opened(store, fence)
+    ),
+    "tell_times": lambda store, fence: (
+        store.report("job", fence, {ROOT: Version("r1")}),
+        store.tell_times("job", fence, {ROOT: (SourceTime(version=Version("r1"), at_ms=7),)}),
+    ),
+    "end_run": lambda store, fence: store.end_run("job", fence),
+    "observe": lambda store, fence: (
+        store.observe("job", fence, OUTSIDER, None, Version("o1")),
+        store.observe("job", fence, OUTSIDER, Version("o1"), Version("o2")),
+    ),
+    "take_target": lambda store, fence: (opened(store, fence), store.take_target("job", fence)),
+    "wait": lambda store, fence: store.wait("job", fence, opened(store, fence), "another"),
+    "report": lambda store, fence: store.report("job", fence, {ROOT: Version("r1"), VIEW: Version("x")}),
+    "open_checkpoint": lambda store, fence: store.open_checkpoint("job", fence, {ROOT: Version("r")}, 7),
+    "record_version": whole,
+    "record_failure": failed,
+    "publish": whole,
+    "abort": lambda store, fence: store.abort("job", fence, opened(store, fence), broken=[BROKEN]),
+    "revoke": lambda store, fence: store.revoke("job", fence, whole(store, fence)),
+    "resolve": pinned,
+    "renew_pin": pinned,
+    "release_pin": released,
+    "expire": expired,
+    "forget_expired": forgotten,
+    "reconcile": reconciled,
+    "identify": lambda store, fence: store.identify("job", fence, {VIEW: "one"}),
+    "rebuild": rebuilt,
+    "decide": decided,
+    "complete_revision": confirmed,
+    "confirm_revision": confirmed,
+    "register": registered,
+    "start": registered,
+    "unregister": registered,
+    "become_copy": copied,
+    "move_lake": lambda store, fence: store.move_lake("shop", "file:/moved"),
+    "rename_pipeline": renamed,
+    "describe": lambda store, fence: store.describe("job", fence, [DETAILS]),
+    "note_skipped_files": lambda store, fence: store.note_skipped_files(
+        "job", fence, ROOT, "flow", [SKIPPED]
+    ),
+}
+"""A way through each method that writes. What its repeat may leave behind is in `looks`."""
