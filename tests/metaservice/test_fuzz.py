@@ -147,7 +147,7 @@ def test_many_calls_by_a_reader_change_nothing(method: str, data: st.DataObject)
 
 def keeps_to_the_document(case: Case) -> None:
     # Names have rules that a schema cannot say.
-    case.call_and_validate(excluded_checks=[positive_data_acceptance])
+    case.call_and_validate(headers=BEARER, excluded_checks=[positive_data_acceptance])
     check_store()
 
 

@@ -23,6 +23,7 @@ from tautochrone.service.wire import (
     remote_calls,
 )
 
+st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))  # what the store keeps
 PARTS = st.text(min_size=1).filter(lambda text: "." not in text)
 st.register_type_strategy(
     TableName,
@@ -73,6 +74,10 @@ def test_the_surface_is_the_whole_surface() -> None:
     ("data", "hint"),
     [
         ("7", int),
+        (2**63, int),
+        (-(2**63) - 1, int),
+        ({"１": 1}, Mapping[CheckpointNumber, int]),
+        ({" 1": 1}, Mapping[CheckpointNumber, int]),
         (True, int),
         (7, str),
         (None, str),

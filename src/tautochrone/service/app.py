@@ -26,7 +26,7 @@ from tautochrone.service.bounds import Bounds
 from tautochrone.service.catalog import catalog_app, no_catalog_app
 from tautochrone.service.instants import InstantResolver
 from tautochrone.service.metadata import MetadataSource
-from tautochrone.service.problems import Problem, add_problems
+from tautochrone.service.problems import PROBLEMS, Problem, add_problems
 
 if TYPE_CHECKING:
     from tautochrone.service.metrics import Metrics
@@ -74,7 +74,7 @@ def create_app(
     app.state.access, app.state.sessions = access, sessions
     add_problems(app)
 
-    @app.get("/healthz", tags=["service"])
+    @app.get("/healthz", tags=["service"], responses=PROBLEMS)
     def health() -> Health:
         """Is it there? Answers without a token."""
         return Health(version=_VERSION, catalog=catalog is not None)

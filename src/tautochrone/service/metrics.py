@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from tautochrone.meta import MetaStore
+from tautochrone.service.problems import PROBLEMS
 
 __all__ = ["CONTENT_TYPE", "Metrics", "add_metrics"]
 
@@ -142,7 +143,7 @@ def add_metrics(app: FastAPI, store: MetaStore) -> Metrics:
         "/metrics",
         tags=["service"],
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}}},
+        responses={**PROBLEMS, 200: {"content": {"text/plain": {}}}},
     )
     def scrape() -> Response:
         """For Prometheus."""

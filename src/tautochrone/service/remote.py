@@ -92,6 +92,9 @@ class RemoteStore(MetaStore):
     def _ask(self, call: Call, arguments: dict[str, Any]) -> Any:
         """One call, with all its tries."""
         body = call.encode_arguments(arguments)
+        if isinstance(body.get("error"), str):
+            # What a source or Spark said may hold what no store keeps, and must be recorded all the same.
+            body["error"] = body["error"].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
         headers = {CALL_ID: str(uuid4())}
         began, tries, away = time.monotonic(), 0, False
         while True:
