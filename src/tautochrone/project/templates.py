@@ -1,8 +1,8 @@
 """The sample project that `taut init` writes: what is read from outside, and a view that follows it.
 
 It has the layout of `spark-pipelines init`, and runs there when `storage` is made a `file:` URI; here it is
-relative, so that a copy of the project does not mean the original's storage. Spark's own sample reads nothing from
-outside, so its second run could not show what a change does.
+relative, so that a copy of the project does not mean the original's storage. Spark's own sample reads
+nothing from outside, so its second run could not show what a change does.
 """
 
 from __future__ import annotations

@@ -141,9 +141,8 @@ class Relocation:
                 partial(relocate_sources, Path(settings.storage), move.project, write_whole),
             )
         keeps = self._keeps or not move.storage.old
-        identity = Identity.of(
-            self._spec, settings, known.id if known is not None and keeps else str(uuid4())
-        )
+        same = known.id if known is not None and keeps else str(uuid4())
+        identity = Identity.of(self._spec, settings, same, known)
         if not keeps:
             self._renew_store(identity)
         file = local_catalog(settings)
@@ -204,7 +203,10 @@ class Relocation:
         if self._from_project is not None:
             old = spellings(os.path.abspath(self._from_project))
         elif known is not None:
-            old = spellings(known.project, known.real_project)
+            old = known.project(self._spec.name)
+            if not old and len(known.projects) == 1:
+                # One pipeline ran here: this is the same one under another name.
+                (old,) = map(tuple, known.projects.values())
         elif storages:
             # Without a record only a storage that the spec names by a relative path tells where the spec was.
             below = os.path.relpath(self._settings.storage, root)
