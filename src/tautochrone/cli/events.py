@@ -121,7 +121,7 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
         f"{f['source_lists']} lists of source files"
     ),
     "relocation_outside": lambda _e, f: (
-        f"  {short(f['table']):<32} {f['files']} files left where they are, such as {f['sample']}: {f['reason']}"
+        f"  {short(f['table']):<32} {f['files']} files left alone, such as {f['sample']}: {f['reason']}"
     ),
     "batch": lambda _e, f: f"  {short(f['dataset']):<32} ingested +{f['rows']:,} rows (batch {f['batch']})",
     "source_read_twice": lambda _e, f: (

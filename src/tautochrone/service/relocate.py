@@ -113,7 +113,7 @@ class Relocation:
                 survey = Survey(row.name, row.location, self._move.storage)
                 survey.read()
                 self._surveys[row] = survey
-        self._refuse()
+        self._require_movable()
         for row, survey in self._surveys.items():
             if survey.outside:
                 self._emit(
@@ -229,7 +229,7 @@ class Relocation:
             return None
         return replace(new, old=old)
 
-    def _refuse(self) -> None:
+    def _require_movable(self) -> None:
         for row, survey in self._surveys.items():
             if survey.missing:
                 raise LakeError(
