@@ -115,7 +115,9 @@ def test_init_writes_the_spec_and_folders_that_spark_writes(
     theirs = tmp_path / "theirs" / "demo"
 
     def spec(root: Path) -> object:
-        return yaml.safe_load((root / "spark-pipeline.yml").read_text().replace(str(root), ""))
+        text = (root / "spark-pipeline.yml").read_text()
+        # Ours is relative: a copy of the project must not mean the original's storage.
+        return yaml.safe_load(text.replace(f"file://{root}/", ""))
 
     assert spec(ours) == spec(theirs)
     assert {p.name for p in theirs.iterdir()} <= {p.name for p in ours.iterdir()}

@@ -21,7 +21,7 @@ from tautochrone.service.locate import Options
 from tautochrone.service.stores import project_store
 from tautochrone.testing.harness import Pipeline
 
-from .world import LONG_AGO_S, Died, Dying, Shop, fingerprints, relocate
+from .world import LONG_AGO_S, SPEC, Died, Dying, Shop, fingerprints, relocate
 
 pytestmark = pytest.mark.spark
 
@@ -148,6 +148,7 @@ def test_a_relocation_that_dies_anywhere_is_completed_by_the_next(
     assert fingerprints(made.folder) == original
 
 
+@pytest.mark.slow
 def test_a_relocation_that_is_killed_is_completed_by_the_next(made: Shop, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     made.copy_to(folder)
@@ -161,6 +162,7 @@ def test_a_relocation_that_is_killed_is_completed_by_the_next(made: Shop, tmp_pa
     assert relocate(folder) is None
 
 
+@pytest.mark.slow
 def test_a_storage_without_an_identity_is_recognised_by_its_catalog(
     made: Shop, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -242,6 +244,7 @@ def test_a_copy_cannot_take_over_its_original_in_a_shared_store(tmp_path: Path, 
     original.pipeline.close()
 
 
+@pytest.mark.slow
 def test_a_backup_of_the_whole_storage_goes_on(made: Shop, tmp_path: Path, spark: SparkSession) -> None:
     folder = tmp_path / "copy"
     made.copy_to(folder)
@@ -309,7 +312,34 @@ def test_files_of_other_warehouses_are_told_and_stay(made: Shop, tmp_path: Path,
     assert fingerprints(elsewhere) == before
     with sqlite3.connect(second / "storage" / "catalog.db") as catalog:
         query = "SELECT metadata_location FROM iceberg_tables WHERE table_name = 'theirs'"
-        assert catalog.execute(query).fetchone()[0].startswith(str(elsewhere))
+        assert catalog.execute(query).fetchone()[0].startswith(f"file:{elsewhere}/")
+
+
+def test_two_pipelines_may_share_a_storage(tmp_path: Path, spark: SparkSession) -> None:
+    shared = f"storage: {tmp_path}/shared"
+    pipelines = []
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        text = SPEC.replace("name: shop", f"name: {name}").replace("storage: storage", shared)
+        (folder / "rows").mkdir(parents=True)
+        (folder / "rows" / "1.json").write_text('{"id": 1}')
+        pipeline = Pipeline(folder, spark, spec=text + f"database: {name}\n")
+        pipeline.write(
+            "definitions/rows.py",
+            f"""\
+            from pyspark import pipelines as dp
+            from pyspark.sql import SparkSession
+
+
+            @dp.table
+            def rows_{name}():
+                return SparkSession.active().readStream.schema("id INT").json("{folder}/rows")
+            """,
+        )
+        pipelines.append(pipeline)
+    for pipeline in (*pipelines, *pipelines):
+        assert pipeline.run().state == "COMPLETED"
+        pipeline.close()
 
 
 def test_a_fresh_project_knows_where_it_is(tmp_path: Path, spark: SparkSession) -> None:

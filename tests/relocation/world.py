@@ -20,7 +20,7 @@ from tautochrone.service.locate import Options, locate
 from tautochrone.service.relocate import Relocation
 from tautochrone.testing.harness import Happened, Pipeline
 
-__all__ = ["Died", "Dying", "Shop", "fingerprints", "relocate"]
+__all__ = ["LONG_AGO_S", "SPEC", "Died", "Dying", "Shop", "fingerprints", "relocate"]
 
 T = TypeVar("T")
 

@@ -130,6 +130,16 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
         f"{'left to be rebuilt' if f['action'] == 'rebuild' else 'taken over'} at version {f['version']}"
     ),
     "nothing_to_adopt": lambda _e, f: f"nothing to take over for job {f['job']}: {f['reason']}",
+    "pipeline_renamed": lambda _e, f: (
+        f"{f['tables']} tables of pipeline {f['before']} belong to pipeline {f['pipeline']} now"
+    ),
+    "relocated": lambda _e, f: (
+        f"{f['storage']} stands for itself now: {f['tables']} tables and views, "
+        f"{f['source_lists']} lists of source files"
+    ),
+    "relocation_outside": lambda _e, f: (
+        f"  {short(f['table']):<32} {f['files']} files left alone, such as {f['sample']}: {f['reason']}"
+    ),
     "batch": lambda _e, f: f"  {short(f['dataset']):<32} ingested +{f['rows']:,} rows (batch {f['batch']})",
     "source_read_twice": lambda _e, f: (
         f"warning: {', '.join(map(short, f['datasets']))} ({', '.join(f['locations'])}): {f['reason']}\n"

@@ -275,6 +275,9 @@ class LakeTable(ReadableTable, Protocol):
     def current_version(self) -> Version:
         """Main's newest version, fresh from the catalog."""
 
+    def changed_ms(self) -> int:
+        """When anything of the table was last committed, fresh from the catalog: epoch ms of the writer."""
+
     def versions(self) -> Sequence[tuple[Version, CommitNote | None, int]]:
         """Main's history as far as it is kept, oldest first: version, note of its commit, epoch ms."""
 

@@ -13,8 +13,8 @@ __all__ = ["require_reported_versions"]
 
 
 def require_reported_versions(job: Job, existing: Mapping[TableName, LakeTable]) -> None:
-    """Refuse tables that lack a version which the store was told of, and whose newest one is older than that
-    word. A version that expired, or that somebody rolled back, has newer ones above it.
+    """Refuse tables that do not lead to a version which the store was told of, and in which nothing was
+    committed since.
 
     Raises:
         LakeError: `LAKE_BEHIND_STORE`.
@@ -27,13 +27,11 @@ def require_reported_versions(job: Job, existing: Mapping[TableName, LakeTable])
         table = existing[name]
         if table.change_between(version, table.current_version()).kind is not ChangeKind.UNKNOWN:
             continue
-        history = table.versions()
-        if any(known == version for known, _, _ in history):
-            continue
-        if history and history[-1][2] < told_ms[name]:
+        # Who expires versions or takes a table back commits that, later than the version was told.
+        if table.changed_ms() < told_ms[name]:
             raise LakeError(
                 "LAKE_BEHIND_STORE",
-                f"{name} has no version {version}, which the store knows: its newest one is older",
+                f"{name} has no version {version}, which the store knows, and was not changed since",
                 hint="the catalog was restored alone: restore the store of the same time too; or remove the "
                 "store, and the next run fills a new one from the tables",
                 location=str(job.definitions.datasets[name].location),

@@ -113,7 +113,7 @@ class Relocation:
                 survey = Survey(row.name, row.location, self._move.storage)
                 survey.read()
                 self._surveys[row] = survey
-        self._refuse()
+        self._require_movable()
         for row, survey in self._surveys.items():
             if survey.outside:
                 self._emit(
@@ -141,9 +141,8 @@ class Relocation:
                 partial(relocate_sources, Path(settings.storage), move.project, write_whole),
             )
         keeps = self._keeps or not move.storage.old
-        identity = Identity.of(
-            self._spec, settings, known.id if known is not None and keeps else str(uuid4())
-        )
+        same = known.id if known is not None and keeps else str(uuid4())
+        identity = Identity.of(self._spec, settings, same, known)
         if not keeps:
             self._renew_store(identity)
         file = local_catalog(settings)
@@ -204,7 +203,10 @@ class Relocation:
         if self._from_project is not None:
             old = spellings(os.path.abspath(self._from_project))
         elif known is not None:
-            old = spellings(known.project, known.real_project)
+            old = known.project(self._spec.name)
+            if not old and len(known.projects) == 1:
+                # One pipeline ran here: this is the same one under another name.
+                (old,) = map(tuple, known.projects.values())
         elif storages:
             # Without a record only a storage that the spec names by a relative path tells where the spec was.
             below = os.path.relpath(self._settings.storage, root)
@@ -227,7 +229,7 @@ class Relocation:
             return None
         return replace(new, old=old)
 
-    def _refuse(self) -> None:
+    def _require_movable(self) -> None:
         for row, survey in self._surveys.items():
             if survey.missing:
                 raise LakeError(

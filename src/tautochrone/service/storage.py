@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -51,24 +52,31 @@ class Identity:
     Attributes:
         id: tells it from every other one; a copy gets another.
         storage: its folder as settings spelled it, `real_storage` without symbolic links.
-        project: the folder of the spec that ran in it, `real_project` without symbolic links.
+        projects: by the name of each pipeline that ran in it the folder of its spec, as it was spelled and
+            without symbolic links.
     """
 
     id: str
     storage: str
     real_storage: str
-    project: str
-    real_project: str
+    projects: Mapping[str, Sequence[str]]
 
     @classmethod
-    def of(cls, spec: PipelineSpec, settings: Settings, storage_id: str) -> Identity:
+    def of(
+        cls, spec: PipelineSpec, settings: Settings, storage_id: str, known: Identity | None = None
+    ) -> Identity:
+        """Of the storage as it is now; other pipelines that ran in it stay where they were."""
+        mine = {spec.name: list(spellings(str(spec.root), os.path.realpath(spec.root)))}
         return cls(
             id=storage_id,
             storage=settings.storage.rstrip("/"),
             real_storage=os.path.realpath(settings.storage),
-            project=str(spec.root),
-            real_project=os.path.realpath(spec.root),
+            projects={**({} if known is None else known.projects), **mine},
         )
+
+    def project(self, pipeline: str) -> tuple[str, ...]:
+        """Spellings of the folder where a pipeline's spec was; empty when it is not known."""
+        return tuple(self.projects.get(pipeline, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +218,20 @@ def check_storage(spec: PipelineSpec, settings: Settings) -> Identity | None:
     old = None if file is None else origin_of(settings, catalog_rows(file))
     if old is not None:
         raise _moved(old, settings.storage)
-    if identity is not None and not same_folder(identity.project, str(spec.root)):
+    if identity is not None:
         _check_project(identity, spec, settings)
     return identity
 
 
 def _check_project(identity: Identity, spec: PipelineSpec, settings: Settings) -> None:
-    theirs = Path(identity.real_project)
-    if theirs in Path(identity.real_storage).parents and (theirs / spec.path.name).exists():
+    theirs = identity.project(spec.name)
+    if not theirs or same_folder(theirs[0], str(spec.root)):
+        return
+    inside = Path(theirs[-1]) in Path(identity.real_storage).parents
+    if inside and (Path(theirs[-1]) / spec.path.name).exists():
         raise LakeError(
             "STORAGE_OF_ANOTHER_PROJECT",
-            f"The storage {settings.storage} belongs to the project in {identity.project}, not to the one in "
+            f"The storage {settings.storage} belongs to the project in {theirs[0]}, not to the one in "
             f"{spec.root}",
             hint="let `storage` in the spec name a folder of this project: a path without file: and without "
             "a slash at its beginning starts at the spec",
@@ -230,7 +241,7 @@ def _check_project(identity: Identity, spec: PipelineSpec, settings: Settings) -
     if _has_read(identity, spec, settings):
         raise LakeError(
             "PROJECT_MOVED",
-            f"The project was in {identity.project} and is in {spec.root} now: its source files have other "
+            f"The project was in {theirs[0]} and is in {spec.root} now: its source files have other "
             "names, and would all be read again",
             hint="`taut relocate` gives them their new names",
             sqlstate="55000",
@@ -239,9 +250,10 @@ def _check_project(identity: Identity, spec: PipelineSpec, settings: Settings) -
 
 def _has_read(identity: Identity, spec: PipelineSpec, settings: Settings) -> bool:
     """Whether some flow has read files of the project where it was, when it is somewhere else now."""
-    if same_folder(identity.project, str(spec.root)):
+    theirs = identity.project(spec.name)
+    if not theirs or same_folder(theirs[0], str(spec.root)):
         return False
-    moved = MovedFolder(spellings(identity.project, identity.real_project), str(spec.root))
+    moved = MovedFolder(theirs, str(spec.root))
     return sources_below(Path(settings.storage), moved) is not None
 
 
@@ -257,12 +269,11 @@ def _moved(old: str, new: str) -> LakeError:
 
 def identify(spec: PipelineSpec, settings: Settings, known: Identity | None, effects: Effects) -> Identity:
     """The storage's identity, written if it has none or if an innocent part of it changed."""
-    wanted = Identity.of(spec, settings, str(uuid4()) if known is None else known.id)
-    if known is not None and (known.real_storage, known.real_project) == (
-        wanted.real_storage,
-        wanted.real_project,
-    ):
-        return known
+    wanted = Identity.of(spec, settings, str(uuid4()) if known is None else known.id, known)
+    if known is not None and known.real_storage == wanted.real_storage:
+        theirs = known.project(spec.name)
+        if theirs and same_folder(theirs[0], str(spec.root)):
+            return known
     effects.perform(Step.STORAGE_IDENTIFY, settings.storage, lambda: write_identity(settings, wanted))
     return wanted
 

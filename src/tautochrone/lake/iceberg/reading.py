@@ -125,6 +125,9 @@ class IcebergReading:
             self._counts[version] = self._count(version)
         return self._counts[version]
 
+    def changed_ms(self) -> int:
+        return int(load(self._iceberg, self._name).metadata.lastUpdatedMillis())
+
     def tags(self) -> Sequence[str]:
         return tags(load(self._iceberg, self._name).metadata)
 

@@ -202,9 +202,8 @@ class Survey:
     def _rewritten_metadata(self) -> dict[str, Any]:
         found = json.loads(json.dumps(self._metadata))
         found["location"] = self._new(found["location"])
-        found["properties"] = {
-            key: self._new(value) for key, value in found.get("properties", {}).items()
-        } or found.get("properties", {})
+        if "properties" in found:
+            found["properties"] = {key: self._new(value) for key, value in found["properties"].items()}
         for snapshot in found.get("snapshots", ()):
             listed = self._sizes.get(snapshot["manifest-list"])
             snapshot["manifest-list"] = listed[0] if listed else self._new(snapshot["manifest-list"])
