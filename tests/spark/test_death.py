@@ -1,0 +1,106 @@
+"""Whether Spark's process lives is asked of the process, whatever the error was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+
+from tautochrone.cli.restart import Restarts
+from tautochrone.errors import SparkDiedError
+from tautochrone.runtime.dying import rest
+from tautochrone.spark import death as module
+from tautochrone.spark.death import death, hear, require_alive
+
+
+class Gateway(SimpleNamespace):
+    """As Py4J's, with a process of ours and an answer or none."""
+
+    def __init__(self, process: subprocess.Popen[bytes] | None, *, answers: bool = True) -> None:
+        super().__init__(proc=process)
+        self.jvm: Any = SimpleNamespace()
+        if answers:
+            system = SimpleNamespace(nanoTime=lambda: 1)
+            self.jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=system)))
+        else:
+            self.jvm = _Refusing()
+
+
+class _Refusing:
+    def __getattr__(self, _name: str) -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield started
+    started.kill()
+    started.communicate()
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(module, "_last_lines", None)
+    monkeypatch.setattr(module, "_ENDING_S", 0.2)
+    return lambda made: monkeypatch.setattr(SparkContext, "_gateway", made)
+
+
+def test_killed_process_is_told_with_its_signal_and_last_lines(gateway: Any, process: Any) -> None:
+    gateway(Gateway(process))
+    require_alive()
+    hear(lambda: ["one", "", "java.lang.OutOfMemoryError"])
+    process.kill()
+    with pytest.raises(SparkDiedError, match=r"SIGKILL.*one / java\.lang\.OutOfMemoryError") as raised:
+        rest(threading.Event(), 60)
+    assert raised.value.error_class == "SPARK_DIED"
+    assert "memory" in str(raised.value.hint)
+    assert raised.value.parameters["status"] == "-9"
+
+
+def test_process_that_ended_by_itself_is_told_with_its_status(
+    gateway: Any, process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway(Gateway(process, answers=False))
+    process.communicate(b"\n")
+    monkeypatch.chdir(tmp_path)
+    report = tmp_path / f"hs_err_pid{process.pid}.log"
+    report.write_text("# a crash")
+    died = death()
+    assert died is not None
+    assert "exit status 0; it said nothing" in str(died)
+    assert str(report) in str(died.hint)
+
+
+def test_process_that_is_there_and_silent_is_no_datasets_failure(gateway: Any, process: Any) -> None:
+    for silent in (Gateway(process, answers=False), Gateway(None, answers=False)):
+        gateway(silent)
+        assert death() is None
+        died = death(ask=True)
+        assert died is not None
+        assert died.error_class == "SPARK_NOT_ANSWERING"
+
+
+def test_without_spark_nothing_has_died(gateway: Any) -> None:
+    gateway(None)
+    require_alive()
+
+
+def test_waits_between_restarts_grow_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("_TAUT_SPARK_DEATHS", raising=False)
+    restarts = Restarts()
+    assert [restarts.died() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    monkeypatch.setenv("_TAUT_SPARK_DEATHS", "3")
+    following = Restarts()
+    assert following.died() == 8
+    assert following.folder == os.getcwd()
+    long_ago = Restarts(deaths=5, _since=-1e9)
+    assert long_ago.died() == 1
