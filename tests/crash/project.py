@@ -12,6 +12,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.names import TableName, Version
+
 __all__ = ["OUTSIDE", "Sources", "amount", "kind", "write_project"]
 
 OUTSIDE = "lake.shared.outside"
@@ -32,10 +35,12 @@ master = "local[2]"
 "spark.sql.shuffle.partitions" = "1"
 """
 
-_MAINTENANCE = """
+_INCREMENTAL = """
 [refresh]
 policy = "incremental"
-[maintenance]
+"""
+
+_MAINTENANCE = f"""{_INCREMENTAL}[maintenance]
 keep = "0s"
 keep_last = 2
 history = "0s"
@@ -111,6 +116,9 @@ _VIEWS = {
 }
 _BIG = "SELECT id, amount{more} FROM events WHERE amount > 50"
 _FRAGILE = "SELECT count(*) AS n, sum(CAST({value} AS BIGINT)) AS total FROM events"
+_MANY = (
+    "SELECT amount % 7 AS rest, count(*) AS n FROM events GROUP BY amount % 7 HAVING count(*) BETWEEN 2 AND 4"
+)
 _OUTSIDERS = f"SELECT kind, label FROM {OUTSIDE} WHERE kind >= 0"
 
 
@@ -201,6 +209,11 @@ class Sources:
         """A view that reads a table which somebody else writes."""
         self.define("labels", _OUTSIDERS)
 
+    def follow(self) -> None:
+        """Every view follows its changes, with states, and one has groups that come and go."""
+        (self.folder / "tautochrone.toml").write_text(_SETTINGS + _INCREMENTAL)
+        self.define("many", _MANY)
+
     def maintain(self) -> None:
         """Keep two checkpoints and what their refreshes need, and nothing else."""
         (self.folder / "tautochrone.toml").write_text(_SETTINGS + _MAINTENANCE)
@@ -228,6 +241,28 @@ class Sources:
     def delete_store(self) -> None:
         for file in self.storage.glob("meta.db*"):
             file.unlink()
+
+    def swap_store(self) -> None:
+        """Instead of the store one in which another pipeline published a checkpoint."""
+        self.delete_store()
+        table = TableName("lake", ("other",), "theirs")
+        with MetaStore.open(f"sqlite:///{self.storage}/meta.db") as store:
+            store.start_run("other", "other", [DatasetEntry(table, "streaming table", "t", is_root=True)])
+            fence = store.take_over("other", ingests=[table])
+            target = store.open_checkpoint("other", fence, {table: Version("1")}, 1)
+            store.publish("other", fence, target.number, 1)
+
+    def copy_store(self, to: Path) -> None:
+        """A backup of the store, as of now."""
+        to.mkdir()
+        for file in self.storage.glob("meta.db*"):
+            shutil.copy(file, to)
+
+    def restore_store(self, copy: Path) -> None:
+        """The backup instead of the store."""
+        self.delete_store()
+        for file in copy.glob("meta.db*"):
+            shutil.copy(file, self.storage)
 
     def _drop(self, source: str, suffix: str, lines: list[str]) -> None:
         """Whole files only: a file source must never see half of one."""

@@ -42,6 +42,16 @@ def _store_deleted(world: World) -> None:
     world.sources.delete_store()
 
 
+def _store_swapped(world: World) -> None:
+    world.sources.add()
+    world.sources.swap_store()
+
+
+def _table_added(world: World) -> None:
+    world.sources.add()
+    world.sources.add_root()
+
+
 def _outside_moved(world: World) -> None:
     world.sources.add()
     world.write_outside((len(world.sources.outside), "more"))
@@ -105,6 +115,8 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
         Step.INGEST_FOLDER: _folders_wiped,
         Step.META_ABORT: _root_added,
         Step.META_REBUILD: _store_deleted,
+        Step.META_RECONCILE: _store_swapped,
+        Step.META_IDENTIFY: _table_added,
     },
     "maintenance": {
         Step.META_EXPIRE: _expirable,

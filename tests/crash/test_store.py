@@ -1,13 +1,17 @@
-"""The store is lost: numbers, fences and checkpoints come back from the lake, above all that was seen."""
+"""The store is lost, swapped or an older copy: numbers, fences and checkpoints come back from the lake, above
+all that was seen, and every published checkpoint shows what its views say."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from tautochrone.meta import MetaStore
 from tautochrone.model.effects import Step
+from tautochrone.model.names import TableName
 
-from .checks import check, published
+from .checks import check, check_tables, published, verify_all
 from .faults import Strike
 from .world import World
 
@@ -49,3 +53,52 @@ def test_store_deleted_while_a_target_was_half_done(world: World, table: str) ->
     world.sources.add()
     world.run().require_completed()
     check(world)
+
+
+def _two_more_runs(world: World) -> None:
+    for _ in range(2):
+        world.sources.add()
+        world.run().require_completed()
+    verify_all(world, check_tables(world.sources))
+
+
+def test_a_store_that_another_pipeline_uses_already(world: World) -> None:
+    """Its numbers are lower than those of the lake: no state takes an older run for the newest."""
+    world.sources.follow()
+    for _ in range(3):
+        world.sources.add()
+        world.run().require_completed()
+    world.sources.swap_store()
+    _two_more_runs(world)
+    with MetaStore.open(f"sqlite:///{world.sources.storage}/meta.db") as store:
+        theirs = TableName("lake", ("other",), "theirs")
+        assert store.versions_at(1) == {theirs: "1"}
+        assert store.fence("other") == 1
+
+
+@pytest.mark.parametrize("later", [2, *(pytest.param(later, marks=pytest.mark.slow) for later in (1, 3))])
+def test_a_store_put_back_after_more_checkpoints(world: World, tmp_path: Path, later: int) -> None:
+    world.sources.follow()
+    world.sources.add()
+    world.run().require_completed()
+    world.sources.copy_store(tmp_path / "backup")
+    for _ in range(later):
+        world.sources.add()
+        world.run().require_completed()
+    world.sources.restore_store(tmp_path / "backup")
+    _two_more_runs(world)
+
+
+@pytest.mark.slow
+def test_every_copy_of_a_store_put_back(world: World, tmp_path: Path) -> None:
+    """Copies of before, from one to three checkpoints ago, again and again."""
+    world.sources.follow()
+    for turn in range(9):
+        world.sources.add()
+        world.run().require_completed()
+        world.sources.copy_store(tmp_path / f"{turn}")
+        if turn >= 2:
+            world.sources.restore_store(tmp_path / f"{turn - turn % 3}")
+            world.sources.add()
+            world.run().require_completed()
+            verify_all(world, check_tables(world.sources))

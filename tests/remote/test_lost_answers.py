@@ -40,14 +40,15 @@ TOPOLOGY = [
     DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})),
 ]
 READS = {
-    "aligned", "checkpoint", "checkpoint_states", "checkpoints", "cut_times", "datasets", "decided_after",
-    "delays", "described", "details", "failures_at", "fence", "foreign", "held", "held_back_by", "history",
-    "incarnation", "invariants", "is_empty", "job_entries", "job_states", "knows", "last_complete",
-    "latest_done", "latest_published", "lineage", "newest_decision", "newest_refresh", "newest_versions",
-    "now_ms", "observed", "open_target", "pending_revisions", "pinned_checkpoints", "pins", "progress",
-    "published_after", "published_versions", "recent_refreshes", "refreshes_after", "refreshes_at",
-    "reported", "reports", "retained_versions", "revision", "revisions", "revoked_after", "schema_revision",
-    "shared_clocks", "standing", "status", "timeline", "versions_at", "why_absent",
+    "aligned", "checkpoint", "checkpoint_states", "checkpoints", "compare", "cut_times", "datasets",
+    "decided_after", "delays", "described", "details", "failures_at", "fence", "foreign", "held",
+    "held_back_by", "history", "incarnation", "invariants", "is_empty", "job_entries", "job_states", "knows",
+    "last_complete", "last_number", "latest_done", "latest_published", "lineage", "newest_decision",
+    "newest_refresh", "newest_versions", "now_ms", "observed", "open_target", "pending_revisions",
+    "pinned_checkpoints", "pins", "progress", "published_after", "published_versions", "recent_refreshes",
+    "refreshes_after", "refreshes_at", "reported", "reports", "retained_versions", "revision", "revisions",
+    "revoked_after", "schema_revision", "shared_clocks", "standing", "status", "table_ids", "timeline",
+    "versions_at", "why_absent",
 }  # fmt: skip
 """Methods that change nothing: they may be asked as often as one likes."""
 
@@ -140,6 +141,21 @@ def rebuilt(store: MetaStore, _fence: Fence) -> object:
     return store.rebuild({VIEW: [LakeVersion(version=Version("v1"), note=note, committed_at_ms=50)]})
 
 
+def reconciled(store: MetaStore, fence: Fence) -> object:
+    whole(store, fence)
+    note = CommitNote(
+        pipeline="shop",
+        job="job",
+        fence=Fence(30),
+        store="another",
+        checkpoint=CheckpointNumber(5),
+        inputs={str(ROOT): "r5"},
+    )
+    lake = {VIEW: [LakeVersion(version=Version("v5"), note=note, committed_at_ms=50)]}
+    store.reconcile("job", lake)
+    return store.last_number(), store.versions_at(5)
+
+
 def decided(store: MetaStore, fence: Fence) -> None:
     first = whole(store, fence, 1)
     whole(store, fence, 2)
@@ -199,6 +215,8 @@ WRITES: dict[str, Callable[[MetaStore, Fence], object]] = {
     "release_pin": released,
     "expire": expired,
     "forget_expired": forgotten,
+    "reconcile": reconciled,
+    "identify": lambda store, fence: store.identify("job", fence, {VIEW: "one"}),
     "rebuild": rebuilt,
     "decide": decided,
     "complete_revision": confirmed,

@@ -108,6 +108,10 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
     "graph": _graph,
     "catalog": lambda _e, f: f"readable at one instant as Iceberg REST catalog {f['uri']} (warehouse strong)",
     "takeover": lambda _e, f: f"job {f['job']} taken over with fence {f['fence']}",
+    "store_reconciled": lambda _e, f: (
+        f"the store is {'an older copy' if f['relation'] == 'restored' else 'another one'}: it now "
+        f"agrees with the lake, numbers go on above {f['numbers_above']:,}\n  {f['reason']}"
+    ),
     "adopted": lambda _e, f: (
         f"  {short(f['dataset']):<32} "
         f"{'left to be rebuilt' if f['action'] == 'rebuild' else 'taken over'} at version {f['version']}"

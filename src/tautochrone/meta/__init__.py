@@ -5,6 +5,7 @@ from tautochrone.meta.history import DatasetStatus
 from tautochrone.meta.jobs import DatasetEntry, Lineage
 from tautochrone.meta.reads import DEFAULT_LEASE_MS
 from tautochrone.meta.rebuild import LakeVersion
+from tautochrone.meta.reconcile import Comparison, Reconciled, StoreRelation
 from tautochrone.meta.registration import JobEntry, TableRole
 from tautochrone.meta.store import MetaStore
 from tautochrone.meta.timeline import CheckpointLine, Report
@@ -12,6 +13,7 @@ from tautochrone.meta.timeline import CheckpointLine, Report
 __all__ = [
     "DEFAULT_LEASE_MS",
     "CheckpointLine",
+    "Comparison",
     "Database",
     "DatasetEntry",
     "DatasetStatus",
@@ -19,6 +21,8 @@ __all__ = [
     "LakeVersion",
     "Lineage",
     "MetaStore",
+    "Reconciled",
     "Report",
+    "StoreRelation",
     "TableRole",
 ]

@@ -19,7 +19,16 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import Fence, TableName
 
-__all__ = ["STANDING", "VERSIONED_KINDS", "Repository", "check_fence", "now_ms", "parse", "unknown_job"]
+__all__ = [
+    "STANDING",
+    "VERSIONED_KINDS",
+    "Repository",
+    "check_fence",
+    "now_ms",
+    "parse",
+    "require_incarnation",
+    "unknown_job",
+]
 
 VERSIONED_KINDS = (DatasetKind.STREAMING_TABLE.value, DatasetKind.MATERIALIZED_VIEW.value)
 """Kinds of datasets that are tables: a checkpoint isn't published without a word about each."""
@@ -45,6 +54,8 @@ class Repository:
     def __init__(self, database: Database, clock: Callable[[], int] = now_ms) -> None:
         self._database = database
         self._clock = clock
+        self._owned_in: dict[str, str] = {}
+        """For each job that was taken over through this object the incarnation of the store at that time."""
 
     def _read(self) -> AbstractContextManager[Connection]:
         return self._database.read()
@@ -55,8 +66,19 @@ class Repository:
     @contextmanager
     def _fenced(self, job: str, fence: Fence, *, durable: bool = True) -> Iterator[Connection]:
         with self._database.write(durable=durable) as connection:
+            self._check_store(connection, job)
             check_fence(connection, job, fence)
             yield connection
+
+    def _check_store(self, connection: Connection, job: str) -> None:
+        """A fence means something only in the store that gave it.
+
+        Raises:
+            MetaError: `META_STORE_REPLACED`.
+        """
+        owned_in = self._owned_in.get(job)
+        if owned_in is not None:
+            require_incarnation(connection, job, owned_in)
 
 
 def check_fence(connection: Connection, job: str, fence: Fence) -> None:
@@ -81,7 +103,24 @@ def check_fence(connection: Connection, job: str, fence: Fence) -> None:
             "FENCE_UNKNOWN",
             f"Fence {fence} of job {job} is newer than the store's {stored}: "
             "it was given by another store, or this store is an older copy",
-            hint="Start the job again: it rebuilds the store from the lake.",
+            hint="Start the job again: it brings the store into agreement with the lake first.",
+        )
+
+
+def require_incarnation(connection: Connection, job: str, expected: str) -> None:
+    """Refuse a write to another store than the one that the job was taken over in.
+
+    Raises:
+        MetaError: `META_STORE_REPLACED`.
+    """
+    found = connection.execute(select(t.stores.c.incarnation)).scalar()
+    if found != expected:
+        raise MetaError(
+            "META_STORE_REPLACED",
+            f"Job {job} was taken over in store {expected}, and the store here is {found}: it was swapped, "
+            "or an older copy was put back, while the job ran",
+            hint="Start the job again: it compares the store with the lake before it writes.",
+            parameters={"job": job, "expected": expected, "found": str(found)},
         )
 
 

@@ -22,7 +22,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
 from tautochrone.meta.alignment import aligned_cut
-from tautochrone.meta.base import STANDING, Repository
+from tautochrone.meta.base import STANDING, Repository, require_incarnation
 from tautochrone.meta.coordinator import PATIENCE_MS, enlist, holders, pending, skip
 from tautochrone.meta.history import keep, prune_failures
 from tautochrone.meta.invariants import keep_broken
@@ -57,6 +57,8 @@ class Checkpoints(Repository):
         looks: Mapping[TableName, int] | None = None,
         patience_ms: int = PATIENCE_MS,
         align_ms: int | None = None,
+        store: str | None = None,
+        after: int = 0,
     ) -> Checkpoint:
         """Record the cut: the next target of all jobs that belong together. Its number is above every
         number ever given.
@@ -71,16 +73,29 @@ class Checkpoints(Repository):
             patience_ms: so long a job that is at work holds the others back.
             align_ms: the greatest skew of the cut in source time (`model.alignment`): of roots that are
                 further ahead an older version is taken, also of those in `roots`. None: any.
+            store: the incarnation of the store that the job was taken over in; None: it is not known.
+            after: the highest number that the caller was ever given. A store that never gave it is an older
+                copy.
 
         Opening the very cut that the job has open already (a lost answer) gives the same checkpoint again.
 
         Raises:
-            MetaError: `CHECKPOINT_ALREADY_OPEN`: finish or abort `open_target(job)` first;
+            MetaError: `META_STORE_REPLACED`;
+                `CHECKPOINT_ALREADY_OPEN`: finish or abort `open_target(job)` first;
                 `CHECKPOINT_HELD_BACK` (retryable): see `held_back_by`, or a revision is not finished.
         """
         with self._fenced(job, fence) as connection:
             # The row that numbers come from is the lock under which checkpoints are opened.
             last = connection.execute(select(t.stores.c.last_number).with_for_update()).scalar_one()
+            if store is not None:
+                require_incarnation(connection, job, store)
+            if last < after:
+                raise MetaError(
+                    "META_STORE_REPLACED",
+                    f"Job {job} knows checkpoint {after}, and the store gave numbers up to {last} only: an "
+                    "older copy of it was put back while the job ran",
+                    hint="Start the job again: it compares the store with the lake before it writes.",
+                )
             unfinished = pending(connection, job)
             if unfinished:
                 opened = _opened(connection, job, roots, cut_at_ms)

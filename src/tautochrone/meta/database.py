@@ -21,7 +21,7 @@ from tautochrone.errors import MetaError
 
 __all__ = ["HEAD", "Database", "parsed_url"]
 
-HEAD = "0009"
+HEAD = "0010"
 """The newest migration. Compared first, so that a store in order never loads alembic."""
 
 _BUSY_TIMEOUT_MS = 30_000

@@ -139,6 +139,7 @@ class Jobs(Repository):
             )
             begin_looks(connection, job, None if ingests is None else [str(table) for table in ingests])
             begin_times(connection, job)
+            self._owned_in[job] = connection.execute(select(t.stores.c.incarnation)).scalar_one()
             return fence
 
     def beat(

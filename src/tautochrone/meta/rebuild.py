@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from uuid import uuid4
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -28,12 +29,28 @@ from tautochrone.model.jobs import Part
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
-__all__ = ["LakeVersion", "Rebuild"]
+__all__ = [
+    "SKIP",
+    "DerivedCommit",
+    "LakeVersion",
+    "Rebuild",
+    "commits_of",
+    "highest_fences",
+    "is_revoked",
+    "notes_of",
+    "publish",
+    "register",
+    "related",
+    "renew_if_named",
+    "revoked_ranges",
+    "settle_with",
+    "told",
+]
 
 _JOB = "\0job "
 """Before a job's name where jobs and tables stand together; no table's name begins so."""
 
-_SKIP = 1_000
+SKIP = 1_000
 """Numbers and fences that were given but left no trace in the lake stay below this many."""
 
 
@@ -52,7 +69,7 @@ class LakeVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit:
+class DerivedCommit:
     """A derived commit, with the later versions that only repeat it (fences, compactions)."""
 
     version: str
@@ -62,7 +79,7 @@ class _Commit:
     aliases: set[str]
 
 
-_State = tuple[dict[str, _Commit], dict[str, str]]
+_State = tuple[dict[str, DerivedCommit], dict[str, str]]
 """The commit of each dataset and the version of each root at one checkpoint."""
 
 
@@ -87,13 +104,10 @@ class Rebuild(Repository):
         Raises:
             MetaError: `META_STORE_NOT_EMPTY`.
         """
-        derived = {str(name): _commits(versions) for name, versions in lake.items()}
-        notes = {
-            str(name): [version.note for version in versions if version.note is not None]
-            for name, versions in lake.items()
-        }
+        derived, notes = commits_of(lake), notes_of(lake)
         seen = [0, *(commit.checkpoint for commits in derived.values() for commit in commits)]
-        last = max(seen) + _SKIP
+        ends = [end for found in notes.values() for _, end in revoked_ranges(found)]
+        last = max(*seen, *ends, 0) + SKIP
         with self._write() as connection:
             known = connection.execute(select(t.checkpoints.c.number).order_by(t.checkpoints.c.number))
             numbers = known.scalars().all()
@@ -105,21 +119,78 @@ class Rebuild(Repository):
                     # No number was given since a rebuild from this lake left its gap: it was this one.
                     return tuple(map(CheckpointNumber, numbers))
                 raise MetaError("META_STORE_NOT_EMPTY", "Only an empty store can be rebuilt")
-            _register(connection, notes, derived)
-            connection.execute(update(t.stores).values(last_number=last))
+            register(connection, notes, derived)
+            stored = connection.execute(select(t.stores.c.last_number)).scalar_one()
+            connection.execute(update(t.stores).values(last_number=max(last, stored)))
+            renew_if_named(connection, lake)
+            settle_with(connection, lake)
             owner = {name: found[-1].job for name, found in notes.items() if found}
             kept = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
-            told = sorted(
+            found = sorted(
                 (number, index, state)
-                for index, tables in enumerate(_related(owner, derived))
-                for number, state in _told({n: derived[n] for n in tables if derived[n]}, kept)
+                for index, tables in enumerate(related(owner, derived))
+                for number, state in told(
+                    {n: derived[n] for n in tables if derived[n]},
+                    kept,
+                    [one for n in tables for one in revoked_ranges(notes[n])],
+                )
             )
-            for number, _, (chosen, roots) in told:
-                _publish(connection, number, chosen, roots, owner, derived)
-            return tuple(CheckpointNumber(number) for number in sorted({number for number, _, _ in told}))
+            for number, _, (chosen, roots) in found:
+                publish(connection, number, chosen, roots, owner, derived)
+            return tuple(CheckpointNumber(number) for number in sorted({number for number, _, _ in found}))
 
 
-def _related(owner: Mapping[str, str], derived: Mapping[str, Sequence[_Commit]]) -> list[list[str]]:
+def commits_of(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[str, list[DerivedCommit]]:
+    """The derived commits of each table, oldest first."""
+    return {str(name): _commits(versions) for name, versions in lake.items()}
+
+
+def notes_of(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[str, list[CommitNote]]:
+    """All notes of each table, oldest first."""
+    return {
+        str(name): [version.note for version in versions if version.note is not None]
+        for name, versions in lake.items()
+    }
+
+
+def revoked_ranges(notes: Iterable[CommitNote]) -> list[tuple[int, int]]:
+    """What revisions took back, as the notes of a table say: after the first number, up to the second."""
+    return sorted({one for note in notes for one in note.revoked})
+
+
+def is_revoked(number: int, ranges: Iterable[tuple[int, int]]) -> bool:
+    """Whether a revision took the checkpoint back."""
+    return any(start < number <= end for start, end in ranges)
+
+
+def renew_if_named(connection: Connection, lake: Mapping[TableName, Sequence[LakeVersion]]) -> str:
+    """The incarnation of the store; a new one when the lake names it: what was done under the old one is not
+    all in this copy."""
+    found = str(connection.execute(select(t.stores.c.incarnation)).scalar_one())
+    named = {v.note.store for versions in lake.values() for v in versions if v.note is not None}
+    if found in named:
+        found = str(uuid4())
+        connection.execute(update(t.stores).values(incarnation=found))
+    return found
+
+
+def settle_with(connection: Connection, lake: Mapping[TableName, Sequence[LakeVersion]]) -> None:
+    """Note of each job how far the lake's notes were heeded."""
+    for job, fence in highest_fences(lake).items():
+        connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(lake_fence=fence))
+
+
+def highest_fences(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[str, int]:
+    """The highest fence that the lake's notes have of each job."""
+    fences: dict[str, int] = {}
+    for versions in lake.values():
+        for version in versions:
+            if version.note is not None:
+                fences[version.note.job] = max(fences.get(version.note.job, 0), version.note.fence)
+    return fences
+
+
+def related(owner: Mapping[str, str], derived: Mapping[str, Sequence[DerivedCommit]]) -> list[list[str]]:
     """Tables of ours by who shares checkpoints: joined by what they read and by their jobs."""
     edges = [(name, _JOB + job) for name, job in owner.items()]
     edges += [
@@ -132,13 +203,13 @@ def _related(owner: Mapping[str, str], derived: Mapping[str, Sequence[_Commit]])
     return [sorted(group & owner.keys()) for group in groups(edges)]
 
 
-def _commits(versions: Sequence[LakeVersion]) -> list[_Commit]:
-    found: list[_Commit] = []
+def _commits(versions: Sequence[LakeVersion]) -> list[DerivedCommit]:
+    found: list[DerivedCommit] = []
     for version in versions:
         if version.checkpoint is not None and version.note is not None:
             same = found and found[-1].version == version.version
             found.append(
-                _Commit(
+                DerivedCommit(
                     version.version,
                     version.checkpoint,
                     version.note.inputs,
@@ -151,10 +222,10 @@ def _commits(versions: Sequence[LakeVersion]) -> list[_Commit]:
     return found
 
 
-def _register(
+def register(
     connection: Connection,
     notes: Mapping[str, Sequence[CommitNote]],
-    derived: Mapping[str, Sequence[_Commit]],
+    derived: Mapping[str, Sequence[DerivedCommit]],
 ) -> None:
     fences: dict[str, int] = {}
     for name, found in notes.items():
@@ -183,26 +254,29 @@ def _register(
                 connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
     for job, fence in fences.items():
         j = t.jobs.c
-        above = update(t.jobs).where(j.name == job, j.fence < fence + _SKIP)
-        connection.execute(above.values(fence=fence + _SKIP))
+        above = update(t.jobs).where(j.name == job, j.fence < fence + SKIP)
+        connection.execute(above.values(fence=fence + SKIP))
 
 
-def _told(
-    derived: Mapping[str, Sequence[_Commit]], kept: Mapping[str, Collection[str]]
+def told(
+    derived: Mapping[str, Sequence[DerivedCommit]],
+    kept: Mapping[str, Collection[str]],
+    revoked: Sequence[tuple[int, int]] = (),
 ) -> Iterable[tuple[int, _State]]:
+    """The checkpoints that the commits of related tables prove, but for those that were taken back."""
     for number in sorted({commit.checkpoint for commits in derived.values() for commit in commits}):
-        state = _state_at(derived, number, kept)
+        state = None if is_revoked(number, revoked) else _state_at(derived, number, kept)
         if state is not None:
             yield number, state
 
 
-def _publish(
+def publish(
     connection: Connection,
     number: int,
-    chosen: Mapping[str, _Commit],
+    chosen: Mapping[str, DerivedCommit],
     roots: Mapping[str, str],
     owner: Mapping[str, str],
-    derived: Mapping[str, Sequence[_Commit]],
+    derived: Mapping[str, Sequence[DerivedCommit]],
 ) -> None:
     """What related jobs show at `number`: also those that only ingest, none that had not begun."""
     jobs = {owner[name] for name in chosen}
@@ -230,11 +304,11 @@ def _publish(
 
 
 def _state_at(
-    derived: Mapping[str, Sequence[_Commit]], number: int, kept: Mapping[str, Collection[str]]
+    derived: Mapping[str, Sequence[DerivedCommit]], number: int, kept: Mapping[str, Collection[str]]
 ) -> _State | None:
     """The commit of each dataset and the version of each root at `number`; None when untold, or when
     a root's version is expired (`kept` are those that are there)."""
-    chosen: dict[str, _Commit] = {}
+    chosen: dict[str, DerivedCommit] = {}
     for name, commits in derived.items():
         upto = [commit for commit in commits if commit.checkpoint <= number]
         if upto:

@@ -76,7 +76,7 @@ class Revisions(Repository):
             for job in plan.jobs:
                 check_fence(connection, job, fences[job])
             # Neither a checkpoint nor a topology comes in between.
-            connection.execute(select(t.stores.c.last_number).with_for_update())
+            newest = connection.execute(select(t.stores.c.last_number).with_for_update()).scalar_one()
             known = connection.execute(select(t.revisions).where(_R.id == revision)).first()
             if known is not None:
                 return _as_revision(known)
@@ -93,7 +93,7 @@ class Revisions(Repository):
                 require_readable(connection, checkpoint_row(connection, plan.to, lock=True))
                 revoked = _revoke(connection, plan.to, plan.jobs)
                 _end_intervals(connection, plan.to, plan.changed)
-                plan = replace(plan, revoked=revoked)
+                plan = replace(plan, revoked=revoked, last=CheckpointNumber(newest))
             # Whoever follows decisions goes on from the time of the last one: no two have the same.
             last = connection.execute(select(func.max(_R.decided_at_ms))).scalar() or 0
             decided = Revision(

@@ -23,6 +23,7 @@ from tautochrone.meta.invariants import Invariants
 from tautochrone.meta.pins import Pins
 from tautochrone.meta.reads import Reads
 from tautochrone.meta.rebuild import Rebuild
+from tautochrone.meta.reconcile import Reconcile
 from tautochrone.meta.registration import Registration
 from tautochrone.meta.revisions import Revisions
 from tautochrone.meta.timeline import Timeline
@@ -39,6 +40,7 @@ class MetaStore(
     Pins,
     Expiry,
     Rebuild,
+    Reconcile,
     Revisions,
     Details,
     Timeline,
@@ -71,12 +73,14 @@ class MetaStore(
 
     def __init__(self, database: Database, clock: Callable[[], int] = now_ms) -> None:
         super().__init__(database, clock)
-        self._incarnation = self._identify()
+        self._identify()
 
     @property
     def incarnation(self) -> str:
-        """The id that this store got when it was created: a rebuilt store has another."""
-        return self._incarnation
+        """The id of this store, read anew each time: the file behind an open store may be replaced. A store
+        that was created anew, rebuilt from the lake or found to be an older copy has another id."""
+        with self._read() as connection:
+            return str(connection.execute(select(t.stores.c.incarnation)).scalar_one())
 
     def schema_revision(self) -> str:
         """The newest migration that the store has had."""
@@ -97,7 +101,7 @@ class MetaStore(
     ) -> None:
         self.close()
 
-    def _identify(self) -> str:
+    def _identify(self) -> None:
         query = select(t.stores.c.incarnation)
         with self._read() as connection:
             found = connection.execute(query).scalar()
@@ -108,4 +112,3 @@ class MetaStore(
                     found = str(uuid4())
                     row = {"id": 1, "incarnation": found, "last_number": 0}
                     connection.execute(insert(t.stores).values(row))
-        return found

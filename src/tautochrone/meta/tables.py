@@ -68,9 +68,11 @@ jobs = Table(
     Column("started_ms", BigInteger),
     Column("looked_ms", BigInteger),
     Column("looks", JSON),
+    Column("lake_fence", BigInteger),
 )
 """`looked_ms` is when its owner last looked for news and found none that no checkpoint has; `looks` has for
-each table with a source when all that the source held was in the reported version (`meta.looks`)."""
+each table with a source when all that the source held was in the reported version (`meta.looks`);
+`lake_fence` is the highest fence in the lake's notes with which the store was last brought into agreement."""
 
 datasets = Table(
     "datasets",
@@ -84,7 +86,9 @@ datasets = Table(
     Column("last_mode", String(20)),
     Column("last_reason", Text),
     Column("last_at_ms", BigInteger),
+    Column("table_id", String(255)),
 )
+"""`table_id` tells the lake's table from another one of the same name; none until it is known."""
 
 dataset_inputs = Table(
     "dataset_inputs",

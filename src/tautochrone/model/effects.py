@@ -53,6 +53,8 @@ class Step(StrEnum):
     META_PUBLISH = "meta.publish"
     META_ABORT = "meta.abort"
     META_REBUILD = "meta.rebuild"
+    META_RECONCILE = "meta.reconcile"
+    META_IDENTIFY = "meta.identify"
     META_EXPIRE = "meta.expire"
     META_REVISE = "meta.revise"
     META_REVISED = "meta.revised"

@@ -269,6 +269,9 @@ class LakeTable(ReadableTable, Protocol):
     def outcome(self, expected: Version) -> Outcome:
         """After an unknown outcome: is `expected` in main's history, on a branch, or nowhere?"""
 
+    def identity(self) -> str:
+        """What tells the table from another one of the same name, for as long as it is there."""
+
     def current_version(self) -> Version:
         """Main's newest version, fresh from the catalog."""
 

@@ -34,6 +34,10 @@ class CommitNote:
     `inputs` maps each input table to its version (derived datasets only), `companions` maps
     companion tables to the snapshot ids that belong to this commit. `reset` forgets the positions of
     earlier commits (a full refresh) instead of carrying them forward.
+
+    `run` and `runs` are of a view's state only: the sequence number of its newest run, which grows along the
+    whole history of the table, and how many runs were added since they were last folded into one.
+    `revoked` are the ranges of checkpoints that revisions took back, after the first number, to the second.
     """
 
     pipeline: str
@@ -47,3 +51,6 @@ class CommitNote:
     inputs: Mapping[str, str] = field(default_factory=dict)
     companions: Mapping[str, str] = field(default_factory=dict)
     reset: bool = False
+    run: int | None = None
+    runs: int | None = None
+    revoked: tuple[tuple[int, int], ...] = ()

@@ -61,13 +61,15 @@ class RevisionPlan:
 
     `to` is the newest checkpoint that stays; None takes no checkpoint back. `revoked` are the later ones
     as far as they are known: those published until the decision come to them. `sinks` cannot be rolled
-    back: they get the difference with the next checkpoint.
+    back: they get the difference with the next checkpoint. `last` is the highest number that was given when
+    it was decided: whatever the lake knows from after `to` up to it is taken back.
     """
 
     to: CheckpointNumber | None
     tables: tuple[RevisedTable, ...]
     revoked: tuple[CheckpointNumber, ...] = ()
     sinks: tuple[str, ...] = ()
+    last: CheckpointNumber | None = None
 
     @property
     def changed(self) -> tuple[RevisedTable, ...]:
@@ -98,6 +100,7 @@ class RevisionPlan:
             ],
             "revoked": list(self.revoked),
             "sinks": list(self.sinks),
+            "last": self.last,
         }
 
     @classmethod
@@ -117,6 +120,7 @@ class RevisionPlan:
             ),
             revoked=tuple(CheckpointNumber(number) for number in value["revoked"]),
             sinks=tuple(value["sinks"]),
+            last=None if value.get("last") is None else CheckpointNumber(value["last"]),
         )
 
 

@@ -43,6 +43,10 @@ class Journal:
     name: str
     effects: Effects
     fence: Fence = field(default_factory=lambda: Fence(0))
+    incarnation: str | None = None
+    """The store that gave the fence; None before the takeover."""
+    newest: int = 0
+    """The highest checkpoint number that the store gave this owner."""
 
     def report(self, versions: Mapping[TableName, Version]) -> None:
         """One unit: a cut takes all of it or nothing."""
@@ -76,7 +80,7 @@ class Journal:
         patience_ms: int = PATIENCE_MS,
         align_ms: int | None = None,
     ) -> Checkpoint:
-        return self.effects.perform(
+        opened = self.effects.perform(
             Step.META_OPEN,
             self.name,
             lambda: self.store.open_checkpoint(
@@ -89,16 +93,22 @@ class Journal:
                 looks=looks,
                 patience_ms=patience_ms,
                 align_ms=align_ms,
+                store=self.incarnation,
+                after=self.newest,
             ),
         )
+        self.newest = max(self.newest, opened.number)
+        return opened
 
     def take(self) -> Checkpoint | None:
         """The checkpoint that the job has to do, if there is one; it begins with it."""
         if self.store.open_target(self.name) is None:
             return None
-        return self.effects.perform(
+        taken = self.effects.perform(
             Step.META_TAKE, self.name, lambda: self.store.take_target(self.name, self.fence)
         )
+        self.newest = max(self.newest, 0 if taken is None else taken.number)
+        return taken
 
     def version(self, number: CheckpointNumber, table: TableName, version: Version, refresh: Refresh) -> None:
         # Reasons may quote expressions, and a definition may have read a secret into one.
@@ -180,13 +190,18 @@ class Job:
     def store(self) -> MetaStore:
         return self.journal.store
 
+    @property
+    def incarnation(self) -> str:
+        """The store that the job was taken over in, whatever stands in its place by now."""
+        return self.journal.incarnation or self.store.incarnation
+
     def note(self, **fields: object) -> CommitNote:
         """A note of this run; `fields` are those of `CommitNote`."""
         return CommitNote(
             pipeline=self.spec.name,
             job=self.name,
             fence=self.journal.fence,
-            store=self.store.incarnation,
+            store=self.incarnation,
             **fields,  # type: ignore[arg-type]
         )
 

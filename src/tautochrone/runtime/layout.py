@@ -18,9 +18,9 @@ from tautochrone.spark.frontend import View
 __all__ = ["RUN", "Planned", "StateLayout", "planned"]
 
 RUN = "run"
-"""The column that numbers a state's runs."""
+"""The column that numbers a state's runs, by a sequence of the state's own table."""
 
-_FORMAT = 1
+_FORMAT = 2
 """To be raised when what was stored before would be misread: then every state is built anew."""
 
 _NOT_STORED = ("interval", "void", "map", "variant")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from tautochrone.errors import ConflictError, FencedError, HistoryLostError, LakeError, TableMissingError
@@ -36,6 +36,7 @@ from tautochrone.model.revision import (
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.revision_plan import Node, Request, Stand, affected, plan_revision
 from tautochrone.runtime.selection import find_all
+from tautochrone.runtime.store_check import require_agreement
 
 __all__ = ["complete_pending", "confirm", "named", "revise", "survey"]
 
@@ -60,10 +61,11 @@ def survey(job: Job, request: Request) -> RevisionPlan:
     """Look at everything and write nothing.
 
     Raises:
-        MetaError: see `plan_revision`.
+        MetaError: see `plan_revision`; `META_STORE_NOT_IN_AGREEMENT`.
         CheckpointUnavailableError: the checkpoint that should stay cannot be read.
         TableMissingError: a table of another job is not in this lake.
     """
+    require_agreement(job)
     store = job.store
     nodes = _nodes(job)
     changing = affected(request, nodes)
@@ -103,6 +105,8 @@ def revise(job: Job, request: Request, accepted: RevisionPlan) -> Revision:
         ConflictError: `REVISION_PLAN_CHANGED`, what is there is no longer what was accepted; nothing was
             changed but that running jobs have ended.
     """
+    # Before a fence rises in the store: by it a copy is recognised.
+    require_agreement(job)
     fences = {name: _take_over(job, name, accepted) for name in accepted.jobs}
     plan = survey(job, request)
     if not plan.same_work(accepted):
@@ -285,12 +289,14 @@ def _revise(job: Job, revision: Revision, one: RevisedTable, fences: Mapping[str
             reason=str(error),
         )
         return
+    # The lake remembers it: a store that is lost, or an older copy, must not publish it again.
+    says = _Says(fence, job.store.incarnation, _revoked(revision.plan))
     if one.action is RevisionAction.ROLL_BACK:
-        version = _roll_back(table, one, fence, tag)
+        version = _roll_back(table, one, says, tag)
     elif one.action is RevisionAction.CLEAR:
-        version = _clear(job, table, fence, tag)
+        version = _clear(job, table, says, tag)
     else:
-        version = _rebuild(table, fence, tag)
+        version = _rebuild(table, says, tag)
     if one.table in job.store.reported(one.job):
         # Until the next run does it, a cut of another job and weak readers would see what was taken back.
         job.effects.perform(
@@ -308,18 +314,38 @@ def _revise(job: Job, revision: Revision, one: RevisedTable, fences: Mapping[str
     )
 
 
-def _roll_back(table: LakeTable, one: RevisedTable, fence: Fence, tag: str) -> Version:
+@dataclass(frozen=True, slots=True)
+class _Says:
+    """What every commit of a revision says: who writes, with which store, and what is taken back."""
+
+    fence: Fence
+    store: str
+    revoked: tuple[tuple[int, int], ...]
+
+
+def _revoked(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:
+    if plan.to is None:
+        return ()
+    # A decision of an older release does not know the highest number of then.
+    last = max((plan.to, *plan.revoked)) if plan.last is None else plan.last
+    return ((int(plan.to), int(last)),) if last > plan.to else ()
+
+
+def _roll_back(table: LakeTable, one: RevisedTable, says: _Says, tag: str) -> Version:
     assert one.version is not None
     note = table.note_at(one.version)
     if note is None:
         raise LakeError("NOT_A_TABLE_OF_OURS", f"{one.table} at version {one.version} was not written by us")
-    return table.revert(one.version, replace(note, fence=fence), tag).version
+    newest = table.fork().note
+    revoked = tuple(sorted({*says.revoked, *note.revoked, *(() if newest is None else newest.revoked)}))
+    said = replace(note, fence=says.fence, store=says.store, revoked=revoked)
+    return table.revert(one.version, said, tag).version
 
 
-def _clear(job: Job, table: LakeTable, fence: Fence, tag: str) -> Version:
+def _clear(job: Job, table: LakeTable, says: _Says, tag: str) -> Version:
     """Rows and positions go in one commit, and its history starts anew, so that a stream that reads it from
     the beginning meets new rows only."""
-    note = _note(table, fence)
+    note = _note(table, says)
     if tag not in table.tags():
         # The fence comes first: nobody moves main between its tag and its end.
         table.raise_fence(table.fork(), note)
@@ -329,21 +355,27 @@ def _clear(job: Job, table: LakeTable, fence: Fence, tag: str) -> Version:
     return table.redefine(table.fork(), job.definition(table.name), nothing, reset).version
 
 
-def _rebuild(table: LakeTable, fence: Fence, tag: str) -> Version:
+def _rebuild(table: LakeTable, says: _Says, tag: str) -> Version:
     """The view forgets what it was computed from; its rows stay until there are others."""
-    note = _note(table, fence)
+    note = _note(table, says)
     if tag not in table.tags():
         table.raise_fence(table.fork(), note)
         table.tag(table.current_version(), tag)
     return table.note_only(table.fork(), replace(note, mode=str(RefreshMode.FULL), reset=True)).version
 
 
-def _note(table: LakeTable, fence: Fence) -> CommitNote:
+def _note(table: LakeTable, says: _Says) -> CommitNote:
     """Who writes: nothing about rows or positions."""
     known = table.fork().note
     if known is None:
         raise LakeError("NOT_A_TABLE_OF_OURS", f"{table.name} was not written by us")
-    return CommitNote(pipeline=known.pipeline, job=known.job, fence=fence, store=known.store)
+    return CommitNote(
+        pipeline=known.pipeline,
+        job=known.job,
+        fence=says.fence,
+        store=says.store,
+        revoked=says.revoked,
+    )
 
 
 def _untag(job: Job, name: TableName, tag: str) -> None:

@@ -58,9 +58,14 @@ class States:
             if fork.note is None or fork.note.definition != layout.signature:
                 return f"its state {name.table} was written by another release, or of other types"
             version, table = self._version(number), self._table(number)
+            if fork.version == version:
+                continue
             if not table.goes_back_to(version):
                 # The view was rolled back further than its states are kept.
                 return f"the version of its state {name.table} that belongs to its rows is expired"
+            note = table.note_at(version)
+            if note is None or note.definition != layout.signature:
+                return f"its state {name.table} was written by another release, or of other types"
         return None
 
     def numbers(self) -> frozenset[int]:
@@ -92,9 +97,9 @@ class States:
     def build(self, number: int, rows: DataFrame, note: CommitNote) -> Version:
         """Store a state as a whole."""
         layout = self.layouts[number]
-        whole = self._run(layout, rows, note)
         table = self._created(number, note)
-        return self._replaced(layout, table, table.fork(), whole, note)
+        fork = table.fork()
+        return self._replaced(layout, table, fork, self._run(layout, rows, _next_run(fork)), note)
 
     def companions(self, versions: Mapping[int, Version]) -> Mapping[str, str]:
         """Versions of states as a note names them."""
@@ -120,15 +125,20 @@ class States:
         fork = table.fork()
         if fork.version != self._version(number):
             # A refresh that died between its state and its view.
-            table.roll_back(self._version(number), _run_note(layout, note, _runs(fork)))
+            # Its sequence goes on from there: what is rolled back may hold newer runs than what stays.
+            version = self._version(number)
+            known = table.note_at(version)
+            runs = 0 if known is None or known.runs is None else known.runs
+            table.roll_back(version, _run_note(layout, note, _last_run(fork, known), runs))
             fork = table.fork()
-        rows, runs = self._run(layout, frame, note), _runs(fork)
+        run, runs = _next_run(fork), _runs(fork)
+        rows = self._run(layout, frame, run)
         if layout.is_buffer:
             return self._replaced(layout, table, fork, rows, note, local=local)
         if runs >= _FOLD_AFTER:
             return self._fold(layout, table, fork, rows, note)
         staged = table.stage(fork, rows, local=local)
-        return table.commit_staged(fork, [staged], _run_note(layout, note, runs + 1)).version
+        return table.commit_staged(fork, [staged], _run_note(layout, note, run, runs + 1)).version
 
     def _fold(
         self, layout: StateLayout, table: LakeTable, fork: Fork, newest: DataFrame, note: CommitNote
@@ -164,18 +174,17 @@ class States:
             # So that a look-up of few keys reads few files; what is local is one file.
             rows = rows.orderBy(*layout.keys)
         staged = table.stage(fork, rows, local=local)
-        return table.replace_rows(fork, [staged], _run_note(layout, note, 0)).version
+        return table.replace_rows(fork, [staged], _run_note(layout, note, _next_run(fork), 0)).version
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _run(self, layout: StateLayout, frame: DataFrame, note: CommitNote) -> DataFrame:
+    def _run(self, layout: StateLayout, frame: DataFrame, run: int) -> DataFrame:
         """Rows of a state with the number of their run; a group that is gone counts 0 rows."""
         texts = list(layout.columns)
         if not layout.is_buffer:
             count = len(layout.keys)
             texts[count] = f"coalesce({texts[count]}, 0L) AS {texts[count]}"
-        run = f"CAST({note.checkpoint or 0} AS BIGINT) AS {RUN}"
-        return frame.toDF(*layout.columns).selectExpr(*texts, run)
+        return frame.toDF(*layout.columns).selectExpr(*texts, f"CAST({run} AS BIGINT) AS {RUN}")
 
     def _name(self, number: int) -> TableName:
         parts = "__".join((*self.view.namespace, self.view.table))
@@ -202,11 +211,20 @@ class States:
         return table
 
 
-def _run_note(layout: StateLayout, note: CommitNote, runs: int) -> CommitNote:
-    """What a state's commit says: how many runs it holds, and how they are to be read."""
-    return replace(note, mode=f"run {runs}", definition=layout.signature)
+def _run_note(layout: StateLayout, note: CommitNote, run: int, runs: int) -> CommitNote:
+    """What a state's commit says: its newest run, how many were added since they were folded, and how they
+    are to be read."""
+    return replace(note, run=run, runs=runs, definition=layout.signature)
+
+
+def _last_run(fork: Fork, *others: CommitNote | None) -> int:
+    """The highest run that the state's table ever had, as far as main and these notes say."""
+    return max(0, *(note.run or 0 for note in (fork.note, *others) if note is not None))
+
+
+def _next_run(fork: Fork) -> int:
+    return _last_run(fork) + 1
 
 
 def _runs(fork: Fork) -> int:
-    mode = None if fork.note is None else fork.note.mode
-    return int(mode.removeprefix("run ")) if mode and mode.startswith("run ") else 0
+    return 0 if fork.note is None or fork.note.runs is None else fork.note.runs

@@ -1,10 +1,11 @@
 """Becoming the owner of a job.
 
+    0. hold the store against the lake (`store_check`): fill an empty one, bring an older copy into agreement
     1. register the topology        2. raise the fence, above the store's and above any in the lake
     3. carry out a revision that somebody decided and did not finish
     4. per table: commit what was prepared, add new columns, fence main; create missing tables, views
-    5. fill an empty store from the lake     6. report roots that moved unreported
-    7. tell the store what people want to read about the datasets
+    5. report roots that moved unreported
+    6. tell the store what people want to read about the datasets
 
 After 4 nothing that an older owner prepared can land: main is no longer its parent. What it prepared
 and could not commit is committed by us first, without reading its source again.
@@ -19,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from tautochrone.errors import LakeError
 from tautochrone.ingest.committer import settle_beside
 from tautochrone.meta.jobs import DatasetEntry
-from tautochrone.meta.rebuild import LakeVersion
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable
@@ -28,6 +28,7 @@ from tautochrone.runtime.describe import describe
 from tautochrone.runtime.invariants import entries
 from tautochrone.runtime.job import Job
 from tautochrone.runtime.revise import complete_pending
+from tautochrone.runtime.store_check import check_store, identify_tables
 
 __all__ = ["become_owner", "clear", "take_over"]
 
@@ -41,7 +42,7 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
     """
     existing = {table: job.lake.load(table) for table in job.graph.order if job.lake.exists(table)}
     seen = _highest_fence(job, existing)
-    _rebuild(job, existing)
+    check_store(job, existing, full)
     become_owner(job, seen)
     complete_pending(job, job.journal.fence)
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
@@ -55,9 +56,12 @@ def take_over(job: Job, full: frozenset[TableName] = frozenset()) -> None:
             )
         )
         list(pool.map(lambda table: _settle_beside(job, table), beside))
-    for name in job.graph.order:
-        if name not in existing:
-            job.tables[name] = job.lake.create(job.definition(name), job.note())
+    if missing := [name for name in job.graph.order if name not in existing]:
+        # What the store knew of a table that is gone must not be held against the new one.
+        identify_tables(job)
+    for name in missing:
+        job.tables[name] = job.lake.create(job.definition(name), job.note())
+    identify_tables(job)
     _keep_views(job)
     _report_roots(job)
     describe(job)
@@ -94,6 +98,7 @@ def become_owner(job: Job, seen: Fence) -> None:
             ingests=[table for table in job.graph.order if job.outside_flows(table)],
         ),
     )
+    job.journal.incarnation = store.incarnation
 
 
 def clear(job: Job, name: TableName) -> None:
@@ -187,39 +192,6 @@ def _settle_beside(job: Job, table: LakeTable) -> None:
 
 def _dataset(job: Job, name: TableName) -> Dataset:
     return job.definitions.datasets[name]
-
-
-def _rebuild(job: Job, existing: dict[TableName, LakeTable]) -> None:
-    if not job.store.is_empty():
-        return
-    # Those of the project's other jobs too: who starts first brings all of them to one instant.
-    others = {name: job.lake.load(name) for name in sorted(job.elsewhere) if job.lake.exists(name)}
-    lake = {name: _history(table) for name, table in {**existing, **others}.items()}
-    if not any(version.checkpoint is not None for versions in lake.values() for version in versions):
-        return
-    numbers = job.effects.perform(Step.META_REBUILD, job.name, lambda: job.store.rebuild(lake))
-    job.emit(
-        "rebuilt",
-        job=job.name,
-        checkpoints=[str(number) for number in numbers],
-        reason="the store was empty beside tables that know checkpoints",
-    )
-
-
-def _history(table: LakeTable) -> list[LakeVersion]:
-    """All commits with their notes, and last what the table says of itself now: inputs that moved
-    without a change of rows are only there."""
-    found = [
-        LakeVersion(version=version, note=note, committed_at_ms=at_ms)
-        for version, note, at_ms in table.versions()
-    ]
-    fork = table.fork()
-    told = {version.checkpoint for version in found}
-    if found and fork.note is not None and fork.note.checkpoint not in told:
-        found.append(
-            LakeVersion(version=fork.version, note=fork.note, committed_at_ms=found[-1].committed_at_ms)
-        )
-    return found
 
 
 def _report_roots(job: Job) -> None:

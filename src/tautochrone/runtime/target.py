@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import FencedError, RefreshError
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.instants import NEWEST, Streamed
-from tautochrone.model.lake import NO_VERSION, ChangeKind, Fork
+from tautochrone.model.lake import NO_VERSION, ChangeKind, CommitNote, Fork
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
@@ -196,12 +196,11 @@ class Target:
     ) -> Refreshed:
         job = self._job
         fork = job.tables[table].fork()
-        same = fork.note is not None and fork.note.definition == job.fingerprint(table)
-        if fork.note is not None and same and fork.note.checkpoint == checkpoint.number:
-            # Committed before a crash, not yet recorded.
+        inputs = self._inputs(table)
+        if fork.note is not None and self._is_committed(fork.note, table, checkpoint, inputs):
+            # Before a crash, and not yet recorded.
             mode = RefreshMode(fork.note.mode or RefreshMode.NO_DATA)
             return _without_rows(fork.version, mode, "committed by the run before")
-        inputs = self._inputs(table)
         if table in self._full:
             choice = Choice(RefreshMode.FULL, "a full refresh was asked for", policy=policy_for(job, table))
         else:
@@ -226,6 +225,22 @@ class Target:
         self._compared.add(table)
         self._full.discard(table)
         return found
+
+    def _is_committed(
+        self,
+        note: CommitNote,
+        table: TableName,
+        checkpoint: Checkpoint,
+        inputs: Mapping[TableName, Version],
+    ) -> bool:
+        """Whether a view's rows are those of the target: the number alone may be that of another store, or
+        of another cut."""
+        return (
+            note.checkpoint == checkpoint.number
+            and note.store == self._job.incarnation
+            and note.definition == self._job.fingerprint(table)
+            and note.inputs == {str(name): str(version) for name, version in inputs.items()}
+        )
 
     def _choice(self, table: TableName, fork: Fork, inputs: Mapping[TableName, Version]) -> Choice:
         job = self._job

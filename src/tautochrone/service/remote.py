@@ -76,14 +76,15 @@ class RemoteStore(MetaStore):
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._client = httpx.Client(headers=headers, timeout=_TIMEOUT, transport=transport)
         try:
-            self._incarnation = str(self._ask(remote_calls()["incarnation"], {}))
+            self._ask(remote_calls()["incarnation"], {})
         except BaseException:
             self.close()
             raise
 
     @property
     def incarnation(self) -> str:
-        return self._incarnation
+        # Asked each time: the service may have got another store meanwhile.
+        return str(self._ask(remote_calls()["incarnation"], {}))
 
     def close(self) -> None:
         self._client.close()

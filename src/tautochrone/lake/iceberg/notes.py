@@ -51,6 +51,9 @@ def decode(text: str | None) -> CommitNote | None:
         inputs=_strings(data.get("inputs")),
         companions=_strings(data.get("companions")),
         reset=data.get("reset", False),
+        run=data.get("run"),
+        runs=data.get("runs"),
+        revoked=tuple((int(start), int(end)) for start, end in data.get("revoked", ())),
     )
 
 
@@ -60,7 +63,12 @@ def carry_forward(old: CommitNote | None, new: CommitNote) -> CommitNote:
     A commit that is not a refresh (a fence, positions only) says nothing about checkpoint, inputs or
     definition; then the older ones still describe the table's rows.
     """
-    if old is None or new.reset:
+    if old is None:
+        return replace(new, reset=False)
+    # What was taken back stays so, and a state's runs are never numbered again, whatever else begins anew.
+    revoked = tuple(sorted({*old.revoked, *new.revoked}))
+    new = replace(new, revoked=revoked, run=old.run if new.run is None else new.run)
+    if new.reset:
         return replace(new, reset=False)
     merged = replace(
         new,
@@ -74,6 +82,7 @@ def carry_forward(old: CommitNote | None, new: CommitNote) -> CommitNote:
             inputs=new.inputs or old.inputs,
             companions=new.companions or old.companions,
             mode=old.mode,
+            runs=old.runs if new.runs is None else new.runs,
         )
     return merged
 

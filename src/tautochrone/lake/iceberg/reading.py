@@ -58,6 +58,9 @@ class IcebergReading:
         known = loaded.metadata.snapshot(int(expected)) is not None
         return Outcome.PENDING if known else Outcome.LOST
 
+    def identity(self) -> str:
+        return str(load(self._iceberg, self._name).metadata.uuid())
+
     def current_version(self) -> Version:
         return load(self._iceberg, self._name).main
 

@@ -77,7 +77,12 @@ def reverted(
     manage = transaction.manageSnapshots()
     manage.createTag(tag, int(loaded.main)).setCurrentSnapshot(int(version)).commit()
     says = CommitNote(
-        pipeline=note.pipeline, job=note.job, fence=note.fence, store=note.store, positions=note.positions
+        pipeline=note.pipeline,
+        job=note.job,
+        fence=note.fence,
+        store=note.store,
+        positions=note.positions,
+        revoked=note.revoked,
     )
     transaction.newAppend().set(NOTE_KEY, encode(says)).commit()
     metadata = transaction.currentMetadata()

@@ -100,9 +100,10 @@ def add(router: APIRouter, store: MetaStore) -> None:
 def news(store: MetaStore, cursor: Cursor) -> tuple[list[tuple[str, Cursor, dict[str, Any]]], Cursor]:
     """What happened after `cursor`: event, cursor after it, data. Refreshes come before what they complete.
 
-    A cursor of another store is answered by one `reset`: its numbers mean nothing here.
+    A cursor of another store is answered by one `reset`: its numbers mean nothing here. So is one with a
+    number that this store never gave: it is an older copy, which no job has brought up to date yet.
     """
-    if cursor.store != store.incarnation[:8]:
+    if cursor.store != store.incarnation[:8] or cursor.checkpoint > store.last_number():
         fresh = Cursor.now(store)
         return [("reset", fresh, {"reason": "the store is another one: look at everything anew"})], fresh
     found: list[tuple[str, Cursor, dict[str, Any]]] = []
