@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tests.meta.virtual_job import KilledError
 
-from tautochrone.errors import TautochroneError
+from tautochrone.errors import MetaError, TautochroneError
+from tautochrone.meta import StoreRelation
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -29,6 +30,7 @@ _REFUSED = (
     "REVISION_PLAN_CHANGED",
     "REVISION_NOT_REPLAYABLE",
     "CHECKPOINT_REVOKED",
+    "META_STORE_NOT_IN_AGREEMENT",
 )
 
 
@@ -58,6 +60,8 @@ class Reviser:
         if self.plan is None:
             self.plan = _survey(simulation, self.named, self.to)
         elif not self.fences:
+            # Before a fence rises in the store: by it a copy is recognised.
+            _require_agreement(simulation)
             self.fences = _take_over(simulation, self.plan.jobs)
         elif self.decided is None:
             if not _survey(simulation, self.named, self.to).same_work(self.plan):
@@ -76,7 +80,7 @@ class Reviser:
 
 def plan_revisions(simulation: Simulation) -> list[Reviser]:
     """Somebody who takes a random dataset back to a random checkpoint, if there are any."""
-    known = sorted(entry.name for entry in simulation.store.datasets())
+    known = sorted(e.name for e in simulation.store.datasets() if e.name in simulation.lake.tables)
     standing = [c.number for c in simulation.store.checkpoints(9) if c.state in _STANDING]
     if not known or not standing:
         return []
@@ -93,6 +97,7 @@ def finish_revisions(simulation: Simulation, process: Process) -> None:
 
 def _survey(simulation: Simulation, named: TableName, to: CheckpointNumber) -> RevisionPlan:
     store = simulation.store
+    _require_agreement(simulation)
     owners = {status.dataset: status.job for status in store.status()}
     nodes = {
         entry.name: Node(table=entry.name, job=owners[entry.name], kind=entry.kind, inputs=entry.inputs)
@@ -106,6 +111,21 @@ def _survey(simulation: Simulation, named: TableName, to: CheckpointNumber) -> R
     older = {name: number for name, (number, _) in before.items()}
     stands = {name: _stand(simulation, name, at.get(name)) for name in names}
     return plan_revision(request, nodes, at, stands, {}, (), older)
+
+
+def _require_agreement(simulation: Simulation) -> None:
+    """As `runtime.store_check`: for whoever changes the lake by what the store says, and is no run."""
+    for job in simulation.entries:
+        lake = {table.name: table.says() for table in simulation.tables_of(simulation.pipeline_of(job))}
+        relation = simulation.store.compare(job, lake).relation
+        if relation in (StoreRelation.RESTORED, StoreRelation.FOREIGN):
+            raise MetaError("META_STORE_NOT_IN_AGREEMENT", "as runtime.store_check")
+
+
+def _revoked(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:
+    assert plan.to is not None
+    assert plan.last is not None
+    return ((int(plan.to), int(plan.last)),) if plan.last > plan.to else ()
 
 
 def _stand(simulation: Simulation, name: TableName, at: Version | None) -> Stand:
@@ -131,7 +151,7 @@ def _carry_out(
     for one in revision.plan.changed:
         if one.job is None or one.table not in simulation.lake.tables:
             continue
-        gone = _revise(simulation, one, fences[one.job], tag_of(revision.id))
+        gone = _revise(simulation, revision, one, fences[one.job])
         if one.table in store.reported(one.job):
             store.report(one.job, fences[one.job], {one.table: simulation.lake[one.table].main})
             simulation.taken_back.append((revision.plan.to or 0, one.table, gone))
@@ -142,19 +162,22 @@ def _carry_out(
         store.end_run(job, fences[job])
 
 
-def _revise(simulation: Simulation, one: RevisedTable, fence: Fence, tag: str) -> set[Version]:
+def _revise(simulation: Simulation, revision: Revision, one: RevisedTable, fence: Fence) -> set[Version]:
     """Answers the versions that are gone."""
-    table = simulation.lake[one.table]
+    table, tag = simulation.lake[one.table], tag_of(revision.id)
+    store, revoked = simulation.store.incarnation, _revoked(revision.plan)
     assert table.note is not None
     before = table.main
     if one.action is RevisionAction.ROLL_BACK:
         assert one.version is not None
         note = table.note_at(one.version)
         assert note is not None
-        gone = table.revert(one.version, replace(note, fence=fence), tag)
+        revoked = tuple(sorted({*revoked, *note.revoked, *table.note.revoked}))
+        gone = table.revert(one.version, replace(note, fence=fence, store=store, revoked=revoked), tag)
         simulation.times.take_back(one.table, table.main, one.version)
         return gone
-    note = CommitNote(pipeline=table.note.pipeline, job=table.note.job, fence=fence, store=table.note.store)
+    known = table.note
+    note = CommitNote(pipeline=known.pipeline, job=known.job, fence=fence, store=store, revoked=revoked)
     if tag not in table.tags:
         table.raise_fence(note)
         simulation.times.take_back(one.table, table.main, before)

@@ -20,7 +20,7 @@ from tests.meta.aligning import SourceTimes
 from tests.meta.revising import Reviser, plan_revisions
 from tests.meta.store_faults import FULL, StoreFaults, Stores
 from tests.meta.virtual_job import KilledError, Process, ingest, refresh, take_over
-from tests.meta.virtual_lake import Lake
+from tests.meta.virtual_lake import Lake, VirtualTable
 from tests.meta.writing import Sources
 
 from tautochrone.errors import (
@@ -43,6 +43,7 @@ CI, SOAK = 2_000, 100_000
 STEPS = 30
 
 _ON_ANOTHER_STORE = (
+    "META_STORE_REPLACED",
     "FENCE_UNKNOWN",
     "JOB_NOT_FOUND",
     "DATASET_NOT_FOUND",
@@ -100,6 +101,10 @@ class Simulation:
 
     def jobs_of(self, pipeline: str) -> list[str]:
         return [job for job in self.entries if self.pipeline_of(job) == pipeline]
+
+    def tables_of(self, pipeline: str) -> list[VirtualTable]:
+        ours = [entry.name for job in self.jobs_of(pipeline) for entry in self.entries[job]]
+        return [self.lake[name] for name in ours if name in self.lake.tables]
 
     def highest_fence(self, job: str) -> Fence:
         """The highest one that the job's tables have seen."""
@@ -210,6 +215,8 @@ class Simulation:
             self._lose(process, wakes=self.random.random() < 0.7)
         except TautochroneError as error:
             replaced = process.faults != self.faults.count and error.error_class in _ON_ANOTHER_STORE
+            # The next job to take over may be the one that recognises an older copy.
+            replaced |= self.faults.count > 0 and error.error_class == "META_STORE_REPLACED"
             if not isinstance(error, FencedError) and not replaced:
                 raise
             self._lose(process, wakes=False)
@@ -270,6 +277,7 @@ class Simulation:
             for _ in range(1 + again):
                 process.target = store.take_target(job, fence)
             process.done = {}
+            process.newest = max(process.newest, 0 if process.target is None else process.target.number)
             if process.target is None:
                 self._open(process)
                 return
@@ -323,7 +331,14 @@ class Simulation:
         floors = self.times.floors(self)
         try:
             opened = store.open_checkpoint(
-                job, fence, own, self.now, looks=looks, align_ms=self.times.bound_ms
+                job,
+                fence,
+                own,
+                self.now,
+                looks=looks,
+                align_ms=self.times.bound_ms,
+                store=process.incarnation,
+                after=process.newest,
             )
         except MetaError as error:
             if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):
@@ -331,6 +346,7 @@ class Simulation:
             process.cut = None if news else process.cut
         else:
             process.cut = own
+            process.newest = max(process.newest, opened.number)
             self.times.require_aligned(opened, floors)
             last = self.seen.get(self.incarnation(), 0)
             assert opened.number > last, f"readers know {last}, and {opened.number} is handed out"

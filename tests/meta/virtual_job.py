@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from tests.meta.virtual_lake import GROUPS, Batch, Run, VirtualTable, query, source_rows, weight
 
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.errors import MetaError
+from tautochrone.meta import DatasetEntry, MetaStore, StoreRelation
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.lake import ChangeKind, CommitNote, Fork
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -37,7 +38,7 @@ class Process:
     """One running instance of a job. What it knows of the store is what it was told.
 
     `pending` is what it was about to write when it died; `faults` is how often the store had been replaced
-    when it started.
+    when it started. `incarnation` and `newest` are as of `runtime.job.Journal`.
     """
 
     job: str
@@ -45,6 +46,8 @@ class Process:
     pipeline: str
     faults: int
     fence: Fence = _NO_FENCE
+    incarnation: str | None = None
+    newest: int = 0
     target: Checkpoint | None = None
     done: dict[TableName, Version] = field(default_factory=dict)
     cut: dict[TableName, Version] | None = None
@@ -57,7 +60,7 @@ class Process:
             pipeline=self.pipeline,
             job=self.job,
             fence=self.fence,
-            store=self.store.incarnation,
+            store=self.incarnation or self.store.incarnation,
             **fields,  # type: ignore[arg-type]
         )
 
@@ -81,18 +84,21 @@ def take_over(simulation: Simulation, process: Process) -> None:
 
     existing = {entry.name: lake[entry.name] for entry in entries if entry.name in lake.tables}
     seen = max((table.fork().fence for table in existing.values()), default=Fence(0))
-    _rebuild(simulation, process)
+    _check_store(simulation, process, existing)
     store.start_run(process.pipeline, process.job, entries)
     roots = [entry.name for entry in entries if entry.is_root]
     process.fence = store.take_over(process.job, at_least=seen, ingests=roots)
+    process.incarnation = store.incarnation
     finish_revisions(simulation, process)
     for table in existing.values():
         act(simulation, process, lambda table=table: _settle(simulation, process, table))  # type: ignore[misc]
+    _identify(simulation, process)
     for entry in entries:
         if entry.name not in existing:
             lake.create(entry.name, process.note())
             if entry.is_root:
                 simulation.times.take(entry.name, lake[entry.name].main, simulation.random)
+    _identify(simulation, process)
     reported = store.reported(process.job)
     for name in roots:
         known, main = reported.get(name), lake[name].main
@@ -100,15 +106,30 @@ def take_over(simulation: Simulation, process: Process) -> None:
             store.report(process.job, process.fence, {name: main})
 
 
-def _rebuild(simulation: Simulation, process: Process) -> None:
-    """From the tables of all jobs of the pipeline."""
-    if not process.store.is_empty():
-        return
-    ours = [e.name for job in simulation.jobs_of(process.pipeline) for e in simulation.entries[job]]
-    tables = [simulation.lake[name] for name in ours if name in simulation.lake.tables]
-    lake = {table.name: table.history() for table in tables}
-    if any(version.checkpoint is not None for versions in lake.values() for version in versions):
-        process.store.rebuild(lake)
+def _check_store(
+    simulation: Simulation, process: Process, existing: Mapping[TableName, VirtualTable]
+) -> None:
+    """As `runtime.store_check`: with the tables of all jobs of the pipeline."""
+    store, job = process.store, process.job
+    known = {name: at for name, at in store.table_ids(job).items() if name in simulation.lake.inputs}
+    others = [name for name in known if name in existing and existing[name].identity != known[name]]
+    if others or (known and not known.keys() & existing.keys()):
+        raise MetaError("META_STORE_OF_ANOTHER_LAKE", "as runtime.store_check")
+    ours = simulation.tables_of(process.pipeline)
+    relation = store.compare(job, {table.name: table.says() for table in ours}).relation
+    lake = {table.name: table.history() for table in ours}
+    if relation is StoreRelation.EMPTY:
+        if any(version.checkpoint is not None for versions in lake.values() for version in versions):
+            store.rebuild(lake)
+    elif relation is not StoreRelation.CURRENT:
+        store.reconcile(job, lake)
+
+
+def _identify(simulation: Simulation, process: Process) -> None:
+    tables = [simulation.lake.tables.get(entry.name) for entry in simulation.entries[process.job]]
+    now = {table.name: table.identity for table in tables if table is not None}
+    if now != process.store.table_ids(process.job):
+        process.store.identify(process.job, process.fence, now)
 
 
 def _settle(simulation: Simulation, process: Process, table: VirtualTable) -> Version:
@@ -166,16 +187,15 @@ def refresh(
     table, lake = simulation.lake[entry.name], simulation.lake
     fork = table.fork()
     inputs = {name: versions[name] for name in sorted(entry.inputs)}
-    known = fork.note is not None and fork.note.definition == entry.definition
-    if fork.note is not None and known and fork.note.checkpoint == number:
-        return fork.version
     note = process.note(
         checkpoint=number,
         mode=str(RefreshMode.FULL),
         definition=entry.definition,
         inputs={str(name): version for name, version in inputs.items()},
     )
-    if fork.note is None or not known:
+    if fork.note is not None and _is_committed(fork.note, note):
+        return fork.version
+    if fork.note is None or fork.note.definition != entry.definition:
         return _compute(simulation, process, table, fork, note, inputs)
     old = {TableName.parse(name): Version(version) for name, version in fork.note.inputs.items()}
     changes = {
@@ -195,6 +215,16 @@ def refresh(
         for group in GROUPS
     }
     return _follow(simulation, process, table, state, fork, note, delta)
+
+
+def _is_committed(note: CommitNote, wanted: CommitNote) -> bool:
+    """Whether a view's rows are those of the target already, as `runtime.target` recognises them."""
+    return (
+        note.checkpoint == wanted.checkpoint
+        and note.store == wanted.store
+        and note.definition == wanted.definition
+        and note.inputs == wanted.inputs
+    )
 
 
 def _same_rows(process: Process, table: VirtualTable, main: Version) -> Version:
@@ -227,7 +257,7 @@ def _compute(
     rows = query({name: simulation.lake.rows(name, version) for name, version in inputs.items()})
     if simulation.random.random() < 0.8:
         state = _state_table(simulation, process, table)
-        run = _run_number(note, ())
+        run = _last_run(state.note) + 1
         log = tuple(Run(run, group, rows[group]) for group in GROUPS)
         at = _write_state(simulation, process, state, note, log)
         note = replace(note, companions={str(state.name): at})
@@ -248,10 +278,11 @@ def _follow(
     at = Version(fork.note.companions[str(state.name)])
     if state.main != at:
         # A refresh that died between its state and its view.
-        state.roll_back(at, replace(note, inputs={}))
+        last = _last_run(state.note, state.note_at(at))
+        state.roll_back(at, replace(note, inputs={}, run=last))
     log = state.newest.log
     known, rows = _newest(log), dict(table.newest.rows)
-    run = _run_number(note, log)
+    run = _last_run(state.note) + 1
     for group in GROUPS:
         if delta[group]:
             rows[group] = known[group] + delta[group]
@@ -281,8 +312,9 @@ def _commit_view(
     return version
 
 
-def _run_number(note: CommitNote, log: tuple[Run, ...]) -> int:
-    return int(note.checkpoint or 0)
+def _last_run(*notes: CommitNote | None) -> int:
+    """The highest run that a state ever had, as `runtime.states` tells it."""
+    return max(0, *(note.run or 0 for note in notes if note is not None))
 
 
 def _newest(log: tuple[Run, ...]) -> dict[int, int]:
@@ -314,7 +346,9 @@ def _state_of(simulation: Simulation, fork: Fork) -> VirtualTable | None:
 def _write_state(
     simulation: Simulation, process: Process, state: VirtualTable, note: CommitNote, log: tuple[Run, ...]
 ) -> Version:
-    fork, says = state.fork(), replace(note, definition="state", inputs={}, companions={})
+    fork = state.fork()
+    run = _last_run(state.note) + 1
+    says = replace(note, definition="state", inputs={}, companions={}, run=run)
     version = act(simulation, process, lambda: state.commit(fork, says, {}, {}, log))
     assert version is not None
     return version

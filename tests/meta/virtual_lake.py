@@ -89,6 +89,11 @@ class VirtualTable:
     tags: set[str] = field(default_factory=set)
 
     @property
+    def identity(self) -> str:
+        """What tells the table from another one of its name."""
+        return f"{self.name} of this lake"
+
+    @property
     def newest(self) -> Snapshot:
         return self.snapshots[self.main]
 
@@ -187,10 +192,14 @@ class VirtualTable:
             for one in reversed(list(self.chain(self.main)))
         ]
         told = {version.checkpoint for version in found}
-        if found and self.note is not None and self.note.checkpoint not in told:
-            newest = found[-1]
-            found.append(replace(newest, note=self.note))
+        if found and self.note is not None:
+            number = None if self.note.checkpoint in told else self.note.checkpoint
+            found.append(replace(found[-1], note=replace(self.note, checkpoint=number)))
         return found
+
+    def says(self) -> list[LakeVersion]:
+        """What the table says of itself now."""
+        return [LakeVersion(version=self.main, note=self.note, committed_at_ms=0)]
 
     def _guard(self) -> Any:
         # The real guards look at `main` and `note` only.
