@@ -14,8 +14,8 @@ from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.names import TableName, Version
 
 if TYPE_CHECKING:
-    from tests.meta.test_protocol import Simulation
-    from tests.meta.virtual_lake import Process
+    from tests.meta.simulation import Simulation
+    from tests.meta.virtual_job import Process
 
 __all__ = ["SourceTimes"]
 
@@ -38,8 +38,10 @@ class SourceTimes:
         known.append(SourceTime(version=Version(version), at_ms=at_ms))
 
     def take_back(self, table: TableName, version: str, to: str) -> None:
-        """A version with the rows of an older one."""
-        known = self.versions[table]
+        """A version with the rows of an older one; views have no times."""
+        known = self.versions.get(table)
+        if known is None:
+            return
         at_ms = next((one.at_ms for one in known if one.version == to), 0)
         known.append(SourceTime(version=Version(version), at_ms=at_ms))
 
@@ -51,28 +53,28 @@ class SourceTimes:
         self, simulation: Simulation, process: Process, own: dict[TableName, Version]
     ) -> tuple[dict[TableName, Version], set[TableName]]:
         """What a cut takes of the job's roots, and which of them are held back; as `runtime.alignment`."""
-        store = simulation.store
+        store = process.store
         if self.bound_ms is None:
             return own, set()
         latest = store.latest_done(process.job)
         last = {} if latest is None else store.versions_at(latest.number)
-        times = {name: self._from(name, last.get(name)) for name in own}
+        times = {name: self._between(name, last.get(name), own[name]) for name in own}
         store.tell_times(process.job, process.fence, times)
         found = store.aligned(process.job, own, self.bound_ms)
         return {name: Version(found.roots[str(name)]) for name in own}, {
             name for name in own if str(name) in found.held
         }
 
-    def _from(self, table: TableName, last: Version | None) -> tuple[SourceTime, ...]:
-        known = self.versions[table]
-        at = next((at for at, one in enumerate(known) if one.version == last), 0)
-        return tuple(known[at:])
+    def _between(self, table: TableName, last: Version | None, newest: Version) -> tuple[SourceTime, ...]:
+        known = [one.version for one in self.versions[table]]
+        start = known.index(last) if last in known else 0
+        return tuple(self.versions[table][start : known.index(newest) + 1])
 
     def floors(self, simulation: Simulation) -> set[tuple[str, str]]:
         """What a cut may take of a root however far ahead it is: what the last one took of it, and the oldest
         that its job offers."""
         v, r = t.versions.c, t.reports.c
-        with simulation.store._database.read() as connection:
+        with simulation.database.read() as connection:
             last = select(v.table_name, v.version).where(v.is_root.is_(True), v.to_checkpoint.is_(None))
             offered = select(r.table_name, r.times).where(r.times.is_not(None))
             return {(row.table_name, row.version) for row in connection.execute(last)} | {

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tautochrone.errors import TautochroneError
-from tautochrone.meta import MetaStore
+from tests.meta.virtual_job import KilledError
+
+from tautochrone.errors import MetaError, TautochroneError
+from tautochrone.meta import StoreRelation
 from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.revision import Revision, RevisionPlan
+from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.revision import RevisedTable, Revision, RevisionAction, RevisionPlan, tag_of
 from tautochrone.runtime.revision_plan import Node, Request, Stand, affected, plan_revision
 
 if TYPE_CHECKING:
-    from tests.meta.test_protocol import Simulation
+    from tests.meta.simulation import Simulation
+    from tests.meta.virtual_job import Process
 
 __all__ = ["Reviser", "finish_revisions", "plan_revisions"]
 
 _STANDING = (CheckpointState.PUBLISHED, CheckpointState.PARTIAL)
-_REFUSED = ("JOB_FENCED", "REVISION_PENDING", "REVISION_PLAN_CHANGED", "CHECKPOINT_REVOKED")
+_REFUSED = (
+    "JOB_FENCED",
+    "REVISION_PENDING",
+    "REVISION_PLAN_CHANGED",
+    "REVISION_NOT_REPLAYABLE",
+    "CHECKPOINT_REVOKED",
+    "META_STORE_NOT_IN_AGREEMENT",
+)
 
 
 @dataclass(eq=False)
@@ -36,6 +48,8 @@ class Reviser:
         """The next step; whether there is one after it."""
         try:
             return self._step(simulation)
+        except KilledError:
+            return False
         except TautochroneError as error:
             if error.error_class in _REFUSED:
                 return False
@@ -44,11 +58,13 @@ class Reviser:
     def _step(self, simulation: Simulation) -> bool:
         store = simulation.store
         if self.plan is None:
-            self.plan = _survey(store, self.named, self.to)
+            self.plan = _survey(simulation, self.named, self.to)
         elif not self.fences:
+            # Before a fence rises in the store: by it a copy is recognised.
+            _require_agreement(simulation)
             self.fences = _take_over(simulation, self.plan.jobs)
         elif self.decided is None:
-            if not _survey(store, self.named, self.to).same_work(self.plan):
+            if not _survey(simulation, self.named, self.to).same_work(self.plan):
                 return False
             identity = f"{self.named} {simulation.random.random()}"[:36]
             for _ in range(1 + (simulation.random.random() < 0.15)):
@@ -64,21 +80,24 @@ class Reviser:
 
 def plan_revisions(simulation: Simulation) -> list[Reviser]:
     """Somebody who takes a random dataset back to a random checkpoint, if there are any."""
-    known = sorted(entry.name for entry in simulation.store.datasets())
+    known = sorted(e.name for e in simulation.store.datasets() if e.name in simulation.lake.tables)
     standing = [c.number for c in simulation.store.checkpoints(9) if c.state in _STANDING]
     if not known or not standing:
         return []
     return [Reviser(simulation.random.choice(known), simulation.random.choice(standing))]
 
 
-def finish_revisions(simulation: Simulation, job: str, fence: Fence) -> None:
-    """What a run of `job` does first."""
-    for revision in simulation.store.pending_revisions(job):
-        others = [name for name in revision.plan.jobs if name != job]
-        _carry_out(simulation, revision, {job: fence, **_take_over(simulation, others)}, running=job)
+def finish_revisions(simulation: Simulation, process: Process) -> None:
+    """What a run of a job does first."""
+    for revision in process.store.pending_revisions(process.job):
+        others = [name for name in revision.plan.jobs if name != process.job]
+        fences = {process.job: process.fence, **_take_over(simulation, others)}
+        _carry_out(simulation, revision, fences, running=process.job)
 
 
-def _survey(store: MetaStore, named: TableName, to: CheckpointNumber) -> RevisionPlan:
+def _survey(simulation: Simulation, named: TableName, to: CheckpointNumber) -> RevisionPlan:
+    store = simulation.store
+    _require_agreement(simulation)
     owners = {status.dataset: status.job for status in store.status()}
     nodes = {
         entry.name: Node(table=entry.name, job=owners[entry.name], kind=entry.kind, inputs=entry.inputs)
@@ -90,31 +109,83 @@ def _survey(store: MetaStore, named: TableName, to: CheckpointNumber) -> Revisio
     before = store.last_complete(to, names - at.keys())
     at |= {name: version for name, (_, version) in before.items()}
     older = {name: number for name, (number, _) in before.items()}
-    return plan_revision(request, nodes, at, dict.fromkeys(names, Stand()), {}, (), older)
+    stands = {name: _stand(simulation, name, at.get(name)) for name in names}
+    return plan_revision(request, nodes, at, stands, {}, (), older)
+
+
+def _require_agreement(simulation: Simulation) -> None:
+    """As `runtime.store_check`: for whoever changes the lake by what the store says, and is no run."""
+    for job in simulation.entries:
+        lake = {table.name: table.says() for table in simulation.tables_of(simulation.pipeline_of(job))}
+        relation = simulation.store.compare(job, lake).relation
+        if relation in (StoreRelation.RESTORED, StoreRelation.FOREIGN):
+            raise MetaError("META_STORE_NOT_IN_AGREEMENT", "as runtime.store_check")
+
+
+def _revoked(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:
+    assert plan.to is not None
+    assert plan.last is not None
+    return ((int(plan.to), int(plan.last)),) if plan.last > plan.to else ()
+
+
+def _stand(simulation: Simulation, name: TableName, at: Version | None) -> Stand:
+    if at is None or simulation.lake[name].goes_back_to(at):
+        return Stand()
+    return Stand(lost="it never stood at that version")
 
 
 def _take_over(simulation: Simulation, jobs: Iterable[str]) -> dict[str, Fence]:
     for process in [process for process in simulation.processes if process.job in jobs]:
         simulation.processes.remove(process)
         simulation.zombies.append(process)
-    return {job: simulation.store.take_over(job) for job in jobs}
+    return {
+        job: simulation.store.take_over(job, at_least=simulation.highest_fence(job)) for job in sorted(jobs)
+    }
 
 
 def _carry_out(
     simulation: Simulation, revision: Revision, fences: dict[str, Fence], running: str | None = None
 ) -> None:
-    """A root taken back gets a new version, as its table does, and what it was since is not seen again."""
-    store, versions = simulation.store, simulation.root_versions
+    """What a root was since the version that it is taken back to is not seen again."""
+    store = simulation.store
     for one in revision.plan.changed:
-        if one.job is None or one.table not in store.reported(one.job):
+        if one.job is None or one.table not in simulation.lake.tables:
             continue
-        now, then = versions[one.table] + 1, int((one.version or "r0")[1:])
-        store.report(one.job, fences[one.job], {one.table: Version(f"r{now}")})
-        simulation.sources.take_back(one.table, f"r{now}", f"r{then}")
-        simulation.times.take_back(one.table, f"r{now}", f"r{then}")
-        versions[one.table] = now
-        gone = {f"r{number}" for number in range(then + 1, now)}
-        simulation.taken_back.append((revision.plan.to or 0, one.table, gone))
+        gone = _revise(simulation, revision, one, fences[one.job])
+        if one.table in store.reported(one.job):
+            store.report(one.job, fences[one.job], {one.table: simulation.lake[one.table].main})
+            simulation.taken_back.append((revision.plan.to or 0, one.table, gone))
+        if simulation.dies():
+            raise KilledError
     store.complete_revision(revision.id)
     for job in fences.keys() - {running}:
         store.end_run(job, fences[job])
+
+
+def _revise(simulation: Simulation, revision: Revision, one: RevisedTable, fence: Fence) -> set[Version]:
+    """Answers the versions that are gone."""
+    table, tag = simulation.lake[one.table], tag_of(revision.id)
+    store, revoked = simulation.store.incarnation, _revoked(revision.plan)
+    assert table.note is not None
+    before = table.main
+    if one.action is RevisionAction.ROLL_BACK:
+        assert one.version is not None
+        note = table.note_at(one.version)
+        assert note is not None
+        revoked = tuple(sorted({*revoked, *note.revoked, *table.note.revoked}))
+        gone = table.revert(one.version, replace(note, fence=fence, store=store, revoked=revoked), tag)
+        simulation.times.take_back(one.table, table.main, one.version)
+        return gone
+    known = table.note
+    note = CommitNote(pipeline=known.pipeline, job=known.job, fence=fence, store=store, revoked=revoked)
+    if tag not in table.tags:
+        table.raise_fence(note)
+        simulation.times.take_back(one.table, table.main, before)
+        table.tags.add(tag)
+    if one.action is RevisionAction.REBUILD:
+        table.note_only(table.fork(), replace(note, mode=str(RefreshMode.FULL), reset=True))
+        return set()
+    gone = {snapshot.version for snapshot in table.chain(table.main)}
+    table.clear(replace(note, reset=True))
+    simulation.times.take_back(one.table, table.main, before)
+    return gone

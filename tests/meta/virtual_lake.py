@@ -1,42 +1,259 @@
-"""What the simulated protocol works on: a lake without rows, and processes that know what they were told."""
+"""A lake without Spark: tables as chains of commits with notes, each guarded as a commit of the real one is.
+
+Rows are what a table holds per group, so that a view that is made from the wrong versions, or from a state
+in the wrong order, provably has the wrong rows. A version also knows its `origin`: how many rows of each
+source below it are in it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
 
-from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.lake.iceberg.commits import check_fence, check_main
+from tautochrone.lake.iceberg.notes import carry_forward, with_positions
+from tautochrone.meta.rebuild import LakeVersion
+from tautochrone.model.lake import NO_VERSION, ChangeKind, CommitNote, Fork
 from tautochrone.model.names import Fence, TableName, Version
 
-__all__ = ["Lake", "Process"]
+__all__ = ["GROUPS", "Batch", "Lake", "Run", "Snapshot", "VirtualTable", "query", "source_rows", "weight"]
+
+Rows = Mapping[int, int]
+GROUPS = range(3)
+
+
+@cache
+def source_rows(count: int) -> Rows:
+    """What the first `count` rows of a source add to each group."""
+    rows = dict.fromkeys(GROUPS, 0)
+    for row in range(1, count + 1):
+        rows[row % len(GROUPS)] += row * row + 1
+    return rows
+
+
+def weight(table: TableName) -> int:
+    """By which a view multiplies what it reads of `table`."""
+    return 2 * int(table.table.removeprefix("t")) + 3
+
+
+def query(inputs: Mapping[TableName, Rows]) -> Rows:
+    """Every view: of each group the weighted sum over its inputs."""
+    return {group: sum(weight(name) * rows[group] for name, rows in inputs.items()) for group in GROUPS}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a refresh leaves of one group in a view's state. `number` orders the log."""
+
+    number: int
+    group: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of a table. `log` is that of a state; `moved` tells whether the commit changed rows."""
+
+    version: Version
+    parent: Version
+    note: CommitNote
+    at_ms: int
+    rows: Rows = field(default_factory=dict)
+    origin: Mapping[TableName, int] = field(default_factory=dict)
+    log: tuple[Run, ...] = ()
+    moved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What was prepared beside main."""
+
+    fork: Fork
+    rows: Rows
+    origin: Mapping[TableName, int]
+    note: CommitNote
+
+
+@dataclass(eq=False)
+class VirtualTable:
+    """A table and its guard: a commit needs a fence that is not older and main where it forked."""
+
+    name: TableName
+    lake: Lake
+    main: Version = NO_VERSION
+    note: CommitNote | None = None
+    snapshots: dict[Version, Snapshot] = field(default_factory=dict)
+    prepared: Batch | None = None
+    tags: set[str] = field(default_factory=set)
+
+    @property
+    def identity(self) -> str:
+        """What tells the table from another one of its name."""
+        return f"{self.name} of this lake"
+
+    @property
+    def newest(self) -> Snapshot:
+        return self.snapshots[self.main]
+
+    def fork(self) -> Fork:
+        fence = Fence(0) if self.note is None else self.note.fence
+        return Fork(table=self.name, version=self.main, fence=fence, note=self.note)
+
+    def commit(
+        self,
+        fork: Fork,
+        note: CommitNote,
+        rows: Rows,
+        origin: Mapping[TableName, int],
+        log: tuple[Run, ...] = (),
+        *,
+        moved: bool = True,
+    ) -> Version:
+        """As every commit of the real table: what it is built on must be what is there."""
+        check_main(self.name, self._guard(), fork.version, note.fence)
+        return self._add(fork.version, carry_forward(self.note, note), note, rows, origin, log, moved)
+
+    def clear(self, note: CommitNote) -> None:
+        """No rows, no positions, and a history that starts anew."""
+        check_main(self.name, self._guard(), self.main, note.fence)
+        says = carry_forward(self.note, note)
+        self._add(NO_VERSION, says, note, source_rows(0), {self.name: 0}, (), True)
+
+    def prepare(self, batch: Batch) -> None:
+        check_main(self.name, self._guard(), batch.fork.version, batch.note.fence)
+        self.prepared = batch
+
+    def commit_prepared(self, fence: Fence) -> Version:
+        assert self.prepared is not None
+        batch = self.prepared
+        version = self.commit(batch.fork, replace(batch.note, fence=fence), batch.rows, batch.origin)
+        self.prepared = None
+        return version
+
+    def raise_fence(self, note: CommitNote) -> None:
+        now = self.snapshots.get(self.main)
+        rows, origin, log = ({}, {}, ()) if now is None else (now.rows, now.origin, now.log)
+        self.commit(self.fork(), note, rows, origin, log, moved=False)
+
+    def note_only(self, fork: Fork, note: CommitNote) -> None:
+        check_main(self.name, self._guard(), fork.version, note.fence)
+        self.note = carry_forward(self.note, note)
+
+    def roll_back(self, version: Version, note: CommitNote) -> None:
+        """Main goes back, as that of a state does."""
+        check_main(self.name, self._guard(), self.main, note.fence)
+        assert self.goes_back_to(version)
+        self.main, self.note = version, note
+
+    def revert(self, version: Version, note: CommitNote, tag: str) -> set[Version]:
+        """Main goes back for good; answers the versions that are no longer in its history."""
+        if tag in self.tags:
+            return set()
+        check_fence(self.name, self._guard(), note.fence)
+        gone = {one.version for one in self.chain(self.main)} - {one.version for one in self.chain(version)}
+        to = self.snapshots[version]
+        says = replace(note, checkpoint=None, mode=None, definition=None, inputs={}, companions={})
+        self.tags.add(tag)
+        self._add(version, note, says, to.rows, to.origin, to.log, False)
+        return gone
+
+    def chain(self, version: Version) -> Iterable[Snapshot]:
+        """A version and all that are below it, newest first."""
+        while version != NO_VERSION:
+            snapshot = self.snapshots[version]
+            yield snapshot
+            version = snapshot.parent
+
+    def goes_back_to(self, version: Version) -> bool:
+        return any(one.version == version for one in self.chain(self.main))
+
+    def note_at(self, version: Version) -> CommitNote | None:
+        """What the table said of itself at a version."""
+        found: CommitNote | None = None
+        for one in reversed(list(self.chain(version))):
+            found = carry_forward(found, one.note)
+        return found
+
+    def change_between(self, old: Version, new: Version) -> ChangeKind:
+        """As far as the chain between the versions tells."""
+        kind = ChangeKind.NONE
+        for one in self.chain(new):
+            if one.version == old:
+                return kind
+            kind = ChangeKind.CHANGED if one.moved else kind
+        return ChangeKind.UNKNOWN
+
+    def history(self) -> list[LakeVersion]:
+        """As `runtime.takeover` gives it to the store."""
+        found = [
+            LakeVersion(version=one.version, note=one.note, committed_at_ms=one.at_ms)
+            for one in reversed(list(self.chain(self.main)))
+        ]
+        told = {version.checkpoint for version in found}
+        if found and self.note is not None:
+            number = None if self.note.checkpoint in told else self.note.checkpoint
+            found.append(replace(found[-1], note=replace(self.note, checkpoint=number)))
+        return found
+
+    def says(self) -> list[LakeVersion]:
+        """What the table says of itself now."""
+        return [LakeVersion(version=self.main, note=self.note, committed_at_ms=0)]
+
+    def _guard(self) -> Any:
+        # The real guards look at `main` and `note` only.
+        return self
+
+    def _add(
+        self,
+        parent: Version,
+        note: CommitNote,
+        says: CommitNote,
+        rows: Rows,
+        origin: Mapping[TableName, int],
+        log: tuple[Run, ...],
+        moved: bool,
+    ) -> Version:
+        version = self.lake.next_version()
+        says = with_positions(self.note, says)
+        self.snapshots[version] = Snapshot(version, parent, says, self.lake.now, rows, origin, log, moved)
+        self.main, self.note = version, note
+        return version
 
 
 @dataclass
 class Lake:
-    """What each derived version was made from: for every root below it the version that was read."""
+    """All tables. `now` is what a commit takes for its time."""
 
-    made_from: dict[tuple[TableName, str], dict[TableName, str]] = field(default_factory=dict)
+    tables: dict[TableName, VirtualTable] = field(default_factory=dict)
+    inputs: dict[TableName, frozenset[TableName]] = field(default_factory=dict)
     counter: int = 0
+    now: int = 0
 
-    def commit(self, table: TableName, sources: dict[TableName, str]) -> Version:
-        for version in (v for (name, v), made in self.made_from.items() if name == table and made == sources):
-            return Version(version)  # a refresh is a function of its inputs
+    def next_version(self) -> Version:
         self.counter += 1
-        self.made_from[table, str(self.counter)] = dict(sources)
         return Version(str(self.counter))
 
-    def roots_of(self, table: TableName, version: str) -> dict[TableName, str]:
-        return self.made_from.get((table, version), {table: version})
+    def __getitem__(self, name: TableName) -> VirtualTable:
+        return self.tables[name]
 
+    def create(self, name: TableName, note: CommitNote) -> VirtualTable:
+        table = self.tables[name] = VirtualTable(name, self)
+        empty: dict[int, int] = dict.fromkeys(GROUPS, 0)
+        origin = {name: 0} if not self.inputs.get(name) else {}
+        table.commit(table.fork(), note, empty, origin, moved=False)
+        return table
 
-@dataclass
-class Process:
-    """One running instance of a job. What it knows of the store is what it was told."""
+    def origin(self, name: TableName, version: str) -> Mapping[TableName, int]:
+        return self.tables[name].snapshots[Version(version)].origin
 
-    job: str
-    fence: Fence
-    target: Checkpoint | None = None
-    done: dict[TableName, Version] = field(default_factory=dict)
-    reported: dict[TableName, Version] = field(default_factory=dict)
-    cut: dict[TableName, Version] | None = None
-    looks: dict[TableName, int] = field(default_factory=dict)
-    idle: bool = False
+    def rows(self, name: TableName, version: str) -> Rows:
+        return self.tables[name].snapshots[Version(version)].rows
+
+    def expected(self, name: TableName, origin: Mapping[TableName, int]) -> Rows:
+        """The rows of a table when so many rows of each source are in it."""
+        inputs = self.inputs.get(name, frozenset())
+        if not inputs:
+            return source_rows(origin[name])
+        return query({above: self.expected(above, origin) for above in inputs})

@@ -9,17 +9,16 @@ from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.model.names import TableName
 
 if TYPE_CHECKING:
-    from tests.meta.test_protocol import Process, Simulation
+    from tests.meta.simulation import Simulation
 
 __all__ = ["Sources"]
 
 
 @dataclass
 class Sources:
-    """How many rows each source holds, how many of them a root's version has, and the writers' tokens."""
+    """How many rows each source holds, and the writers' tokens."""
 
     rows: dict[TableName, int] = field(default_factory=dict)
-    taken: dict[tuple[TableName, str], int] = field(default_factory=dict)
     tokens: list[tuple[int, TableName, int]] = field(default_factory=list)
     latest: int = 0
 
@@ -29,16 +28,6 @@ class Sources:
         self.latest = max(self.latest, now)
         self.rows[table] = self.rows.get(table, 0) + 1
         self.tokens.append((self.latest, table, self.rows[table]))
-
-    def take(self, process: Process, table: TableName, version: str, now: int) -> None:
-        """A version with all that the source holds, looked at now."""
-        self.latest = max(self.latest, now)
-        self.taken[table, version] = self.rows.get(table, 0)
-        process.looks[table] = now
-
-    def take_back(self, table: TableName, version: str, to: str) -> None:
-        """A version with the rows of an older one."""
-        self.taken[table, version] = self.taken.get((table, to), 0)
 
     def read(self, simulation: Simulation) -> None:
         """A read after a random token shows what was written before it, or says that it can't."""
@@ -53,7 +42,7 @@ class Sources:
 
     def read_all(self, simulation: Simulation) -> None:
         """All jobs run and looked at their sources: every write can be read everywhere."""
-        for token in self.tokens[-3:]:
+        for token in self.tokens[-2:]:
             for entries in simulation.entries.values():
                 for entry in entries:
                     _read(simulation, token, entry.name)
@@ -61,10 +50,8 @@ class Sources:
 
 def _read(simulation: Simulation, token: tuple[int, TableName, int], asked: TableName) -> None:
     after, source, rows = token
-    found = simulation.store.resolve(tables=[asked], lease_ms=0, after_ms=after)
-    if asked not in found.versions:
+    shown = simulation.store.resolve(tables=[asked], lease_ms=0, after_ms=after).versions
+    if asked not in shown:
         return  # nobody ran yet that has it
-    for root, version in simulation.lake.roots_of(asked, found.versions[asked]).items():
-        if root == source:
-            has = simulation.sources.taken[root, version]
-            assert has >= rows, f"{asked} has {has} rows of {root}, {rows} were written before the token"
+    has = simulation.lake.origin(asked, shown[asked]).get(source, rows)
+    assert has >= rows, f"{asked} has {has} rows of {source}, {rows} were written before the token"

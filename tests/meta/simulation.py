@@ -1,0 +1,535 @@
+"""The protocol of shared checkpoints, simulated: a seeded scheduler, a clock that jumps, virtual committers.
+
+Each schedule makes a random topology of jobs over a real store and lets them run, die, come back, lose
+answers, repeat calls, take over from zombies, be taken back to a checkpoint, while the store itself is put
+back to an older copy, swapped with another pipeline's, or lost. A virtual lake holds what each table's commit
+was made from and the rows that came of it, so that what readers see can be judged without Spark. The
+invariants are those of `docs/jobs.md`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+
+import pytest
+from tests.meta.aligning import SourceTimes
+from tests.meta.revising import Reviser, plan_revisions
+from tests.meta.store_faults import FULL, StoreFaults, Stores
+from tests.meta.virtual_job import KilledError, Process, ingest, refresh, take_over
+from tests.meta.virtual_lake import Lake, VirtualTable
+from tests.meta.writing import Sources
+
+from tautochrone.errors import (
+    CheckpointUnavailableError,
+    ConflictError,
+    FencedError,
+    MetaError,
+    TautochroneError,
+)
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta.coordinator import PATIENCE_MS
+from tautochrone.model.checkpoint import Checkpoint, CheckpointState
+from tautochrone.model.jobs import JOB_LEASE_MS, Part
+from tautochrone.model.lake import ChangeKind
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+
+__all__ = ["CI", "SOAK", "Simulation", "run"]
+
+CI, SOAK = 2_000, 100_000
+STEPS = 30
+
+_ON_ANOTHER_STORE = (
+    "META_STORE_REPLACED",
+    "FENCE_UNKNOWN",
+    "JOB_NOT_FOUND",
+    "DATASET_NOT_FOUND",
+    "CHECKPOINT_NOT_FOUND",
+    "CHECKPOINT_NOT_WRITABLE",
+    "CHECKPOINT_OF_ANOTHER_JOB",
+)
+"""What a process may meet that goes on after its store was replaced."""
+
+
+class Simulation:
+    def __init__(self, seed: int, stores: Stores) -> None:
+        self.random = random.Random(seed)
+        self.now = 1_000_000
+        self.stores, self.database = stores, stores.database
+        self.faults = StoreFaults(stores)
+        self.faults.begin(self.random)
+        self.store = self.open_store()
+        self.lake = Lake()
+        self.sources = Sources()
+        self.times = SourceTimes(self.random.choice((None, None, 0, 5_000)))
+        self.entries: dict[str, list[DatasetEntry]] = {}
+        self.processes: list[Process] = []
+        self.zombies: list[Process] = []
+        self.published: dict[tuple[str, int], tuple[dict[TableName, Version], int]] = {}
+        self.seen: dict[str, int] = {}
+        self.revisers: list[Reviser] = []
+        self.taken_back: list[tuple[int, TableName, set[Version]]] = []
+        self.stormy = True
+        self.one_pipeline = self.random.random() < 0.6
+        self._make_topology()
+
+    # -- the world --------------------------------------------------------------------------------
+
+    def _make_topology(self) -> None:
+        pick = self.random
+        jobs = [f"j{n}" for n in range(pick.randint(2, 4))]
+        known: list[TableName] = []
+        for number in range(pick.randint(3, 6)):
+            name = TableName("lake", ("db",), f"t{number}")
+            job = pick.choice(jobs)
+            above = pick.sample(known, min(len(known), pick.choice((0, 1, 1, 2))))
+            kind = "materialized view" if above else "streaming table"
+            entry = DatasetEntry(name, kind, "d", frozenset(above), is_root=not above)
+            self.entries.setdefault(job, []).append(entry)
+            self.lake.inputs[name] = frozenset(above)
+            known.append(name)
+
+    def open_store(self) -> MetaStore:
+        """As a process of its own does."""
+        return MetaStore(self.database, lambda: self.now)
+
+    def pipeline_of(self, job: str) -> str:
+        return "p" if self.one_pipeline else f"p-{job}"
+
+    def jobs_of(self, pipeline: str) -> list[str]:
+        return [job for job in self.entries if self.pipeline_of(job) == pipeline]
+
+    def tables_of(self, pipeline: str) -> list[VirtualTable]:
+        ours = [entry.name for job in self.jobs_of(pipeline) for entry in self.entries[job]]
+        return [self.lake[name] for name in ours if name in self.lake.tables]
+
+    def highest_fence(self, job: str) -> Fence:
+        """The highest one that the job's tables have seen."""
+        known = [self.lake[e.name] for e in self.entries[job] if e.name in self.lake.tables]
+        return max((table.fork().fence for table in known), default=Fence(0))
+
+    def dies(self) -> bool:
+        return self.stormy and self.random.random() < 0.02
+
+    def store_replaced(self) -> None:
+        self.store = self.open_store()
+        for process in self.processes:
+            # Every look of a run asks for its newest checkpoint anew.
+            process.cut = None
+        if self.random.random() < 0.5:
+            self.zombies += self.processes
+            self.processes = []
+            self.revisers = []
+
+    def start(self, job: str) -> None:
+        process = Process(job, self.open_store(), self.pipeline_of(job), self.faults.count)
+        if self.faults.wrong is not None:
+            self._require_refused(process)
+            return
+        self.processes.append(process)
+        self._guarded(process, lambda: self._begin(process))
+
+    def _begin(self, process: Process) -> None:
+        take_over(self, process)
+        self.faults.behind.discard(process.job)
+        roots = [entry.name for entry in self.entries[process.job] if entry.is_root]
+        for name in roots:
+            self._ingest(process, name)
+        reported = process.store.reported(process.job)
+        self.times.align(self, process, {name: reported[name] for name in roots})
+
+    def _require_refused(self, process: Process) -> None:
+        """The store is another lake's, with the same names: nobody writes anything."""
+        before, lake = self.stores.dump(), self.lake.counter
+        with pytest.raises(TautochroneError):
+            take_over(self, process)
+        assert (self.stores.dump(), self.lake.counter) == (before, lake), "refused, but something was written"
+
+    def _ingest(self, process: Process, table: TableName) -> None:
+        if self.stormy and self.random.random() < 0.5:
+            self.sources.write(table, self.now)
+        ingest(self, process, table)
+
+    # -- what may happen --------------------------------------------------------------------------
+
+    def step(self) -> None:
+        pick = self.random
+        what = pick.random()
+        self.lake.now = self.now
+        if what < 0.03:
+            self._kill()
+        elif what < 0.07:
+            self._restart()
+        elif what < 0.10:
+            self.now += pick.choice((JOB_LEASE_MS + 1, PATIENCE_MS + 1, -PATIENCE_MS, 3_600_000))
+        elif what < 0.14:
+            self._zombie_acts()
+        elif what < 0.20:
+            self.faults.strike(self)
+        elif what < 0.28:
+            self._people_act()
+        elif self.revisers and what < 0.50:
+            self._revise(pick.choice(self.revisers))
+        elif self.processes:
+            process = pick.choice(self.processes)
+            roots = [e.name for e in self.entries[process.job] if e.is_root]
+            if roots and pick.random() < 0.3:
+                self._guarded(process, lambda: self._ingest(process, pick.choice(roots)))
+            else:
+                self._guarded(process, lambda: self.advance(process))
+        self.now += pick.randint(0, 500)
+        self.check()
+
+    def _people_act(self) -> None:
+        if self.random.random() < 0.4:
+            self.revisers += plan_revisions(self)
+        else:
+            roots = [e.name for entries in self.entries.values() for e in entries if e.is_root]
+            self.sources.write(self.random.choice(roots), self.now)
+
+    def _revise(self, reviser: Reviser) -> None:
+        if self.faults.wrong is not None or not reviser.step(self):
+            self.revisers.remove(reviser)
+
+    def _kill(self) -> None:
+        if self.processes:
+            process = self.processes.pop(self.random.randrange(len(self.processes)))
+            if self.random.random() < 0.5:
+                self.zombies.append(process)
+
+    def _restart(self) -> None:
+        job = self.random.choice(sorted(self.entries))
+        for process in [p for p in self.processes if p.job == job]:
+            # Two instances of one job: the older is a zombie from here on.
+            self.processes.remove(process)
+            self.zombies.append(process)
+        self.start(job)
+
+    def _guarded(self, process: Process, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except KilledError:
+            self._lose(process, wakes=self.random.random() < 0.7)
+        except TautochroneError as error:
+            replaced = process.faults != self.faults.count and error.error_class in _ON_ANOTHER_STORE
+            # The next job to take over may be the one that recognises an older copy.
+            replaced |= self.faults.count > 0 and error.error_class == "META_STORE_REPLACED"
+            if not isinstance(error, FencedError) and not replaced:
+                raise
+            self._lose(process, wakes=False)
+
+    def _lose(self, process: Process, *, wakes: bool) -> None:
+        self.processes = [one for one in self.processes if one is not process]
+        self.zombies = [one for one in self.zombies if one is not process]
+        if wakes:
+            self.zombies.append(process)
+
+    def _zombie_acts(self) -> None:
+        """Whatever a process that was taken over still does has no effect: it is refused."""
+        if not self.zombies:
+            return
+        zombie = self.random.choice(self.zombies)
+        pending, zombie.pending = zombie.pending, None
+        if pending is not None:
+            # What it was about to write to the lake or the store; the guards of both decide.
+            self._guarded(zombie, lambda: self._write_late(pending))
+            return
+        known = {status.name: status.fence for status in self.store.job_states()}
+        if known.get(zombie.job, 0) <= zombie.fence:
+            # Killed, but nobody took over yet, or the store does not know any more.
+            self._guarded(zombie, lambda: self.advance(zombie))
+            return
+        before = self.store.checkpoints(5)
+        for act in (
+            lambda: self.store.report(
+                zombie.job, zombie.fence, {TableName("lake", ("db",), "t0"): Version("z")}
+            ),
+            lambda: self.store.take_target(zombie.job, zombie.fence),
+            lambda: self.store.open_checkpoint(zombie.job, zombie.fence, {}, 0),
+            lambda: self.store.beat(zombie.job, zombie.fence),
+        ):
+            with pytest.raises(FencedError):
+                act()
+        if zombie.target is not None and zombie.faults == self.faults.count:
+            with pytest.raises(FencedError):
+                self.store.publish(zombie.job, zombie.fence, zombie.target.number, 0)
+        assert self.store.checkpoints(5) == before
+
+    def _write_late(self, pending: Callable[[], object]) -> None:
+        try:
+            pending()
+        except ConflictError:
+            return
+
+    # -- a job's loop, one call of the store at a time --------------------------------------------------
+
+    def advance(self, process: Process) -> None:
+        """As `runtime.run` does it. Each call may be repeated, as after a lost answer."""
+        store, job, fence = process.store, process.job, process.fence
+        again = self.random.random() < 0.15
+        process.idle = False
+        if self.random.random() < 0.2:
+            store.beat(job, fence)
+        if process.target is None:
+            for _ in range(1 + again):
+                process.target = store.take_target(job, fence)
+            process.done = {}
+            process.newest = max(process.newest, 0 if process.target is None else process.target.number)
+            if process.target is None:
+                self._open(process)
+                return
+        number = process.target.number
+        parts = {p.job: p.part for p in store.progress(number)}
+        if parts.get(job) is not Part.PENDING:
+            process.target = None
+            return
+        self._do(process, number, parts, 1 + again)
+
+    def _do(self, process: Process, number: CheckpointNumber, parts: dict[str, Part], times: int) -> None:
+        """Some of what is left of a job's part; each call of the store is made `times` times."""
+        store, job, fence = process.store, process.job, process.fence
+        versions = store.versions_at(number)
+        todo = [e for e in self.entries[job] if not e.is_root and e.name not in process.done]
+        ready = [e for e in todo if e.inputs <= versions.keys()]
+        for entry in ready[: self.random.randint(1, 3)]:
+            made = refresh(self, process, entry, number, versions)
+            for _ in range(times):
+                store.record_version(job, fence, number, entry.name, made, FULL)
+            process.done[entry.name] = made
+        if todo and not ready:
+            self._wait(process, todo[0], versions, parts)
+        elif len(ready) == len(todo) == len([e for e in todo if e.name in process.done]):
+            for _ in range(times):
+                store.publish(job, fence, number, self.now)
+            process.target = None
+            self._look_at(store.checkpoint(number))
+
+    def _open(self, process: Process) -> None:
+        store, job, fence = process.store, process.job, process.fence
+        latest = store.latest_done(job)
+        if process.cut is None:
+            process.cut = {} if latest is None else store.versions_at(latest.number)
+            mine = {e.name for e in self.entries[job]}
+            news = latest is None or store.revoked_after(job, latest.number) or not mine <= process.cut.keys()
+        else:
+            news = False
+        reported = store.reported(job)
+        newest = {
+            e.name: self._known(e.name, reported[e.name], process.cut) for e in self.entries[job] if e.is_root
+        }
+        own, held = self.times.align(self, process, newest)
+        looks = {name: at for name, at in process.looks.items() if name not in held}
+        if not news and all(process.cut.get(name) == version for name, version in own.items()):
+            process.idle = True
+            shows = latest is not None and own.items() <= store.versions_at(latest.number).items()
+            number = latest.number if latest is not None and shows else None
+            store.beat(job, fence, looks=looks, checkpoint=number)
+            return
+        floors = self.times.floors(self)
+        try:
+            opened = store.open_checkpoint(
+                job,
+                fence,
+                own,
+                self.now,
+                looks=looks,
+                align_ms=self.times.bound_ms,
+                store=process.incarnation,
+                after=process.newest,
+            )
+        except MetaError as error:
+            if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):
+                raise
+            process.cut = None if news else process.cut
+        else:
+            process.cut = own
+            process.newest = max(process.newest, opened.number)
+            self.times.require_aligned(opened, floors)
+            last = self.seen.get(self.incarnation(), 0)
+            assert opened.number > last, f"readers know {last}, and {opened.number} is handed out"
+
+    def _known(self, name: TableName, version: Version, last: Mapping[TableName, Version]) -> Version:
+        """The same rows under another version: the one that readers know is kept."""
+        known = last.get(name)
+        same = known is not None and self.lake[name].change_between(known, version) is ChangeKind.NONE
+        return known if same and known is not None else version
+
+    def _wait(
+        self,
+        process: Process,
+        entry: DatasetEntry,
+        versions: dict[TableName, Version],
+        parts: dict[str, Part],
+    ) -> None:
+        store, number = process.store, process.target.number if process.target else 0
+        owner = store.foreign(process.job)
+        missing = [owner[name] for name in sorted(entry.inputs - versions.keys()) if name in owner]
+        lost = [job for job in missing if parts.get(job) in (None, Part.SKIPPED)]
+        if lost:
+            store.abort(process.job, process.fence, number)
+            process.target = None
+        else:
+            store.wait(process.job, process.fence, number, missing[0] if missing else "")
+            # It looks again, and what it has to do may be another one by now.
+            target = store.take_target(process.job, process.fence)
+            if target is None or target.number != number:
+                process.target, process.done = target, {}
+
+    # -- what must be true ------------------------------------------------------------------------
+
+    def incarnation(self) -> str:
+        """The store's identity as somebody reads it who asks now."""
+        return str(self.stores.live().execute("SELECT incarnation FROM stores").fetchone()[0])
+
+    def check(self) -> None:
+        if self.faults.wrong is not None:
+            return  # nobody of ours reads there
+        if self.random.random() < 0.2:
+            for checkpoint in self.store.checkpoints(3):
+                self._look_at(checkpoint)
+        if self.random.random() < 0.1:
+            self._read()
+        if self.random.random() < 0.1:
+            self.sources.read(self)
+        if self.random.random() < 0.1:
+            self.faults.check()
+
+    def _look_at(self, checkpoint: Checkpoint) -> None:
+        """A published checkpoint is true and stays what it is."""
+        if checkpoint.state is not CheckpointState.PUBLISHED:
+            return
+        # What unrelated jobs show here may still be undecided.
+        part = {p.job for p in self.store.progress(checkpoint.number)} & self.entries.keys()
+        own = {e.name for job in part for e in self.entries[job]}
+        seen = self.store.versions_at(checkpoint.number)
+        at = {name: version for name, version in seen.items() if name in own}
+        incarnation = self.incarnation()
+        key = incarnation, checkpoint.number
+        known, faults = self.published.setdefault(key, (at, self.faults.count))
+        # A copy from before it was published may publish it again, with commits that carry the same rows.
+        same = known == at if faults == self.faults.count else self._rows_of(known) == self._rows_of(at)
+        assert same, f"published checkpoint {checkpoint.number} changed"
+        self.published[key] = at, self.faults.count
+        if part:
+            self.seen[incarnation] = max(self.seen.get(incarnation, 0), checkpoint.number)
+        self._one_instant(at)
+        behind = {e.name for job in self.faults.behind for e in self.entries[job]}
+        for _, name, gone in self.taken_back:
+            shown = name not in behind and at.get(name) in gone
+            assert not shown, f"{name} was taken back, checkpoint {checkpoint.number} shows it"
+
+    def _rows_of(self, at: Mapping[TableName, Version]) -> dict[TableName, Mapping[int, int]]:
+        return {name: self.lake.rows(name, version) for name, version in at.items()}
+
+    def _one_instant(self, versions: Mapping[TableName, Version]) -> None:
+        """All tables hold the same rows of each source, and views what their query gives of them."""
+        seen: dict[TableName, int] = {}
+        for name, version in versions.items():
+            for source, rows in self.lake.origin(name, version).items():
+                assert seen.setdefault(source, rows) == rows, f"{name} shows {source} at another instant"
+        for name, version in versions.items():
+            expected = self.lake.expected(name, self.lake.origin(name, version))
+            assert self.lake.rows(name, version) == expected, f"{name} has wrong rows"
+
+    def _read(self) -> None:
+        tables = [entry.name for entries in self.entries.values() for entry in entries]
+        one, other = (self.random.sample(tables, self.random.randint(1, 2)) for _ in range(2))
+        try:
+            first = self.store.resolve(tables=one, lease_ms=0)
+            second = self.store.resolve(tables=[*one, *other], lease_ms=0)
+        except CheckpointUnavailableError:
+            return
+        self._one_instant(dict(second.versions))
+        if second.checkpoint == first.checkpoint:
+            self._one_instant({**first.versions, **second.versions})
+
+    def calm(self) -> None:
+        """The storm is over: every job runs, nothing dies. They must meet."""
+        self.stormy, self.lake.now = False, self.now
+        self.faults.calm(self)
+        self.now = max(self.now, self.sources.latest) + 1
+        self.times.level()
+        for root in [e.name for entries in self.entries.values() for e in entries if e.is_root]:
+            # Sources go on, or a root that ran ahead would wait for ever for one that has ended.
+            self.sources.write(root, self.now)
+        self.now += 1
+        ingested: set[Process] = set()
+        for _ in range(60):
+            for job in sorted(self.entries):
+                if not any(p.job == job for p in self.processes):
+                    self.start(job)
+            for process in list(self.processes):
+                if process not in ingested:
+                    ingested.add(process)
+                    process.idle = False
+                    for root in [e.name for e in self.entries[process.job] if e.is_root]:
+                        self._guarded(process, lambda process=process, root=root: ingest(self, process, root))
+                else:
+                    self._guarded(process, lambda process=process: self.advance(process))
+            self.now += 10
+            running = {process.job for process in self.processes if process in ingested}
+            if running == self.entries.keys() and all(p.idle and p.target is None for p in self.processes):
+                break
+        self.check()
+        self.faults.check()
+        assert self._settled(), f"they never met: {self.store.job_states()}"
+        self.sources.read_all(self)
+
+    def _settled(self) -> bool:
+        for group in self._groups():
+            newest = max((s.newest_done or 0 for s in self.store.job_states() if s.name in group), default=0)
+            if not newest or self.store.checkpoint(newest).state is not CheckpointState.PUBLISHED:
+                return False
+            self._look_at(self.store.checkpoint(newest))
+            at = self.store.versions_at(newest)
+            wanted = [e for job in group for e in self.entries[job]]
+            if not all(e.name in at for e in wanted):
+                return False
+            for entry in wanted:
+                if entry.is_root:
+                    here = self.lake.origin(entry.name, at[entry.name])[entry.name]
+                    assert here == self.sources.rows.get(entry.name, 0), f"rows of {entry.name} vanished"
+        return True
+
+    def _groups(self) -> list[set[str]]:
+        groups: list[set[str]] = []
+        owner = {e.name: job for job, entries in self.entries.items() for e in entries}
+        for job, entries in self.entries.items():
+            joined = {job} | {owner[name] for e in entries for name in e.inputs}
+            touching = [g for g in groups if g & joined]
+            groups = [g for g in groups if not g & joined] + [joined.union(*touching)]
+        return groups
+
+
+def run(seeds: Iterable[int]) -> None:
+    # In memory where the machine has such a folder.
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=base) as folder:
+        stores = Stores(folder)
+        # What lives for the whole run is not looked at again by every collection.
+        gc.collect()
+        gc.freeze()
+        try:
+            for seed in seeds:
+                run_one(seed, stores)
+        finally:
+            gc.unfreeze()
+            stores.close()
+
+
+def run_one(seed: int, stores: Stores) -> None:
+    """One schedule; whatever it raises names its seed."""
+    simulation = Simulation(seed, stores)
+    try:
+        for job in sorted(simulation.entries):
+            if simulation.random.random() < 0.8:
+                simulation.start(job)
+        for _ in range(STEPS):
+            simulation.step()
+        simulation.calm()
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise

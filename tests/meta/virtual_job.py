@@ -1,0 +1,354 @@
+"""What a run of a job does to the lake, without Spark: takeover, ingestion, refreshes of views with states.
+
+Each function mirrors one of `tautochrone.runtime` step by step, and a process may die between any two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tests.meta.virtual_lake import GROUPS, Batch, Run, VirtualTable, query, source_rows, weight
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import DatasetEntry, MetaStore, StoreRelation
+from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.lake import ChangeKind, CommitNote, Fork
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.notes import FlowPosition
+from tautochrone.model.refresh import RefreshMode
+
+if TYPE_CHECKING:
+    from tests.meta.simulation import Simulation
+
+__all__ = ["KilledError", "Process", "ingest", "refresh", "take_over"]
+
+_FOLD_AFTER = 4
+_FLOW = "f"
+_NO_FENCE = Fence(0)
+
+
+class KilledError(Exception):
+    """The process died here."""
+
+
+@dataclass(eq=False)
+class Process:
+    """One running instance of a job. What it knows of the store is what it was told.
+
+    `pending` is what it was about to write when it died; `faults` is how often the store had been replaced
+    when it started. `incarnation` and `newest` are as of `runtime.job.Journal`.
+    """
+
+    job: str
+    store: MetaStore
+    pipeline: str
+    faults: int
+    fence: Fence = _NO_FENCE
+    incarnation: str | None = None
+    newest: int = 0
+    target: Checkpoint | None = None
+    done: dict[TableName, Version] = field(default_factory=dict)
+    cut: dict[TableName, Version] | None = None
+    looks: dict[TableName, int] = field(default_factory=dict)
+    idle: bool = False
+    pending: Callable[[], object] | None = None
+
+    def note(self, **fields: object) -> CommitNote:
+        return CommitNote(
+            pipeline=self.pipeline,
+            job=self.job,
+            fence=self.fence,
+            store=self.incarnation or self.store.incarnation,
+            **fields,  # type: ignore[arg-type]
+        )
+
+
+def act(simulation: Simulation, process: Process, action: Callable[[], Version | None]) -> Version | None:
+    """One durable step; the process may die before it, and then another may find it half done."""
+    if simulation.dies():
+        process.pending = action
+        raise KilledError
+    return action()
+
+
+# -- takeover ---------------------------------------------------------------------------------------
+
+
+def take_over(simulation: Simulation, process: Process) -> None:
+    """As `runtime.takeover`: registers, raises the fence, then makes every table its own."""
+    lake, store, entries = simulation.lake, process.store, simulation.entries[process.job]
+    # Imported here: a revision is carried out by whoever takes over, and takes jobs over itself.
+    from tests.meta.revising import finish_revisions
+
+    existing = {entry.name: lake[entry.name] for entry in entries if entry.name in lake.tables}
+    seen = max((table.fork().fence for table in existing.values()), default=Fence(0))
+    _check_store(simulation, process, existing)
+    store.start_run(process.pipeline, process.job, entries)
+    roots = [entry.name for entry in entries if entry.is_root]
+    process.fence = store.take_over(process.job, at_least=seen, ingests=roots)
+    process.incarnation = store.incarnation
+    finish_revisions(simulation, process)
+    for table in existing.values():
+        act(simulation, process, lambda table=table: _settle(simulation, process, table))  # type: ignore[misc]
+    _identify(simulation, process)
+    for entry in entries:
+        if entry.name not in existing:
+            lake.create(entry.name, process.note())
+            if entry.is_root:
+                simulation.times.take(entry.name, lake[entry.name].main, simulation.random)
+    _identify(simulation, process)
+    reported = store.reported(process.job)
+    for name in roots:
+        known, main = reported.get(name), lake[name].main
+        if known is None or lake[name].change_between(known, main) is not ChangeKind.NONE:
+            store.report(process.job, process.fence, {name: main})
+
+
+def _check_store(
+    simulation: Simulation, process: Process, existing: Mapping[TableName, VirtualTable]
+) -> None:
+    """As `runtime.store_check`: with the tables of all jobs of the pipeline."""
+    store, job = process.store, process.job
+    known = {name: at for name, at in store.table_ids(job).items() if name in simulation.lake.inputs}
+    others = [name for name in known if name in existing and existing[name].identity != known[name]]
+    if others or (known and not known.keys() & existing.keys()):
+        raise MetaError("META_STORE_OF_ANOTHER_LAKE", "as runtime.store_check")
+    ours = simulation.tables_of(process.pipeline)
+    relation = store.compare(job, {table.name: table.says() for table in ours}).relation
+    lake = {table.name: table.history() for table in ours}
+    if relation is StoreRelation.EMPTY:
+        if any(version.checkpoint is not None for versions in lake.values() for version in versions):
+            store.rebuild(lake)
+    elif relation is not StoreRelation.CURRENT:
+        store.reconcile(job, lake)
+
+
+def _identify(simulation: Simulation, process: Process) -> None:
+    tables = [simulation.lake.tables.get(entry.name) for entry in simulation.entries[process.job]]
+    now = {table.name: table.identity for table in tables if table is not None}
+    if now != process.store.table_ids(process.job):
+        process.store.identify(process.job, process.fence, now)
+
+
+def _settle(simulation: Simulation, process: Process, table: VirtualTable) -> Version:
+    if table.prepared is not None:
+        if table.prepared.fork.version == table.main:
+            simulation.times.take(table.name, table.commit_prepared(process.fence), simulation.random)
+        else:
+            table.prepared = None
+    before = table.main
+    table.raise_fence(process.note())
+    simulation.times.take_back(table.name, table.main, before)
+    return table.main
+
+
+# -- ingestion --------------------------------------------------------------------------------------
+
+
+def ingest(simulation: Simulation, process: Process, name: TableName) -> None:
+    """Prepare beside main, commit, report. The position that the table remembers is where it goes on."""
+    table, job = simulation.lake[name], process.job
+    looked, fork = simulation.now, table.fork()
+    simulation.sources.latest = max(simulation.sources.latest, looked)
+    position = None if fork.note is None else fork.note.positions.get(_FLOW)
+    begin, end = 0 if position is None else int(position.offsets), simulation.sources.rows.get(name, 0)
+    if end > begin:
+        at = FlowPosition(query_id=_FLOW, batch_id=end, offsets=str(end), commit="")
+        old, new, before = table.newest.rows, source_rows(end), source_rows(begin)
+        rows = {group: old[group] + new[group] - before[group] for group in GROUPS}
+        note = process.note(positions={_FLOW: at})
+        batch = Batch(fork, rows, {name: end}, note)
+        act(simulation, process, lambda: table.prepare(batch))
+
+        def commit() -> Version:
+            made = table.commit_prepared(process.fence)
+            simulation.times.take(name, made, simulation.random)
+            return made
+
+        version = act(simulation, process, commit)
+        assert version is not None
+        act(simulation, process, lambda: process.store.report(job, process.fence, {name: version}))
+    process.looks[name] = looked
+
+
+# -- views ------------------------------------------------------------------------------------------
+
+
+def refresh(
+    simulation: Simulation,
+    process: Process,
+    entry: DatasetEntry,
+    number: CheckpointNumber,
+    versions: Mapping[TableName, Version],
+) -> Version:
+    """As `runtime.target` brings a view to a checkpoint."""
+    table, lake = simulation.lake[entry.name], simulation.lake
+    fork = table.fork()
+    inputs = {name: versions[name] for name in sorted(entry.inputs)}
+    note = process.note(
+        checkpoint=number,
+        mode=str(RefreshMode.FULL),
+        definition=entry.definition,
+        inputs={str(name): version for name, version in inputs.items()},
+    )
+    if fork.note is not None and _is_committed(fork.note, note):
+        return fork.version
+    if fork.note is None or fork.note.definition != entry.definition:
+        return _compute(simulation, process, table, fork, note, inputs)
+    old = {TableName.parse(name): Version(version) for name, version in fork.note.inputs.items()}
+    changes = {
+        name: lake[name].change_between(old[name], version) if name in old else ChangeKind.UNKNOWN
+        for name, version in inputs.items()
+    }
+    if set(changes.values()) == {ChangeKind.NONE}:
+        return _same_rows(process, table, fork.version)
+    state = _state_of(simulation, fork)
+    if state is None or ChangeKind.UNKNOWN in changes.values() or simulation.random.random() < 0.3:
+        return _compute(simulation, process, table, fork, note, inputs)
+    delta = {
+        group: sum(
+            weight(name) * (lake.rows(name, now)[group] - lake.rows(name, old[name])[group])
+            for name, now in inputs.items()
+        )
+        for group in GROUPS
+    }
+    return _follow(simulation, process, table, state, fork, note, delta)
+
+
+def _is_committed(note: CommitNote, wanted: CommitNote) -> bool:
+    """Whether a view's rows are those of the target already, as `runtime.target` recognises them."""
+    return (
+        note.checkpoint == wanted.checkpoint
+        and note.store == wanted.store
+        and note.definition == wanted.definition
+        and note.inputs == wanted.inputs
+    )
+
+
+def _same_rows(process: Process, table: VirtualTable, main: Version) -> Version:
+    """The version that readers know already, when main only carries fences on top of it."""
+    shown = {status.dataset: status.checkpoint for status in process.store.status()}.get(table.name)
+    known = None if shown is None else process.store.versions_at(shown).get(table.name)
+    if known is None or table.change_between(known, main) is not ChangeKind.NONE:
+        return main
+    return known
+
+
+def _origin(simulation: Simulation, note: CommitNote) -> dict[TableName, int]:
+    """How much of each source a view has; a refresh that mixes instants shows here."""
+    found: dict[TableName, int] = {}
+    for name, version in note.inputs.items():
+        for source, rows in simulation.lake.origin(TableName.parse(name), version).items():
+            assert found.setdefault(source, rows) == rows, f"{name} reads {source} at another instant"
+    return found
+
+
+def _compute(
+    simulation: Simulation,
+    process: Process,
+    table: VirtualTable,
+    fork: Fork,
+    note: CommitNote,
+    inputs: Mapping[TableName, Version],
+) -> Version:
+    """All rows anew; sometimes with a state, from which the next change can be followed."""
+    rows = query({name: simulation.lake.rows(name, version) for name, version in inputs.items()})
+    if simulation.random.random() < 0.8:
+        state = _state_table(simulation, process, table)
+        run = _last_run(state.note) + 1
+        log = tuple(Run(run, group, rows[group]) for group in GROUPS)
+        at = _write_state(simulation, process, state, note, log)
+        note = replace(note, companions={str(state.name): at})
+    return _commit_view(simulation, process, table, fork, note, rows)
+
+
+def _follow(
+    simulation: Simulation,
+    process: Process,
+    table: VirtualTable,
+    state: VirtualTable,
+    fork: Fork,
+    note: CommitNote,
+    delta: Mapping[int, int],
+) -> Version:
+    """What changed on top of the newest run of each group; groups without a change are left alone."""
+    assert fork.note is not None
+    at = Version(fork.note.companions[str(state.name)])
+    if state.main != at:
+        # A refresh that died between its state and its view.
+        last = _last_run(state.note, state.note_at(at))
+        state.roll_back(at, replace(note, inputs={}, run=last))
+    log = state.newest.log
+    known, rows = _newest(log), dict(table.newest.rows)
+    run = _last_run(state.note) + 1
+    for group in GROUPS:
+        if delta[group]:
+            rows[group] = known[group] + delta[group]
+            log = (*log, Run(run, group, rows[group]))
+    if len(log) > _FOLD_AFTER * len(GROUPS):
+        last = {one.group: one.number for one in sorted(log, key=lambda one: one.number)}
+        log = tuple(Run(last[group], group, value) for group, value in _newest(log).items())
+    version = _write_state(simulation, process, state, note, log)
+    note = replace(note, companions={str(state.name): version})
+    return _commit_view(simulation, process, table, fork, note, rows)
+
+
+def _commit_view(
+    simulation: Simulation,
+    process: Process,
+    table: VirtualTable,
+    fork: Fork,
+    note: CommitNote,
+    rows: Mapping[int, int],
+) -> Version:
+    origin = _origin(simulation, note)
+    if rows == table.newest.rows and origin == table.newest.origin:
+        act(simulation, process, lambda: table.note_only(fork, note))
+        return fork.version
+    version = act(simulation, process, lambda: table.commit(fork, note, rows, origin))
+    assert version is not None
+    return version
+
+
+def _last_run(*notes: CommitNote | None) -> int:
+    """The highest run that a state ever had, as `runtime.states` tells it."""
+    return max(0, *(note.run or 0 for note in notes if note is not None))
+
+
+def _newest(log: tuple[Run, ...]) -> dict[int, int]:
+    """Of each group the newest run. Of two with the same number anybody may win: here the older one."""
+    found: dict[int, Run] = {}
+    for run in log:
+        if run.group not in found or run.number > found[run.group].number:
+            found[run.group] = run
+    return {group: run.value for group, run in found.items()}
+
+
+def _state_name(table: TableName) -> TableName:
+    return TableName(table.catalog, ("_tautochrone",), f"{'__'.join(table.namespace)}__{table.table}__0")
+
+
+def _state_table(simulation: Simulation, process: Process, table: VirtualTable) -> VirtualTable:
+    name = _state_name(table.name)
+    return simulation.lake.tables.get(name) or simulation.lake.create(name, process.note())
+
+
+def _state_of(simulation: Simulation, fork: Fork) -> VirtualTable | None:
+    """The state that belongs to the view's rows, if it is there."""
+    name = _state_name(fork.table)
+    at = None if fork.note is None else fork.note.companions.get(str(name))
+    state = simulation.lake.tables.get(name)
+    return state if state is not None and at is not None and state.goes_back_to(Version(at)) else None
+
+
+def _write_state(
+    simulation: Simulation, process: Process, state: VirtualTable, note: CommitNote, log: tuple[Run, ...]
+) -> Version:
+    fork = state.fork()
+    run = _last_run(state.note) + 1
+    says = replace(note, definition="state", inputs={}, companions={}, run=run)
+    version = act(simulation, process, lambda: state.commit(fork, says, {}, {}, log))
+    assert version is not None
+    return version
