@@ -84,7 +84,7 @@ class Bounds:
             if self._under_way[role] >= BOUNDS[role].at_once:
                 raise QueryError("TOO_MANY_REQUESTS", "Too many requests are under way", retryable=True)
         except TautochroneError as error:
-            await _refuse(scope, receive, send, error)
+            await _send_refusal(scope, receive, send, error)
             return
         self._under_way[role] += 1
         try:
@@ -100,7 +100,7 @@ class Bounds:
             if scope["path"].startswith(_JSON_PATHS) and scope["method"] in ("POST", "PUT", "PATCH"):
                 await _check_json(Request(scope), body, bound.json)
         except TautochroneError as error:
-            await _refuse(scope, receive, send, error)
+            await _send_refusal(scope, receive, send, error)
             return
         await self._app(scope, _replayed(body, receive), _patient(send))
 
@@ -186,7 +186,7 @@ def _patient(send: Send) -> Send:
     return sent
 
 
-async def _refuse(scope: Scope, receive: Receive, send: Send, error: TautochroneError) -> None:
+async def _send_refusal(scope: Scope, receive: Receive, send: Send, error: TautochroneError) -> None:
     answer = _refusal(scope, error)
     if error.error_class in ("BODY_TOO_LARGE", "BODY_TOO_SLOW"):
         answer.headers["Connection"] = "close"
