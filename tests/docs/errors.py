@@ -24,8 +24,8 @@ SOURCES = Path(__file__).parents[2] / "src" / "tautochrone"
 
 KINDS = [name for name in errors.__all__ if issubclass(getattr(errors, name), Exception)]
 
-PASSED_ON = {"problem.error_class", "condition"}
-"""Expressions that hold a class which Spark gave."""
+PASSED_ON = {"problem.error_class", "condition", "content['error_class']"}
+"""Expressions that hold a class which Spark or the service gave."""
 
 _CLASS = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)?")
 
