@@ -8,8 +8,8 @@ from itertools import takewhile
 
 from tautochrone.errors import RefreshError
 from tautochrone.model.clock import is_clock, spoken
-from tautochrone.model.lake import ChangeKind, Fork, TableChange
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.lake import ChangeKind, CommitNote, Fork, TableChange
+from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.policy import policy_of
@@ -24,6 +24,7 @@ __all__ = [
     "Sizes",
     "choose",
     "follows",
+    "is_committed",
     "not_incremental",
     "policy_for",
     "require_incremental",
@@ -145,6 +146,23 @@ def choose(
         delta_rows=delta_rows,
         policy=policy,
         stateless=policy is RefreshPolicy.AUTO and decision.for_long,
+    )
+
+
+def is_committed(
+    job: Job,
+    note: CommitNote,
+    table: TableName,
+    number: CheckpointNumber,
+    inputs: Mapping[TableName, Version],
+) -> bool:
+    """Whether a view's rows are those of the target: the number alone may be that of another store, or of
+    another cut."""
+    return (
+        note.checkpoint == number
+        and note.store == job.incarnation
+        and note.definition == job.fingerprint(table)
+        and note.inputs == {str(name): str(version) for name, version in inputs.items()}
     )
 
 

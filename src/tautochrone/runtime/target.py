@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import FencedError, RefreshError
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.instants import NEWEST, Streamed
-from tautochrone.model.lake import NO_VERSION, ChangeKind, CommitNote, Fork
+from tautochrone.model.lake import NO_VERSION, ChangeKind, Fork
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.changes import Changes
-from tautochrone.runtime.choose import TINY_ROWS, Choice, choose, follows, policy_for, sizes_of
+from tautochrone.runtime.choose import TINY_ROWS, Choice, choose, follows, is_committed, policy_for, sizes_of
 from tautochrone.runtime.elsewhere import Brought, look_elsewhere
 from tautochrone.runtime.invariants import Checked, check
 from tautochrone.runtime.job import Job
@@ -200,7 +200,7 @@ class Target:
         job = self._job
         fork = job.tables[table].fork()
         inputs = self._inputs(table)
-        if fork.note is not None and self._is_committed(fork.note, table, checkpoint, inputs):
+        if fork.note is not None and is_committed(job, fork.note, table, checkpoint.number, inputs):
             # Before a crash, and not yet recorded.
             mode = RefreshMode(fork.note.mode or RefreshMode.NO_DATA)
             return _without_rows(fork.version, mode, "committed by the run before")
@@ -228,22 +228,6 @@ class Target:
         self._compared.add(table)
         self._full.discard(table)
         return found
-
-    def _is_committed(
-        self,
-        note: CommitNote,
-        table: TableName,
-        checkpoint: Checkpoint,
-        inputs: Mapping[TableName, Version],
-    ) -> bool:
-        """Whether a view's rows are those of the target: the number alone may be that of another store, or
-        of another cut."""
-        return (
-            note.checkpoint == checkpoint.number
-            and note.store == self._job.incarnation
-            and note.definition == self._job.fingerprint(table)
-            and note.inputs == {str(name): str(version) for name, version in inputs.items()}
-        )
 
     def _choice(self, table: TableName, fork: Fork, inputs: Mapping[TableName, Version]) -> Choice:
         job = self._job

@@ -59,7 +59,9 @@ class IcebergReading:
         return Outcome.PENDING if known else Outcome.LOST
 
     def identity(self) -> str:
-        return str(load(self._iceberg, self._name).metadata.uuid())
+        # It never changes while the table is there.
+        known = self._last or load(self._iceberg, self._name)
+        return str(known.metadata.uuid())
 
     def current_version(self) -> Version:
         return load(self._iceberg, self._name).main

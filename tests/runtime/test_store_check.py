@@ -1,0 +1,115 @@
+"""A store of another lake is refused before anything is written; a table that was dropped is no obstacle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.lake import CommitNote, Fork
+from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.runtime.store_check import check_store, identify_tables
+
+A, B = (TableName("lake", ("db",), table) for table in ("a", "b"))
+
+
+@dataclass
+class Table:
+    """What a store is held against: a table's id and its newest note."""
+
+    name: TableName
+    id: str
+    store: str
+    fence: int = 1
+
+    def identity(self) -> str:
+        return self.id
+
+    def fork(self) -> Fork:
+        note = CommitNote(pipeline="shop", job="job", fence=Fence(self.fence), store=self.store)
+        return Fork(table=self.name, version=Version("1"), fence=note.fence, note=note, handle=None)
+
+    def versions(self) -> list[Any]:
+        return [("1", self.fork().note, 1)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MetaStore]:
+    with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
+        opened.start_run(
+            "shop", "job", [DatasetEntry(n, "streaming table", "", is_root=True) for n in (A, B)]
+        )
+        fence = opened.take_over("job")
+        number = opened.open_checkpoint("job", fence, {A: Version("1"), B: Version("1")}, 1).number
+        opened.publish("job", fence, number, 1)
+        opened.identify("job", fence, {A: "id-a", B: "id-b"})
+        yield opened
+
+
+def job_of(store: MetaStore, *tables: Table) -> Any:
+    """As much of a job as the check asks."""
+    return SimpleNamespace(
+        name="job",
+        store=store,
+        journal=SimpleNamespace(fence=store.fence("job")),
+        settings=SimpleNamespace(parallelism=2),
+        graph=SimpleNamespace(order=[A, B]),
+        elsewhere=frozenset(),
+        tables={table.name: table for table in tables},
+        effects=SimpleNamespace(perform=lambda _step, _subject, act: act()),
+        emit=lambda _event, **_fields: None,
+    )
+
+
+def check(store: MetaStore, *tables: Table, full: frozenset[TableName] = frozenset()) -> None:
+    job = job_of(store, *tables)
+    check_store(job, job.tables, full)
+
+
+def refused(store: MetaStore, *tables: Table) -> str:
+    before = store.last_number(), store.fence("job"), store.incarnation
+    with pytest.raises(MetaError) as error:
+        check(store, *tables)
+    assert (store.last_number(), store.fence("job"), store.incarnation) == before
+    return error.value.error_class
+
+
+def test_tables_of_another_lake_are_refused(store: MetaStore) -> None:
+    own = store.incarnation
+    assert refused(store, Table(A, "other", "x"), Table(B, "other", "x")) == "META_STORE_OF_ANOTHER_LAKE"
+    assert refused(store, Table(A, "id-a", own), Table(B, "other", own)) == "META_STORE_OF_ANOTHER_LAKE"
+
+
+def test_a_lake_without_any_of_the_known_tables_is_refused(store: MetaStore) -> None:
+    assert refused(store) == "META_STORE_OF_ANOTHER_LAKE"
+
+
+def test_what_is_built_anew_need_not_be_what_it_was(store: MetaStore) -> None:
+    check(store, full=frozenset({A, B}))
+    own = store.incarnation
+    check(store, Table(A, "id-a", own), Table(B, "other", own), full=frozenset({B}))
+
+
+def test_a_dropped_table_is_no_obstacle_also_when_the_next_run_dies(store: MetaStore) -> None:
+    own = store.incarnation
+    check(store, Table(A, "id-a", own))
+    identify_tables(job_of(store, Table(A, "id-a", own)))
+    # It is made again, and the process dies before it says so.
+    check(store, Table(A, "id-a", own), Table(B, "new", own))
+    identify_tables(job_of(store, Table(A, "id-a", own), Table(B, "new", own)))
+    assert refused(store, Table(A, "id-a", own), Table(B, "id-b", own)) == "META_STORE_OF_ANOTHER_LAKE"
+
+
+def test_the_own_store_is_left_alone_and_another_one_is_brought_into_agreement(store: MetaStore) -> None:
+    own, number = store.incarnation, store.last_number()
+    check(store, Table(A, "id-a", own), Table(B, "id-b", own))
+    assert store.last_number() == number
+    check(store, Table(A, "id-a", "x", fence=9), Table(B, "id-b", "x", fence=9))
+    assert store.last_number() > number + 900
+    assert store.fence("job") > 900
