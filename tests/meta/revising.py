@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from tests.meta.virtual_job import KilledError
 
 from tautochrone.errors import MetaError, TautochroneError
-from tautochrone.meta import StoreRelation
+from tautochrone.meta import MetaStore, StoreRelation
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.lake import CommitNote
+from tautochrone.model.lake import NO_VERSION, CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.revision import RevisedTable, Revision, RevisionAction, RevisionPlan, tag_of
@@ -32,6 +32,7 @@ _REFUSED = (
     "CHECKPOINT_REVOKED",
     "META_STORE_NOT_IN_AGREEMENT",
 )
+_ON_ANOTHER_STORE = ("META_STORE_REPLACED", "FENCE_UNKNOWN", "JOB_NOT_FOUND", "CHECKPOINT_NOT_FOUND")
 
 
 @dataclass(eq=False)
@@ -40,6 +41,7 @@ class Reviser:
 
     named: TableName
     to: CheckpointNumber
+    store: MetaStore
     plan: RevisionPlan | None = None
     fences: dict[str, Fence] = field(default_factory=dict)
     decided: Revision | None = None
@@ -51,20 +53,21 @@ class Reviser:
         except KilledError:
             return False
         except TautochroneError as error:
-            if error.error_class in _REFUSED:
+            replaced = simulation.faults.count > 0 and error.error_class in _ON_ANOTHER_STORE
+            if error.error_class in _REFUSED or replaced:
                 return False
             raise
 
     def _step(self, simulation: Simulation) -> bool:
-        store = simulation.store
+        store = self.store
         if self.plan is None:
-            self.plan = _survey(simulation, self.named, self.to)
+            self.plan = _survey(simulation, store, self.named, self.to)
         elif not self.fences:
             # Before a fence rises in the store: by it a copy is recognised.
-            _require_agreement(simulation)
-            self.fences = _take_over(simulation, self.plan.jobs)
+            _require_agreement(simulation, store)
+            self.fences = _take_over(simulation, store, self.plan.jobs)
         elif self.decided is None:
-            if not _survey(simulation, self.named, self.to).same_work(self.plan):
+            if not _survey(simulation, store, self.named, self.to).same_work(self.plan):
                 return False
             identity = f"{self.named} {simulation.random.random()}"[:36]
             for _ in range(1 + (simulation.random.random() < 0.15)):
@@ -73,7 +76,7 @@ class Reviser:
                 # Every look of a run asks for its newest checkpoint anew.
                 process.cut = None
         else:
-            _carry_out(simulation, self.decided, self.fences)
+            _carry_out(simulation, store, self.decided, self.fences)
             return False
         return True
 
@@ -84,20 +87,20 @@ def plan_revisions(simulation: Simulation) -> list[Reviser]:
     standing = [c.number for c in simulation.store.checkpoints(9) if c.state in _STANDING]
     if not known or not standing:
         return []
-    return [Reviser(simulation.random.choice(known), simulation.random.choice(standing))]
+    named, to = simulation.random.choice(known), simulation.random.choice(standing)
+    return [Reviser(named, to, simulation.open_store())]
 
 
 def finish_revisions(simulation: Simulation, process: Process) -> None:
     """What a run of a job does first."""
     for revision in process.store.pending_revisions(process.job):
         others = [name for name in revision.plan.jobs if name != process.job]
-        fences = {process.job: process.fence, **_take_over(simulation, others)}
-        _carry_out(simulation, revision, fences, running=process.job)
+        fences = {process.job: process.fence, **_take_over(simulation, process.store, others)}
+        _carry_out(simulation, process.store, revision, fences, running=process.job)
 
 
-def _survey(simulation: Simulation, named: TableName, to: CheckpointNumber) -> RevisionPlan:
-    store = simulation.store
-    _require_agreement(simulation)
+def _survey(simulation: Simulation, store: MetaStore, named: TableName, to: CheckpointNumber) -> RevisionPlan:
+    _require_agreement(simulation, store)
     owners = {status.dataset: status.job for status in store.status()}
     nodes = {
         entry.name: Node(table=entry.name, job=owners[entry.name], kind=entry.kind, inputs=entry.inputs)
@@ -113,11 +116,11 @@ def _survey(simulation: Simulation, named: TableName, to: CheckpointNumber) -> R
     return plan_revision(request, nodes, at, stands, {}, (), older)
 
 
-def _require_agreement(simulation: Simulation) -> None:
+def _require_agreement(simulation: Simulation, store: MetaStore) -> None:
     """As `runtime.store_check`: for whoever changes the lake by what the store says, and is no run."""
     for job in simulation.entries:
         lake = {table.name: table.says() for table in simulation.tables_of(simulation.pipeline_of(job))}
-        relation = simulation.store.compare(job, lake).relation
+        relation = store.compare(job, lake).relation
         if relation in (StoreRelation.RESTORED, StoreRelation.FOREIGN):
             raise MetaError("META_STORE_NOT_IN_AGREEMENT", "as runtime.store_check")
 
@@ -134,24 +137,25 @@ def _stand(simulation: Simulation, name: TableName, at: Version | None) -> Stand
     return Stand(lost="it never stood at that version")
 
 
-def _take_over(simulation: Simulation, jobs: Iterable[str]) -> dict[str, Fence]:
+def _take_over(simulation: Simulation, store: MetaStore, jobs: Iterable[str]) -> dict[str, Fence]:
     for process in [process for process in simulation.processes if process.job in jobs]:
         simulation.processes.remove(process)
         simulation.zombies.append(process)
-    return {
-        job: simulation.store.take_over(job, at_least=simulation.highest_fence(job)) for job in sorted(jobs)
-    }
+    return {job: store.take_over(job, at_least=simulation.highest_fence(job)) for job in sorted(jobs)}
 
 
 def _carry_out(
-    simulation: Simulation, revision: Revision, fences: dict[str, Fence], running: str | None = None
+    simulation: Simulation,
+    store: MetaStore,
+    revision: Revision,
+    fences: dict[str, Fence],
+    running: str | None = None,
 ) -> None:
     """What a root was since the version that it is taken back to is not seen again."""
-    store = simulation.store
     for one in revision.plan.changed:
         if one.job is None or one.table not in simulation.lake.tables:
             continue
-        gone = _revise(simulation, revision, one, fences[one.job])
+        gone = _revise(simulation, store.incarnation, revision, one, fences[one.job])
         if one.table in store.reported(one.job):
             store.report(one.job, fences[one.job], {one.table: simulation.lake[one.table].main})
             simulation.taken_back.append((revision.plan.to or 0, one.table, gone))
@@ -162,10 +166,12 @@ def _carry_out(
         store.end_run(job, fences[job])
 
 
-def _revise(simulation: Simulation, revision: Revision, one: RevisedTable, fence: Fence) -> set[Version]:
+def _revise(
+    simulation: Simulation, store: str, revision: Revision, one: RevisedTable, fence: Fence
+) -> set[Version]:
     """Answers the versions that are gone."""
     table, tag = simulation.lake[one.table], tag_of(revision.id)
-    store, revoked = simulation.store.incarnation, _revoked(revision.plan)
+    revoked = _revoked(revision.plan)
     assert table.note is not None
     before = table.main
     if one.action is RevisionAction.ROLL_BACK:
@@ -187,5 +193,5 @@ def _revise(simulation: Simulation, revision: Revision, one: RevisedTable, fence
         return set()
     gone = {snapshot.version for snapshot in table.chain(table.main)}
     table.clear(replace(note, reset=True))
-    simulation.times.take_back(one.table, table.main, before)
+    simulation.times.take_back(one.table, table.main, NO_VERSION)
     return gone

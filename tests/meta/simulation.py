@@ -13,29 +13,26 @@ import gc
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import pytest
 from tests.meta.aligning import SourceTimes
+from tests.meta.job_loop import JobLoop
 from tests.meta.revising import Reviser, plan_revisions
-from tests.meta.store_faults import FULL, StoreFaults, Stores
-from tests.meta.virtual_job import KilledError, Process, ingest, refresh, take_over
+from tests.meta.store_faults import StoreFaults, Stores
+from tests.meta.virtual_job import KilledError, Process, ingest, take_over
 from tests.meta.virtual_lake import Lake, VirtualTable
 from tests.meta.writing import Sources
 
 from tautochrone.errors import (
-    CheckpointUnavailableError,
     ConflictError,
     FencedError,
-    MetaError,
     TautochroneError,
 )
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.coordinator import PATIENCE_MS
-from tautochrone.model.checkpoint import Checkpoint, CheckpointState
-from tautochrone.model.jobs import JOB_LEASE_MS, Part
-from tautochrone.model.lake import ChangeKind
-from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.jobs import JOB_LEASE_MS
+from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["CI", "SOAK", "Simulation", "run"]
 
@@ -54,8 +51,9 @@ _ON_ANOTHER_STORE = (
 """What a process may meet that goes on after its store was replaced."""
 
 
-class Simulation:
+class Simulation(JobLoop):
     def __init__(self, seed: int, stores: Stores) -> None:
+        super().__init__()
         self.random = random.Random(seed)
         self.now = 1_000_000
         self.stores, self.database = stores, stores.database
@@ -68,10 +66,7 @@ class Simulation:
         self.entries: dict[str, list[DatasetEntry]] = {}
         self.processes: list[Process] = []
         self.zombies: list[Process] = []
-        self.published: dict[tuple[str, int], tuple[dict[TableName, Version], int]] = {}
-        self.seen: dict[str, int] = {}
         self.revisers: list[Reviser] = []
-        self.taken_back: list[tuple[int, TableName, set[Version]]] = []
         self.stormy = True
         self.one_pipeline = self.random.random() < 0.6
         self._make_topology()
@@ -264,188 +259,6 @@ class Simulation:
         except ConflictError:
             return
 
-    # -- a job's loop, one call of the store at a time --------------------------------------------------
-
-    def advance(self, process: Process) -> None:
-        """As `runtime.run` does it. Each call may be repeated, as after a lost answer."""
-        store, job, fence = process.store, process.job, process.fence
-        again = self.random.random() < 0.15
-        process.idle = False
-        if self.random.random() < 0.2:
-            store.beat(job, fence)
-        if process.target is None:
-            for _ in range(1 + again):
-                process.target = store.take_target(job, fence)
-            process.done = {}
-            process.newest = max(process.newest, 0 if process.target is None else process.target.number)
-            if process.target is None:
-                self._open(process)
-                return
-        number = process.target.number
-        parts = {p.job: p.part for p in store.progress(number)}
-        if parts.get(job) is not Part.PENDING:
-            process.target = None
-            return
-        self._do(process, number, parts, 1 + again)
-
-    def _do(self, process: Process, number: CheckpointNumber, parts: dict[str, Part], times: int) -> None:
-        """Some of what is left of a job's part; each call of the store is made `times` times."""
-        store, job, fence = process.store, process.job, process.fence
-        versions = store.versions_at(number)
-        todo = [e for e in self.entries[job] if not e.is_root and e.name not in process.done]
-        ready = [e for e in todo if e.inputs <= versions.keys()]
-        for entry in ready[: self.random.randint(1, 3)]:
-            made = refresh(self, process, entry, number, versions)
-            for _ in range(times):
-                store.record_version(job, fence, number, entry.name, made, FULL)
-            process.done[entry.name] = made
-        if todo and not ready:
-            self._wait(process, todo[0], versions, parts)
-        elif len(ready) == len(todo) == len([e for e in todo if e.name in process.done]):
-            for _ in range(times):
-                store.publish(job, fence, number, self.now)
-            process.target = None
-            self._look_at(store.checkpoint(number))
-
-    def _open(self, process: Process) -> None:
-        store, job, fence = process.store, process.job, process.fence
-        latest = store.latest_done(job)
-        if process.cut is None:
-            process.cut = {} if latest is None else store.versions_at(latest.number)
-            mine = {e.name for e in self.entries[job]}
-            news = latest is None or store.revoked_after(job, latest.number) or not mine <= process.cut.keys()
-        else:
-            news = False
-        reported = store.reported(job)
-        newest = {
-            e.name: self._known(e.name, reported[e.name], process.cut) for e in self.entries[job] if e.is_root
-        }
-        own, held = self.times.align(self, process, newest)
-        looks = {name: at for name, at in process.looks.items() if name not in held}
-        if not news and all(process.cut.get(name) == version for name, version in own.items()):
-            process.idle = True
-            shows = latest is not None and own.items() <= store.versions_at(latest.number).items()
-            number = latest.number if latest is not None and shows else None
-            store.beat(job, fence, looks=looks, checkpoint=number)
-            return
-        floors = self.times.floors(self)
-        try:
-            opened = store.open_checkpoint(
-                job,
-                fence,
-                own,
-                self.now,
-                looks=looks,
-                align_ms=self.times.bound_ms,
-                store=process.incarnation,
-                after=process.newest,
-            )
-        except MetaError as error:
-            if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):
-                raise
-            process.cut = None if news else process.cut
-        else:
-            process.cut = own
-            process.newest = max(process.newest, opened.number)
-            self.times.require_aligned(opened, floors)
-            last = self.seen.get(self.incarnation(), 0)
-            assert opened.number > last, f"readers know {last}, and {opened.number} is handed out"
-
-    def _known(self, name: TableName, version: Version, last: Mapping[TableName, Version]) -> Version:
-        """The same rows under another version: the one that readers know is kept."""
-        known = last.get(name)
-        same = known is not None and self.lake[name].change_between(known, version) is ChangeKind.NONE
-        return known if same and known is not None else version
-
-    def _wait(
-        self,
-        process: Process,
-        entry: DatasetEntry,
-        versions: dict[TableName, Version],
-        parts: dict[str, Part],
-    ) -> None:
-        store, number = process.store, process.target.number if process.target else 0
-        owner = store.foreign(process.job)
-        missing = [owner[name] for name in sorted(entry.inputs - versions.keys()) if name in owner]
-        lost = [job for job in missing if parts.get(job) in (None, Part.SKIPPED)]
-        if lost:
-            store.abort(process.job, process.fence, number)
-            process.target = None
-        else:
-            store.wait(process.job, process.fence, number, missing[0] if missing else "")
-            # It looks again, and what it has to do may be another one by now.
-            target = store.take_target(process.job, process.fence)
-            if target is None or target.number != number:
-                process.target, process.done = target, {}
-
-    # -- what must be true ------------------------------------------------------------------------
-
-    def incarnation(self) -> str:
-        """The store's identity as somebody reads it who asks now."""
-        return str(self.stores.live().execute("SELECT incarnation FROM stores").fetchone()[0])
-
-    def check(self) -> None:
-        if self.faults.wrong is not None:
-            return  # nobody of ours reads there
-        if self.random.random() < 0.2:
-            for checkpoint in self.store.checkpoints(3):
-                self._look_at(checkpoint)
-        if self.random.random() < 0.1:
-            self._read()
-        if self.random.random() < 0.1:
-            self.sources.read(self)
-        if self.random.random() < 0.1:
-            self.faults.check()
-
-    def _look_at(self, checkpoint: Checkpoint) -> None:
-        """A published checkpoint is true and stays what it is."""
-        if checkpoint.state is not CheckpointState.PUBLISHED:
-            return
-        # What unrelated jobs show here may still be undecided.
-        part = {p.job for p in self.store.progress(checkpoint.number)} & self.entries.keys()
-        own = {e.name for job in part for e in self.entries[job]}
-        seen = self.store.versions_at(checkpoint.number)
-        at = {name: version for name, version in seen.items() if name in own}
-        incarnation = self.incarnation()
-        key = incarnation, checkpoint.number
-        known, faults = self.published.setdefault(key, (at, self.faults.count))
-        # A copy from before it was published may publish it again, with commits that carry the same rows.
-        same = known == at if faults == self.faults.count else self._rows_of(known) == self._rows_of(at)
-        assert same, f"published checkpoint {checkpoint.number} changed"
-        self.published[key] = at, self.faults.count
-        if part:
-            self.seen[incarnation] = max(self.seen.get(incarnation, 0), checkpoint.number)
-        self._one_instant(at)
-        behind = {e.name for job in self.faults.behind for e in self.entries[job]}
-        for _, name, gone in self.taken_back:
-            shown = name not in behind and at.get(name) in gone
-            assert not shown, f"{name} was taken back, checkpoint {checkpoint.number} shows it"
-
-    def _rows_of(self, at: Mapping[TableName, Version]) -> dict[TableName, Mapping[int, int]]:
-        return {name: self.lake.rows(name, version) for name, version in at.items()}
-
-    def _one_instant(self, versions: Mapping[TableName, Version]) -> None:
-        """All tables hold the same rows of each source, and views what their query gives of them."""
-        seen: dict[TableName, int] = {}
-        for name, version in versions.items():
-            for source, rows in self.lake.origin(name, version).items():
-                assert seen.setdefault(source, rows) == rows, f"{name} shows {source} at another instant"
-        for name, version in versions.items():
-            expected = self.lake.expected(name, self.lake.origin(name, version))
-            assert self.lake.rows(name, version) == expected, f"{name} has wrong rows"
-
-    def _read(self) -> None:
-        tables = [entry.name for entries in self.entries.values() for entry in entries]
-        one, other = (self.random.sample(tables, self.random.randint(1, 2)) for _ in range(2))
-        try:
-            first = self.store.resolve(tables=one, lease_ms=0)
-            second = self.store.resolve(tables=[*one, *other], lease_ms=0)
-        except CheckpointUnavailableError:
-            return
-        self._one_instant(dict(second.versions))
-        if second.checkpoint == first.checkpoint:
-            self._one_instant({**first.versions, **second.versions})
-
     def calm(self) -> None:
         """The storm is over: every job runs, nothing dies. They must meet."""
         self.stormy, self.lake.now = False, self.now
@@ -475,33 +288,8 @@ class Simulation:
                 break
         self.check()
         self.faults.check()
-        assert self._settled(), f"they never met: {self.store.job_states()}"
+        assert self.settled(), f"they never met: {self.store.job_states()}"
         self.sources.read_all(self)
-
-    def _settled(self) -> bool:
-        for group in self._groups():
-            newest = max((s.newest_done or 0 for s in self.store.job_states() if s.name in group), default=0)
-            if not newest or self.store.checkpoint(newest).state is not CheckpointState.PUBLISHED:
-                return False
-            self._look_at(self.store.checkpoint(newest))
-            at = self.store.versions_at(newest)
-            wanted = [e for job in group for e in self.entries[job]]
-            if not all(e.name in at for e in wanted):
-                return False
-            for entry in wanted:
-                if entry.is_root:
-                    here = self.lake.origin(entry.name, at[entry.name])[entry.name]
-                    assert here == self.sources.rows.get(entry.name, 0), f"rows of {entry.name} vanished"
-        return True
-
-    def _groups(self) -> list[set[str]]:
-        groups: list[set[str]] = []
-        owner = {e.name: job for job, entries in self.entries.items() for e in entries}
-        for job, entries in self.entries.items():
-            joined = {job} | {owner[name] for e in entries for name in e.inputs}
-            touching = [g for g in groups if g & joined]
-            groups = [g for g in groups if not g & joined] + [joined.union(*touching)]
-        return groups
 
 
 def run(seeds: Iterable[int]) -> None:

@@ -9,7 +9,7 @@ from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.model.names import TableName
 
 if TYPE_CHECKING:
-    from tests.meta.simulation import Simulation
+    from tests.meta.judging import Judged
 
 __all__ = ["Sources"]
 
@@ -29,7 +29,7 @@ class Sources:
         self.rows[table] = self.rows.get(table, 0) + 1
         self.tokens.append((self.latest, table, self.rows[table]))
 
-    def read(self, simulation: Simulation) -> None:
+    def read(self, simulation: Judged) -> None:
         """A read after a random token shows what was written before it, or says that it can't."""
         if not self.tokens:
             return
@@ -40,7 +40,7 @@ class Sources:
         except CheckpointUnavailableError:
             return
 
-    def read_all(self, simulation: Simulation) -> None:
+    def read_all(self, simulation: Judged) -> None:
         """All jobs run and looked at their sources: every write can be read everywhere."""
         for token in self.tokens[-2:]:
             for entries in simulation.entries.values():
@@ -48,7 +48,7 @@ class Sources:
                     _read(simulation, token, entry.name)
 
 
-def _read(simulation: Simulation, token: tuple[int, TableName, int], asked: TableName) -> None:
+def _read(simulation: Judged, token: tuple[int, TableName, int], asked: TableName) -> None:
     after, source, rows = token
     shown = simulation.store.resolve(tables=[asked], lease_ms=0, after_ms=after).versions
     if asked not in shown:

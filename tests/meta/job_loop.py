@@ -1,0 +1,141 @@
+"""A job's loop inside the simulated protocol, one call of the store at a time: as `runtime.run` does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from tests.meta.aligning import SourceTimes
+from tests.meta.judging import Judged
+from tests.meta.store_faults import FULL
+from tests.meta.virtual_job import Process, refresh
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import DatasetEntry
+from tautochrone.model.jobs import Part
+from tautochrone.model.lake import ChangeKind
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+
+if TYPE_CHECKING:
+    from tests.meta.simulation import Simulation
+
+__all__ = ["JobLoop"]
+
+
+class JobLoop(Judged):
+    """What a process does when it has nothing to ingest."""
+
+    now: int
+    times: SourceTimes
+
+    def advance(self, process: Process) -> None:
+        """As `runtime.run` does it. Each call may be repeated, as after a lost answer."""
+        store, job, fence = process.store, process.job, process.fence
+        again = self.random.random() < 0.15
+        process.idle = False
+        if self.random.random() < 0.2:
+            store.beat(job, fence)
+        if process.target is None:
+            for _ in range(1 + again):
+                process.target = store.take_target(job, fence)
+            process.done = {}
+            process.newest = max(process.newest, 0 if process.target is None else process.target.number)
+            if process.target is None:
+                self._open(process)
+                return
+        number = process.target.number
+        parts = {p.job: p.part for p in store.progress(number)}
+        if parts.get(job) is not Part.PENDING:
+            process.target = None
+            return
+        self._do(process, number, parts, 1 + again)
+
+    def _do(self, process: Process, number: CheckpointNumber, parts: dict[str, Part], times: int) -> None:
+        """Some of what is left of a job's part; each call of the store is made `times` times."""
+        store, job, fence = process.store, process.job, process.fence
+        versions = store.versions_at(number)
+        todo = [e for e in self.entries[job] if not e.is_root and e.name not in process.done]
+        ready = [e for e in todo if e.inputs <= versions.keys()]
+        for entry in ready[: self.random.randint(1, 3)]:
+            made = refresh(cast("Simulation", self), process, entry, number, versions)
+            for _ in range(times):
+                store.record_version(job, fence, number, entry.name, made, FULL)
+            process.done[entry.name] = made
+        if todo and not ready:
+            self._wait(process, todo[0], versions, parts)
+        elif len(ready) == len(todo) == len([e for e in todo if e.name in process.done]):
+            for _ in range(times):
+                store.publish(job, fence, number, self.now)
+            process.target = None
+            self.look_at(store.checkpoint(number))
+
+    def _open(self, process: Process) -> None:
+        store, job, fence = process.store, process.job, process.fence
+        latest = store.latest_done(job)
+        if process.cut is None:
+            process.cut = {} if latest is None else store.versions_at(latest.number)
+            mine = {e.name for e in self.entries[job]}
+            news = latest is None or store.revoked_after(job, latest.number) or not mine <= process.cut.keys()
+        else:
+            news = False
+        reported = store.reported(job)
+        newest = {
+            e.name: self._known(e.name, reported[e.name], process.cut) for e in self.entries[job] if e.is_root
+        }
+        own, held = self.times.align(cast("Simulation", self), process, newest)
+        looks = {name: at for name, at in process.looks.items() if name not in held}
+        if not news and all(process.cut.get(name) == version for name, version in own.items()):
+            process.idle = True
+            shows = latest is not None and own.items() <= store.versions_at(latest.number).items()
+            number = latest.number if latest is not None and shows else None
+            store.beat(job, fence, looks=looks, checkpoint=number)
+            return
+        floors = self.times.floors(cast("Simulation", self))
+        try:
+            opened = store.open_checkpoint(
+                job,
+                fence,
+                own,
+                self.now,
+                looks=looks,
+                align_ms=self.times.bound_ms,
+                store=process.incarnation,
+                after=process.newest,
+            )
+        except MetaError as error:
+            if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):
+                raise
+            process.cut = None if news else process.cut
+        else:
+            process.cut = own
+            process.newest = max(process.newest, opened.number)
+            self.times.require_aligned(opened, floors)
+            last = self.seen.get(self.incarnation(), 0)
+            assert opened.number > last, f"readers know {last}, and {opened.number} is handed out"
+
+    def _known(self, name: TableName, version: Version, last: Mapping[TableName, Version]) -> Version:
+        """The same rows under another version: the one that readers know is kept."""
+        known = last.get(name)
+        same = known is not None and self.lake[name].change_between(known, version) is ChangeKind.NONE
+        return known if same and known is not None else version
+
+    def _wait(
+        self,
+        process: Process,
+        entry: DatasetEntry,
+        versions: dict[TableName, Version],
+        parts: dict[str, Part],
+    ) -> None:
+        store, number = process.store, process.target.number if process.target else 0
+        owner = store.foreign(process.job)
+        missing = [owner[name] for name in sorted(entry.inputs - versions.keys()) if name in owner]
+        lost = [job for job in missing if parts.get(job) in (None, Part.SKIPPED)]
+        if lost:
+            store.abort(process.job, process.fence, number)
+            process.target = None
+        else:
+            store.wait(process.job, process.fence, number, missing[0] if missing else "")
+            # It looks again, and what it has to do may be another one by now.
+            target = store.take_target(process.job, process.fence)
+            if target is None or target.number != number:
+                process.target, process.done = target, {}
