@@ -21,6 +21,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import Repository
+from tautochrone.meta.jobs import end_outside
 from tautochrone.meta.topology import OUTSIDE, groups
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import is_clock
@@ -248,6 +249,8 @@ def register(
                     is_root=not derived[name],
                 )
             )
+            # Another pipeline that was here first may have taken it for an outsider's.
+            end_outside(connection, name)
             # Who belongs together must be known before their jobs start, or one could cut without the others.
             inputs = derived[name][-1].inputs if derived[name] else ()
             for table in sorted(inputs):
