@@ -80,8 +80,8 @@ class Judged:
             assert not shown, f"{name} was taken back, checkpoint {checkpoint.number} shows it"
 
     def forget_unnamed(self) -> None:
-        """When the store is replaced, nobody can tell any more what no commit in the lake names; and a pipeline
-        knows its own tables only."""
+        """After the store was replaced nobody can tell what no commit in the lake names, and a pipeline
+        asks its own tables only."""
         named: dict[str, int] = {}
         notes = [table.note for table in self.lake.tables.values() if self.one_pipeline]
         for note in notes:
