@@ -235,6 +235,9 @@ def register(
             if connection.execute(select(t.jobs.c.name).where(t.jobs.c.name == note.job)).first():
                 continue
             connection.execute(insert(t.jobs).values(name=note.job, pipeline=note.pipeline, fence=0))
+        if found:
+            # Another pipeline that was here first may have taken it for an outsider's.
+            end_outside(connection, name)
         known = connection.execute(select(t.datasets.c.name).where(t.datasets.c.name == name))
         if found and known.first() is None:
             # Only `start_run` knows the kind for sure; until then this tells roots from the rest.
@@ -249,8 +252,6 @@ def register(
                     is_root=not derived[name],
                 )
             )
-            # Another pipeline that was here first may have taken it for an outsider's.
-            end_outside(connection, name)
             # Who belongs together must be known before their jobs start, or one could cut without the others.
             inputs = derived[name][-1].inputs if derived[name] else ()
             for table in sorted(inputs):
