@@ -44,6 +44,11 @@ class JobLoop(Judged):
                 self._open(process)
                 return
         number = process.target.number
+        if any(e.is_root and e.name not in process.target.roots for e in self.entries[job]):
+            # It was cut before anybody said how far this job's roots are.
+            store.abort(job, fence, number)
+            process.target = None
+            return
         parts = {p.job: p.part for p in store.progress(number)}
         if parts.get(job) is not Part.PENDING:
             process.target = None

@@ -30,6 +30,7 @@ class Judged:
     faults: StoreFaults
     lake: Lake
     sources: Sources
+    one_pipeline: bool
     entries: dict[str, list[DatasetEntry]]
 
     def __init__(self) -> None:
@@ -77,6 +78,21 @@ class Judged:
         for _, name, gone in self.taken_back:
             shown = name not in behind and at.get(name) in gone
             assert not shown, f"{name} was taken back, checkpoint {checkpoint.number} shows it"
+
+    def forget_unnamed(self) -> None:
+        """After the store was replaced nobody can tell what no commit in the lake names, and a pipeline
+        asks its own tables only."""
+        named: dict[str, int] = {}
+        notes = [table.note for table in self.lake.tables.values() if self.one_pipeline]
+        for note in notes:
+            if note is not None and note.checkpoint is not None:
+                named[note.store] = max(named.get(note.store, 0), note.checkpoint)
+        self.seen = {known: min(number, named.get(known, 0)) for known, number in self.seen.items()}
+        self.published = {
+            (known, number): seen
+            for (known, number), seen in self.published.items()
+            if number <= named.get(known, 0)
+        }
 
     def _rows_of(self, at: Mapping[TableName, Version]) -> dict[TableName, Mapping[int, int]]:
         return {name: self.lake.rows(name, version) for name, version in at.items()}

@@ -45,6 +45,7 @@ _ON_ANOTHER_STORE = (
     "JOB_NOT_FOUND",
     "DATASET_NOT_FOUND",
     "CHECKPOINT_NOT_FOUND",
+    "CHECKPOINT_INCOMPLETE",
     "CHECKPOINT_NOT_WRITABLE",
     "CHECKPOINT_OF_ANOTHER_JOB",
 )
@@ -111,6 +112,7 @@ class Simulation(JobLoop):
 
     def store_replaced(self) -> None:
         self.store = self.open_store()
+        self.forget_unnamed()
         for process in self.processes:
             # Every look of a run asks for its newest checkpoint anew.
             process.cut = None

@@ -25,7 +25,7 @@ from tautochrone.model.invariants import InvariantEntry
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, Part
 from tautochrone.model.names import Fence, TableName, Version
 
-__all__ = ["DatasetEntry", "Jobs", "Lineage", "retire"]
+__all__ = ["DatasetEntry", "Jobs", "Lineage", "end_outside", "retire"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def _register(connection: Connection, job: str, name: str, entry: DatasetEntry) 
     }
     if row is None:
         connection.execute(insert(t.datasets).values(name=name, **values))
-        _end_outside(connection, name)
+        end_outside(connection, name)
     elif row.job != job and not row.retired:
         raise MetaError(
             "DATASET_OWNED_BY_ANOTHER_JOB",
@@ -299,7 +299,7 @@ def _register(connection: Connection, job: str, name: str, entry: DatasetEntry) 
         connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
 
 
-def _end_outside(connection: Connection, name: str) -> None:
+def end_outside(connection: Connection, name: str) -> None:
     """A table that others read before somebody registered it is what its job says of it from here on."""
     v = t.versions.c
     last = connection.execute(select(t.stores.c.last_number)).scalar_one()

@@ -21,6 +21,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
 from tautochrone.meta.base import Repository
+from tautochrone.meta.jobs import end_outside
 from tautochrone.meta.topology import OUTSIDE, groups
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import is_clock
@@ -234,6 +235,9 @@ def register(
             if connection.execute(select(t.jobs.c.name).where(t.jobs.c.name == note.job)).first():
                 continue
             connection.execute(insert(t.jobs).values(name=note.job, pipeline=note.pipeline, fence=0))
+        if found:
+            # Another pipeline that was here first may have taken it for an outsider's.
+            end_outside(connection, name)
         known = connection.execute(select(t.datasets.c.name).where(t.datasets.c.name == name))
         if found and known.first() is None:
             # Only `start_run` knows the kind for sure; until then this tells roots from the rest.

@@ -1,0 +1,37 @@
+"""Pipelines that read each other's tables and come one after the other to a store that knows none of them."""
+
+from __future__ import annotations
+
+from tautochrone.meta import DatasetEntry, LakeVersion
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.notes import CommitNote
+from tautochrone.testing.stores import Backing
+
+SOURCE, MIDDLE, LAST = (TableName("lake", ("db",), name) for name in ("t0", "t1", "t2"))
+
+
+def commit(job: str, version: str, reads: TableName, at: str) -> LakeVersion:
+    note = CommitNote(
+        pipeline=job,
+        job=job,
+        fence=Fence(1),
+        store="lost",
+        checkpoint=CheckpointNumber(2),
+        mode="full",
+        definition="d",
+        inputs={str(reads): at},
+    )
+    return LakeVersion(version=Version(version), note=note, committed_at_ms=1)
+
+
+def test_a_table_that_another_pipeline_took_for_an_outsiders_is_shown_as_its_own_job_says(
+    database: Backing,
+) -> None:
+    with database.open() as store:
+        store.rebuild({LAST: [commit("b", "20", MIDDLE, "10")]})
+        store.reconcile("a", {MIDDLE: [commit("a", "10", SOURCE, "1")]})
+        entry = DatasetEntry(MIDDLE, "materialized view", "d", frozenset([SOURCE]))
+        store.start_run("a", "a", [entry])
+        opened = store.open_checkpoint("a", store.take_over("a"), {SOURCE: Version("2")}, 5)
+
+        assert MIDDLE not in store.versions_at(opened.number)
