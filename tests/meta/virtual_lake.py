@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from tautochrone.errors import ConflictError
 from tautochrone.lake.iceberg.commits import check_fence, check_main
 from tautochrone.lake.iceberg.notes import carry_forward, with_positions
 from tautochrone.meta.rebuild import LakeVersion
@@ -126,8 +127,10 @@ class VirtualTable:
         self.prepared = batch
 
     def commit_prepared(self, fence: Fence) -> Version:
-        assert self.prepared is not None
         batch = self.prepared
+        if batch is None:
+            # A newer owner has committed or dropped what a paused process prepared.
+            raise ConflictError("TABLE_MOVED", f"{self.name} has nothing prepared")
         version = self.commit(batch.fork, replace(batch.note, fence=fence), batch.rows, batch.origin)
         self.prepared = None
         return version

@@ -347,7 +347,10 @@ def _report(connection: Connection, owner: Mapping[str, str], lake: Lake, now: i
         if name not in roots or name not in owner or not versions:
             continue
         job, version = owner[name], versions[-1].version
-        values = {"version": str(version), "at_ms": now, "times": None}
+        values = {"version": str(version), "at_ms": now}
         key = (r.job == job) & (r.table_name == name)
         if not connection.execute(update(t.reports).where(key).values(values)).rowcount:
-            connection.execute(insert(t.reports).values(job=job, table_name=name, **values))
+            values |= {"job": job, "table_name": name}
+            connection.execute(insert(t.reports).values(**values, times=[]))
+        # Aligned cuts leave the root where it is until its job has said how far its source has come.
+        connection.execute(update(t.reports).where(key, r.times.is_not(None)).values(times=[]))
