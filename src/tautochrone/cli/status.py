@@ -67,7 +67,9 @@ def status(arguments: argparse.Namespace) -> int:
     ]
     quarantines = ("quarantined",) if beside else ()
     skips = ("skipped",) if any(s.skipped for s in found) else ()
-    columns = ("dataset", "kind", "checkpoint", "done", "mode", "lag_ms", *quarantines, *skips, "error")
+    # A job's own work is ahead of what readers see only where jobs share their checkpoints.
+    ahead = ("done",) if any(s.checkpoint != s.readable for s in found) else ()
+    columns = ("dataset", "kind", "checkpoint", *ahead, "mode", "lag_ms", *quarantines, *skips, "error")
     _show(lines, columns, as_json=arguments.json)
     if not arguments.json:
         _show_skipped(found)
