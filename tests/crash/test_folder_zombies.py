@@ -87,7 +87,7 @@ def test_it_wakes_when_a_newer_one_has_planned_a_batch(
             _wakes(zombie)
 
         effects = Interrupted(meanwhile)
-        world.run(effects=effects).require_completed()
+        world.run(effects=effects, takeover=True).require_completed()
         assert effects.happens is None
     _grow(world)
     check(world)

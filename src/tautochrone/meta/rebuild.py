@@ -240,8 +240,10 @@ def register(
             end_outside(connection, name)
         known = connection.execute(select(t.datasets.c.name).where(t.datasets.c.name == name))
         if found and known.first() is None:
-            # Only `start_run` knows the kind for sure; until then this tells roots from the rest.
-            kind = DatasetKind.MATERIALIZED_VIEW if derived[name] else DatasetKind.STREAMING_TABLE
+            # Only `start_run` knows the kind for sure. A table without commits for checkpoints and without
+            # positions may be a view that was never built: as a root it would be shown empty.
+            is_root = not derived[name] and any(note.positions for note in found)
+            kind = DatasetKind.STREAMING_TABLE if is_root else DatasetKind.MATERIALIZED_VIEW
             connection.execute(
                 insert(t.datasets).values(
                     name=name,
@@ -249,7 +251,7 @@ def register(
                     kind=kind.value,
                     definition=found[-1].definition or "",
                     retired=False,
-                    is_root=not derived[name],
+                    is_root=is_root,
                 )
             )
             # Who belongs together must be known before their jobs start, or one could cut without the others.

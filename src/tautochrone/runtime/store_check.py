@@ -14,7 +14,7 @@ from dataclasses import replace
 from tautochrone.errors import MetaError
 from tautochrone.meta import LakeVersion, StoreRelation
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import LakeTable
+from tautochrone.model.lake import CommitNote, FlowPosition, LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.runtime.behind import require_reported_versions
 from tautochrone.runtime.job import Job
@@ -134,9 +134,18 @@ def _rebuild(job: Job, lake: Mapping[TableName, list[LakeVersion]]) -> None:
 
 def _newest(table: LakeTable) -> list[LakeVersion]:
     fork = table.fork()
-    # Where flows stand says nothing here, and may be long.
-    note = None if fork.note is None else replace(fork.note, positions={})
-    return [LakeVersion(version=fork.version, note=note, committed_at_ms=0)]
+    return [LakeVersion(version=fork.version, note=_short(fork.note), committed_at_ms=0)]
+
+
+def _short(note: CommitNote | None) -> CommitNote | None:
+    """The note without the texts of its positions, which may be long: which flows have one is enough here."""
+    if note is None:
+        return None
+    positions = {
+        flow: FlowPosition(query_id=position.query_id, batch_id=position.batch_id, offsets="", commit="")
+        for flow, position in note.positions.items()
+    }
+    return replace(note, positions=positions)
 
 
 def _history(table: LakeTable) -> list[LakeVersion]:
@@ -145,7 +154,7 @@ def _history(table: LakeTable) -> list[LakeVersion]:
     found = [
         LakeVersion(
             version=version,
-            note=None if note is None else replace(note, positions={}),
+            note=_short(note),
             committed_at_ms=at_ms,
         )
         for version, note, at_ms in table.versions()
@@ -154,6 +163,8 @@ def _history(table: LakeTable) -> list[LakeVersion]:
     told = {version.checkpoint for version in found}
     if found and fork.note is not None:
         known = fork.note.checkpoint in told
-        note = replace(fork.note, positions={}, checkpoint=None if known else fork.note.checkpoint)
-        found.append(LakeVersion(version=fork.version, note=note, committed_at_ms=found[-1].committed_at_ms))
+        note = replace(fork.note, checkpoint=None if known else fork.note.checkpoint)
+        found.append(
+            LakeVersion(version=fork.version, note=_short(note), committed_at_ms=found[-1].committed_at_ms)
+        )
     return found
