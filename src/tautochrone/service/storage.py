@@ -189,15 +189,32 @@ def read_identity(settings: Settings) -> Identity | None:
         ) from error
 
 
-def write_identity(settings: Settings, identity: Identity) -> None:
-    """Put it into the storage, whole or not at all."""
+def write_identity(settings: Settings, identity: Identity, *, first: bool = False) -> bool:
+    """Put it into the storage, whole or not at all.
+
+    Args:
+        first: only when the storage has none: jobs of a project may start at the same moment.
+
+    Returns:
+        Whether the storage has this one now.
+    """
     path = Path(settings.storage) / FILE_NAME
     draft = path.with_name(f".{FILE_NAME}.{uuid4().hex[:8]}")
     with draft.open("w", encoding="utf-8") as out:
         out.write(json.dumps({"format": _FORMAT, **asdict(identity)}, indent=1) + "\n")
         out.flush()
         os.fsync(out.fileno())
-    draft.rename(path)
+    if not first:
+        draft.rename(path)
+        return True
+    try:
+        # Unlike a rename a link fails where a file is already.
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True
 
 
 def check_storage(spec: PipelineSpec, settings: Settings) -> Identity | None:
@@ -274,8 +291,13 @@ def identify(spec: PipelineSpec, settings: Settings, known: Identity | None, eff
         theirs = known.project(spec.name)
         if theirs and same_folder(theirs[0], str(spec.root)):
             return known
-    effects.perform(Step.STORAGE_IDENTIFY, settings.storage, lambda: write_identity(settings, wanted))
-    return wanted
+    written = effects.perform(
+        Step.STORAGE_IDENTIFY,
+        settings.storage,
+        lambda: write_identity(settings, wanted, first=known is None),
+    )
+    # Another job of the project was faster: its answer holds for all.
+    return wanted if written else identify(spec, settings, read_identity(settings), effects)
 
 
 def lake_id(settings: Settings, identity: Identity) -> str:
