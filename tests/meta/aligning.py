@@ -28,6 +28,8 @@ class SourceTimes:
 
     bound_ms: int | None
     versions: dict[TableName, list[SourceTime]] = field(default_factory=dict)
+    told: set[TableName] = field(default_factory=set)
+    """Roots of which a job has said how far they have come; before that nobody can wait for them."""
     _level_ms: int | None = None
 
     def take(self, table: TableName, version: str, pick: Random) -> None:
@@ -60,6 +62,7 @@ class SourceTimes:
         last = {} if latest is None else store.versions_at(latest.number)
         times = {name: self._between(name, last.get(name), own[name]) for name in own}
         store.tell_times(process.job, process.fence, times)
+        self.told |= times.keys()
         found = store.aligned(process.job, own, self.bound_ms)
         return {name: Version(found.roots[str(name)]) for name in own}, {
             name for name in own if str(name) in found.held
@@ -88,7 +91,8 @@ class SourceTimes:
         at_ms = {
             name: next(one.at_ms for one in self.versions[name] if one.version == version)
             for name, version in checkpoint.roots.items()
+            if name in self.told
         }
         for name, version in checkpoint.roots.items():
-            if at_ms[name] > min(at_ms.values()) + self.bound_ms:
+            if name in self.told and at_ms[name] > min(at_ms.values()) + self.bound_ms:
                 assert (str(name), version) in floors, f"{name} ran ahead in {checkpoint.number}"
