@@ -28,8 +28,9 @@ class SourceTimes:
 
     bound_ms: int | None
     versions: dict[TableName, list[SourceTime]] = field(default_factory=dict)
-    told: set[TableName] = field(default_factory=set)
-    """Roots of which a job has said how far they have come; before that nobody can wait for them."""
+    unknown: set[str] = field(default_factory=set)
+    """Roots of which the store does not know that they take part: their job died, or a copy was put back,
+    before it had said how far they have come."""
     _level_ms: int | None = None
 
     def take(self, table: TableName, version: str, pick: Random) -> None:
@@ -62,7 +63,6 @@ class SourceTimes:
         last = {} if latest is None else store.versions_at(latest.number)
         times = {name: self._between(name, last.get(name), own[name]) for name in own}
         store.tell_times(process.job, process.fence, times)
-        self.told |= times.keys()
         found = store.aligned(process.job, own, self.bound_ms)
         return {name: Version(found.roots[str(name)]) for name in own}, {
             name for name in own if str(name) in found.held
@@ -80,6 +80,8 @@ class SourceTimes:
         with simulation.database.read() as connection:
             last = select(v.table_name, v.version).where(v.is_root.is_(True), v.to_checkpoint.is_(None))
             offered = select(r.table_name, r.times).where(r.times.is_not(None))
+            silent = select(r.table_name).where(r.times.is_(None))
+            self.unknown = set(connection.execute(silent).scalars())
             return {(row.table_name, row.version) for row in connection.execute(last)} | {
                 (row.table_name, row.times[0][0]) for row in connection.execute(offered) if row.times
             }
@@ -91,8 +93,8 @@ class SourceTimes:
         at_ms = {
             name: next(one.at_ms for one in self.versions[name] if one.version == version)
             for name, version in checkpoint.roots.items()
-            if name in self.told
+            if str(name) not in self.unknown
         }
         for name, version in checkpoint.roots.items():
-            if name in self.told and at_ms[name] > min(at_ms.values()) + self.bound_ms:
+            if str(name) not in self.unknown and at_ms[name] > min(at_ms.values()) + self.bound_ms:
                 assert (str(name), version) in floors, f"{name} ran ahead in {checkpoint.number}"

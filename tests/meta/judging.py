@@ -94,6 +94,13 @@ class Judged:
             if number <= named.get(known, 0)
         }
 
+    def forget_above(self, number: int | None) -> None:
+        """Numbers above this one may be given again; None: no."""
+        if number is None:
+            return
+        self.seen = {known: min(seen, number) for known, seen in self.seen.items()}
+        self.published = {key: shown for key, shown in self.published.items() if key[1] <= number}
+
     def _rows_of(self, at: Mapping[TableName, Version]) -> dict[TableName, Mapping[int, int]]:
         return {name: self.lake.rows(name, version) for name, version in at.items()}
 

@@ -120,6 +120,9 @@ class Simulation(JobLoop):
             self.zombies += self.processes
             self.processes = []
             self.revisers = []
+        # A run that goes on over a copy that was put back knows the numbers only that it has seen itself:
+        # operators are told to stop the jobs before.
+        self.forget_above(min((process.newest for process in self.processes), default=None))
 
     def start(self, job: str) -> None:
         process = Process(job, self.open_store(), self.pipeline_of(job), self.faults.count)

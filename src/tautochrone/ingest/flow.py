@@ -45,6 +45,7 @@ from tautochrone.traces import trace_of
 __all__ = ["FlowQuery", "StreamingFlow"]
 
 T = TypeVar("T")
+_UNEXPLAINED = "FLOW_FAILED"
 _STOP_TIMEOUT_S = 60.0
 """A batch that runs longer than this is interrupted at the end of a run."""
 
@@ -322,7 +323,8 @@ class FlowQuery:
 
     def _explained(self, error: Exception) -> TautochroneError:
         told = explain(error, self.flow.name)
-        if isinstance(error, PySparkException) or death(ask=True) is not None:
+        # What has a class of Spark's is about the data or the source, and no defect.
+        if told.error_class != _UNEXPLAINED or isinstance(error, PySparkException) or death(ask=True):
             return told
         trace = trace_of(error, f"batch of flow {self.flow.name}")
         return IngestError(told.error_class, f"{told.message.rstrip('.')} ({trace})", sqlstate=told.sqlstate)
