@@ -78,13 +78,17 @@ class SourceTimes:
         that its job offers."""
         v, r = t.versions.c, t.reports.c
         with simulation.database.read() as connection:
-            last = select(v.table_name, v.version).where(v.is_root.is_(True), v.to_checkpoint.is_(None))
-            offered = select(r.table_name, r.times).where(r.times.is_not(None))
-            silent = select(r.table_name).where(r.times.is_(None))
-            self.unknown = set(connection.execute(silent).scalars())
-            return {(row.table_name, row.version) for row in connection.execute(last)} | {
-                (row.table_name, row.times[0][0]) for row in connection.execute(offered) if row.times
-            }
+            current = select(v.table_name, v.version).where(v.is_root.is_(True), v.to_checkpoint.is_(None))
+            last = {(row.table_name, row.version) for row in connection.execute(current)}
+            reports = connection.execute(select(r.table_name, r.times)).all()
+        shown = {name for name, _ in last}
+        # A root of which nothing is known stays where the last cut took it; at the first cut it is nowhere.
+        self.unknown = {
+            row.table_name
+            for row in reports
+            if row.times is None or (not row.times and row.table_name not in shown)
+        }
+        return last | {(row.table_name, row.times[0][0]) for row in reports if row.times}
 
     def require_aligned(self, checkpoint: Checkpoint, floors: set[tuple[str, str]]) -> None:
         """What is further ahead of the slowest root than the bound is as far back as it may be."""
