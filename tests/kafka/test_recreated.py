@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tautochrone.errors import IngestError, SettingsError
 from tautochrone.ingest.folder import CheckpointFolder
 from tautochrone.lake.iceberg.notes import decode, encode
 from tautochrone.model.names import TableName
+from tautochrone.model.notes import FlowPosition
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.kafka import KafkaBroker
 
@@ -164,8 +166,13 @@ def test_dying_between_the_new_position_and_the_folder(
     topic.produce(40)
     pipeline.write("tautochrone.toml", EARLIEST)
 
-    def dies(self: CheckpointFolder, position: object) -> None:
-        raise IngestError("FLOW_FAILED", "died")
+    rewrite, calls = CheckpointFolder.rewrite, count()
+
+    def dies(self: CheckpointFolder, position: FlowPosition) -> None:
+        # The first time a new owner's folder is made.
+        if next(calls):
+            raise IngestError("FLOW_FAILED", "died")
+        rewrite(self, position)
 
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointFolder, "rewrite", dies)
