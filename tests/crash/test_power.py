@@ -123,6 +123,7 @@ class Lake:
         return self._of_manifest[path]
 
 
+@pytest.mark.slow
 def test_what_the_store_knows_survives_a_power_cut(world: World) -> None:
     settings = world.sources.folder / "tautochrone.toml"
     settings.write_text(settings.read_text() + '[lake]\ndurability = "power_loss"\n')
