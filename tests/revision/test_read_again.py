@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_rows_state_and_positions_go_back_and_are_replayed(world: World) -> None
     assert plan.revoked == (2, 3)
     pointers = world.pipeline.pointers()
     revision, _ = world.revise("events", to=1, again=True)
-    assert revision.plan == plan
+    assert revision.plan == replace(plan, last=3)
     with world.pipeline.opened() as (job, _):
         assert [str(job.store.checkpoint(n).state) for n in (1, 2, 3)] == ["published", "revoked", "revoked"]
         assert {t for t, at in world.pipeline.pointers().items() if at == pointers[t]} == {
