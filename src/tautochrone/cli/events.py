@@ -134,7 +134,7 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
         f"{f['tables']} tables of pipeline {f['before']} belong to pipeline {f['pipeline']} now"
     ),
     "relocated": lambda _e, f: (
-        f"{f['storage']} stands for itself now: {f['tables']} tables and views, "
+        f"{f['storage']} is a storage of its own now: {f['tables']} tables and views, "
         f"{f['source_lists']} lists of source files"
     ),
     "relocation_outside": lambda _e, f: (
