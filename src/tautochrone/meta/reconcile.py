@@ -130,7 +130,8 @@ class Reconcile(Repository):
             contradicted = _contradicted(connection, lake)
             seen = [commit.checkpoint for commits in derived.values() for commit in commits]
             seen += [end for found in notes.values() for _, end in revoked_ranges(found)]
-            newest = max(last, max(seen, default=0) + SKIP)
+            risen = max(seen, default=0) + SKIP
+            newest = max(last, risen)
             connection.execute(update(t.stores).values(last_number=newest))
             incarnation = renew_if_named(connection, lake)
             register(connection, notes, derived)
@@ -138,7 +139,7 @@ class Reconcile(Repository):
             owner = {name: found[-1].job for name, found in notes.items() if found}
             revoked = _revoke(connection, owner, notes, contradicted, newest)
             published = _publish_told(connection, owner, derived, notes, lake)
-            given_up = _give_up(connection, set(owner.values()))
+            given_up = _give_up(connection, set(owner.values()), risen)
             _report(connection, owner, lake, self._clock())
             return Reconciled(
                 relation=comparison.relation,
@@ -329,12 +330,15 @@ def _is_free(connection: Connection, number: int, jobs: set[str], names: set[tup
     return True
 
 
-def _give_up(connection: Connection, jobs: set[str]) -> list[int]:
+def _give_up(connection: Connection, jobs: set[str], risen: int) -> list[int]:
+    """What is open up to `risen`. What is above it was opened after another pipeline had brought the store
+    into agreement: its cut is one of this store."""
     found = set()
     for job in sorted(jobs):
         for number in pending(connection, job):
-            skip(connection, job, number)
-            found.add(number)
+            if number <= risen:
+                skip(connection, job, number)
+                found.add(number)
     return sorted(found)
 
 
