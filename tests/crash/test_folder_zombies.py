@@ -65,6 +65,9 @@ def _cases() -> Iterator[Any]:
     for step in FOLDER_STEPS:
         for when in ("before", "after"):
             for on in (STATELESS, STATEFUL):
+                if step is Step.INGEST_CLEAN and on == STATEFUL:
+                    # Its older folder has become the new one: nothing is left to delete.
+                    continue
                 marks = [] if (step, when, on) in quick else [pytest.mark.slow]
                 yield pytest.param(step, when, on, marks=marks, id=f"{step}-{when}-{on}")
 
