@@ -78,11 +78,12 @@ def _execute(
         job = project.job()
         job.ownership = ownership
         selection = select(job, *selected, everything=arguments.full_refresh_all)
-        execution = Run(job, selection)
+        execution, stopping = Run(job, selection), threading.Event()
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             # The second Ctrl-C is meant: let Python end the process.
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            stopping.set()
             execution.stop()
             # Not from here: the signal may have interrupted this very thread while it wrote.
             threading.Thread(target=events, args=("stopping",)).start()
@@ -95,7 +96,7 @@ def _execute(
             state = execution.once()
         anew = False
         if arguments.continuous and execution.died is not None:
-            anew = execution.rests(_told(restarts, events, execution.died))
+            anew = not stopping.wait(_told(restarts, events, execution.died))
     return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state], anew
 
 

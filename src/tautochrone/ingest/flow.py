@@ -32,20 +32,17 @@ from tautochrone.ingest.guard import SourceGuard
 from tautochrone.ingest.inherit import inherit
 from tautochrone.ingest.looks import Looks
 from tautochrone.ingest.positions import Decision, Plan, compare, same_offsets, source_offsets
-from tautochrone.ingest.problems import diverged, explain, state_lost
+from tautochrone.ingest.problems import batch_failure, diverged, explain, state_lost
 from tautochrone.ingest.rescue import Rescue, Rescued, ranges_of
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import FlowPosition, Staged
 from tautochrone.model.quarantine import BadRecords
-from tautochrone.spark.death import death
 from tautochrone.spark.limits import bounds_files
-from tautochrone.traces import trace_of
 
 __all__ = ["FlowQuery", "StreamingFlow"]
 
 T = TypeVar("T")
-_UNEXPLAINED = "FLOW_FAILED"
 _STOP_TIMEOUT_S = 60.0
 """A batch that runs longer than this is interrupted at the end of a run."""
 
@@ -316,18 +313,10 @@ class FlowQuery:
         try:
             self._batch(rows, batch_id)
         except Exception as error:
-            self._error = error if isinstance(error, TautochroneError) else self._explained(error)
+            self._error = batch_failure(error, self.flow.name)
             # Spark keeps only a text of it, made of the whole chain of causes. With Java's stacks in
             # there, a regular expression of Spark's overflowed and the query died without a word.
             raise RuntimeError(str(self._error)) from None
-
-    def _explained(self, error: Exception) -> TautochroneError:
-        told = explain(error, self.flow.name)
-        # What has a class of Spark's is about the data or the source, and no defect.
-        if told.error_class != _UNEXPLAINED or isinstance(error, PySparkException) or death(ask=True):
-            return told
-        trace = trace_of(error, f"batch of flow {self.flow.name}")
-        return IngestError(told.error_class, f"{told.message.rstrip('.')} ({trace})", sqlstate=told.sqlstate)
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         known = self.position

@@ -13,9 +13,12 @@ from tautochrone.errors import (
     StateLostError,
     TautochroneError,
 )
+from tautochrone.spark.death import death
+from tautochrone.traces import trace_of
 
-__all__ = ["diverged", "explain", "state_lost"]
+__all__ = ["batch_failure", "diverged", "explain", "state_lost"]
 
+_UNEXPLAINED = "FLOW_FAILED"
 _OUT_OF_RANGE = re.compile(
     r"OffsetOutOfRange|KafkaIllegalState|data may have been lost|Cannot fetch offset|"
     r"KAFKA_DATA_LOSS|are gone|have been missed|fetched offset \d+ .* is out of range",
@@ -51,6 +54,20 @@ def explain(error: Exception, flow: str) -> TautochroneError:
         sentence = f"{sentence.rstrip('.')} (file {file[1]})"
     kind = DefinitionError if type(error).__name__ in ("AnalysisException", "ParseException") else IngestError
     return kind(condition, f"Flow {flow} failed: {sentence}", sqlstate=state or None)
+
+
+def batch_failure(error: Exception, flow: str) -> TautochroneError:
+    """What a batch of the flow failed with; a defect leaves its trace, and the sentence says where."""
+    if isinstance(error, TautochroneError):
+        return error
+    explained = explain(error, flow)
+    # What has a class of Spark's is about the data or the source, and no defect.
+    if explained.error_class != _UNEXPLAINED or isinstance(error, PySparkException) or death(ask=True):
+        return explained
+    trace = trace_of(error, f"batch of flow {flow}")
+    return IngestError(
+        "FLOW_FAILED", f"{explained.message.rstrip('.')} ({trace})", sqlstate=explained.sqlstate
+    )
 
 
 def _innermost(text: str, sentence: str) -> tuple[str, str, str | None]:

@@ -24,6 +24,7 @@ __all__ = [
     "VERSIONED_KINDS",
     "Repository",
     "check_fence",
+    "compare_fence",
     "now_ms",
     "parse",
     "require_incarnation",
@@ -91,6 +92,11 @@ def check_fence(connection: Connection, job: str, fence: Fence) -> None:
     stored = connection.execute(select(t.jobs.c.fence).where(t.jobs.c.name == job).with_for_update()).scalar()
     if stored is None:
         raise unknown_job(job)
+    compare_fence(job, fence, Fence(stored))
+
+
+def compare_fence(job: str, fence: Fence, stored: Fence) -> None:
+    """Refuse a fence that is not the one that the store has for the job. Raises as `check_fence`."""
     if stored > fence:
         raise FencedError(
             "JOB_FENCED",

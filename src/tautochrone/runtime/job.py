@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import FencedError, MetaError
+from tautochrone.meta.base import compare_fence
 from tautochrone.meta.coordinator import PATIENCE_MS
 from tautochrone.meta.store import MetaStore
 from tautochrone.model.catalog import LakeCatalog
@@ -58,20 +58,7 @@ class Journal:
             FencedError: a newer owner exists.
             MetaError: the fence was not given by this store.
         """
-        newest = self.store.fence(self.name)
-        if newest > self.fence:
-            raise FencedError(
-                "JOB_FENCED",
-                f"Job {self.name} was taken over: this one has fence {self.fence}, the newest is {newest}",
-                hint="another process runs this job now; stop this one",
-            )
-        if newest < self.fence:
-            raise MetaError(
-                "FENCE_UNKNOWN",
-                f"Fence {self.fence} of job {self.name} is newer than the store's {newest}: it was given by "
-                "another store, or this store is an older copy",
-                hint="start the job again: it takes a fence above all that the lake knows",
-            )
+        compare_fence(self.name, self.fence, self.store.fence(self.name))
 
     def report(self, versions: Mapping[TableName, Version]) -> None:
         """One unit: a cut takes all of it or nothing."""

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import uuid4
 
 from tautochrone.errors import (
     ConflictError,
     FencedError,
     HistoryLostError,
-    LakeError,
     MetaError,
     TableMissingError,
 )
@@ -29,9 +28,8 @@ from tautochrone.meta import DatasetEntry
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import ChangeKind, CommitNote, LakeTable
+from tautochrone.model.lake import ChangeKind, CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.revision import (
     RevisedTable,
     Revision,
@@ -44,6 +42,7 @@ from tautochrone.runtime.job import Job
 from tautochrone.runtime.revision_plan import Node, Request, Stand, affected, plan_revision
 from tautochrone.runtime.selection import find_all
 from tautochrone.runtime.store_check import require_agreement
+from tautochrone.runtime.taking_back import Says, revoked_range, take_back
 
 __all__ = ["complete_pending", "confirm", "named", "revise", "survey"]
 
@@ -73,6 +72,10 @@ def survey(job: Job, request: Request) -> RevisionPlan:
         TableMissingError: a table of another job is not in this lake.
     """
     require_agreement(job)
+    return _survey(job, request)
+
+
+def _survey(job: Job, request: Request) -> RevisionPlan:
     store = job.store
     nodes = _nodes(job)
     changing = affected(request, nodes)
@@ -132,7 +135,8 @@ def revise(job: Job, request: Request, accepted: RevisionPlan) -> Revision:
 
 
 def _decide(job: Job, request: Request, accepted: RevisionPlan, fences: Mapping[str, Fence]) -> Revision:
-    plan = survey(job, request)
+    # By now the fences have risen, so the store would look newer than the lake whatever it is.
+    plan = _survey(job, request)
     if not plan.same_work(accepted):
         raise ConflictError(
             "REVISION_PLAN_CHANGED",
@@ -325,14 +329,8 @@ def _revise(job: Job, revision: Revision, one: RevisedTable, fences: Mapping[str
             reason=str(error),
         )
         return
-    # The lake remembers it: a store that is lost, or an older copy, must not publish it again.
-    says = _Says(fence, job.store.incarnation, _revoked(revision.plan))
-    if one.action is RevisionAction.ROLL_BACK:
-        version = _roll_back(table, one, says, tag)
-    elif one.action is RevisionAction.CLEAR:
-        version = _clear(job, table, says, tag)
-    else:
-        version = _rebuild(table, says, tag)
+    says = Says(fence, job.store.incarnation, revoked_range(revision.plan))
+    version = take_back(job, table, one, says, tag)
     if one.table in job.store.reported(one.job):
         # Until the next run does it, a cut of another job and weak readers would see what was taken back.
         job.effects.perform(
@@ -347,70 +345,6 @@ def _revise(job: Job, revision: Revision, one: RevisedTable, fences: Mapping[str
         action=str(one.action),
         version=str(version),
         reason=one.reason,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Says:
-    """What every commit of a revision says: who writes, with which store, and what is taken back."""
-
-    fence: Fence
-    store: str
-    revoked: tuple[tuple[int, int], ...]
-
-
-def _revoked(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:
-    if plan.to is None:
-        return ()
-    # A decision of an older release does not know the highest number of then.
-    last = max((plan.to, *plan.revoked)) if plan.last is None else plan.last
-    return ((int(plan.to), int(last)),) if last > plan.to else ()
-
-
-def _roll_back(table: LakeTable, one: RevisedTable, says: _Says, tag: str) -> Version:
-    assert one.version is not None
-    note = table.note_at(one.version)
-    if note is None:
-        raise LakeError("NOT_A_TABLE_OF_OURS", f"{one.table} at version {one.version} was not written by us")
-    newest = table.fork().note
-    revoked = tuple(sorted({*says.revoked, *note.revoked, *(() if newest is None else newest.revoked)}))
-    said = replace(note, fence=says.fence, store=says.store, revoked=revoked)
-    return table.revert(one.version, said, tag).version
-
-
-def _clear(job: Job, table: LakeTable, says: _Says, tag: str) -> Version:
-    """Rows and positions go in one commit, and its history starts anew, so that a stream that reads it from
-    the beginning meets new rows only."""
-    note = _note(table, says)
-    if tag not in table.tags():
-        # The fence comes first: nobody moves main between its tag and its end.
-        table.raise_fence(table.fork(), note)
-        table.tag(table.current_version(), tag)
-    nothing = job.base.createDataFrame([], job.graph.schemas[table.name])
-    reset = replace(note, reset=True)
-    return table.redefine(table.fork(), job.definition(table.name), nothing, reset).version
-
-
-def _rebuild(table: LakeTable, says: _Says, tag: str) -> Version:
-    """The view forgets what it was computed from; its rows stay until there are others."""
-    note = _note(table, says)
-    if tag not in table.tags():
-        table.raise_fence(table.fork(), note)
-        table.tag(table.current_version(), tag)
-    return table.note_only(table.fork(), replace(note, mode=str(RefreshMode.FULL), reset=True)).version
-
-
-def _note(table: LakeTable, says: _Says) -> CommitNote:
-    """Who writes: nothing about rows or positions."""
-    known = table.fork().note
-    if known is None:
-        raise LakeError("NOT_A_TABLE_OF_OURS", f"{table.name} was not written by us")
-    return CommitNote(
-        pipeline=known.pipeline,
-        job=known.job,
-        fence=says.fence,
-        store=says.store,
-        revoked=says.revoked,
     )
 
 

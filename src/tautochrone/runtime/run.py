@@ -136,10 +136,6 @@ class Run:
         finally:
             self._heartbeat.stop()
 
-    def rests(self, seconds: float) -> bool:
-        """Wait, unless the run is stopped; whether it is not."""
-        return not self._stopping.wait(seconds)
-
     def _begin(self, **trigger: object) -> None:
         self._readers.begin()
         take_over(self._job, self._selection.full, self._heartbeat.start)
