@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from bench.running import continuous, root, wait_until
 from tautochrone.model.names import CheckpointNumber, TableName
-from tautochrone.service.metadata import metadata_source
+from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["measure"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tautochrone.runtime.run import Run
+from tautochrone.runtime.loop.run import Run
 from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["Measured", "timed_ms"]

@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tautochrone.model.names import CheckpointNumber, TableName
-from tautochrone.runtime.revise import revise, survey
-from tautochrone.runtime.revision_plan import Request
+from tautochrone.runtime.revision.plan import Request
+from tautochrone.runtime.revision.revise import revise, survey
 from tautochrone.testing.harness import Pipeline
 
 __all__ = ["measure"]

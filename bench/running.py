@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from tautochrone.runtime.run import Run
+from tautochrone.runtime.loop.run import Run
 from tautochrone.testing.harness import Happened, Pipeline
 
 __all__ = ["catalog_commits", "continuous", "root", "wait_until"]

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.metaservice.api.flip import looked_up
+from tautochrone.metaservice.client import Client
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.service.client import Client
-from tautochrone.service.flip import looked_up
 
 __all__ = ["measure"]
 

@@ -11,15 +11,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone import redaction
-from tautochrone.spark.session import CatalogSettings, SparkSettings, start_session, use_database
+from tautochrone.spark.session.sessions import CatalogSettings, SparkSettings, start_session, use_database
 
 # `bench` is no part of the package that is installed.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 LONGEST = [
     "sql/test_random.py", "kafka/test_kills.py", "kafka/test_bad_records_kills.py", "sql/test_tpch.py",
-    "sql/test_constructs.py", "adopt/test_command.py", "adopt/test_adopt.py", "readers/test_strong_reads.py",
-    "crash/test_service_restarts.py",
+    "sql/test_constructs.py", "runtime/adoption/test_command.py", "runtime/adoption/test_adopt.py",
+    "reader/test_strong_reads.py", "crash/test_service_restarts.py",
     "cluster/test_cluster.py", "kafka/test_sources.py", "sql/test_keys.py", "docs/test_readme.py",
 ]  # fmt: skip
 """Files that take minutes. Each is run by one process, so they come first: the others fill the gaps."""

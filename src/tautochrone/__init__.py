@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tautochrone.errors import TautochroneError
 
 if TYPE_CHECKING:
-    from tautochrone.service.connect import connect
+    from tautochrone.app.connect import connect
 
 __all__ = ["TautochroneError", "connect"]
 
@@ -19,7 +19,7 @@ __all__ = ["TautochroneError", "connect"]
 def __getattr__(name: str) -> object:
     # Lazy: importing the package must not import Spark.
     if name == "connect":
-        from tautochrone.service.connect import connect
+        from tautochrone.app.connect import connect
 
         return connect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

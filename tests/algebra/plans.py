@@ -29,7 +29,7 @@ from tautochrone.algebra.plan import (
     Union,
     Window,
 )
-from tautochrone.testing.bagnodes import same
+from tautochrone.testing.plan_evaluator_nodes import same
 
 from .scalars import FLAG, FLOAT, INT, LIST, Scalars, order_of
 from .tape import Tape

@@ -7,7 +7,7 @@ from typing import Any
 
 from tautochrone.algebra.delta import Row
 from tautochrone.algebra.plan import ColumnId, Expression, Node
-from tautochrone.testing.bagnodes import same
+from tautochrone.testing.plan_evaluator_nodes import same
 
 from .tape import Tape
 

@@ -18,9 +18,9 @@ from hypothesis import assume, given, note, settings
 from tautochrone.algebra.delta import Differentiator
 from tautochrone.algebra.plan import WEIGHT, Aggregate, CallKind, JoinKind, Node, ScalarFilter, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.testing import bagnodes
-from tautochrone.testing.bagnodes import counted
-from tautochrone.testing.bags import BagEngine, MalformedPlanError, answer
+from tautochrone.testing import plan_evaluator_nodes as bagnodes
+from tautochrone.testing.plan_evaluator import BagEngine, MalformedPlanError, answer
+from tautochrone.testing.plan_evaluator_nodes import counted
 
 from . import world
 from .small import bag, call, expression, first, group, join, scan

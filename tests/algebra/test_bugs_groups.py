@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from tautochrone.algebra.plan import CallKind, Node, Rename, Union
-from tautochrone.testing.bags import BagEngine
+from tautochrone.testing.plan_evaluator import BagEngine
 
 from .small import bag, call, cols, first, group, join, row_number, scan
 from .world import View

@@ -20,7 +20,7 @@ from tautochrone.algebra.plan import (
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.union import together
 from tautochrone.errors import RefreshError
-from tautochrone.testing.bags import BagEngine
+from tautochrone.testing.plan_evaluator import BagEngine
 
 from .small import bag, call, cols, expression, first, group, join, row_number, scan, where
 from .world import View, applied

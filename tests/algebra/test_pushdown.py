@@ -23,8 +23,8 @@ from tautochrone.algebra.plan import (
 )
 from tautochrone.algebra.pushdown import pushed
 from tautochrone.algebra.rules import RULES
-from tautochrone.testing.bagnodes import counted
-from tautochrone.testing.bags import BagEngine
+from tautochrone.testing.plan_evaluator import BagEngine
+from tautochrone.testing.plan_evaluator_nodes import counted
 
 from .tape import Tape
 from .test_random import CASES, DATA, LARGEST, PLANS, build, shown

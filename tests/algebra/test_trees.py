@@ -9,9 +9,9 @@ import pytest
 from tautochrone.algebra.delta import Differentiator, signed
 from tautochrone.algebra.plan import Kept, Node, Scan, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.flat import flattened, walked
-from tautochrone.algebra.rules.tree import tree_change
-from tautochrone.testing.bags import BagEngine
+from tautochrone.algebra.rules.join_graph import flattened, walked
+from tautochrone.algebra.rules.multiway_join import tree_change
+from tautochrone.testing.plan_evaluator import BagEngine
 
 from .small import bag, join, scan
 from .world import Step, View

@@ -11,9 +11,9 @@ from tautochrone.algebra.delta import Bag, Change, Differentiator, Row, Rule
 from tautochrone.algebra.plan import WEIGHT, Aggregate, ColumnId, Constant, Node, Top, walk
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import state_of
-from tautochrone.algebra.rules.top import top_state_of
-from tautochrone.testing.bagnodes import counted, same, total
-from tautochrone.testing.bags import BagEngine, Table
+from tautochrone.algebra.rules.top_k import top_state_of
+from tautochrone.testing.plan_evaluator import BagEngine, Table
+from tautochrone.testing.plan_evaluator_nodes import counted, same, total
 
 from .plans import TABLES
 from .tape import Tape

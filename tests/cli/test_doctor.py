@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tautochrone.service.health import Finding, State, check, examine
-from tautochrone.service.locate import Options
+from tautochrone.app.health import Finding, State, check, examine
+from tautochrone.app.locate import Options
 
 ALL = [
     *("python", "java", "spark", "jars", "classes", "project", "ports", "storage", "store", "master"),

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.app import open as opening
 from tautochrone.cli.main import _parser
 from tautochrone.cli.project import dry_run
 from tautochrone.errors import DefinitionError, TautochroneError
-from tautochrone.service import open as opening
 
 pytestmark = pytest.mark.spark
 

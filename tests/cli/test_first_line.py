@@ -60,7 +60,7 @@ def test_what_is_imported_before(project: Path) -> None:
     lines, _ = until_first_line(project, "-X", "importtime")
     imported = [found[1] for line in lines if (found := re.match(r"import time:.*\| +([\w.]+)$", line))]
     # The command's own module is imported by its name, which this list never shows.
-    assert {"tautochrone.cli.listen", "tautochrone.service.locate"} <= set(imported), "an unexpected list"
+    assert {"tautochrone.cli.listen", "tautochrone.app.locate"} <= set(imported), "an unexpected list"
     assert not SLOW & set(imported)
     # 175 when this was written, most of them Python's own.
     assert len(imported) < 230

@@ -123,7 +123,7 @@ def test_defect_of_a_command_is_named_by_status_and_in_the_bundle(
     assert line.split()[1:] == [trace.at, "taut", "checkpoints", "KeyError", str(trace.file)]
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["defect"] == "KeyError"
-    from tautochrone.service import bundle
+    from tautochrone.app import support_bundle as bundle
 
     monkeypatch.setattr(bundle, "examine", lambda _options: [])
     assert main(["support-bundle", "--output", "b.zip"]) == 0

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from tautochrone.lake.iceberg.refs import BRANCH_PREFIX
+from tautochrone.iceberg.reads.refs import BRANCH_PREFIX
 from tautochrone.meta import MetaStore
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.runtime.verify import verify
+from tautochrone.runtime.refresh.verify import verify
 
 from .project import Sources, amount, kind
 from .world import World

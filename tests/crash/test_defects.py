@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tautochrone.ingest.flow import FlowQuery
-from tautochrone.runtime.run import RunState
-from tautochrone.runtime.target import Target
+from tautochrone.runtime.loop.run import RunState
+from tautochrone.runtime.refresh.target import Target
 from tautochrone.traces import traces_in
 
 from .checks import check_tables

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import tautochrone
-from tautochrone.meta.belonging import Belonging
 from tautochrone.meta.checkpoints import Checkpoints
 from tautochrone.meta.jobs import Jobs
 from tautochrone.meta.rebuild import Rebuild
 from tautochrone.meta.reconcile import Reconcile
-from tautochrone.meta.skipped import Skipped
+from tautochrone.meta.skipped_files import Skipped
+from tautochrone.meta.table_owners import Belonging
 from tautochrone.model.effects import Step
 
 pytestmark = pytest.mark.crash

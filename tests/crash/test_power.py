@@ -22,7 +22,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from tautochrone.errors import EnvironmentProblemError
-from tautochrone.lake.iceberg import durable
+from tautochrone.iceberg.java import durable
 from tautochrone.model.effects import Step
 
 from .checks import check_tables

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from tautochrone.errors import MetaError
-from tautochrone.lake.iceberg.notes import carry_forward
+from tautochrone.iceberg.commits.metadata import carry_forward
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence, Version
 from tautochrone.testing.crash import Running, Taut, fault

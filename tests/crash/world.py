@@ -10,16 +10,16 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tautochrone.app.locate import Options
+from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
-from tautochrone.runtime.run import Run, RunState
-from tautochrone.runtime.selection import select
-from tautochrone.service.locate import Options
-from tautochrone.service.open import Project
-from tautochrone.spark.session import CatalogSettings
-from tautochrone.testing.ended import as_process, ended
+from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.loop.run import Run, RunState
+from tautochrone.spark.session.sessions import CatalogSettings
+from tautochrone.testing.ended_runs import as_process, ended
 
 from .faults import Crash, Strike, StrikingEffects
 from .project import OUTSIDE, Sources, write_project

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tautochrone.project.declared import OTHER_VARIABLES, SETTINGS, Setting
-from tautochrone.project.reference import json_schema
+from tautochrone.project.setting_declarations import OTHER_VARIABLES, SETTINGS, Setting
+from tautochrone.project.settings_schema import json_schema
 
 __all__ = ["document", "schema"]
 

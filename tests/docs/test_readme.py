@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tautochrone.spark.jars import cache_folder
+from tautochrone.spark.session.jars import cache_folder
 
 from . import follow
 from .follow import ROOT, Block, DiffersError, blocks, clean_environment, section

@@ -14,8 +14,8 @@ from tautochrone.errors import FencedError, IngestError, TautochroneError
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence
-from tautochrone.runtime.effects import DirectEffects
-from tautochrone.runtime.job import Journal
+from tautochrone.runtime.job.effects import DirectEffects
+from tautochrone.runtime.job.job import Journal
 
 STACK = "\n".join(f"\tat org.apache.spark.Some.method{n}(Some.scala:{n})" for n in range(500))
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from tautochrone.ingest.folder import CheckpointFolder
-from tautochrone.ingest.folders import FlowFolders, FolderName
-from tautochrone.ingest.inherit import Inherited, inherit
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder
+from tautochrone.ingest.flow_folders import FlowFolders, FolderName
+from tautochrone.ingest.inherit_folder import Inherited, inherit
 from tautochrone.ingest.positions import Plan, compare
-from tautochrone.model.notes import FlowPosition
+from tautochrone.model.commit_metadata import FlowPosition
 
 OFFSETS = "v1\n{}\n7"
 
 
 class Memory:
-    """`ingest.files.Files` without a file system."""
+    """`ingest.text_files.Files` without a file system."""
 
     def __init__(self, *, renames: bool = True) -> None:
         self.held: dict[str, tuple[int, str]] = {}

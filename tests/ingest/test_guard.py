@@ -8,11 +8,11 @@ from collections.abc import Collection
 import pytest
 
 from tautochrone.errors import IngestError
+from tautochrone.ingest.kafka_topics import KafkaTopics, begin_again
 from tautochrone.ingest.source_files import skipped_files
-from tautochrone.ingest.topics import KafkaTopics, begin_again
 from tautochrone.model.lake import FlowPosition
 from tautochrone.model.sources import RecreatedTopic, SkipReason
-from tautochrone.spark.kafka import TopicIdsRefusedError
+from tautochrone.spark.sources.kafka import TopicIdsRefusedError
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"a":{"0":7,"1":5},"b":{"0":3}}\n-\n{"logOffset":4}'
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tautochrone.ingest import looks
-from tautochrone.ingest.looks import Looks
+from tautochrone.ingest import source_observations as looks
+from tautochrone.ingest.source_observations import Looks
 
 FILES = "FileStreamSource[file:/in]"
 KAFKA = "KafkaV2[Subscribe[orders]]"

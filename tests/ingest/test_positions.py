@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tautochrone.ingest.folder import FolderState
+from tautochrone.ingest.checkpoint_folder import FolderState
 from tautochrone.ingest.positions import Plan, compare, same_offsets
 from tautochrone.model.lake import FlowPosition
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tautochrone.errors import IngestError, OffsetsOutOfRangeError
-from tautochrone.ingest.problems import explain
+from tautochrone.ingest.stream_errors import explain
 
 RANGE = """\
 [FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach batch sink.

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import IngestError
-from tautochrone.ingest import rescue
-from tautochrone.ingest.rescue import Rescue
+from tautochrone.ingest import bad_record_rescue as rescue
+from tautochrone.ingest.bad_record_rescue import Rescue
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.quarantine import BadRecords
 

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, IngestError, TautochroneError
-from tautochrone.ingest.guard import SourceGuard
-from tautochrone.ingest.looks import Looks
-from tautochrone.runtime.ingestion import Ingestion
+from tautochrone.ingest.source_guard import SourceGuard
+from tautochrone.ingest.source_observations import Looks
+from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.process import TautProcess
 

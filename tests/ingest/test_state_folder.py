@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from tautochrone.ingest.files import Files
-from tautochrone.ingest.folder import CheckpointFolder
-from tautochrone.model.notes import FlowPosition
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder
+from tautochrone.ingest.text_files import Files
+from tautochrone.model.commit_metadata import FlowPosition
 
 
 class Listed:

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import IngestError
-from tautochrone.spark.kafka import KafkaSource, ask, kafka_sources
+from tautochrone.spark.sources.kafka import KafkaSource, ask, kafka_sources
 from tautochrone.testing.kafka import KafkaBroker
 
 from .conftest import Topic

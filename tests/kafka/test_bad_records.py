@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError, SettingsError
-from tautochrone.ingest import rescue
+from tautochrone.ingest import bad_record_rescue as rescue
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.kafka import KafkaBroker, KafkaTopics, Record
 

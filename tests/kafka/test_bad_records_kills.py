@@ -13,7 +13,7 @@ from tests.crash.faults import Crash, Strike, StrikingEffects
 
 from tautochrone.errors import TautochroneError
 from tautochrone.model.effects import Step
-from tautochrone.runtime.run import Run
+from tautochrone.runtime.loop.run import Run
 from tautochrone.testing.crash import Taut, fault
 from tautochrone.testing.harness import Pipeline
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tautochrone.errors import IngestError, SettingsError
-from tautochrone.ingest.folder import CheckpointFolder
-from tautochrone.lake.iceberg.notes import decode, encode
+from tautochrone.iceberg.commits.metadata import decode, encode
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder
+from tautochrone.model.commit_metadata import FlowPosition
 from tautochrone.model.names import TableName
-from tautochrone.model.notes import FlowPosition
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.kafka import KafkaBroker
 
@@ -211,7 +211,7 @@ def test_positions_without_ids_take_them_in(pipeline: Pipeline, topic: Topic) ->
 def test_a_refused_question_is_told_once(
     pipeline: Pipeline, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tautochrone.spark.kafka import TopicIds, TopicIdsRefusedError
+    from tautochrone.spark.sources.kafka import TopicIds, TopicIdsRefusedError
 
     def refused(self: TopicIds, topics: object) -> object:
         raise TopicIdsRefusedError("KAFKA_TOPIC_IDS_REFUSED", "not authorized")

@@ -55,7 +55,7 @@ class SourceTimes:
     def align(
         self, simulation: Simulation, process: Process, own: dict[TableName, Version]
     ) -> tuple[dict[TableName, Version], set[TableName]]:
-        """What a cut takes of the job's roots, and which of them are held back; as `runtime.alignment`."""
+        """What a cut takes of the job's roots, and which are held back; as `runtime.loop.alignment`."""
         store = process.store
         if self.bound_ms is None:
             return own, set()

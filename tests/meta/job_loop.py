@@ -1,4 +1,4 @@
-"""A job's loop inside the simulated protocol, one call of the store at a time: as `runtime.run` does it."""
+"""A job's loop inside the simulated protocol, one call of the store at a time, as in `runtime.loop.run`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JobLoop(Judged):
     times: SourceTimes
 
     def advance(self, process: Process) -> None:
-        """As `runtime.run` does it. Each call may be repeated, as after a lost answer."""
+        """As `runtime.loop.run` does it. Each call may be repeated, as after a lost answer."""
         store, job, fence = process.store, process.job, process.fence
         again = self.random.random() < 0.15
         process.idle = False

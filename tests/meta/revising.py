@@ -1,4 +1,4 @@
-"""Revisions inside the simulated protocol: as `runtime.revise` does them; others act between the steps."""
+"""Revisions inside the simulated protocol, as in `runtime.revision.revise`; others act between the steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tautochrone.model.lake import NO_VERSION, CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.revision import RevisedTable, Revision, RevisionAction, RevisionPlan, tag_of
-from tautochrone.runtime.revision_plan import Node, Request, Stand, affected, plan_revision
+from tautochrone.runtime.revision.plan import Node, Request, Stand, affected, plan_revision
 
 if TYPE_CHECKING:
     from tests.meta.simulation import Simulation
@@ -124,7 +124,7 @@ def _survey(simulation: Simulation, store: MetaStore, named: TableName, to: Chec
 
 
 def _require_agreement(simulation: Simulation, store: MetaStore) -> None:
-    """As `runtime.store_check`: for whoever changes the lake by what the store says, and is no run."""
+    """As `runtime.ownership.store_check`, for those who change the lake by the store and are no run."""
     for job in simulation.entries:
         lake = {table.name: table.says() for table in simulation.tables_of(simulation.pipeline_of(job))}
         relation = store.compare(job, lake).relation

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tautochrone.meta import DatasetEntry, LakeVersion
+from tautochrone.model.commit_metadata import CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.notes import CommitNote
 from tautochrone.testing.stores import Backing
 
 SOURCE, MIDDLE, LAST = (TableName("lake", ("db",), name) for name in ("t0", "t1", "t2"))

@@ -13,7 +13,7 @@ import sys
 from tautochrone.errors import FencedError
 from tautochrone.meta import DatasetEntry
 from tautochrone.model.names import TableName, Version
-from tautochrone.service.stores import open_store
+from tautochrone.app.stores import open_store
 name = TableName("lake", ("db",), "t")
 store = open_store(sys.argv[1])
 store.start_run("p", "race", [DatasetEntry(name, "streaming table", "x")])

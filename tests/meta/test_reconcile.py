@@ -11,11 +11,11 @@ import pytest
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore, StoreRelation
+from tautochrone.metaservice.api.events import Cursor, news
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.service.api.events import Cursor, news
 
 ROOT, VIEW, THEIRS = (TableName("lake", ("db",), table) for table in ("root", "view", "theirs"))
 FULL = Refresh(mode=RefreshMode.FULL, reason="x")

@@ -14,9 +14,9 @@ from tests.meta.virtual_lake import GROUPS, Batch, Run, VirtualTable, query, sou
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, StoreRelation
 from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.commit_metadata import FlowPosition
 from tautochrone.model.lake import ChangeKind, CommitNote, Fork
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.notes import FlowPosition
 from tautochrone.model.refresh import RefreshMode
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Process:
     """One running instance of a job. What it knows of the store is what it was told.
 
     `pending` is what it was about to write when it died; `faults` is how often the store had been replaced
-    when it started. `incarnation` and `newest` are as of `runtime.job.Journal`.
+    when it started. `incarnation` and `newest` are as of `runtime.job.job.Journal`.
     """
 
     job: str
@@ -77,7 +77,7 @@ def act(simulation: Simulation, process: Process, action: Callable[[], Version |
 
 
 def take_over(simulation: Simulation, process: Process) -> None:
-    """As `runtime.takeover`: registers, raises the fence, then makes every table its own."""
+    """As `runtime.loop.takeover`: registers, raises the fence, then makes every table its own."""
     lake, store, entries = simulation.lake, process.store, simulation.entries[process.job]
     # Imported here: a revision is carried out by whoever takes over, and takes jobs over itself.
     from tests.meta.revising import finish_revisions
@@ -109,7 +109,7 @@ def take_over(simulation: Simulation, process: Process) -> None:
 def _check_store(
     simulation: Simulation, process: Process, existing: Mapping[TableName, VirtualTable]
 ) -> None:
-    """As `runtime.store_check`: with the tables of all jobs of the pipeline."""
+    """As `runtime.ownership.store_check`: with the tables of all jobs of the pipeline."""
     store, job = process.store, process.job
     known = {name: at for name, at in store.table_ids(job).items() if name in simulation.lake.inputs}
     others = [name for name in known if name in existing and existing[name].identity != known[name]]
@@ -183,7 +183,7 @@ def refresh(
     number: CheckpointNumber,
     versions: Mapping[TableName, Version],
 ) -> Version:
-    """As `runtime.target` brings a view to a checkpoint."""
+    """As `runtime.refresh.target` brings a view to a checkpoint."""
     table, lake = simulation.lake[entry.name], simulation.lake
     fork = table.fork()
     inputs = {name: versions[name] for name in sorted(entry.inputs)}
@@ -218,7 +218,7 @@ def refresh(
 
 
 def _is_committed(note: CommitNote, wanted: CommitNote) -> bool:
-    """Whether a view's rows are those of the target already, as `runtime.target` recognises them."""
+    """Whether a view's rows are those of the target already, as `runtime.refresh.target` recognises them."""
     return (
         note.checkpoint == wanted.checkpoint
         and note.store == wanted.store
@@ -313,7 +313,7 @@ def _commit_view(
 
 
 def _last_run(*notes: CommitNote | None) -> int:
-    """The highest run that a state ever had, as `runtime.states` tells it."""
+    """The highest run that a state ever had, as `runtime.refresh.states` tells it."""
     return max(0, *(note.run or 0 for note in notes if note is not None))
 
 

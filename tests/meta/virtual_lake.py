@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 
 from tautochrone.errors import ConflictError
-from tautochrone.lake.iceberg.commits import check_fence, check_main
-from tautochrone.lake.iceberg.notes import carry_forward, with_positions
+from tautochrone.iceberg.commits.compare_and_set import check_fence, check_main
+from tautochrone.iceberg.commits.metadata import carry_forward, with_positions
 from tautochrone.meta.rebuild import LakeVersion
 from tautochrone.model.lake import NO_VERSION, ChangeKind, CommitNote, Fork
 from tautochrone.model.names import Fence, TableName, Version
@@ -189,7 +189,7 @@ class VirtualTable:
         return ChangeKind.UNKNOWN
 
     def history(self) -> list[LakeVersion]:
-        """As `runtime.takeover` gives it to the store."""
+        """As `runtime.loop.takeover` gives it to the store."""
         found = [
             LakeVersion(version=one.version, note=one.note, committed_at_ms=one.at_ms)
             for one in reversed(list(self.chain(self.main)))

@@ -9,10 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.metaservice.app import create_app
+from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
-from tautochrone.service.access import Access, Role
-from tautochrone.service.app import create_app
 
 FULL = Refresh(
     mode=RefreshMode.FULL,

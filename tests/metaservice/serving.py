@@ -9,7 +9,7 @@ from threading import Thread
 
 from fastapi import FastAPI
 
-from tautochrone.service.server import listen, uri_of, uvicorn_server
+from tautochrone.metaservice.server import listen, uri_of, uvicorn_server
 
 __all__ = ["serving"]
 

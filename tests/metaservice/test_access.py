@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from starlette.testclient import TestClient
 
+from tautochrone.app.serve import Place, access_for
 from tautochrone.errors import SettingsError
-from tautochrone.service.access import COOKIE, Access, Role
-from tautochrone.service.process import Place, access_for
+from tautochrone.metaservice.http.access import COOKIE, Access, Role
 
 READ, OPERATE = "a-token-that-may-read", "a-token-that-may-operate"
 Made = Callable[[Access], TestClient]

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from tautochrone.meta import MetaStore
+from tautochrone.metaservice.http.logs import FIELDS, _Json, _Text
 from tautochrone.redaction import keep_secret
-from tautochrone.service.logs import FIELDS, _Json, _Text
 
 from .conftest import Shop
 

@@ -11,10 +11,10 @@ from fastapi import FastAPI, Response
 
 from tautochrone.cli.main import main
 from tautochrone.errors import MetaError
-from tautochrone.service.access import Access, Role
-from tautochrone.service.app import create_app
-from tautochrone.service.client import Client
-from tautochrone.service.names import parsed_name
+from tautochrone.metaservice.app import create_app
+from tautochrone.metaservice.client import Client
+from tautochrone.metaservice.http.access import Access, Role
+from tautochrone.metaservice.http.request_names import parsed_name
 
 from .conftest import Shop
 from .serving import serving

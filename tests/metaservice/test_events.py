@@ -13,11 +13,11 @@ import pytest
 
 from tautochrone.errors import QueryError
 from tautochrone.meta import MetaStore
+from tautochrone.metaservice.api.events import Cursor, news
+from tautochrone.metaservice.app import create_app
+from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
-from tautochrone.service.access import Access, Role
-from tautochrone.service.api.events import Cursor, news
-from tautochrone.service.app import create_app
 
 from .conftest import FULL, Shop, name
 from .serving import serving

@@ -19,11 +19,11 @@ from starlette.testclient import TestClient
 
 from tautochrone.meta import MetaStore
 from tautochrone.meta.tables import metadata
-from tautochrone.service import after
-from tautochrone.service.access import READING_CALLS, Access, Role
-from tautochrone.service.app import create_app
-from tautochrone.service.holding import LONGEST_LEASE_MS
-from tautochrone.service.wire import remote_calls
+from tautochrone.meta.wire import remote_calls
+from tautochrone.metaservice.api import write_tokens as after
+from tautochrone.metaservice.app import create_app
+from tautochrone.metaservice.http.access import READING_CALLS, Access, Role
+from tautochrone.metaservice.http.pin_owners import LONGEST_LEASE_MS
 
 from .conftest import Shop
 

@@ -16,8 +16,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from tautochrone.meta import MetaStore
-from tautochrone.service.access import Access, Role
-from tautochrone.service.app import create_app
+from tautochrone.metaservice.app import create_app
+from tautochrone.metaservice.http.access import Access, Role
 
 from .conftest import Shop
 from .serving import serving

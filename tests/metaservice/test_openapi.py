@@ -12,9 +12,9 @@ from schemathesis import Case
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from tautochrone.meta import MetaStore
-from tautochrone.service import after
-from tautochrone.service.access import Access, Role
-from tautochrone.service.app import create_app
+from tautochrone.metaservice.api import write_tokens as after
+from tautochrone.metaservice.app import create_app
+from tautochrone.metaservice.http.access import Access, Role
 
 from .conftest import Shop
 

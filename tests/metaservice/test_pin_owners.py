@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from tautochrone.meta import MetaStore
 from tautochrone.meta.pins import MOST_PINS
-from tautochrone.service.access import Access, Role
-from tautochrone.service.holding import LONGEST_LEASE_MS
+from tautochrone.metaservice.http.access import Access, Role
+from tautochrone.metaservice.http.pin_owners import LONGEST_LEASE_MS
 
 from .conftest import Shop
 

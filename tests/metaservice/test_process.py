@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tautochrone.service.client import Client
+from tautochrone.metaservice.client import Client
 
 from .conftest import Shop
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tautochrone.errors import SettingsError
-from tautochrone.project.declared import SETTINGS
-from tautochrone.project.layers import Given
-from tautochrone.project.reference import json_schema
+from tautochrone.project.setting_declarations import SETTINGS
+from tautochrone.project.setting_layers import Given
 from tautochrone.project.settings import Settings, effective, load_settings
+from tautochrone.project.settings_schema import json_schema
 from tautochrone.project.spec import PipelineSpec, load_spec
 
 

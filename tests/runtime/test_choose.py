@@ -13,8 +13,8 @@ from tautochrone.model.lake import ChangeKind, CommitNote, Fork, TableChange
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.policy import POLICY_PROPERTY
-from tautochrone.runtime.choose import Choice, Size, choose, require_incremental, sizes_of
-from tautochrone.runtime.job import Job
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.refresh.choose_mode import Choice, Size, choose, require_incremental, sizes_of
 
 VIEW, ORDERS, ITEMS = (TableName("lake", ("db",), table) for table in ("v", "orders", "items"))
 STRICT = RefreshPolicy.INCREMENTAL_STRICT

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.runtime.cut import take_cut
-from tautochrone.runtime.ingestion import Ingestion
-from tautochrone.runtime.run import Run
-from tautochrone.runtime.selection import select
-from tautochrone.runtime.takeover import take_over
+from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.loop.cut import take_cut
+from tautochrone.runtime.loop.run import Run
+from tautochrone.runtime.loop.takeover import take_over
+from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.testing.harness import Happened, Pipeline
 
 pytestmark = pytest.mark.spark

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
-from tautochrone.runtime.estimate import RECENT, Facts, InputFacts, decide, estimate
+from tautochrone.runtime.refresh.estimate import RECENT, Facts, InputFacts, decide, estimate
 
 AUTO = RefreshPolicy.AUTO
 INCREMENTAL, FULL, DIFF = RefreshMode.INCREMENTAL, RefreshMode.FULL, RefreshMode.DIFF

@@ -17,11 +17,11 @@ from tautochrone.model.effects import Step
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.names import TableName
 from tautochrone.project.graph import Invariant
-from tautochrone.runtime import invariants
-from tautochrone.runtime.effects import CountingEffects
-from tautochrone.runtime.job import Job
-from tautochrone.runtime.run import Run
-from tautochrone.runtime.selection import select
+from tautochrone.runtime.job.effects import CountingEffects
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.loop.run import Run
+from tautochrone.runtime.refresh import check_invariants as invariants
 from tautochrone.testing.harness import Happened, Pipeline
 
 pytestmark = pytest.mark.spark

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import SettingsError
-from tautochrone.spark.limits import limited
+from tautochrone.spark.sources.rate_limits import limited
 from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark

@@ -17,7 +17,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.jobs import RunProcess
 from tautochrone.model.names import Fence, TableName
-from tautochrone.runtime.ownership import Ownership, is_gone, process_of, this_machine
+from tautochrone.runtime.job.running_job import Ownership, is_gone, process_of, this_machine
 
 pytestmark = pytest.mark.skipif(this_machine() is None, reason="this system does not name its boots")
 
@@ -95,7 +95,7 @@ def test_a_run_whose_process_is_gone_is_replaced_at_once(
 ) -> None:
     dead = replace(of(child.pid), run="dead")
     with monkeypatch.context() as patched:
-        patched.setattr("tautochrone.runtime.ownership.process_of", lambda _run: dead)
+        patched.setattr("tautochrone.runtime.job.running_job.process_of", lambda _run: dead)
         begin(store, Ownership(run="dead"), [])
     with pytest.raises(MetaError, match=f"JOB_RUNNING.*process {child.pid}"):
         begin(store, Ownership(), [])

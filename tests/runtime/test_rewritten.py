@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.runtime import changes
+from tautochrone.runtime.refresh import changes
 from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark

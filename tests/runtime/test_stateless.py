@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode, RefreshPolicy
-from tautochrone.runtime import choose
-from tautochrone.runtime.estimate import Decision, Facts
+from tautochrone.runtime.refresh import choose_mode as choose
+from tautochrone.runtime.refresh.estimate import Decision, Facts
 from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.model.names import TableName
-from tautochrone.runtime import layout, states
+from tautochrone.runtime.refresh import state_layout as layout
+from tautochrone.runtime.refresh import states
 from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.lake import CommitNote, Fork
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.runtime.store_check import check_store, identify_tables
+from tautochrone.runtime.ownership.store_check import check_store, identify_tables
 
 A, B = (TableName("lake", ("db",), table) for table in ("a", "b"))
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tautochrone.spark import archive
-from tautochrone.spark.archive import archive_file, archive_options, make_archive
-from tautochrone.spark.java import find_java
+from tautochrone.spark.session import class_archive as archive
+from tautochrone.spark.session.class_archive import archive_file, archive_options, make_archive
+from tautochrone.spark.session.java import find_java
 
 
 @pytest.mark.spark

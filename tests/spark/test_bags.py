@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.bags import compare
+from tautochrone.spark.execute.multiset_diff import compare
 
 pytestmark = pytest.mark.spark
 

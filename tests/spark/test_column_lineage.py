@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from tautochrone.model.details import ColumnLineage, ColumnRef
-from tautochrone.spark.column_lineage import column_lineage
-from tautochrone.spark.evaluate import activate
+from tautochrone.spark.analysis.column_lineage import column_lineage
+from tautochrone.spark.analysis.evaluate import activate
 from tautochrone.testing import tpch
 
 pytestmark = pytest.mark.spark

@@ -16,9 +16,9 @@ from pyspark import SparkContext
 
 from tautochrone.cli.restart import Restarts
 from tautochrone.errors import SparkDiedError
-from tautochrone.runtime.dying import rest
-from tautochrone.spark import death as module
-from tautochrone.spark.death import death, hear, require_alive
+from tautochrone.runtime.loop.spark_death import rest
+from tautochrone.spark.session import death as module
+from tautochrone.spark.session.death import death, hear, require_alive
 
 
 class Gateway(SimpleNamespace):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.bags import compare
-from tautochrone.spark.floats import FLOAT_TOLERANCE, Floats, close, paired_floats
+from tautochrone.spark.execute.floats import FLOAT_TOLERANCE, Floats, close, paired_floats
+from tautochrone.spark.execute.multiset_diff import compare
 
 BIT = 1 + 1e-12
 """What another order of additions may change."""

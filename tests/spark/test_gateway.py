@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tautochrone.spark.gateway import _Ear
+from tautochrone.spark.session.gateway import _Ear
 
 NOISE = (
     "WARNING: Using incubator modules: jdk.incubator.vector\n"

@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.names import TableName, Version
-from tautochrone.spark import held, lookups
-from tautochrone.spark.lookups import Lookups, Wanted
+from tautochrone.spark.execute import lookups
+from tautochrone.spark.execute import materialize as held
+from tautochrone.spark.execute.lookups import Lookups, Wanted
 
 pytestmark = pytest.mark.spark
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tautochrone.runtime.run import Run, RunState
-from tautochrone.runtime.selection import select
+from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.loop.run import Run, RunState
 from tautochrone.testing.harness import Happened, Pipeline
 
 STRICT = True

@@ -11,8 +11,10 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.plan import Touched
-from tautochrone.spark import engine, held, key_conditions, lowering, lowering_keys
-from tautochrone.spark.lowering import Lowering
+from tautochrone.spark.execute import engine
+from tautochrone.spark.execute import materialize as held
+from tautochrone.spark.translate import key_conditions, lowering, lowering_keys
+from tautochrone.spark.translate.lowering import Lowering
 
 from .stand import Stand
 

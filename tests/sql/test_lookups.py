@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.runtime import changes
-from tautochrone.spark import engine, lookups
+from tautochrone.runtime.refresh import changes
+from tautochrone.spark.execute import engine, lookups
 
 from .stand import Stand
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.output import table
-from tautochrone.cli.ownership import ask_first, ownership_of
+from tautochrone.cli.running_job import ask_first, ownership_of
 from tautochrone.errors import SettingsError
 
 if TYPE_CHECKING:
-    from tautochrone.runtime.adoptable import Finding
+    from tautochrone.runtime.adoption.adoptable import Finding
 
 __all__ = ["adopt"]
 
@@ -28,12 +28,12 @@ def adopt(arguments: argparse.Namespace) -> int:
     """
     if arguments.from_pipeline is not None and (arguments.dry_run or arguments.rebuild):
         raise SettingsError("CONFLICTING_OPTIONS", "--from-pipeline takes no other options")
-    from tautochrone.runtime.adopt import Adoption
-    from tautochrone.runtime.heartbeat import Heartbeat
-    from tautochrone.runtime.renaming import hand_over
-    from tautochrone.runtime.selection import find_all
-    from tautochrone.service.locate import locate
-    from tautochrone.service.open import Project
+    from tautochrone.app.locate import locate
+    from tautochrone.app.open import Project
+    from tautochrone.runtime.adoption.adopt import Adoption
+    from tautochrone.runtime.adoption.renaming import hand_over
+    from tautochrone.runtime.job.selection import find_all
+    from tautochrone.runtime.loop.heartbeat import Heartbeat
 
     events = json_events if arguments.json else line_events
     options, ownership = options_of(arguments), ownership_of(arguments)

@@ -18,14 +18,14 @@ def config(arguments: argparse.Namespace) -> int:
 
 
 def _schema() -> int:
-    from tautochrone.project.reference import json_schema
+    from tautochrone.project.settings_schema import json_schema
 
     sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
     return 0
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from tautochrone.service.locate import settings_in_force
+    from tautochrone.app.locate import settings_in_force
 
     values = settings_in_force(options_of(arguments))
     if arguments.json:

@@ -14,7 +14,7 @@ __all__ = ["doctor"]
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Check what a run needs; 1 when something fails."""
-    from tautochrone.service.health import Finding, State, examine
+    from tautochrone.app.health import Finding, State, examine
 
     def line(finding: Finding) -> str:
         name = f"[{finding.error}] " if finding.error else ""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tautochrone.cli.options import duration_ms
-from tautochrone.cli.ownership import add_ownership
 from tautochrone.cli.problems import report, report_defect
+from tautochrone.cli.running_job import add_ownership
 from tautochrone.errors import FencedError, SparkDiedError, TautochroneError
 from tautochrone.redaction import redacted
 from tautochrone.traces import show_traces, trace_of
@@ -270,7 +270,7 @@ def _death() -> SparkDiedError | None:
     """Why Spark's process is gone, if it is: then that is the reason for whatever failed."""
     if "pyspark" not in sys.modules:
         return None
-    from tautochrone.spark.death import death
+    from tautochrone.spark.session.death import death
 
     return death(ask=True)
 

@@ -7,7 +7,7 @@ import sys
 
 from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import options_of
-from tautochrone.cli.ownership import ask_first, ownership_of
+from tautochrone.cli.running_job import ask_first, ownership_of
 from tautochrone.errors import SettingsError
 
 __all__ = ["maintain"]
@@ -22,11 +22,11 @@ def maintain(arguments: argparse.Namespace) -> int:
     """
     if arguments.compact and arguments.dry_run:
         raise SettingsError("CONFLICTING_OPTIONS", "--compact takes the job over, which --dry-run excludes")
-    from tautochrone.runtime.heartbeat import Heartbeat
-    from tautochrone.runtime.maintain import Maintenance
-    from tautochrone.runtime.takeover import take_over
-    from tautochrone.service.locate import locate
-    from tautochrone.service.open import Project
+    from tautochrone.app.locate import locate
+    from tautochrone.app.open import Project
+    from tautochrone.runtime.loop.heartbeat import Heartbeat
+    from tautochrone.runtime.loop.takeover import take_over
+    from tautochrone.runtime.maintenance.maintain import Maintenance
 
     events = json_events if arguments.json else line_events
     options, ownership = options_of(arguments), ownership_of(arguments)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tautochrone.errors import SettingsError
 
 if TYPE_CHECKING:
-    from tautochrone.service.locate import Options
+    from tautochrone.app.locate import Options
 
 __all__ = ["duration_ms", "names_of", "options_of"]
 
@@ -19,7 +19,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
     Raises:
         SettingsError: a `--conf` or a `--set` without `=`.
     """
-    from tautochrone.service.locate import Options
+    from tautochrone.app.locate import Options
 
     return Options(
         spec=arguments.spec,
@@ -46,7 +46,7 @@ def _pairs(flag: str, error_class: str, texts: list[str]) -> dict[str, str]:
 
 def duration_ms(text: str) -> int:
     """A duration on the command line, in milliseconds; what is none is wrong use."""
-    from tautochrone.project.kinds import Duration
+    from tautochrone.project.setting_kinds import Duration
 
     try:
         return Duration().parse(text)

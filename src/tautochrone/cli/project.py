@@ -43,8 +43,8 @@ def init(arguments: argparse.Namespace) -> int:
 
 def dry_run(arguments: argparse.Namespace) -> int:
     """Resolve everything, show what there is, write nothing."""
-    from tautochrone.project.shared import shared_sources
-    from tautochrone.service.open import Project
+    from tautochrone.app.open import Project
+    from tautochrone.project.shared_sources import shared_sources
 
     with Project(options_of(arguments), line_events, short_lived=True) as project:
         _, graph = project.analysed()
@@ -79,7 +79,7 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.model.refresh import RefreshPolicy
     from tautochrone.project.policy import policy_of
-    from tautochrone.runtime.foresee import foresee, refusal
+    from tautochrone.runtime.refresh.preview import foresee, refusal
 
     dataset = graph.definitions.datasets[name]
     inputs, flows = graph.inputs(name), graph.flows_of(name)
@@ -106,8 +106,8 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
 
 
 def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) -> int:
-    from tautochrone.runtime.foresee import foresee, refusal
-    from tautochrone.runtime.selection import find_all
+    from tautochrone.runtime.job.selection import find_all
+    from tautochrone.runtime.refresh.preview import foresee, refusal
 
     (name,) = find_all(graph.definitions, [text])
     foreseen = foresee(graph, name, default)

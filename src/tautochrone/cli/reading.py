@@ -19,8 +19,8 @@ def query(arguments: argparse.Namespace) -> int:
     """Answer one query at one instant."""
     from pyspark.errors import PySparkException
 
-    from tautochrone.service.connect import open_connection
-    from tautochrone.service.queries import query_error
+    from tautochrone.app.connect import open_connection
+    from tautochrone.reader.queries import query_error
 
     with open_connection(options_of(arguments), short_lived=True) as connection:
         frame = connection.sql(
@@ -51,9 +51,9 @@ def query(arguments: argparse.Namespace) -> int:
 
 def verify_views(arguments: argparse.Namespace) -> int:
     """Recompute and compare; 1 when a view differs."""
-    from tautochrone.runtime.selection import find_all
-    from tautochrone.runtime.verify import verify
-    from tautochrone.service.open import Project
+    from tautochrone.app.open import Project
+    from tautochrone.runtime.job.selection import find_all
+    from tautochrone.runtime.refresh.verify import verify
 
     different = False
     with Project(options_of(arguments), _quiet, short_lived=True) as project:

@@ -13,9 +13,9 @@ __all__ = ["relocate"]
 
 def relocate(arguments: argparse.Namespace) -> int:
     """Make a copied or moved storage this folder's own; without Spark."""
-    from tautochrone.runtime.effects import effects_from_environment
-    from tautochrone.service.locate import locate
-    from tautochrone.service.relocate import Relocation
+    from tautochrone.app.locate import locate
+    from tautochrone.app.relocate import Relocation
+    from tautochrone.runtime.job.effects import effects_from_environment
 
     events = json_events if arguments.json else line_events
     spec, settings = locate(options_of(arguments))

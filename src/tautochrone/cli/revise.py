@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.output import table
-from tautochrone.cli.ownership import ownership_of
+from tautochrone.cli.running_job import ownership_of
 from tautochrone.errors import SettingsError
 
 if TYPE_CHECKING:
     from tautochrone.model.revision import RevisionPlan
-    from tautochrone.runtime.job import Job
+    from tautochrone.runtime.job.job import Job
 
 __all__ = ["revise"]
 
@@ -26,8 +26,8 @@ def revise(arguments: argparse.Namespace) -> int:
         SettingsError: `CONFLICTING_OPTIONS`, `REVISION_WITHOUT_CHECKPOINT`.
     """
     _check(arguments)
-    from tautochrone.runtime.revise import complete_pending, confirm
-    from tautochrone.service.open import Project
+    from tautochrone.app.open import Project
+    from tautochrone.runtime.revision.revise import complete_pending, confirm
 
     events = json_events if arguments.json else line_events
     with Project(options_of(arguments), events, short_lived=True) as project:
@@ -63,8 +63,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _revise(job: Job, arguments: argparse.Namespace) -> int:
     from tautochrone.model.names import CheckpointNumber
-    from tautochrone.runtime.revise import complete_pending, named, revise, survey
-    from tautochrone.runtime.revision_plan import Request
+    from tautochrone.runtime.revision.plan import Request
+    from tautochrone.runtime.revision.revise import complete_pending, named, revise, survey
 
     request = Request(
         named=named(job, names_of(arguments.names)),

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from tautochrone.cli.listen import first_words, listening
 from tautochrone.cli.options import names_of, options_of
-from tautochrone.cli.ownership import ask_first, ownership_of
 from tautochrone.cli.restart import Restarts
+from tautochrone.cli.running_job import ask_first, ownership_of
 from tautochrone.errors import EnvironmentProblemError, SettingsError
 
 if TYPE_CHECKING:
+    from tautochrone.app.locate import Options
     from tautochrone.model.events import Emit
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
-    from tautochrone.runtime.ownership import Ownership
-    from tautochrone.service.locate import Options
+    from tautochrone.runtime.job.running_job import Ownership
 
 __all__ = ["run"]
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     selected = names_of(arguments.refresh), names_of(arguments.full_refresh)
     if arguments.full_refresh_all and any(selected):
         raise SettingsError("CONFLICTING_OPTIONS", "--full-refresh-all excludes --refresh and --full-refresh")
-    from tautochrone.service.locate import locate
+    from tautochrone.app.locate import locate
 
     options = options_of(arguments)
     located = locate(options)
@@ -70,9 +70,9 @@ def _execute(
     events: Emit,
 ) -> tuple[int, bool]:
     """The exit status, and whether the run is to begin anew because its Spark died."""
-    from tautochrone.runtime.run import Run, RunState
-    from tautochrone.runtime.selection import select
-    from tautochrone.service.open import Project
+    from tautochrone.app.open import Project
+    from tautochrone.runtime.job.selection import select
+    from tautochrone.runtime.loop.run import Run, RunState
 
     with Project(options, events, located=located) as project:
         job = project.job()

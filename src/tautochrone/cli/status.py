@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
+from tautochrone.app.locate import locate
+from tautochrone.app.quarantined import quarantined
+from tautochrone.app.stores import existing_store
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
-from tautochrone.cli.when import when
+from tautochrone.cli.timestamps import when
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore
 from tautochrone.meta.history import DatasetStatus
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.names import TableName
-from tautochrone.service.locate import locate
-from tautochrone.service.quarantined import quarantined
-from tautochrone.service.stores import existing_store
 from tautochrone.traces import logs_of, traces_in
 
 __all__ = ["checkpoints", "status"]

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
-from tautochrone.cli.when import when
+from tautochrone.cli.timestamps import when
 from tautochrone.errors import MetaError
 
 if TYPE_CHECKING:
-    from tautochrone.service.client import Service
+    from tautochrone.metaservice.client import Service
 
 __all__ = ["jobs", "lineage", "pins", "token"]
 
 
 @contextmanager
 def _service(arguments: argparse.Namespace) -> Iterator[Service]:
-    from tautochrone.service.client import InProcess, is_http, open_service
-    from tautochrone.service.locate import locate
-    from tautochrone.service.stores import existing_store
+    from tautochrone.app.locate import locate
+    from tautochrone.app.stores import existing_store
+    from tautochrone.metaservice.client import InProcess, is_http, open_service
 
     if arguments.meta:
         found = open_service(arguments.meta)

@@ -1,6 +1,6 @@
 """One streaming flow: a Structured Streaming query whose batches are committed to the lake.
 
-start:   1. an owner's first start takes over what older owners' folders have, see `ingest.inherit`
+start:   1. an owner's first start takes over what older owners' folders have, see `ingest.inherit_folder`
          2. compare the table's position with Spark's folder; write the folder anew if they differ
          3. delete the folders of older owners   4. start the query
 batch b: 5. the table already has b with the same offsets: skip it
@@ -24,21 +24,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError, TautochroneError
-from tautochrone.ingest.align import align
+from tautochrone.ingest.bad_record_rescue import Rescue, Rescued, ranges_of
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Planned
+from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.committer import TableCommitter
-from tautochrone.ingest.folder import CheckpointFolder, Planned
-from tautochrone.ingest.folders import FlowFolders
-from tautochrone.ingest.guard import SourceGuard
-from tautochrone.ingest.inherit import inherit
-from tautochrone.ingest.looks import Looks
+from tautochrone.ingest.flow_folders import FlowFolders
+from tautochrone.ingest.inherit_folder import inherit
 from tautochrone.ingest.positions import Decision, Plan, compare, same_offsets, source_offsets
-from tautochrone.ingest.problems import batch_failure, diverged, explain, state_lost
-from tautochrone.ingest.rescue import Rescue, Rescued, ranges_of
+from tautochrone.ingest.source_guard import SourceGuard
+from tautochrone.ingest.source_observations import Looks
+from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import FlowPosition, Staged
 from tautochrone.model.quarantine import BadRecords
-from tautochrone.spark.limits import bounds_files
+from tautochrone.spark.sources.rate_limits import bounds_files
 
 __all__ = ["FlowQuery", "StreamingFlow"]
 

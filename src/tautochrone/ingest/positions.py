@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tautochrone.ingest.folder import FolderState
+from tautochrone.ingest.checkpoint_folder import FolderState
 from tautochrone.model.lake import FlowPosition
 
 __all__ = ["Decision", "Plan", "compare", "same_offsets", "source_offsets"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tautochrone.model.moved import MovedFolder
+from tautochrone.model.relocated_paths import MovedFolder
 
 __all__ = ["SOURCE_LISTS", "files_read", "relocate_sources", "sources_below"]
 

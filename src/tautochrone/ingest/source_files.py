@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tautochrone.errors import IngestError
-from tautochrone.ingest.folder import CheckpointFolder
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.positions import source_offsets
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import FlowPosition
 from tautochrone.model.sources import MOST_PATHS, SkippedFiles, SkipReason
-from tautochrone.spark.file_sources import FileStream, has_files, skips_missing
+from tautochrone.spark.sources.files import FileStream, has_files, skips_missing
 
 __all__ = ["SourceFiles", "skipped_files"]
 

@@ -3,7 +3,7 @@
 from tautochrone.meta.database import Database
 from tautochrone.meta.history import DatasetStatus
 from tautochrone.meta.jobs import DatasetEntry, Lineage
-from tautochrone.meta.reads import DEFAULT_LEASE_MS
+from tautochrone.meta.read_versions import DEFAULT_LEASE_MS
 from tautochrone.meta.rebuild import LakeVersion
 from tautochrone.meta.reconcile import Comparison, Reconciled, StoreRelation
 from tautochrone.meta.registration import JobEntry, TableRole

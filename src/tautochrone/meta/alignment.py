@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection, select, update
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import Repository
+from tautochrone.meta.repository import Repository
 from tautochrone.meta.topology import reported_roots, topology
 from tautochrone.model.alignment import Alignment, SourceTime, align
 from tautochrone.model.names import Fence, TableName, Version

@@ -19,16 +19,23 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
+from tautochrone.meta import version_intervals as intervals
 from tautochrone.meta.alignment import aligned_cut
-from tautochrone.meta.base import STANDING, Repository, require_incarnation
 from tautochrone.meta.coordinator import PATIENCE_MS, enlist, holders, pending, skip
 from tautochrone.meta.history import keep, prune_failures
 from tautochrone.meta.invariants import keep_broken
-from tautochrone.meta.looks import looks_of_cut, note_looks
+from tautochrone.meta.read_models import (
+    as_checkpoint,
+    as_versions,
+    checkpoint_row,
+    set_state,
+    settle,
+    unmentioned,
+)
+from tautochrone.meta.repository import STANDING, Repository, require_incarnation
 from tautochrone.meta.revisions import require_none_under_way
-from tautochrone.meta.rows import as_checkpoint, as_versions, checkpoint_row, set_state, settle, unmentioned
+from tautochrone.meta.source_observations import looks_of_cut, note_looks
 from tautochrone.meta.topology import OUTSIDE, reported_roots, topology
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.invariants import BrokenInvariant

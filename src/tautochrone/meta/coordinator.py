@@ -20,10 +20,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import Repository
-from tautochrone.meta.rows import as_checkpoint, checkpoint_row, settle
+from tautochrone.meta import version_intervals as intervals
+from tautochrone.meta.read_models import as_checkpoint, checkpoint_row, settle
+from tautochrone.meta.repository import Repository
 from tautochrone.meta.topology import OUTSIDE, Topology, topology
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.jobs import JobProgress, JobState, JobStatus, Part, RunProcess

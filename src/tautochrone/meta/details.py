@@ -9,7 +9,7 @@ from sqlalchemy import Row, delete, insert, select
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import Repository, parse
+from tautochrone.meta.repository import Repository, parse
 from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import Fence, TableName
 

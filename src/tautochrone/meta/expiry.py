@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, select
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import Repository
+from tautochrone.meta.repository import Repository
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import CheckpointNumber
 

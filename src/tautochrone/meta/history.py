@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, update
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import STANDING, Repository, parse
-from tautochrone.meta.rows import as_checkpoint, as_versions, checkpoint_row, row_cut
-from tautochrone.meta.standing import DatasetStatus, statuses
+from tautochrone.meta.dataset_status import DatasetStatus, statuses
+from tautochrone.meta.read_models import as_checkpoint, as_versions, checkpoint_row, row_cut
+from tautochrone.meta.repository import STANDING, Repository, parse
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState, RefreshRecord
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
+from tautochrone.meta import version_intervals as intervals
 from tautochrone.meta.alignment import begin_times
-from tautochrone.meta.base import Repository, check_fence, parse, unknown_job
-from tautochrone.meta.belonging import bind_lake
 from tautochrone.meta.cycles import require_acyclic
 from tautochrone.meta.invariants import declare
-from tautochrone.meta.looks import begin_looks, note_looks
-from tautochrone.meta.ownership import owned_by, require_free
+from tautochrone.meta.job_ownership import owned_by, require_free
+from tautochrone.meta.repository import Repository, check_fence, parse, unknown_job
+from tautochrone.meta.source_observations import begin_looks, note_looks
+from tautochrone.meta.table_owners import bind_lake
 from tautochrone.meta.topology import OUTSIDE, made_from
 from tautochrone.model.invariants import InvariantEntry
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, Part

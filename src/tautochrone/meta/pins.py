@@ -13,8 +13,8 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, sel
 
 from tautochrone.errors import AccessError, CheckpointUnavailableError, MetaError, QueryError
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import STANDING, Repository, parse
-from tautochrone.meta.rows import checkpoint_row, require_readable, set_state
+from tautochrone.meta.read_models import checkpoint_row, require_readable, set_state
+from tautochrone.meta.repository import STANDING, Repository, parse
 from tautochrone.model.checkpoint import CheckpointState, Pin
 from tautochrone.model.clock import is_clock
 from tautochrone.model.jobs import Part

@@ -18,10 +18,10 @@ from uuid import uuid4
 from sqlalchemy import Connection, insert, select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import Repository
+from tautochrone.meta import version_intervals as intervals
 from tautochrone.meta.jobs import end_outside
+from tautochrone.meta.repository import Repository
 from tautochrone.meta.topology import OUTSIDE, groups
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import is_clock

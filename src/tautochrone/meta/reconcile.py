@@ -22,10 +22,10 @@ from enum import StrEnum
 from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import intervals
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import STANDING, Repository
+from tautochrone.meta import version_intervals as intervals
 from tautochrone.meta.coordinator import pending, skip
+from tautochrone.meta.read_models import set_state
 from tautochrone.meta.rebuild import (
     SKIP,
     DerivedCommit,
@@ -41,7 +41,7 @@ from tautochrone.meta.rebuild import (
     settle_with,
     told,
 )
-from tautochrone.meta.rows import set_state
+from tautochrone.meta.repository import STANDING, Repository
 from tautochrone.meta.topology import OUTSIDE
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part

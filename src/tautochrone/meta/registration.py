@@ -17,12 +17,12 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import check_fence, parse, unknown_job
 from tautochrone.meta.checkpoints import Checkpoints
 from tautochrone.meta.coordinator import pending, skip
 from tautochrone.meta.cycles import require_acyclic
 from tautochrone.meta.invariants import declare
 from tautochrone.meta.jobs import DatasetEntry, Jobs, retire
+from tautochrone.meta.repository import check_fence, parse, unknown_job
 from tautochrone.meta.topology import made_from
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.jobs import Claim, JobState

@@ -19,8 +19,8 @@ from sqlalchemy import Connection, Row, Select, func, insert, or_, select, updat
 
 from tautochrone.errors import ConflictError, MetaError
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import STANDING, Repository, check_fence
-from tautochrone.meta.rows import checkpoint_row, require_readable, set_state, settle
+from tautochrone.meta.read_models import checkpoint_row, require_readable, set_state, settle
+from tautochrone.meta.repository import STANDING, Repository, check_fence
 from tautochrone.meta.topology import Topology, topology
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part

@@ -13,25 +13,25 @@ from sqlalchemy import insert, select
 
 from tautochrone.meta import tables as t
 from tautochrone.meta.alignment import Alignments
-from tautochrone.meta.base import now_ms
-from tautochrone.meta.belonging import Belonging
+from tautochrone.meta.change_feed import Watch
 from tautochrone.meta.coordinator import Coordinator
 from tautochrone.meta.database import Database
 from tautochrone.meta.details import Details
 from tautochrone.meta.expiry import Expiry
 from tautochrone.meta.history import History
 from tautochrone.meta.invariants import Invariants
-from tautochrone.meta.ownership import Ownership
+from tautochrone.meta.job_ownership import Ownership
 from tautochrone.meta.pins import Pins
-from tautochrone.meta.readable import Readability
-from tautochrone.meta.reads import Reads
+from tautochrone.meta.read_versions import Reads
+from tautochrone.meta.readability import Readability
 from tautochrone.meta.rebuild import Rebuild
 from tautochrone.meta.reconcile import Reconcile
 from tautochrone.meta.registration import Registration
+from tautochrone.meta.repository import now_ms
 from tautochrone.meta.revisions import Revisions
-from tautochrone.meta.skipped import Skipped
+from tautochrone.meta.skipped_files import Skipped
+from tautochrone.meta.table_owners import Belonging
 from tautochrone.meta.timeline import Timeline
-from tautochrone.meta.watch import Watch
 
 __all__ = ["MetaStore"]
 

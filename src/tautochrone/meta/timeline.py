@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Row, func, select
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import Repository, parse
 from tautochrone.meta.history import as_record
+from tautochrone.meta.repository import Repository, parse
 from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
 from tautochrone.model.names import CheckpointNumber, TableName
 

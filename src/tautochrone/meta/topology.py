@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, select
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.base import VERSIONED_KINDS
 from tautochrone.meta.invariants import checked
+from tautochrone.meta.repository import VERSIONED_KINDS
 from tautochrone.model.clock import is_clock
 from tautochrone.model.names import TableName
 

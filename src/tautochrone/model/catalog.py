@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tautochrone.model.foreign import ForeignTable
+from tautochrone.model.adoptable import ForeignTable
 from tautochrone.model.instants import TakenWhole
 from tautochrone.model.lake import CommitNote, LakeTable, Rows, TableDefinition
 from tautochrone.model.names import TableName

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from tautochrone.model.commit_metadata import CommitNote, FlowPosition
+from tautochrone.model.maintenance import Compacted, Expired, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.model.notes import CommitNote, FlowPosition
-from tautochrone.model.upkeep import Compacted, Expired, Orphans, Retention
 
 __all__ = [
     "NO_VERSION",

@@ -22,11 +22,11 @@ from tautochrone.model.names import TableName, quoted
 from tautochrone.project.definitions import Definitions, Flow, circular, is_view, missing, missing_relation
 from tautochrone.project.event_time import check_event_times
 from tautochrone.project.graph import Graph, Invariant, ResolvedFlow
-from tautochrone.project.invariants import as_invariant
+from tautochrone.project.invariant_files import as_invariant
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
 from tautochrone.project.validate import did_you_mean
-from tautochrone.spark.outside import outside_sources
-from tautochrone.spark.plans import (
+from tautochrone.spark.analysis.empty_catalog import Scratch
+from tautochrone.spark.analysis.plans import (
     analysed,
     constants_of,
     determinism,
@@ -35,8 +35,8 @@ from tautochrone.spark.plans import (
     stateful_node,
     views_of,
 )
-from tautochrone.spark.relations import relations_of
-from tautochrone.spark.scratch import Scratch
+from tautochrone.spark.analysis.relations import relations_of
+from tautochrone.spark.sources.external_sources import outside_sources
 
 __all__ = ["ExternalSchema", "analyse"]
 

@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
 from tautochrone.model.names import TableName, quoted
-from tautochrone.project.explain import Place, explain
+from tautochrone.project.explain_failure import Place, explain
 from tautochrone.project.names import NameScope
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock
-from tautochrone.spark.errors import SparkProblem
-from tautochrone.spark.evaluate import in_session
+from tautochrone.spark.analysis.evaluate import in_session
+from tautochrone.spark.jvm.errors import SparkProblem
 
 __all__ = ["Asked", "Definitions", "Flow", "Query", "Sink", "missing", "missing_relation"]
 

@@ -29,7 +29,7 @@ class ResolvedFlow:
             what prevents it.
         deterministic: the same inputs give the same rows; else `deterministic_reason` names the
             function.
-        sources: what a stream reads from outside the lake (`spark.outside`).
+        sources: what a stream reads from outside the lake (`spark.sources.external_sources`).
         fingerprint: sha256 of the definition, the views below it, the schema and the settings;
             the same in every process, free of layout and comments.
     """

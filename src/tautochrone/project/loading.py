@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.project.definitions import Definitions
-from tautochrone.project.explain import explain
-from tautochrone.project.invariants import read_invariants
+from tautochrone.project.explain_failure import explain
+from tautochrone.project.invariant_files import read_invariants
 from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project
 from tautochrone.project.registry import Registry
@@ -23,7 +23,7 @@ from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock, user_code
 from tautochrone.project.validate import validate
-from tautochrone.spark.evaluate import in_session
+from tautochrone.spark.analysis.evaluate import in_session
 
 __all__ = ["load_definitions"]
 

@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import DefinitionError, Excerpt
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.project.definitions import Asked
-from tautochrone.project.explain import Place
+from tautochrone.project.explain_failure import Place
 from tautochrone.project.names import NameScope
 from tautochrone.project.statements import query_of
 from tautochrone.project.usercode import Bindings, user_code
-from tautochrone.spark.errors import SparkProblem
-from tautochrone.spark.evaluate import dataframe_of_plan, parser
+from tautochrone.spark.analysis.evaluate import dataframe_of_plan, parser
+from tautochrone.spark.jvm.errors import SparkProblem
 
 __all__ = ["Project", "PythonQuery", "SqlQuery"]
 

@@ -22,11 +22,11 @@ from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Flow, Query, Sink
 from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, PythonQuery, SqlQuery
-from tautochrone.project.source import source_text
+from tautochrone.project.source_text import source_text
 from tautochrone.project.sqltext import normalise
 from tautochrone.project.statements import Statement, StatementKind, parse_statements
 from tautochrone.project.usercode import Bindings
-from tautochrone.spark.evaluate import parser
+from tautochrone.spark.analysis.evaluate import parser
 
 __all__ = ["Registry"]
 

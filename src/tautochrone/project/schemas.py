@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.project.definitions import Flow
-from tautochrone.spark.errors import problem_of
+from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = ["check_query_type", "table_schema", "with_stored"]
 

@@ -14,12 +14,12 @@ from tautochrone.model.durability import Durability
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
-from tautochrone.project.declared import LIMITS
-from tautochrone.project.layers import DEFAULT, Given, Value, collect, in_order
-from tautochrone.project.references import shown
+from tautochrone.project.maintenance import Upkeep
+from tautochrone.project.secret_references import shown
+from tautochrone.project.setting_declarations import LIMITS
+from tautochrone.project.setting_layers import DEFAULT, Given, Value, collect, in_order
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.project.upkeep import Upkeep
-from tautochrone.spark.settings import CatalogSettings, SparkSettings
+from tautochrone.spark.session.settings import CatalogSettings, SparkSettings
 
 __all__ = ["FlowBadRecords", "FlowLimits", "FlowRecreatedTopic", "Settings", "effective", "load_settings"]
 

@@ -17,9 +17,9 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import quoted
 from tautochrone.project.sqltext import Chunk, split
-from tautochrone.spark.catalyst import items
-from tautochrone.spark.errors import problem_of
-from tautochrone.spark.evaluate import parser
+from tautochrone.spark.analysis.evaluate import parser
+from tautochrone.spark.jvm.catalyst import items
+from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = ["Statement", "StatementKind", "parse_statements", "query_of", "syntax_error"]
 

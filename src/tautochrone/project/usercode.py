@@ -26,7 +26,7 @@ from typing import Any, TextIO
 
 from pyspark.sql import SparkSession
 
-from tautochrone.project.rules import Rule, rules
+from tautochrone.project.forbidden_calls import Rule, rules
 
 __all__ = ["Bindings", "evaluation_lock", "user_code"]
 

@@ -19,7 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from tautochrone.model.effects import Step
-from tautochrone.runtime.effects import FAULT_VARIABLE
+from tautochrone.runtime.job.effects import FAULT_VARIABLE
 
 __all__ = ["Ended", "Running", "Taut", "fault"]
 

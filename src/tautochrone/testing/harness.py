@@ -15,21 +15,21 @@ from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
+from tautochrone.app.locate import Options, locate
+from tautochrone.app.open import Project
+from tautochrone.app.stores import project_store
 from tautochrone.model.effects import Effects
 from tautochrone.model.refresh import FELL_BACK
 from tautochrone.project.settings import Settings
-from tautochrone.runtime.effects import CountingEffects
-from tautochrone.runtime.job import Job
-from tautochrone.runtime.run import Run
-from tautochrone.runtime.selection import select
-from tautochrone.runtime.verify import Verdict, verify
-from tautochrone.service.locate import Options, locate
-from tautochrone.service.metadata import metadata_source
-from tautochrone.service.open import Project
-from tautochrone.service.reader import Reader
-from tautochrone.service.stores import project_store
-from tautochrone.spark.session import lake_conf, use_database
-from tautochrone.testing.ended import as_process, ended
+from tautochrone.reader.reader import Reader
+from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.runtime.job.effects import CountingEffects
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.selection import select
+from tautochrone.runtime.loop.run import Run
+from tautochrone.runtime.refresh.verify import Verdict, verify
+from tautochrone.spark.session.sessions import lake_conf, use_database
+from tautochrone.testing.ended_runs import as_process, ended
 
 __all__ = ["Happened", "Pipeline"]
 

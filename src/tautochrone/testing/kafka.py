@@ -22,8 +22,8 @@ from typing import Any
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tautochrone.errors import EnvironmentProblemError
-from tautochrone.spark.jars import Artifact, resolve
-from tautochrone.spark.java import find_java
+from tautochrone.spark.session.jars import Artifact, resolve
+from tautochrone.spark.session.java import find_java
 from tautochrone.testing.ports import free_ports
 
 __all__ = ["KAFKA_SERVER", "KafkaBroker", "KafkaTopics", "LineProducer", "Record", "java_gateway"]

@@ -24,10 +24,10 @@ from fastapi import FastAPI, Request, Response
 from sqlalchemy import create_engine, text
 
 from tautochrone.meta import MetaStore
-from tautochrone.meta.base import now_ms
 from tautochrone.meta.database import parsed_url
-from tautochrone.service.remote import RemoteStore
-from tautochrone.service.rpc import add_store_routes
+from tautochrone.meta.repository import now_ms
+from tautochrone.metaservice.rpc.remote_store import RemoteStore
+from tautochrone.metaservice.rpc.routes import add_store_routes
 
 __all__ = ["KINDS", "Backing", "ServiceProcess", "ServiceThread", "fresh_postgres", "service_app"]
 

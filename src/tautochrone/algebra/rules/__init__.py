@@ -22,12 +22,12 @@ from tautochrone.algebra.plan import (
 )
 from tautochrone.algebra.rules.aggregate import AggregateRule
 from tautochrone.algebra.rules.expand import ExpandRule
-from tautochrone.algebra.rules.extend import ExtendRule
 from tautochrone.algebra.rules.filter import FilterRule
+from tautochrone.algebra.rules.flat_map import ExtendRule
 from tautochrone.algebra.rules.join import JoinRule
 from tautochrone.algebra.rules.project import ProjectRule, RenameRule, SelectRule
-from tautochrone.algebra.rules.scalar import ScalarFilterRule
-from tautochrone.algebra.rules.top import TopRule
+from tautochrone.algebra.rules.scalar_subquery import ScalarFilterRule
+from tautochrone.algebra.rules.top_k import TopRule
 from tautochrone.algebra.rules.union import UnionRule
 from tautochrone.algebra.rules.window import WindowRule
 

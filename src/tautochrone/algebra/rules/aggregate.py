@@ -39,7 +39,7 @@ from tautochrone.algebra.plan import (
     Where,
 )
 from tautochrone.algebra.pushdown import pushed
-from tautochrone.algebra.rules.groups import by_affected_groups
+from tautochrone.algebra.rules.changed_groups import by_affected_groups
 from tautochrone.model.refresh import RefreshMode
 
 __all__ = ["AggregateRule", "state_of"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from tautochrone.algebra.delta import Bag, Change, Differentiator, Row, signed
 from tautochrone.algebra.plan import ColumnId, Join, JoinKind, Key, Node, Pad
-from tautochrone.algebra.rules.half import half_change
-from tautochrone.algebra.rules.inner import inner_change
+from tautochrone.algebra.rules.inner_join import inner_change
+from tautochrone.algebra.rules.semi_join import half_change
 from tautochrone.algebra.rules.union import together
 from tautochrone.model.refresh import RefreshMode
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tautochrone.algebra.delta import Bag, Change, Differentiator
 from tautochrone.algebra.plan import ColumnId, Window
-from tautochrone.algebra.rules.groups import by_affected_groups
+from tautochrone.algebra.rules.changed_groups import by_affected_groups
 from tautochrone.model.refresh import RefreshMode
 
 __all__ = ["WindowRule"]

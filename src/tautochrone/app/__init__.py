@@ -1,0 +1,1 @@
+"""Opening a project: everything that needs all other packages together."""

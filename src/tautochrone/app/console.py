@@ -1,0 +1,171 @@
+"""What stands behind the forms of `taut serve`: queries and revisions over one Spark of the service's own.
+
+Spark starts with the first form that needs it. Queries come from people who may only read: each is a session
+of its own that sees tables and nothing else, has a limit of time, and gets no place when too many wait.
+Revisions are those of `taut revise`; definitions are read anew for each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import BoundedSemaphore, Lock
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from tautochrone.app.locate import Options
+from tautochrone.app.open import Project
+from tautochrone.app.query_box import ReaderRunner
+from tautochrone.errors import QueryError
+from tautochrone.meta import MetaStore
+from tautochrone.metaservice.http.logs import FIELDS
+from tautochrone.metaservice.pages.ports import Answer
+from tautochrone.model.checkpoint import Consistency
+from tautochrone.model.names import TableName
+from tautochrone.model.revision import RevisionPlan
+from tautochrone.project.settings import Settings
+from tautochrone.project.spec import PipelineSpec
+from tautochrone.reader.reader import Reader
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.revision.plan import Request
+from tautochrone.runtime.revision.revise import complete_pending, revise, survey
+from tautochrone.spark.session.death import death
+from tautochrone.spark.session.sessions import start_session, stop_session
+
+__all__ = ["Console"]
+
+_log = logging.getLogger("tautochrone.serve")
+
+_TIME_LIMIT_S = 60.0
+_AT_ONCE, _WAITING = 2, 6
+
+
+class Console:
+    """See `pages.ports`: both `Runner` and `Revisions`. Safe to share between threads.
+
+    Args:
+        spec: the project.
+        settings: its settings; their store is the one that the service serves.
+        store: that store, open.
+        base: a session whose catalog is the project's lake, instead of a Spark of its own.
+        time_limit_s: how long a query may take, not counting Spark's start.
+    """
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        settings: Settings,
+        store: MetaStore,
+        *,
+        base: SparkSession | None = None,
+        time_limit_s: float = _TIME_LIMIT_S,
+    ) -> None:
+        self._spec, self._settings, self._store = spec, settings, store
+        self._time_limit_s = time_limit_s
+        self._base = base
+        self._own = base is None
+        self._starting, self._revising = Lock(), Lock()
+        self._places = BoundedSemaphore(_AT_ONCE + _WAITING)
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tautochrone-query")
+
+    @property
+    def started(self) -> bool:
+        """Whether Spark runs already."""
+        return self._base is not None
+
+    def run(self, sql: str, consistency: Consistency, checkpoint: int | None, limit: int) -> Answer:
+        """See `Runner.run`.
+
+        Raises:
+            QueryError: also `QUERY_TIMED_OUT`, and `TOO_MANY_QUERIES`, which is retryable.
+            EnvironmentProblemError: Spark does not start.
+        """
+        base = self._spark()
+        if not self._places.acquire(blocking=False):
+            raise QueryError("TOO_MANY_QUERIES", "Other queries are running and waiting", retryable=True)
+        group = f"query {uuid4().hex[:8]}"
+        answer = self._threads.submit(self._answer, base, group, sql, consistency, checkpoint, limit)
+        # Its place is taken for as long as it really runs.
+        answer.add_done_callback(lambda _: self._places.release())
+        try:
+            return answer.result(self._time_limit_s)
+        except TimeoutError:
+            answer.cancel()
+            context: Any = base.sparkContext
+            context._jsc.sc().cancelJobGroupAndFutureJobs(group)  # noqa: SLF001
+            raise QueryError(
+                "QUERY_TIMED_OUT",
+                f"The query took longer than {self._time_limit_s:g} seconds and was stopped",
+                hint="`taut query` and other engines have no such limit",
+            ) from None
+
+    def plan(self, request: Request) -> RevisionPlan:
+        """See `Revisions.plan`."""
+        with self._job(request.named) as job:
+            return survey(job, request)
+
+    def carry_out(self, request: Request, accepted: RevisionPlan) -> str:
+        """See `Revisions.carry_out`."""
+        with self._job(request.named) as job:
+            complete_pending(job)
+            return revise(job, request, accepted).id
+
+    def close(self) -> None:
+        """Stop Spark; queries that run end with it."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._starting:
+            if self._own and self._base is not None:
+                stop_session(self._base)
+
+    def _spark(self) -> SparkSession:
+        with self._starting:
+            died = death() if self._own and self._base is not None else None
+            if died is not None:
+                _log.error("%s", died)
+                self._base = None
+            if self._base is None:
+                _log.info("starting Spark for the first form that needs it")
+                self._base = start_session(self._settings.spark, self._settings.catalog)
+            return self._base
+
+    def _answer(
+        self,
+        base: SparkSession,
+        group: str,
+        sql: str,
+        consistency: Consistency,
+        checkpoint: int | None,
+        limit: int,
+    ) -> Answer:
+        base.sparkContext.setJobGroup(group, "query of a web page", interruptOnCancel=True)
+        catalog = self._settings.catalog
+        database = self._spec.database or "default"
+        # A reader of its own: one that all share would refuse to go back to where another one's tables are.
+        with Reader(self._store, catalog, base=base, database=database, confined=True) as reader:
+            return ReaderRunner(reader, catalog.name).run(sql, consistency, checkpoint, limit)
+
+    @contextmanager
+    def _job(self, named: Sequence[TableName]) -> Iterator[Job]:
+        """The job of the project that knows most about these tables. One revision at a time."""
+        with self._revising:
+            located = self._spec, replace(self._settings, job=self._job_of(named))
+            with Project(Options(), _tell, base=self._spark(), located=located) as project:
+                yield project.job()
+
+    def _job_of(self, named: Sequence[TableName]) -> str:
+        """Clearing a table needs its definition, which only its own job has at hand."""
+        own = {self._spec.name, *self._settings.jobs}
+        owners = {status.dataset: status.job for status in self._store.status()}
+        makers = [owners[name] for name in named if name in owners]
+        readers = [owners[e.name] for e in self._store.datasets() if e.inputs.intersection(named)]
+        found = [job for job in (*makers, *readers) if job in own] if self._settings.jobs else []
+        return found[0] if found else self._settings.job
+
+
+def _tell(event: str, /, **fields: Any) -> None:
+    _log.info("%s", event, extra={FIELDS: fields})

@@ -1,0 +1,260 @@
+"""`taut doctor`: is everything there that a run needs? One finding per check, cheapest first.
+
+It looks and writes nothing: what the first run would make is reported as such.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tautochrone.app.locate import Options, locate
+from tautochrone.errors import EnvironmentProblemError, MetaError, SettingsError, TautochroneError
+from tautochrone.project.secret_references import shown
+from tautochrone.spark.session.class_archive import archive_file
+from tautochrone.spark.session.jars import CORE, KAFKA, cache_folder, resolve
+from tautochrone.spark.session.java import find_java, java_version
+
+if TYPE_CHECKING:
+    from tautochrone.project.settings import Settings
+    from tautochrone.project.spec import PipelineSpec
+
+__all__ = ["Finding", "State", "check", "examine"]
+
+_PORTS = ("spark.driver.port", "spark.blockManager.port", "spark.driver.blockManager.port", "spark.ui.port")
+_LITTLE_SPACE_MB = 500
+_CONNECT_TIMEOUT_S = 3.0
+
+
+class State(StrEnum):
+    """`SKIPPED`: it cannot be looked at, or there is nothing to look at; its finding says why."""
+
+    OK = "ok"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check found. In failed ones `error` is a class of errors, and there is a hint."""
+
+    check: str
+    state: State
+    detail: str
+    error: str | None = None
+    hint: str | None = None
+
+
+def check(name: str, look: Callable[[], str]) -> Finding:
+    """Run one check: what it returns is good news, what it raises is the finding."""
+    try:
+        return Finding(check=name, state=State.OK, detail=look())
+    except TautochroneError as error:
+        place = f" ({error.location})" if error.location else ""
+        return Finding(
+            check=name,
+            state=State.FAILED,
+            detail=f"{error.message.rstrip('.')}{place}",
+            error=error.error_class,
+            hint=error.hint or "see `docs/settings.md` for what this check reads",
+        )
+    except Exception as error:
+        # A check must never end the others.
+        return Finding(
+            check=name,
+            state=State.FAILED,
+            detail=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            error="UNEXPECTED",
+            hint="run again with --debug; when this is no fault of the machine, report it",
+        )
+
+
+def examine(options: Options) -> Iterator[Finding]:
+    """All checks, each yielded when it is done. Starts Spark (about 6 s) once everything before is fine.
+
+    Args:
+        options: where the project is. Without one here, what belongs to a project is skipped.
+    """
+    findings: list[Finding] = []
+
+    def done(finding: Finding) -> Finding:
+        findings.append(finding)
+        return finding
+
+    yield done(check("python", lambda: f"Python {platform.python_version()} ({sys.executable})"))
+    yield done(check("java", _java))
+    yield done(check("spark", _spark))
+    yield done(check("jars", _jars))
+    yield done(_classes())
+    located: list[tuple[PipelineSpec, Settings]] = []
+    project = check("project", lambda: _project(options, located))
+    if project.error == "PIPELINE_SPEC_FILE_NOT_FOUND" and options.spec is None:
+        why = "no pipeline spec here or above: its storage, catalog and Kafka are left out"
+        project = _skipped("project", why)
+    yield done(project)
+    settings = located[0][1] if located else None
+    yield done(check("ports", lambda: _ports(settings)))
+    if settings is not None:
+        yield done(check("storage", lambda: _storage(Path(settings.storage))))
+        yield done(check("store", lambda: _store(settings)))
+        yield done(check("master", lambda: _master(settings.spark.master)))
+    failed = [finding.check for finding in findings if finding.state is State.FAILED]
+    if failed:
+        for name in ("session", "catalog", "definitions", "kafka") if located else ("session",):
+            yield _skipped(name, f"needs {', '.join(failed)}")
+        return
+    from tautochrone.app.health_spark import examine_with_spark
+
+    yield from examine_with_spark(options, located[0] if located else None)
+
+
+def _skipped(name: str, why: str) -> Finding:
+    return Finding(check=name, state=State.SKIPPED, detail=why)
+
+
+def _java() -> str:
+    command = find_java()
+    return f"Java {java_version(command)} ({command})"
+
+
+def _spark() -> str:
+    import pyspark
+
+    wanted, found = KAFKA[0].version, pyspark.__version__
+    if found != wanted:
+        raise EnvironmentProblemError(
+            "SPARK_VERSION_UNSUPPORTED",
+            f"PySpark is {found}; the connectors are those of {wanted}",
+            hint=f"install pyspark=={wanted} in this environment",
+        )
+    home = os.environ.get("SPARK_HOME")
+    if home is not None and not list(Path(home).glob(f"jars/spark-core_*-{wanted}.jar")):
+        raise EnvironmentProblemError(
+            "SPARK_HOME_UNSUPPORTED",
+            f"SPARK_HOME is {home}, which is no Spark {wanted}",
+            hint=f"unset SPARK_HOME, or let it name a Spark {wanted}",
+        )
+    return f"PySpark {found} ({home or Path(pyspark.__file__).parent})"
+
+
+def _jars() -> str:
+    artifacts = CORE + KAFKA
+    return f"{len(resolve(artifacts, shutil.which('java') or 'java'))} jars in {cache_folder()}"
+
+
+def _classes() -> Finding:
+    try:
+        archive = archive_file(find_java())
+    except EnvironmentProblemError:
+        return _skipped("classes", "needs java")
+    if archive.exists():
+        return Finding(check="classes", state=State.OK, detail=f"Spark's classes are archived in {archive}")
+    slower = "no archive of Spark's classes: each start takes some seconds longer than it must"
+    return _skipped("classes", f"{slower}; `python -m tautochrone.spark.session.prepare` makes one")
+
+
+def _project(options: Options, located: list[tuple[PipelineSpec, Settings]]) -> str:
+    found = locate(options)
+    located.append(found)
+    return f"pipeline {found[0].name} ({found[0].path})"
+
+
+def _ports(settings: Settings | None) -> str:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            socket.create_connection(("127.0.0.1", port), _CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise EnvironmentProblemError(
+            "PORTS_UNUSABLE",
+            f"127.0.0.1 cannot be listened on and reached: {error}",
+            hint="Spark's driver and the REST catalog need it; look at firewalls and network name spaces",
+        ) from error
+    fixed = {key: settings.confs[key] for key in _PORTS if settings and settings.confs.get(key, "0") != "0"}
+    for key, text in fixed.items():
+        _free(key, text)
+    names = f"; free: {', '.join(f'{key}={value}' for key, value in fixed.items())}" if fixed else ""
+    return f"127.0.0.1 can be listened on and reached{names}"
+
+
+def _free(key: str, text: str) -> None:
+    try:
+        socket.create_server(("127.0.0.1", int(text))).close()
+    except ValueError as error:
+        raise SettingsError("INVALID_PORT", f"{key} is {text!r}", hint="give a number, 0 for any") from error
+    except (OSError, OverflowError) as error:
+        raise EnvironmentProblemError(
+            "PORT_TAKEN",
+            f"Port {text} of {key} cannot be had: {error}",
+            hint="end the process that has it, or set another port (0 for any)",
+        ) from error
+
+
+def _storage(folder: Path) -> str:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        # It has no name and is gone with the last word of this check.
+        with tempfile.TemporaryFile(dir=there):
+            free_mb = shutil.disk_usage(there).free // 1_000_000
+    except OSError as error:
+        raise EnvironmentProblemError(
+            "STORAGE_NOT_WRITABLE",
+            f"{there} cannot be written: {error.strerror or error}",
+            hint="give this user the right to write there, or change `storage` in the spec",
+        ) from error
+    if free_mb < _LITTLE_SPACE_MB:
+        raise EnvironmentProblemError(
+            "STORAGE_FULL",
+            f"{there} has {free_mb} MB left",
+            hint="free some space, or change `storage` in the spec",
+        )
+    made = "" if there == folder else ", made by the first run"
+    return f"{folder}, {free_mb / 1000:,.1f} GB free{made}"
+
+
+def _store(settings: Settings) -> str:
+    from tautochrone.app.stores import is_service, open_store
+    from tautochrone.meta.database import Database, parsed_url
+
+    if is_service(settings.meta_url):
+        with open_store(settings.meta_url, token=settings.meta_token, retry_ms=0) as service:
+            return f"{shown('url', settings.meta_url)} answers (store {service.incarnation})"
+    url = parsed_url(settings.meta_url)
+    safe = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():
+        return f"{safe}, made by the first run"
+    database = Database(settings.meta_url)
+    try:
+        database.revision()
+    except MetaError as error:
+        where = "see [meta] url in tautochrone.toml and TAUTOCHRONE_META_URL"
+        error.hint = error.hint or f"is it up, and may this user read it? {where}"
+        raise
+    finally:
+        database.close()
+    return safe
+
+
+def _master(master: str) -> str:
+    if not master.startswith("spark://"):
+        return master
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
+        except (OSError, ValueError) as error:
+            raise EnvironmentProblemError(
+                "MASTER_NOT_REACHABLE",
+                f"No Spark master at {address}: {error}",
+                hint="is the master up? It is chosen by --master, TAUTOCHRONE_MASTER or [spark] master",
+            ) from error
+    return f"{master} answers"

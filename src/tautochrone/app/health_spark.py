@@ -1,0 +1,115 @@
+"""The checks of `taut doctor` that need a Spark: it starts, it sees the catalog, the definitions fit
+together, and the Kafkas that they read answer."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tautochrone.app.health import Finding, State, check
+from tautochrone.app.locate import Options
+from tautochrone.app.open import Project
+from tautochrone.errors import LakeError
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.graph import Graph
+from tautochrone.project.settings import Settings
+from tautochrone.project.spec import PipelineSpec
+from tautochrone.spark.jvm.errors import problem_of
+from tautochrone.spark.session.sessions import CatalogSettings, SparkSettings, start_session
+from tautochrone.spark.sources.kafka import KafkaSource, ask, kafka_sources
+
+__all__ = ["examine_with_spark"]
+
+
+def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] | None) -> Iterator[Finding]:
+    """See the module docstring. Without a project only whether Spark starts."""
+    with ExitStack() as closing:
+        if located is None:
+            folder = closing.enter_context(tempfile.TemporaryDirectory())
+            spark, catalog = SparkSettings(conf=options.conf), CatalogSettings.default(folder)
+            spark = spark if options.master is None else replace(spark, master=options.master)
+        else:
+            spark, catalog = located[1].spark, located[1].catalog
+        sessions: list[SparkSession] = []
+
+        def session() -> str:
+            started = time.monotonic()
+            sessions.append(start_session(replace(spark, short_lived=True), catalog))
+            closing.callback(sessions[0].stop)
+            return f"Spark {sessions[0].version} on {spark.master} in {time.monotonic() - started:.1f} s"
+
+        finding = check("session", session)
+        yield finding
+        if located is None:
+            return
+        if not sessions:
+            for name in ("catalog", "definitions", "kafka"):
+                yield Finding(check=name, state=State.SKIPPED, detail="needs session")
+            return
+        yield check("catalog", lambda: _catalog(sessions[0], catalog))
+        project = closing.enter_context(Project(options, _unheard, base=sessions[0], located=located))
+        found: list[tuple[Definitions, Graph]] = []
+
+        def definitions() -> str:
+            found.append(project.analysed())
+            return f"{len(found[0][1].order)} datasets, {len(found[0][0].flows)} flows"
+
+        yield check("definitions", definitions)
+        if not found:
+            yield Finding(check="kafka", state=State.SKIPPED, detail="needs definitions")
+            return
+        yield from _kafkas(sessions[0], *found[0])
+
+
+def _unheard(event: str, /, **fields: Any) -> None:
+    logging.getLogger(__name__).debug("%s %s", event, fields)
+
+
+def _catalog(session: SparkSession, catalog: CatalogSettings) -> str:
+    file = catalog.sqlite_file
+    if file is not None and not Path(file).exists():
+        return f"{catalog.name} in {file}, made by the first run"
+    try:
+        count = len(session.sql(f"SHOW NAMESPACES IN `{catalog.name}`").collect())
+    except Exception as error:
+        if isinstance(error, PySparkException) or hasattr(error, "java_exception"):
+            raise LakeError(
+                "CATALOG_NOT_REACHABLE",
+                f"The catalog {catalog.name} does not answer: {problem_of(error).message}",
+                hint="see [lake] options in tautochrone.toml, or spark.sql.catalog.… in --conf",
+            ) from error
+        raise
+    kind = catalog.options.get("type") or catalog.options.get("catalog-impl", "").rpartition(".")[2]
+    return f"{catalog.name} ({kind}) answers, {count} namespaces"
+
+
+def _kafkas(session: SparkSession, definitions: Definitions, graph: Graph) -> Iterator[Finding]:
+    """One finding for each cluster, with all its topics that flows read."""
+    clusters: dict[tuple[tuple[str, str], ...], KafkaSource] = {}
+    assert graph.scratch is not None
+    for flow in definitions.flows:
+        for source in kafka_sources(flow.evaluate(graph.scratch)):
+            client = {k: v for k, v in source.options.items() if k.startswith("kafka.")}
+            key = tuple(sorted(client.items()))
+            before = clusters[key].topics if key in clusters else frozenset[str]()
+            together = {**client, "subscribe": ",".join(sorted(source.topics | before))}
+            clusters[key] = KafkaSource(together)
+    if not clusters:
+        yield Finding(check="kafka", state=State.SKIPPED, detail="no flow streams from Kafka")
+    for cluster in clusters.values():
+        yield check("kafka", lambda cluster=cluster: _kafka(session, cluster))  # type: ignore[misc]
+
+
+def _kafka(session: SparkSession, cluster: KafkaSource) -> str:
+    brokers = ask(session, cluster)
+    topics = ", ".join(sorted(cluster.topics)) or "none by name"
+    return f"{cluster.brokers} answers, {brokers} broker{'s' * (brokers != 1)}; topics: {topics}"

@@ -1,0 +1,227 @@
+"""Opening a project: from a spec file to a session, a store, a server and a job.
+
+The order matters to people: what can be wrong without Spark (spec, settings) is said before the six
+seconds that Spark takes to start.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.app.locate import Options, locate
+from tautochrone.app.storage import check_storage, identify, lake_id
+from tautochrone.app.stores import project_store
+from tautochrone.iceberg import IcebergLake
+from tautochrone.meta import MetaStore
+from tautochrone.metaservice.openlineage import OpenLineage, transport_to
+from tautochrone.metaservice.server import EmbeddedServer
+from tautochrone.model.effects import Effects
+from tautochrone.model.events import Emit
+from tautochrone.model.instants import Lookup
+from tautochrone.model.names import TableName
+from tautochrone.project.analyse import analyse
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.graph import Graph
+from tautochrone.project.job_assignment import datasets_of
+from tautochrone.project.loading import load_definitions
+from tautochrone.project.quarantine import with_quarantines
+from tautochrone.project.settings import Settings
+from tautochrone.project.shared_sources import shared_sources
+from tautochrone.project.spec import PipelineSpec
+from tautochrone.redaction import redacted_fields
+from tautochrone.rest_catalog.instants import Instants
+from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.runtime.job.effects import effects_from_environment
+from tautochrone.runtime.job.job import Job, Journal
+from tautochrone.runtime.streams.bad_records import check_bad_records
+from tautochrone.runtime.streams.rate_limits import check_limits
+from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
+from tautochrone.spark.session.sessions import scratch_session, start_session, stop_session, use_database
+
+__all__ = ["LocalInstants", "Project"]
+
+
+def _discreet(emit: Emit) -> Emit:
+    """A listener that no secret reaches."""
+
+    def told(event: str, /, **fields: Any) -> None:
+        emit(event, **redacted_fields(fields))
+
+    return told
+
+
+class LocalInstants:
+    """This process's own REST catalog (see `model.instants.InstantServer`)."""
+
+    def __init__(self, store: MetaStore, settings: Settings) -> None:
+        self.instants = Instants(store)
+        self._server = EmbeddedServer(self.instants, metadata_source(settings.catalog), store=store)
+
+    @property
+    def uri(self) -> str:
+        return self._server.uri
+
+    def show(self, instant: str, lookup: Lookup) -> None:
+        self.instants.register(instant, lookup)
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+class Project:
+    """An opened project. Use as a context manager; a Spark that it started stops at the end.
+
+    Args:
+        options: what the command line says.
+        emit: who listens.
+        base: a session whose catalog is the project's lake, instead of a Spark of its own.
+        effects: the door to durable steps; what the environment asks for when absent.
+        short_lived: tune a Spark that is started here for one answer.
+        located: spec and settings, when the caller has them already.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        emit: Emit,
+        *,
+        base: SparkSession | None = None,
+        effects: Effects | None = None,
+        short_lived: bool = False,
+        located: tuple[PipelineSpec, Settings] | None = None,
+    ) -> None:
+        self.spec, self.settings = located or locate(options)
+        self._identity = check_storage(self.spec, self.settings)
+        self._emit = _discreet(emit)
+        self._closing = ExitStack()
+        if base is None:
+            base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
+            self._closing.callback(stop_session, base)
+        self.base = base
+        self.effects: Effects = effects or effects_from_environment()
+        self.lake = IcebergLake(self.base, self.settings.catalog.name, self.effects, self.settings.durability)
+
+    def analysed(self) -> tuple[Definitions, Graph]:
+        """Load the definitions and resolve the whole graph. Writes nothing.
+
+        Raises:
+            DefinitionError: what does not fit together.
+            SettingsError: a rate limit that cannot hold, a quarantine that cannot be.
+        """
+        catalog = self.settings.catalog.name
+        # Files are imported in a session that cannot write: the real catalog would create its file.
+        importing = scratch_session(self.base, catalog)
+        use_database(importing, catalog, self.spec.database or "default", create=True)
+        definitions = load_definitions(self.spec, importing, catalog)
+        definitions = with_quarantines(definitions, self.settings.bad_records)
+        graph = analyse(definitions, self.base, catalog, self._outsider)
+        check_limits(self.settings.limits, graph)
+        check_bad_records(self.settings.bad_records, graph)
+        check_recreated_topics(self.settings.recreated_topics, graph)
+        return definitions, graph
+
+    def store(self) -> MetaStore:
+        """The MetaService's store: of a service, or migrated in this process."""
+        Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
+        store = project_store(self.settings, self._emit)
+        self._closing.callback(store.close)
+        return store
+
+    def instants(self, store: MetaStore) -> LocalInstants:
+        """A REST catalog of this process."""
+        server = LocalInstants(store, self.settings)
+        self._closing.callback(server.stop)
+        return server
+
+    def job(self) -> Job:
+        """Everything that a run needs. The definitions are checked before anything is written."""
+        definitions, whole = self.analysed()
+        graph = whole.only(datasets_of(self.settings.job, self.settings.jobs, definitions, whole))
+        emit = self._listeners(graph)
+        self._emit(
+            "graph",
+            datasets=[
+                {"dataset": str(name), "kind": str(definitions.datasets[name].kind)} for name in graph.order
+            ],
+        )
+        for shared in shared_sources(whole):
+            if set(shared.tables).isdisjoint(graph.order):
+                continue
+            self._emit(
+                "source_read_twice",
+                source=shared.source,
+                datasets=[str(name) for name in shared.tables],
+                locations=list(shared.locations),
+                reason=shared.reason,
+                hint=shared.hint,
+            )
+        Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
+        self._identity = identify(self.spec, self.settings, self._identity, self.effects)
+        database = definitions.scope.namespace[0]
+        use_database(self.base, self.settings.catalog.name, database, create=True)
+        store = self.store()
+        instants = self.instants(store)
+        self._emit("catalog", uri=instants.uri, warehouse="strong")
+        return Job(
+            spec=self.spec,
+            settings=self.settings,
+            base=self.base,
+            lake=self.lake,
+            journal=Journal(store, self.settings.job, self.effects),
+            instants=instants,
+            effects=self.effects,
+            emit=emit,
+            definitions=definitions,
+            graph=graph,
+            elsewhere=frozenset(whole.order) - frozenset(graph.order),
+            lake_id=lake_id(self.settings, self._identity),
+        )
+
+    def _listeners(self, graph: Graph) -> Emit:
+        """Who hears the job's events: the caller, and who was asked for by settings."""
+        target = self.settings.openlineage
+        if target is None:
+            return self._emit
+        catalog = self.settings.catalog
+        lineage = OpenLineage(
+            transport_to(target, self.spec.root),
+            self._emit,
+            pipeline=self.spec.name,
+            lake=catalog.options.get("warehouse", catalog.name),
+            inputs={name: graph.inputs(name).tables - {name} for name in graph.order},
+        )
+        self._closing.callback(lineage.close)
+
+        def told(event: str, /, **fields: Any) -> None:
+            self._emit(event, **fields)
+            lineage(event, **redacted_fields(fields))
+
+        return told
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def __enter__(self) -> Project:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _outsider(self, name: TableName) -> StructType | None:
+        file = self.settings.catalog.sqlite_file
+        if file is not None and not Path(file).exists():
+            # Asking would create it, and a dry run writes nothing.
+            return None
+        return self.lake.schema(name) if self.lake.exists(name) else None

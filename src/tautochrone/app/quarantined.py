@@ -1,0 +1,35 @@
+"""How many records stand in quarantine, from metadata alone: no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tautochrone.errors import EnvironmentProblemError, TableMissingError
+from tautochrone.meta.history import DatasetStatus
+from tautochrone.model.names import TableName
+from tautochrone.model.quarantine import quarantine_of
+from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.spark.session.settings import CatalogSettings
+
+__all__ = ["quarantined"]
+
+
+def quarantined(found: Iterable[DatasetStatus], settings: CatalogSettings) -> dict[TableName, int | None]:
+    """Tables with a quarantine → how many records their newest checkpoint has there.
+
+    None where it cannot be told: the catalog is not readable from Python, or the version is gone.
+    """
+    versions = {status.dataset: status.version for status in found}
+    beside = {name: quarantine_of(name) for name in versions if quarantine_of(name) in versions}
+    return {name: _rows(settings, table, versions[table]) for name, table in beside.items()}
+
+
+def _rows(settings: CatalogSettings, table: TableName, version: str | None) -> int | None:
+    try:
+        _, metadata = metadata_source(settings).load(table)
+    except (EnvironmentProblemError, TableMissingError):
+        return None
+    for snapshot in metadata.get("snapshots", ()):
+        if str(snapshot["snapshot-id"]) == version:
+            return int(snapshot["summary"].get("total-records", 0))
+    return None

@@ -1,0 +1,297 @@
+"""A copied or moved storage becomes this folder's own: `taut relocate`.
+
+    1. look: every table and view of the catalog, every file that it leads to; one that cannot be moved, and
+       nothing is written
+    2. per table: new metadata under new names beside the old (`iceberg.maintenance.relocation`)
+    3. the lists of source files that were read (`ingest.relocation`)
+    4. an embedded store gets an incarnation of its own
+    5. the catalog's rows, in one transaction
+    6. the storage's identity
+
+Until 6 the storage counts as moved, so nothing runs in it; each step may be repeated, so a process that dies
+is followed by one that does all of it. What is written lies in the new folder, and the old one is not read.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from tautochrone.app.storage import (
+    Identity,
+    Row,
+    catalog_rows,
+    embedded_store,
+    lake_id,
+    local_catalog,
+    origin_of,
+    read_identity,
+    same_folder,
+    write_identity,
+)
+from tautochrone.app.stores import existing_store, store_is_there
+from tautochrone.errors import LakeError
+from tautochrone.iceberg.maintenance.relocation import Relocated, Survey, write_whole
+from tautochrone.ingest.relocation import files_read, relocate_sources
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.events import Emit
+from tautochrone.model.relocated_paths import MovedFolder, spellings
+from tautochrone.project.settings import Settings
+from tautochrone.project.spec import PipelineSpec
+
+__all__ = ["Relocation"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    storage: MovedFolder
+    project: MovedFolder | None
+
+
+class Relocation:
+    """One relocation of a project's storage. Make it, ask `look`, then `complete`.
+
+    Args:
+        from_project: where the project was, for storages that do not say it.
+        moved: the original is gone for good: the storage keeps its identity, so that jobs in a shared store
+            go on as its jobs.
+    """
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        settings: Settings,
+        effects: Effects,
+        emit: Emit,
+        *,
+        from_project: str | None = None,
+        moved: bool = False,
+    ) -> None:
+        self._spec, self._settings, self._effects, self._emit = spec, settings, effects, emit
+        self._from_project, self._keeps = from_project, moved
+        self._surveys: dict[Row, Survey] = {}
+        self._move: _Move | None = None
+        self._known: Identity | None = None
+
+    def look(self) -> bool:
+        """Read what there is to move; whether there is anything. Writes nothing.
+
+        Raises:
+            LakeError: `RELOCATION_INCOMPLETE`, `RELOCATION_OUTSIDE`, `RELOCATION_DELETES`,
+                `RELOCATION_ORIGIN_UNKNOWN`, `RELOCATION_ORIGINAL_EXISTS`, `RELOCATION_SHARED_LAKE`,
+                `METADATA_UNREADABLE`.
+        """
+        settings = self._settings
+        self._known = read_identity(settings)
+        file = local_catalog(settings)
+        rows = [] if file is None else catalog_rows(file)
+        storages = self._old_storages(rows)
+        project = self._old_project(storages)
+        if not storages and project is None:
+            return False
+        if self._keeps and any(os.path.isdir(old) for old in storages):
+            raise LakeError(
+                "RELOCATION_ORIGINAL_EXISTS",
+                f"{storages[0]} is still there, so {settings.storage} is a copy of it",
+                hint="leave --moved away",
+                sqlstate="55000",
+            )
+        if file is None and storages and embedded_store(settings) and not self._keeps:
+            raise LakeError(
+                "RELOCATION_SHARED_LAKE",
+                f"The catalog is not inside of {settings.storage}: a copy would write the same tables",
+                hint="give the copy a catalog of its own; if the original is gone: `taut relocate --moved`",
+                sqlstate="55000",
+            )
+        self._move = _Move(MovedFolder(storages, settings.storage.rstrip("/")), project)
+        for row in rows:
+            if row.location is not None:
+                survey = Survey(row.name, row.location, self._move.storage)
+                survey.read()
+                self._surveys[row] = survey
+        self._require_movable()
+        for row, survey in self._surveys.items():
+            if survey.outside:
+                self._emit(
+                    "relocation_outside",
+                    table=row.name,
+                    files=len(survey.outside),
+                    sample=survey.outside[0],
+                    reason="they lie in neither folder, and stay what they are",
+                )
+        return True
+
+    def complete(self) -> Identity:
+        """Carry out what `look` has read. Repeatable."""
+        move, settings, known = self._move, self._settings, self._known
+        assert move is not None
+        done: dict[Row, Relocated] = {}
+        for row, survey in self._surveys.items():
+            if move.storage.path(survey.location) is not None:
+                done[row] = self._effects.perform(Step.LAKE_RELOCATE, row.name, survey.write)
+        lists = 0
+        if move.project is not None:
+            lists = self._effects.perform(
+                Step.INGEST_RELOCATE,
+                settings.storage,
+                partial(relocate_sources, Path(settings.storage), move.project, write_whole),
+            )
+        keeps = self._keeps or not move.storage.old
+        same = known.id if known is not None and keeps else str(uuid4())
+        identity = Identity.of(self._spec, settings, same, known)
+        if not keeps:
+            self._renew_store(identity)
+        file = local_catalog(settings)
+        if file is not None and done:
+            self._effects.perform(Step.LAKE_RELOCATED, str(file), partial(_point, file, done, move.storage))
+        self._effects.perform(
+            Step.STORAGE_IDENTIFY, settings.storage, partial(write_identity, settings, identity)
+        )
+        self._emit(
+            "relocated",
+            storage=settings.storage,
+            before=list(move.storage.old),
+            tables=len(done),
+            source_lists=lists,
+            id=identity.id,
+        )
+        return identity
+
+    def accept_lake(self, *, dry_run: bool = False) -> bool:
+        """With `moved` and a storage that is where it was: the pipeline's jobs belong to the lake that the
+        settings name now, as its catalog got another name or place. Answers whether there was such a job."""
+        settings, known = self._settings, self._known
+        if not self._keeps or known is None or dry_run:
+            return False
+        with existing_store(settings) as store:
+            jobs = self._effects.perform(
+                Step.META_BELONG,
+                settings.job,
+                partial(store.move_lake, self._spec.name, lake_id(settings, known)),
+            )
+        self._emit("lake_accepted", pipeline=self._spec.name, jobs=jobs, lake=lake_id(settings, known))
+        return jobs > 0
+
+    def _renew_store(self, identity: Identity) -> None:
+        """The jobs of an embedded store are this copy's own. Those of a shared one are asked at each run."""
+        settings = self._settings
+        if embedded_store(settings) and store_is_there(settings.meta_url):
+            with existing_store(settings) as store:
+                renew = partial(store.become_copy, lake_id(settings, identity))
+                self._effects.perform(Step.META_BELONG, settings.job, renew)
+
+    # -- where it was -------------------------------------------------------------------------------
+
+    def _old_storages(self, rows: list[Row]) -> tuple[str, ...]:
+        settings, known = self._settings, self._known
+        found: list[str] = []
+        if known is not None and not same_folder(known.storage, settings.storage):
+            found += [known.storage, known.real_storage]
+        derived = origin_of(settings, rows)
+        if derived is not None:
+            found += [derived]
+        return spellings(*found)
+
+    def _old_project(self, storages: tuple[str, ...]) -> MovedFolder | None:
+        root = str(self._spec.root)
+        known, new = self._known, MovedFolder((), root)
+        old: tuple[str, ...] = ()
+        if self._from_project is not None:
+            old = spellings(os.path.abspath(self._from_project))
+        elif known is not None:
+            old = known.project(self._spec.name)
+            if not old and len(known.projects) == 1:
+                # One pipeline ran here: this is the same one under another name.
+                (old,) = map(tuple, known.projects.values())
+        elif storages:
+            # Without a record only a storage that the spec names by a relative path tells where the spec was.
+            below = os.path.relpath(self._settings.storage, root)
+            if not os.path.isabs(self._spec.storage) and ":" not in self._spec.storage:
+                derived = [
+                    storage.removesuffix(f"/{below}")
+                    for storage in storages
+                    if not below.startswith("..") and storage.endswith(f"/{below}")
+                ]
+                old = spellings(*derived)
+            strangers = [uri for uri in files_read(Path(self._settings.storage)) if not _is_below(uri, root)]
+            if not old and strangers:
+                raise LakeError(
+                    "RELOCATION_ORIGIN_UNKNOWN",
+                    f"The storage does not say where its project was, and its flows have read {strangers[0]}",
+                    hint="say it: `taut relocate --from-project PATH`",
+                    sqlstate="55000",
+                )
+        if not old or all(same_folder(one, root) for one in old):
+            return None
+        return replace(new, old=old)
+
+    def _require_movable(self) -> None:
+        for row, survey in self._surveys.items():
+            if survey.missing:
+                raise LakeError(
+                    "RELOCATION_INCOMPLETE",
+                    f"{row.name} names {len(survey.missing)} files that are not in {self._settings.storage}, "
+                    f"such as {survey.missing[0]}",
+                    hint="copy the whole storage, while nothing runs in it",
+                    sqlstate="55000",
+                )
+            if survey.refused:
+                raise LakeError(
+                    "RELOCATION_DELETES",
+                    f"{row.name} has deleted rows whose files are named inside of {survey.refused[0]}",
+                    hint="rewrite its delete files where it came from, and copy the storage again",
+                    sqlstate="0A000",
+                )
+            if survey.ours and survey.outside:
+                raise LakeError(
+                    "RELOCATION_OUTSIDE",
+                    f"{row.name} is written by the pipeline and has files outside of its storage, such as "
+                    f"{survey.outside[0]}: a copy would share them with its original",
+                    hint="move the table's files into the storage where it came from, and copy again",
+                    sqlstate="55000",
+                )
+
+
+def _point(file: Path, done: dict[Row, Relocated], moved: MovedFolder) -> None:
+    """Let all rows of a catalog name the new metadata files, and namespaces their new folders."""
+    connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=30)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for row, new in done.items():
+            count = connection.execute(
+                "UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = ? WHERE "
+                "catalog_name = ? AND table_namespace = ? AND table_name = ? AND metadata_location = ?",
+                (new.location, new.previous, *row.key, row.location),
+            ).rowcount
+            if count != 1:
+                raise LakeError(
+                    "RELOCATION_INTERRUPTED",
+                    f"{row.name} was changed by somebody else meanwhile; the catalog is left as it was",
+                    hint="end what runs in this storage and run `taut relocate` again",
+                    sqlstate="40001",
+                )
+        properties = "iceberg_namespace_properties"
+        named = "SELECT rowid, property_value FROM " + properties
+        known = connection.execute(
+            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (properties,)
+        ).fetchone()
+        for number, value in connection.execute(named).fetchall() if known else ():
+            mapped = None if value is None else moved.path(value)
+            if mapped is not None:
+                connection.execute(
+                    f"UPDATE {properties} SET property_value = ? WHERE rowid = ?", (mapped, number)
+                )
+        connection.commit()
+    except sqlite3.Error as error:
+        raise LakeError("CATALOG_UNREADABLE", f"The catalog {file} cannot be written: {error}") from error
+    finally:
+        connection.close()
+
+
+def _is_below(uri: str, root: str) -> bool:
+    # A folder that is its own new place knows which names are below it.
+    return MovedFolder((root,), f"{root}/.").uri(uri) is not None

@@ -1,0 +1,313 @@
+"""Whose storage this is: an identity in a file, and the check that it was not copied or moved.
+
+Everything in a storage names files by absolute paths. So a storage that is somewhere else than it was names
+the files of where it was, and whoever writes by it writes there: that is refused before anything is opened
+for writing. `taut relocate` (`app.relocate`) makes it this folder's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+from tautochrone.app.stores import is_service
+from tautochrone.errors import LakeError
+from tautochrone.ingest.relocation import sources_below
+from tautochrone.meta.database import parsed_url
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.relocated_paths import MovedFolder, spellings
+from tautochrone.project.settings import Settings
+from tautochrone.project.spec import PipelineSpec
+
+__all__ = [
+    "Identity",
+    "Row",
+    "catalog_rows",
+    "check_storage",
+    "embedded_store",
+    "identify",
+    "lake_id",
+    "local_catalog",
+    "origin_of",
+    "read_identity",
+    "same_folder",
+    "write_identity",
+]
+
+FILE_NAME = "storage.json"
+_FORMAT = 1
+_HINT = "`taut relocate` makes it this folder's own; what it was copied from is not touched"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a storage says of itself.
+
+    Attributes:
+        id: tells it from every other one; a copy gets another.
+        storage: its folder as settings spelled it, `real_storage` without symbolic links.
+        projects: by the name of each pipeline that ran in it the folder of its spec, as it was spelled and
+            without symbolic links.
+    """
+
+    id: str
+    storage: str
+    real_storage: str
+    projects: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(
+        cls, spec: PipelineSpec, settings: Settings, storage_id: str, known: Identity | None = None
+    ) -> Identity:
+        """Of the storage as it is now; other pipelines that ran in it stay where they were."""
+        mine = {spec.name: list(spellings(str(spec.root), os.path.realpath(spec.root)))}
+        return cls(
+            id=storage_id,
+            storage=settings.storage.rstrip("/"),
+            real_storage=os.path.realpath(settings.storage),
+            projects={**({} if known is None else known.projects), **mine},
+        )
+
+    def project(self, pipeline: str) -> tuple[str, ...]:
+        """Spellings of the folder where a pipeline's spec was; empty when it is not known."""
+        return tuple(self.projects.get(pipeline, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A table or view as a catalog in SQLite names it; `key` are the columns that tell it from others."""
+
+    key: tuple[str, str, str]
+    location: str | None
+    previous: str | None
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.key)
+
+
+def same_folder(left: str, right: str) -> bool:
+    """Whether two paths lead to one folder, by whatever links and mounts."""
+    if os.path.realpath(left) == os.path.realpath(right):
+        return True
+    try:
+        return os.path.samefile(left, right)
+    except OSError:
+        return False
+
+
+def local_catalog(settings: Settings) -> Path | None:
+    """The catalog's database when it is a file inside of the storage."""
+    file = settings.catalog.sqlite_file
+    if file is None:
+        return None
+    inside = Path(os.path.realpath(settings.storage)) in Path(os.path.realpath(file)).parents
+    return Path(file) if inside else None
+
+
+def embedded_store(settings: Settings) -> bool:
+    """Whether the store is a file inside of the storage, so that a copy of the one is a copy of the other."""
+    if is_service(settings.meta_url):
+        return False
+    url = parsed_url(settings.meta_url)
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return False
+    return Path(os.path.realpath(settings.storage)) in Path(os.path.realpath(url.database)).parents
+
+
+def catalog_rows(file: Path) -> list[Row]:
+    """All tables and views; none when there is no catalog yet.
+
+    Raises:
+        LakeError: `CATALOG_UNREADABLE`.
+    """
+    if not file.exists():
+        return []
+    try:
+        connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=30)
+        try:
+            if not connection.execute(_HAS_TABLES).fetchone():
+                return []
+            return [Row((row[0], row[1], row[2]), row[3], row[4]) for row in connection.execute(_ROWS)]
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise LakeError("CATALOG_UNREADABLE", f"The catalog {file} cannot be read: {error}") from error
+
+
+_HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'iceberg_tables'"
+_ROWS = (
+    "SELECT catalog_name, table_namespace, table_name, metadata_location, previous_metadata_location "
+    "FROM iceberg_tables ORDER BY 1, 2, 3"
+)
+
+
+def origin_of(settings: Settings, rows: list[Row]) -> str | None:
+    """The storage that a catalog's rows belong to, when it is not the present one and its files are here:
+    derived from where tables are put by default, so there is no doubt. None otherwise."""
+    real = os.path.realpath(settings.storage)
+    for row in rows:
+        if row.location is None:
+            continue
+        path = urlsplit(row.location).path if row.location.startswith("file:") else row.location
+        below = f"/warehouse/{'/'.join(row.key[1].split('.'))}/{row.key[2]}/metadata/"
+        old, separator, _ = path.partition(below)
+        if not separator or os.path.realpath(old) == real:
+            continue
+        if same_folder(old, settings.storage):
+            continue
+        if Path(f"{settings.storage}{path[len(old) :]}").exists():
+            return old
+    return None
+
+
+def read_identity(settings: Settings) -> Identity | None:
+    """What the storage says of itself; None before its first run, or of an older release.
+
+    Raises:
+        LakeError: `STORAGE_UNREADABLE`.
+    """
+    path = Path(settings.storage) / FILE_NAME
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found.pop("format") != _FORMAT:
+            raise ValueError("it was written by another version")
+        return Identity(**found)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        raise LakeError(
+            "STORAGE_UNREADABLE",
+            f"{path} does not say whose storage this is: {error}",
+            hint="restore the file; without it a copy could not be told from its original",
+        ) from error
+
+
+def write_identity(settings: Settings, identity: Identity, *, first: bool = False) -> bool:
+    """Put it into the storage, whole or not at all.
+
+    Args:
+        first: only when the storage has none: jobs of a project may start at the same moment.
+
+    Returns:
+        Whether the storage has this one now.
+    """
+    path = Path(settings.storage) / FILE_NAME
+    draft = path.with_name(f".{FILE_NAME}.{uuid4().hex[:8]}")
+    with draft.open("w", encoding="utf-8") as out:
+        out.write(json.dumps({"format": _FORMAT, **asdict(identity)}, indent=1) + "\n")
+        out.flush()
+        os.fsync(out.fileno())
+    if not first:
+        draft.rename(path)
+        return True
+    try:
+        # Unlike a rename a link fails where a file is already.
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True
+
+
+def check_storage(spec: PipelineSpec, settings: Settings) -> Identity | None:
+    """Refuse a storage that was copied, moved, or belongs to another project. Writes nothing.
+
+    Raises:
+        LakeError: `STORAGE_MOVED`, `PROJECT_MOVED`, `STORAGE_OF_ANOTHER_PROJECT`, `STORAGE_UNREADABLE`,
+            `CATALOG_UNREADABLE`.
+    """
+    if not Path(settings.storage).is_dir():
+        return None
+    identity = read_identity(settings)
+    file = local_catalog(settings)
+    if identity is not None and not same_folder(identity.storage, settings.storage):
+        if file is not None or embedded_store(settings) or _has_read(identity, spec, settings):
+            raise _moved(identity.storage, settings.storage)
+        return identity
+    old = None if file is None else origin_of(settings, catalog_rows(file))
+    if old is not None:
+        raise _moved(old, settings.storage)
+    if identity is not None:
+        _check_project(identity, spec, settings)
+    return identity
+
+
+def _check_project(identity: Identity, spec: PipelineSpec, settings: Settings) -> None:
+    theirs = identity.project(spec.name)
+    if not theirs or same_folder(theirs[0], str(spec.root)):
+        return
+    inside = Path(theirs[-1]) in Path(identity.real_storage).parents
+    if inside and (Path(theirs[-1]) / spec.path.name).exists():
+        raise LakeError(
+            "STORAGE_OF_ANOTHER_PROJECT",
+            f"The storage {settings.storage} belongs to the project in {theirs[0]}, not to the one in "
+            f"{spec.root}",
+            hint="let `storage` in the spec name a folder of this project: a path without file: and without "
+            "a slash at its beginning starts at the spec",
+            location=str(spec.path),
+            sqlstate="55000",
+        )
+    if _has_read(identity, spec, settings):
+        raise LakeError(
+            "PROJECT_MOVED",
+            f"The project was in {theirs[0]} and is in {spec.root} now: its source files have other "
+            "names, and would all be read again",
+            hint="`taut relocate` gives them their new names",
+            sqlstate="55000",
+        )
+
+
+def _has_read(identity: Identity, spec: PipelineSpec, settings: Settings) -> bool:
+    """Whether some flow has read files of the project where it was, when it is somewhere else now."""
+    theirs = identity.project(spec.name)
+    if not theirs or same_folder(theirs[0], str(spec.root)):
+        return False
+    moved = MovedFolder(theirs, str(spec.root))
+    return sources_below(Path(settings.storage), moved) is not None
+
+
+def _moved(old: str, new: str) -> LakeError:
+    return LakeError(
+        "STORAGE_MOVED",
+        f"The storage {new} was made in {old}, and its tables name the files there",
+        hint=_HINT,
+        sqlstate="55000",
+        parameters={"old": old, "new": new},
+    )
+
+
+def identify(spec: PipelineSpec, settings: Settings, known: Identity | None, effects: Effects) -> Identity:
+    """The storage's identity, written if it has none or if an innocent part of it changed."""
+    wanted = Identity.of(spec, settings, str(uuid4()) if known is None else known.id, known)
+    if known is not None and known.real_storage == wanted.real_storage:
+        theirs = known.project(spec.name)
+        if theirs and same_folder(theirs[0], str(spec.root)):
+            return known
+    written = effects.perform(
+        Step.STORAGE_IDENTIFY,
+        settings.storage,
+        lambda: write_identity(settings, wanted, first=known is None),
+    )
+    # Another job of the project was faster: its answer holds for all.
+    return wanted if written else identify(spec, settings, read_identity(settings), effects)
+
+
+def lake_id(settings: Settings, identity: Identity) -> str:
+    """What tells the lake from others: for a catalog inside of the storage the storage's id, for any other
+    one where it is, its warehouse and its name, the same from every machine."""
+    if local_catalog(settings) is not None:
+        return f"storage {identity.id}"
+    options = settings.catalog.options
+    uri = options.get("uri") or options.get("type") or options.get("catalog-impl", "")
+    prefix = "jdbc:" if uri.startswith("jdbc:") else ""
+    parts = urlsplit(uri.removeprefix("jdbc:"))
+    plain = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return f"catalog {settings.catalog.name} at {prefix}{plain}, warehouse {options.get('warehouse', '')}"

@@ -1,0 +1,81 @@
+"""Where the store is: the one place that decides by its URL.
+
+`http(s)://…` is a MetaService; anything else is a database that this process opens itself. Both are a
+`MetaStore`, and nothing behind this module knows which.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import Database, MetaStore
+from tautochrone.meta.database import parsed_url
+from tautochrone.model.events import Emit
+
+if TYPE_CHECKING:
+    from tautochrone.project.settings import Settings
+
+__all__ = ["existing_store", "is_service", "open_store", "project_store", "store_is_there"]
+
+
+def is_service(url: str) -> bool:
+    """Whether the URL means a service, not a database."""
+    return url.partition("://")[0].lower() in ("http", "https")
+
+
+def open_store(
+    url: str, *, token: str | None = None, retry_ms: int | None = None, emit: Emit | None = None
+) -> MetaStore:
+    """The store at `url`; a database is created and migrated as needed.
+
+    Args:
+        url: `http(s)://host:port` or a SQLAlchemy URL.
+        token: for a service.
+        retry_ms: so long a call is repeated while the service does not answer; a minute when absent.
+        emit: hears when the service is away.
+
+    Raises:
+        MetaError: `META_SERVICE_…` for a service, `META_STORE_…` for a database, `META_URL_INVALID`.
+    """
+    if not is_service(url):
+        return MetaStore.open(url)
+    # Not for everybody: a quarter of a second of imports.
+    from tautochrone.metaservice.rpc.remote_store import DEFAULT_RETRY_MS, RemoteStore
+
+    return RemoteStore(
+        url, token=token, retry_ms=DEFAULT_RETRY_MS if retry_ms is None else retry_ms, emit=emit
+    )
+
+
+def project_store(settings: Settings, emit: Emit | None = None) -> MetaStore:
+    """The store that a project's settings name."""
+    return open_store(
+        settings.meta_url, token=settings.meta_token, retry_ms=settings.meta_retry_ms, emit=emit
+    )
+
+
+def existing_store(settings: Settings, emit: Emit | None = None) -> MetaStore:
+    """The same for reading, which must not create one.
+
+    Raises:
+        MetaError: `META_STORE_MISSING`, nothing has run yet.
+    """
+    url = settings.meta_url
+    if not is_service(url) and not store_is_there(url):
+        raise MetaError("META_STORE_MISSING", "This pipeline has not run yet", hint="`taut run` first")
+    return project_store(settings, emit)
+
+
+def store_is_there(url: str) -> bool:
+    """Whether the database at `url` is a store already. Asks without making one."""
+    parsed = parsed_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        # Asking it would make the file.
+        return bool(parsed.database) and Path(str(parsed.database)).exists()
+    database = Database(url)
+    try:
+        return database.revision() is not None
+    finally:
+        database.close()

@@ -1,0 +1,5 @@
+"""The Iceberg adapter of the lake port."""
+
+from tautochrone.iceberg.tables.catalog import IcebergLake
+
+__all__ = ["IcebergLake"]

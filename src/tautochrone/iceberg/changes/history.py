@@ -1,0 +1,142 @@
+"""What happened to an Iceberg table between two of its snapshots.
+
+The chain of parents is the only proof. A snapshot that is missing, or that is no ancestor, means that
+the change cannot be told from metadata; the reader then compares contents instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tautochrone.iceberg.commits.compare_and_set import NO_VERSION
+from tautochrone.model.lake import ChangeKind, TableChange
+from tautochrone.model.names import TableName, Version
+
+__all__ = ["ancestors", "change_between", "commits_between", "in_history", "moves_rows", "stood_at"]
+
+
+def _back_from(metadata: Any, version: Version) -> Iterator[Any]:
+    """Snapshots from `version` backwards; lazily, because each step costs calls over Py4J."""
+    snapshot = None if version == NO_VERSION else metadata.snapshot(int(version))
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else metadata.snapshot(parent)
+
+
+def ancestors(metadata: Any, version: Version) -> list[Any]:
+    """Snapshots from `version` back to the oldest that is still known, newest first."""
+    return list(_back_from(metadata, version))
+
+
+def in_history(metadata: Any, main: Version, version: Version, since: Version) -> bool:
+    """Whether `version` is main or one of its ancestors; `since` is its parent, where walking ends."""
+    current = main
+    while current not in (NO_VERSION, since):
+        if current == version:
+            return True
+        snapshot = metadata.snapshot(int(current))
+        parent = None if snapshot is None else snapshot.parentId()
+        current = NO_VERSION if parent is None else Version(str(parent))
+    return False
+
+
+def stood_at(metadata: Any, main: Version, version: Version) -> bool:
+    """Whether the table can go back to a version that somebody saw on main: it is there, and main's history
+    either leads to it or is expired before it could. False when main was rolled back or replaced since."""
+    wanted = None if version == NO_VERSION else metadata.snapshot(int(version))
+    if wanted is None:
+        return False
+    oldest = None
+    for snapshot in _back_from(metadata, main):
+        if str(snapshot.snapshotId()) == version:
+            return True
+        oldest = snapshot
+    if oldest is None or oldest.parentId() is None:
+        return False
+    return bool(wanted.sequenceNumber() < oldest.sequenceNumber())
+
+
+def change_between(name: TableName, metadata: Any, old: Version, new: Version) -> TableChange:
+    """Classify the commits after `old` up to `new`."""
+    if old == new:
+        return TableChange(kind=ChangeKind.NONE, reason=f"{name} did not change")
+    between = []
+    for snapshot in _back_from(metadata, new):
+        if str(snapshot.snapshotId()) == old:
+            break
+        between.append(snapshot)
+    else:
+        complete = bool(between) and between[-1].parentId() is None
+        if not (old == NO_VERSION and complete):
+            return TableChange(kind=ChangeKind.UNKNOWN, reason=_why_unknown(name, metadata, old))
+    operations = {str(snapshot.operation()) for snapshot in between if moves_rows(snapshot)}
+    before = None if old == NO_VERSION else metadata.snapshot(int(old)).schemaId()
+    after = between[0].schemaId() if between else before
+    replaced = _replaced_column(metadata, before, after)
+    if replaced is not None:
+        # No commit tells of it, but every row has another value there.
+        reason = f"column {replaced} of {name} was dropped and added again, or took another one's name"
+        return TableChange(kind=ChangeKind.UNKNOWN, reason=reason, appended=operations <= {"append"})
+    if not operations:
+        if before is not None and before != after:
+            return TableChange(kind=ChangeKind.APPEND, reason=f"columns were added to {name}")
+        return TableChange(kind=ChangeKind.NONE, reason=f"no commit to {name} moved rows")
+    if operations == {"append"}:
+        return TableChange(kind=ChangeKind.APPEND, reason=f"{name} was only appended to")
+    worst = "overwritten" if "overwrite" in operations else "deleted from"
+    return TableChange(kind=ChangeKind.CHANGED, reason=f"{name} was {worst}")
+
+
+def _replaced_column(metadata: Any, *schemas: int | None) -> str | None:
+    """A name that stands for another column in one of these schemas than in the newest, by which changes are
+    read; None when there is no such. Snapshots of old writers name no schema."""
+    newest = int(metadata.currentSchemaId())
+    others = {int(schema) for schema in schemas if schema is not None} - {newest}
+    if not others:
+        return None
+    known = metadata.schemasById()
+
+    def ids(schema: int) -> dict[str, int]:
+        return {str(name): int(column) for column, name in known.get(schema).idToName().items()}
+
+    now = ids(newest)
+    changed = (
+        name for other in others for name, column in ids(other).items() if now.get(name, column) != column
+    )
+    return next(changed, None)
+
+
+def commits_between(metadata: Any, old: Version, new: Version) -> list[Any]:
+    """Snapshots after `old` up to `new`, oldest first; `old` must be an ancestor of `new`, or no version."""
+    between = []
+    for snapshot in _back_from(metadata, new):
+        if str(snapshot.snapshotId()) == old:
+            break
+        between.append(snapshot)
+    return between[::-1]
+
+
+def moves_rows(snapshot: Any) -> bool:
+    """Whether the rows of the table are others after this commit."""
+    operation = str(snapshot.operation())
+    if operation == "replace":
+        # A compaction: other files, same rows.
+        return False
+    summary = snapshot.summary()
+    counts = (
+        "added-data-files",
+        "deleted-data-files",
+        "added-delete-files",
+        "removed-delete-files",
+        "added-records",
+        "deleted-records",
+    )
+    return any(str(summary.get(key) or "0") != "0" for key in counts)
+
+
+def _why_unknown(name: TableName, metadata: Any, old: Version) -> str:
+    if old != NO_VERSION and metadata.snapshot(int(old)) is not None:
+        return f"{name} was rolled back or replaced: version {old} is not in its history"
+    return f"version {old} of {name} is gone: expired, or the table was replaced"

@@ -1,0 +1,1 @@
+"""Commits to an Iceberg table: compare-and-set, their metadata, staged files."""

@@ -1,0 +1,144 @@
+"""One catalog commit as a compare-and-set on the table's metadata.
+
+Iceberg's own operations retry: when the catalog says that the metadata moved, they refresh and apply
+themselves again to whatever is current. That is how a zombie's append lands after a takeover. Here the
+new metadata is built from exactly the metadata whose main and fence were checked and handed to
+`TableOperations.commit(base, updated)`, which never retries. When only something unrelated moved (a
+property, a tag), the loop below reloads, *checks again*, and tries anew.
+
+An unknown outcome (the catalog gave no answer) is resolved by the same loop: `done` is asked on freshly
+read metadata before anything is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError
+from tautochrone.iceberg.commits.metadata import NOTE_KEY, decode
+from tautochrone.iceberg.java.api import Iceberg, MetadataMovedError, translate
+from tautochrone.iceberg.java.durable import sync_file_systems
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.lake import NO_VERSION, CommitNote
+from tautochrone.model.names import Fence, TableName, Version
+
+__all__ = ["MAIN", "NO_VERSION", "Loaded", "check_fence", "check_main", "compare_and_set", "load"]
+
+MAIN = "main"
+
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A table as one read of its metadata showed it."""
+
+    table: Any
+    operations: Any
+    metadata: Any
+
+    @property
+    def main(self) -> Version:
+        snapshot = self.metadata.currentSnapshot()
+        return NO_VERSION if snapshot is None else Version(str(snapshot.snapshotId()))
+
+    @property
+    def note(self) -> CommitNote | None:
+        return decode(self.metadata.properties().get(NOTE_KEY))
+
+
+def load(iceberg: Iceberg, name: TableName) -> Loaded:
+    """Read the table fresh from the catalog."""
+    table = iceberg.load(name)
+    operations = table.operations()
+    return Loaded(table, operations, operations.current())
+
+
+def check_fence(name: TableName, loaded: Loaded, fence: Fence) -> None:
+    """The first condition of every commit: nobody newer owns the table.
+
+    Raises:
+        FencedError: a newer owner's note is on the table.
+    """
+    note = loaded.note
+    if note is not None and note.fence > fence:
+        raise FencedError(
+            "JOB_FENCED",
+            f"{name} is owned by fence {note.fence} of job {note.job}; this writer holds {fence}",
+            hint="another process took the job over; this one stops",
+        )
+
+
+def check_main(name: TableName, loaded: Loaded, parent: Version, fence: Fence) -> None:
+    """The two conditions of a commit that moves main: nobody newer owns the table, main is where we forked.
+
+    Raises:
+        FencedError: a newer owner's note is on the table.
+        ConflictError: main moved.
+    """
+    check_fence(name, loaded, fence)
+    if loaded.main != parent:
+        raise ConflictError(
+            "TABLE_MOVED",
+            f"{name} stands at version {loaded.main}, this commit was forked from {parent}",
+            hint="another writer committed to a table that belongs to a pipeline",
+        )
+
+
+def compare_and_set(
+    iceberg: Iceberg,
+    name: TableName,
+    effects: Effects,
+    step: Step,
+    *,
+    build: Callable[[Loaded], Any],
+    done: Callable[[Loaded], bool],
+    ask_first: bool = False,
+) -> Loaded:
+    """Commit `build(loaded)` on top of exactly `loaded`; reload, re-check and retry when it moved.
+
+    Args:
+        build: new TableMetadata from the loaded one; raises ConflictError or FencedError to stop. It
+            may write manifests, so it must be safe to call again.
+        done: whether freshly loaded metadata already holds this commit.
+        ask_first: ask `done` before the first attempt too, for commits that may be repeated calls.
+
+    Returns:
+        The table as it was when the commit was found or made (reload for what it is now).
+
+    Raises:
+        CommitOutcomeUnknownError: still unknown after many attempts.
+    """
+    last: Exception | None = None
+    for attempt in range(_ATTEMPTS):
+        loaded = load(iceberg, name)
+        if (attempt or ask_first) and done(loaded):
+            return loaded
+        updated = build(loaded)
+        try:
+            effects.perform(step, str(name), partial(_commit, iceberg, name, loaded, updated))
+        except (MetadataMovedError, CommitOutcomeUnknownError) as error:
+            last = error
+            continue
+        return loaded
+    raise CommitOutcomeUnknownError(
+        "COMMIT_OUTCOME_UNKNOWN",
+        f"{name}: {_ATTEMPTS} attempts to commit met a moving table or a silent catalog",
+        hint="the next run reads the table and goes on from there",
+    ) from last
+
+
+def _commit(iceberg: Iceberg, name: TableName, loaded: Loaded, updated: Any) -> None:
+    folders = iceberg.synced_folders(loaded.metadata)
+    sync_file_systems(folders)
+    try:
+        loaded.operations.commit(loaded.metadata, updated)
+    except Py4JError as error:
+        raise translate(error, name) from error
+    # Its own file is written by the commit.
+    sync_file_systems(folders)

@@ -1,0 +1,1 @@
+"""Iceberg's Java API over Py4J."""

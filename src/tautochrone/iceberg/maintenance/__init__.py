@@ -1,0 +1,1 @@
+"""Keeping Iceberg tables small: expiry, compaction, orphan files, relocation."""

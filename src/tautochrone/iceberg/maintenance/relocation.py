@@ -1,0 +1,276 @@
+"""Tables and views whose files are in another folder now: their metadata, with the new paths in it.
+
+    survey   everything that the newest metadata leads to is read; nothing is written
+    write    manifests and deletion vectors, lists of manifests, and last the metadata file, each under a new
+             name that follows from the old one: done twice, the same files are there once
+
+The old folder is never opened: what it held is looked for in the new one. No catalog is asked here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from tautochrone.errors import LakeError
+from tautochrone.iceberg.commits.metadata import NOTE_KEY
+from tautochrone.iceberg.maintenance.avro import AvroContent, read_avro, write_avro
+from tautochrone.iceberg.maintenance.puffin import with_other_paths
+from tautochrone.model.relocated_paths import MovedFolder
+
+__all__ = ["Relocated", "Survey", "write_whole"]
+
+_MANIFEST_PATH, _MANIFEST_LENGTH = 500, 501
+_STATUS, _DATA_FILE = 0, 2
+_CONTENT, _FORMAT, _FILE_PATH, _FILE_SIZE = 134, 101, 100, 104
+_BOUNDS, _REFERENCED = (125, 128), 143
+_PATH_COLUMN = 2147483546
+"""The field id of `file_path` in files of deletes."""
+
+_DELETED, _POSITION_DELETES = 2, 1
+_NUMBER = re.compile(r"^(\d+)-")
+
+
+@dataclass(frozen=True, slots=True)
+class Relocated:
+    """Where the newest metadata file of a table or view is written, and where the one before it lies."""
+
+    location: str
+    previous: str
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all, and stays there."""
+    draft = path.with_name(f".{path.name}.new")
+    with draft.open("wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    # Hadoop keeps a checksum beside each file that it writes: the old one must not outlive its content.
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    draft.rename(path)
+
+
+@dataclass(slots=True)
+class Survey:
+    """One table or view, by the location that its catalog names.
+
+    Attributes:
+        ours: a pipeline writes it.
+        missing: files that the metadata names and the new folder has not.
+        outside: files that lie in neither folder.
+        refused: files that cannot be rewritten: positions of deleted rows as a table of paths.
+    """
+
+    name: str
+    location: str
+    moved: MovedFolder
+    ours: bool = False
+    missing: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    _metadata: dict[str, Any] = field(default_factory=dict)
+    _lists: dict[str, None] = field(default_factory=dict)
+    _manifests: dict[str, None] = field(default_factory=dict)
+    _vectors: dict[str, None] = field(default_factory=dict)
+    _sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """See the class: fill it.
+
+        Raises:
+            LakeError: `METADATA_UNREADABLE`.
+        """
+        path = self._here(self.location)
+        if path is None or not path.exists():
+            (self.missing if path else self.outside).append(self.location)
+            return
+        self._metadata = _metadata(path)
+        self.ours = NOTE_KEY in self._metadata.get("properties", {})
+        for snapshot in self._metadata.get("snapshots", ()):
+            location = snapshot.get("manifest-list")
+            if location is None:
+                # Format version 1 may name manifests in the metadata itself.
+                self.refused.append(f"{self.location} (snapshot {snapshot.get('snapshot-id')})")
+            elif self._exists(location, self._lists):
+                self._read_list(location)
+        for key, name in _FILE_LISTS:
+            for entry in self._metadata.get(key, ()):
+                self._exists(entry[name], {})
+
+    def _read_list(self, location: str) -> None:
+        content = read_avro(self._local(location))
+        at = _required(content, location, _MANIFEST_PATH)
+        for record in content.records:
+            manifest = str(_get(record, at))
+            if manifest not in self._manifests and self._exists(manifest, self._manifests):
+                self._read_manifest(manifest)
+
+    def _read_manifest(self, location: str) -> None:
+        content = read_avro(self._local(location))
+        path = _required(content, location, _DATA_FILE, _FILE_PATH)
+        status = _required(content, location, _STATUS)
+        kind = content.position(_DATA_FILE, _CONTENT)
+        form = _required(content, location, _DATA_FILE, _FORMAT)
+        for record in content.records:
+            file = str(_get(record, path))
+            deletes = kind is not None and _get(record, kind) == _POSITION_DELETES
+            vector = deletes and str(_get(record, form)).upper() == "PUFFIN"
+            if _get(record, status) == _DELETED and not self._is_there(file):
+                continue  # only its name is left, as it should be
+            if self._exists(file, self._vectors if vector else {}) and deletes and not vector:
+                self.refused.append(file)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def write(self) -> Relocated:
+        """Write the new files and answer what the catalog is to name. Repeatable."""
+        for vector in self._vectors:
+            data = with_other_paths(self._local(vector).read_bytes(), vector, self.moved.path)
+            self._put(vector, lambda path, data=data: self._written(path, data))  # type: ignore[misc]
+        for manifest in self._manifests:
+            content = self._rewritten_manifest(read_avro(self._local(manifest)), manifest)
+            self._put(manifest, lambda path, content=content: write_avro(path, content, write_whole))  # type: ignore[misc]
+        for location in self._lists:
+            content = self._rewritten_list(read_avro(self._local(location)), location)
+            self._put(location, lambda path, content=content: write_avro(path, content, write_whole))  # type: ignore[misc]
+        metadata = self._rewritten_metadata()
+        previous = self._new(self.location)
+        number = _NUMBER.match(Path(previous).name)
+        version = 0 if number is None else int(number[1]) + 1
+        name = f"{version:05d}-{uuid5(NAMESPACE_URL, previous)}.metadata.json"
+        newest = f"{previous.rpartition('/')[0]}/{name}"
+        write_whole(self._local(newest), json.dumps(metadata, separators=(",", ":")).encode())
+        return Relocated(newest, previous)
+
+    def _put(self, location: str, write: Callable[[Path], int]) -> None:
+        """Write what replaces the file at `location` and remember its new location and its bytes."""
+        mine = self._new(location)
+        folder, _, old_name = mine.rpartition("/")
+        suffix = old_name.rpartition(".")[2]
+        # Some readers tell lists of manifests by the beginning of their names.
+        head = "snap-" if old_name.startswith("snap-") else ""
+        target = f"{folder}/{head}{uuid5(NAMESPACE_URL, mine)}.{suffix}"
+        self._sizes[location] = (target, write(self._local(target)))
+
+    @staticmethod
+    def _written(path: Path, data: bytes) -> int:
+        write_whole(path, data)
+        return len(data)
+
+    def _rewritten_manifest(self, content: AvroContent, location: str) -> AvroContent:
+        path = _required(content, location, _DATA_FILE, _FILE_PATH)
+        size = _required(content, location, _DATA_FILE, _FILE_SIZE)
+        referenced = content.position(_DATA_FILE, _REFERENCED)
+        kind = content.position(_DATA_FILE, _CONTENT)
+        bounds = [content.position(_DATA_FILE, field_id) for field_id in _BOUNDS]
+        for record in content.records:
+            file = str(_get(record, path))
+            if file in self._sizes:
+                target, length = self._sizes[file]
+                _set(record, path, target)
+                _set(record, size, length)
+            else:
+                _set(record, path, self._new(file))
+            if referenced is not None and _get(record, referenced) is not None:
+                _set(record, referenced, self._new(str(_get(record, referenced))))
+            for at in bounds if kind is not None and _get(record, kind) == _POSITION_DELETES else ():
+                known = None if at is None else _get(record, at)
+                if at is not None and known is not None and _PATH_COLUMN in known:
+                    text = bytes(known[_PATH_COLUMN]).decode()
+                    _set(record, at, {**dict(known), _PATH_COLUMN: self._new(text).encode()})
+        return content
+
+    def _rewritten_list(self, content: AvroContent, location: str) -> AvroContent:
+        path = _required(content, location, _MANIFEST_PATH)
+        length = _required(content, location, _MANIFEST_LENGTH)
+        for record in content.records:
+            manifest = str(_get(record, path))
+            if manifest in self._sizes:
+                target, size = self._sizes[manifest]
+                _set(record, path, target)
+                _set(record, length, size)
+        return content
+
+    def _rewritten_metadata(self) -> dict[str, Any]:
+        found = json.loads(json.dumps(self._metadata))
+        found["location"] = self._new(found["location"])
+        if "properties" in found:
+            found["properties"] = {key: self._new(value) for key, value in found["properties"].items()}
+        for snapshot in found.get("snapshots", ()):
+            listed = self._sizes.get(snapshot["manifest-list"])
+            snapshot["manifest-list"] = listed[0] if listed else self._new(snapshot["manifest-list"])
+        for key, name in (*_FILE_LISTS, ("metadata-log", "metadata-file")):
+            for entry in found.get(key, ()):
+                entry[name] = self._new(entry[name])
+        return dict(found)
+
+    # -- paths --------------------------------------------------------------------------------------
+
+    def _new(self, location: str) -> str:
+        return self.moved.path(location) or location
+
+    def _here(self, location: str) -> Path | None:
+        """The file in the new folder; None for one of neither folder."""
+        mine = self.moved.path(location)
+        if mine is None and not self.moved.is_new(location):
+            return None
+        return self._local(mine or location)
+
+    def _local(self, location: str) -> Path:
+        return Path(re.sub(r"^file:(//[^/]*)?(?=/)", "", self._new(location)))
+
+    def _is_there(self, location: str) -> bool:
+        path = self._here(location)
+        return path is not None and path.exists()
+
+    def _exists(self, location: str, into: dict[str, None]) -> bool:
+        path = self._here(location)
+        if path is None:
+            self.outside.append(location)
+            return False
+        if not path.exists():
+            self.missing.append(location)
+            return False
+        into[location] = None
+        return True
+
+
+_FILE_LISTS = (("statistics", "statistics-path"), ("partition-statistics", "statistics-path"))
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    raw = path.read_bytes()
+    try:
+        found = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except ValueError as error:
+        raise LakeError("METADATA_UNREADABLE", f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise LakeError("METADATA_UNREADABLE", f"{path} is no metadata of a table")
+    return found
+
+
+def _required(content: AvroContent, location: str, *field_ids: int) -> tuple[int, ...]:
+    found = content.position(*field_ids)
+    if found is None:
+        raise LakeError("METADATA_UNREADABLE", f"{location} has no field {field_ids[-1]}")
+    return found
+
+
+def _get(record: Any, at: tuple[int, ...]) -> Any:
+    for position in at:
+        record = record[position]
+    return record
+
+
+def _set(record: Any, at: tuple[int, ...], value: Any) -> None:
+    for position in at[:-1]:
+        record = record[position]
+    record[at[-1]] = value

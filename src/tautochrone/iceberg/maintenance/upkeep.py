@@ -1,0 +1,242 @@
+"""The maintaining half of an Iceberg table: what keeps it small. Nothing here changes its rows."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, LakeError
+from tautochrone.iceberg.changes.history import in_history
+from tautochrone.iceberg.commits.compare_and_set import MAIN, Loaded, check_fence, compare_and_set, load
+from tautochrone.iceberg.commits.metadata import NOTE_KEY, carry_forward, encode
+from tautochrone.iceberg.java.api import translate
+from tautochrone.iceberg.maintenance.compaction import Rewritten, rewrite_groups, rewrite_options
+from tautochrone.iceberg.maintenance.expiry import expirable, unreachable_files
+from tautochrone.iceberg.maintenance.orphans import (
+    SEAL_KEY,
+    check_seal,
+    old_files,
+    require_own_folder,
+    unreferred,
+)
+from tautochrone.iceberg.reads.reading import IcebergReading
+from tautochrone.iceberg.reads.refs import prepared_batches
+from tautochrone.iceberg.reads.schema import TRIMMED
+from tautochrone.model.effects import Step
+from tautochrone.model.lake import CommitNote, Fork
+from tautochrone.model.maintenance import Compacted, Expired, Orphans, Retention
+from tautochrone.model.names import Fence, TableName, Version
+
+__all__ = ["IcebergUpkeep"]
+
+
+class IcebergUpkeep(IcebergReading):
+    """See `model.lake.LakeTable` for what each method promises."""
+
+    def expire(
+        self, retention: Retention, fence: Fence, *, at_least: int = 1, dry_run: bool = False
+    ) -> Expired:
+        chosen: list[int] = []
+        made: list[Any] = []
+
+        def choose(loaded: Loaded) -> list[int]:
+            text = str(self._iceberg.api.TableMetadataParser.toJson(loaded.metadata))
+            chosen[:] = expirable(json.loads(text), retention)
+            return chosen
+
+        def build(loaded: Loaded) -> Any:
+            check_fence(self._name, loaded, fence)
+            builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
+            # A set: of a list Py4J cannot tell whether it holds ids or snapshots.
+            builder.removeSnapshots(self._iceberg.functions.longs(choose(loaded)))
+            untrimmed = {k: v for k, v in TRIMMED.items() if not loaded.metadata.properties().containsKey(k)}
+            if untrimmed:
+                builder.setProperties(self._iceberg.map(untrimmed))
+            made[:] = [loaded.metadata, builder.build()]
+            return made[1]
+
+        def done(loaded: Loaded) -> bool:
+            return not any(loaded.metadata.snapshot(number) for number in chosen)
+
+        loaded = load(self._iceberg, self._name)
+        count = len(choose(loaded))
+        kept = int(loaded.metadata.snapshots().size()) - count
+        if count < at_least or not count:
+            return Expired(table=self._name, kept=kept + count)
+        if dry_run:
+            return Expired(table=self._name, versions=count, kept=kept)
+        loaded = compare_and_set(
+            self._iceberg, self._name, self._effects, Step.LAKE_EXPIRE, build=build, done=done
+        )
+        try:
+            files = unreachable_files(self._iceberg, loaded.table.io(), *made)
+        except Py4JError as error:
+            raise translate(error, self._name) from error
+        self._remove(loaded, files, Step.LAKE_CLEAN)
+        return Expired(table=self._name, versions=len(chosen), files=len(files), kept=kept)
+
+    def compact(
+        self,
+        fork: Fork,
+        note: CommitNote,
+        *,
+        min_files: int,
+        max_files: int,
+        alone: AbstractContextManager[object],
+    ) -> Compacted:
+        at_ms = time.time_ns() // 1_000_000
+        groups = self._rewritten(fork, min_files, max_files)
+        if not groups:
+            return Compacted(table=self._name)
+        paths = self._written(groups)
+        try:
+            with alone:
+                version = self._swap(fork, note, groups, at_ms)
+        except CommitOutcomeUnknownError:
+            # The files may be the table's by now.
+            raise
+        except LakeError:
+            self._remove(fork.handle, paths, Step.LAKE_CLEAN)
+            raise
+        return Compacted(
+            table=self._name,
+            version=version,
+            files_before=sum(int(group.before.size()) for group in groups),
+            files_after=len(paths),
+            bytes=sum(group.bytes for group in groups),
+        )
+
+    def remove_orphans(
+        self, before_ms: int, fence: Fence, folders: Mapping[TableName, str], *, dry_run: bool = False
+    ) -> Orphans:
+        try:
+            loaded = load(self._iceberg, self._name)
+            check_fence(self._name, loaded, fence)
+            folder = require_own_folder(self._name, loaded, folders)
+            old = old_files(self._iceberg, self._name, loaded, folder, before_ms)
+            found = unreferred(self._iceberg, load(self._iceberg, self._name), old)
+            if found and not dry_run:
+                self._seal(before_ms, fence)
+                loaded = load(self._iceberg, self._name)
+                found = unreferred(self._iceberg, loaded, found)
+        except Py4JError as error:
+            raise translate(error, self._name) from error
+        files = tuple(file.location for file in found)
+        if not dry_run:
+            self._remove(loaded, files, Step.LAKE_ORPHANS)
+        return Orphans(table=self._name, files=files, bytes=sum(file.bytes for file in found))
+
+    def _seal(self, before_ms: int, fence: Fence) -> None:
+        """See `orphans`. Always a commit, even when the table says the same already: it is the commit that
+        makes worthless what others read before it."""
+        made: list[Any] = []
+
+        def build(loaded: Loaded) -> Any:
+            check_fence(self._name, loaded, fence)
+            newest = max(before_ms, int(loaded.metadata.properties().get(SEAL_KEY) or 0))
+            builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
+            made[:] = [loaded.metadata.metadataFileLocation()]
+            return builder.setProperties(self._iceberg.map({SEAL_KEY: str(newest)})).build()
+
+        def done(loaded: Loaded) -> bool:
+            sealed = int(loaded.metadata.properties().get(SEAL_KEY) or 0) >= before_ms
+            return sealed and loaded.metadata.metadataFileLocation() not in made
+
+        compare_and_set(self._iceberg, self._name, self._effects, Step.LAKE_SEAL, build=build, done=done)
+
+    def _rewritten(self, fork: Fork, min_files: int, max_files: int) -> list[Rewritten]:
+        table = fork.handle.table
+        snapshot = table.currentSnapshot()
+        files = None if snapshot is None else snapshot.summary().get("total-data-files")
+        if snapshot is None or (files is not None and int(files) < min_files):
+            return []
+
+        groups: list[Rewritten] = []
+
+        def rewrite() -> None:
+            # The tier of big files takes the small ones along, so never both at once.
+            for options in reversed(rewrite_options(min_files, max_files)):
+                groups.extend(rewrite_groups(self._iceberg, table, int(fork.version), options))
+                if groups:
+                    return
+
+        try:
+            self._effects.perform(Step.LAKE_STAGE, str(self._name), rewrite)
+        except (Py4JError, PySparkException) as error:
+            self._remove(fork.handle, self._written(groups), Step.LAKE_CLEAN)
+            raise translate(error, self._name) from error
+        return groups
+
+    def _written(self, groups: Sequence[Rewritten]) -> list[str]:
+        return [path for group in groups for path in self._iceberg.functions.paths(group.after)]
+
+    def _swap(self, fork: Fork, note: CommitNote, groups: Sequence[Rewritten], at_ms: int) -> Version:
+        made: list[Version] = []
+
+        def build(loaded: Loaded) -> Any:
+            check_fence(self._name, loaded, note.fence)
+            check_seal(self._name, loaded, at_ms)
+            if prepared_batches(self._name, loaded.metadata):
+                raise ConflictError(
+                    "BATCH_PREPARED",
+                    f"A batch of {self._name} is prepared beside main; moving main would make it stale",
+                )
+            # Main may have moved by appends: Iceberg checks that the files are there still, undeleted from.
+            update = loaded.table.newRewrite().validateFromSnapshot(int(fork.version))
+            sequence = int(loaded.metadata.snapshot(int(fork.version)).sequenceNumber())
+            update.dataSequenceNumber(sequence)
+            nothing = self._iceberg.set(())
+            for group in groups:
+                update.rewriteFiles(group.before, group.vectors, group.after, nothing)
+            update.set(NOTE_KEY, encode(note))
+            try:
+                snapshot = update.toBranch(MAIN).apply()
+            except Py4JError as error:
+                raise translate(error, self._name) from error
+            made.append(Version(str(snapshot.snapshotId())))
+            newest = encode(carry_forward(loaded.note, note))
+            builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
+            builder.setBranchSnapshot(snapshot, MAIN).setProperties(self._iceberg.map({NOTE_KEY: newest}))
+            return builder.build()
+
+        def ours(loaded: Loaded) -> Version | None:
+            found = (v for v in made if in_history(loaded.metadata, loaded.main, v, fork.version))
+            return next(found, None)
+
+        loaded = compare_and_set(
+            self._iceberg,
+            self._name,
+            self._effects,
+            Step.LAKE_COMPACT,
+            build=build,
+            done=lambda loaded: ours(loaded) is not None,
+        )
+        return ours(loaded) or made[-1]
+
+    def _remove(self, loaded: Loaded, paths: Sequence[str], step: Step) -> None:
+        """Delete files that no version reaches. Missing ones are fine.
+
+        Raises:
+            LakeError: some could not be deleted; they are orphans now.
+        """
+
+        def delete() -> None:
+            # Not `CatalogUtil.deleteFiles`: it keeps failures to itself.
+            io, bulk = loaded.table.io(), self._iceberg.api.io.SupportsBulkOperations
+            try:
+                if bulk._java_lang_class.isInstance(io):  # noqa: SLF001
+                    io.deleteFiles(self._iceberg.functions.strings(paths))
+                else:
+                    for path in paths:
+                        io.deleteFile(path)
+            except Py4JError as error:
+                raise translate(error, self._name) from error
+
+        if paths:
+            self._effects.perform(step, str(self._name), delete)

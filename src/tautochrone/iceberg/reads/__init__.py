@@ -1,0 +1,1 @@
+"""The reading half of an Iceberg table: snapshots, refs, schemas, rows."""

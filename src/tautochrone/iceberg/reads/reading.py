@@ -1,0 +1,158 @@
+"""The reading half of an Iceberg table: its fork, versions, changes and rows. Nothing here commits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from tautochrone.errors import HistoryLostError
+from tautochrone.iceberg.changes.changes import rows_appended, rows_changed
+from tautochrone.iceberg.changes.history import ancestors, change_between, in_history, stood_at
+from tautochrone.iceberg.changes.tasks import rows_behind_vectors
+from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, load
+from tautochrone.iceberg.commits.metadata import NOTE_KEY, decode
+from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.reads.refs import tags
+from tautochrone.iceberg.reads.reverting import companions_at, note_at
+from tautochrone.model.effects import Effects
+from tautochrone.model.lake import ChangeKind, CommitNote, Fork, Outcome, RowChange, Rows, TableChange
+from tautochrone.model.names import Fence, TableName, Version
+
+__all__ = ["IcebergReading"]
+
+_COUNTS_KEPT = 64
+
+
+class IcebergReading:
+    """See `model.lake.LakeTable` for what each method promises."""
+
+    def __init__(
+        self, iceberg: Iceberg, name: TableName, effects: Effects, last: Loaded | None = None
+    ) -> None:
+        self._iceberg = iceberg
+        self._name = name
+        self._effects = effects
+        self._last = last
+        self._counts: dict[Version, int | None] = {}
+
+    @property
+    def name(self) -> TableName:
+        return self._name
+
+    def fork(self) -> Fork:
+        loaded = self._last = load(self._iceberg, self._name)
+        note = loaded.note
+        return Fork(
+            table=self._name,
+            version=loaded.main,
+            fence=Fence(0) if note is None else note.fence,
+            note=note,
+            handle=loaded,
+        )
+
+    def outcome(self, expected: Version) -> Outcome:
+        loaded = load(self._iceberg, self._name)
+        if in_history(loaded.metadata, loaded.main, expected, NO_VERSION):
+            return Outcome.COMMITTED
+        known = loaded.metadata.snapshot(int(expected)) is not None
+        return Outcome.PENDING if known else Outcome.LOST
+
+    def identity(self) -> str:
+        # It never changes while the table is there.
+        known = self._last or load(self._iceberg, self._name)
+        return str(known.metadata.uuid())
+
+    def current_version(self) -> Version:
+        return load(self._iceberg, self._name).main
+
+    def versions(self) -> Sequence[tuple[Version, CommitNote | None, int]]:
+        loaded = load(self._iceberg, self._name)
+        chain = ancestors(loaded.metadata, loaded.main)
+        return [
+            (Version(str(s.snapshotId())), decode(s.summary().get(NOTE_KEY)), int(s.timestampMillis()))
+            for s in reversed(chain)
+        ]
+
+    def goes_back_to(self, version: Version) -> bool:
+        # Fresh: where main stands is what it depends on.
+        loaded = load(self._iceberg, self._name)
+        return stood_at(loaded.metadata, loaded.main, version)
+
+    def note_at(self, version: Version) -> CommitNote | None:
+        return note_at(self._name, load(self._iceberg, self._name), version)
+
+    def companions_at(self, versions: Collection[Version]) -> Mapping[TableName, frozenset[Version]]:
+        metadata = load(self._iceberg, self._name).metadata
+        text = str(self._iceberg.api.TableMetadataParser.toJson(metadata))
+        return companions_at(json.loads(text), versions)
+
+    def change_between(self, old: Version, new: Version) -> TableChange:
+        return change_between(self._name, self._having(old, new).metadata, old, new)
+
+    def read(self, session: Any, version: Version) -> Rows:
+        if version == NO_VERSION:
+            return session.read.table(self._name.sql).limit(0)
+        return session.read.option("versionAsOf", version).table(self._name.sql)
+
+    def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
+        if old == NO_VERSION:
+            # Everything was appended since; Iceberg refuses an end without a start.
+            return {"snapshot-id": new}
+        return {"start-snapshot-id": old, "end-snapshot-id": new}
+
+    def changed_rows(self, session: Any, old: Version, new: Version) -> RowChange:
+        loaded = self._having(old, new)
+        change = change_between(self._name, loaded.metadata, old, new)
+        if change.kind is ChangeKind.UNKNOWN:
+            raise HistoryLostError("HISTORY_LOST", change.reason)
+        if change.kind is ChangeKind.NONE:
+            return RowChange()
+        if change.kind is ChangeKind.CHANGED or old == NO_VERSION:
+            # From nothing: a read of the version would have the columns of then.
+            return rows_changed(self._iceberg, self._name, loaded, session, old, new)
+        rows = rows_appended(loaded, old, new)
+        if not rows:
+            return RowChange()
+        self._iceberg.activate(session)
+        reader = session.read.options(**self.read_options(old, new))
+        return RowChange(added=reader.table(self._name.sql), rows=rows)
+
+    def row_count(self, version: Version) -> int | None:
+        if version == NO_VERSION:
+            return 0
+        if version not in self._counts:
+            if len(self._counts) >= _COUNTS_KEPT:
+                self._counts.clear()
+            self._counts[version] = self._count(version)
+        return self._counts[version]
+
+    def changed_ms(self) -> int:
+        return int(load(self._iceberg, self._name).metadata.lastUpdatedMillis())
+
+    def tags(self) -> Sequence[str]:
+        return tags(load(self._iceberg, self._name).metadata)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _having(self, *versions: Version) -> Loaded:
+        """The table as last read when these versions were there: what is said of them never changes."""
+        known = self._last
+        if known is None or not all(
+            version == NO_VERSION or known.metadata.snapshot(int(version)) is not None for version in versions
+        ):
+            known = self._last = load(self._iceberg, self._name)
+        return known
+
+    def _count(self, version: Version) -> int | None:
+        loaded = self._having(version)
+        snapshot = loaded.metadata.snapshot(int(version))
+        if snapshot is None:
+            return None
+        summary = snapshot.summary()
+        records = summary.get("total-records")
+        if records is None or summary.get("total-delete-files") is None:
+            return None
+        if str(summary.get("total-delete-files")) == "0":
+            return int(records)
+        return rows_behind_vectors(self._iceberg.functions, loaded.table, version)

@@ -1,0 +1,59 @@
+"""Branches, tags and files of snapshots, read from a table's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded
+from tautochrone.iceberg.commits.metadata import NOTE_KEY, decode
+from tautochrone.model.lake import Prepared
+from tautochrone.model.names import TableName, Version
+
+__all__ = ["BRANCH_PREFIX", "own_files", "prepared_batches", "tags"]
+
+BRANCH_PREFIX = "tautochrone-prepared-"
+"""Every prepared batch sits on a branch of its own under this prefix."""
+
+
+def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
+    """Batches on branches of ours, with the notes that were written with them."""
+    found = []
+    for branch in metadata.refs().keySet():
+        if not branch.startswith(BRANCH_PREFIX):
+            continue
+        snapshot = metadata.snapshot(metadata.ref(branch).snapshotId())
+        note = decode(snapshot.summary().get(NOTE_KEY))
+        if note is None:
+            continue
+        parent = snapshot.parentId()
+        found.append(
+            Prepared(
+                table=name,
+                parent=NO_VERSION if parent is None else Version(str(parent)),
+                version=Version(str(snapshot.snapshotId())),
+                branch=str(branch),
+                note=note,
+                rows=int(snapshot.summary().get("added-records") or 0),
+            )
+        )
+    return found
+
+
+def tags(metadata: Any) -> Sequence[str]:
+    """Names of all tags, those of older snapshots first."""
+    refs = {str(name): metadata.ref(name) for name in metadata.refs().keySet()}
+    found = [
+        (metadata.snapshot(ref.snapshotId()).sequenceNumber(), name)
+        for name, ref in refs.items()
+        if ref.isTag()
+    ]
+    return [name for _, name in sorted(found)]
+
+
+def own_files(loaded: Loaded, snapshot: Any) -> list[str]:
+    """Data files, manifests and manifest list that only this snapshot has."""
+    io = loaded.table.io()
+    manifests = [m for m in snapshot.allManifests(io) if m.snapshotId() == snapshot.snapshotId()]
+    data = [str(file.location()) for file in snapshot.addedDataFiles(io)]
+    return [*data, *(str(m.path()) for m in manifests), str(snapshot.manifestListLocation())]

@@ -1,0 +1,128 @@
+"""From a `TableDefinition` to Iceberg's schema, partition spec and sort order."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from tautochrone.errors import DefinitionError
+from tautochrone.iceberg.commits.compare_and_set import Loaded
+from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.model.lake import TableDefinition
+from tautochrone.model.names import TableName
+from tautochrone.spark.jvm.errors import problem_of
+
+__all__ = ["TRIMMED", "TableShape", "replacement", "shape_of", "widened"]
+
+TRIMMED = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+"""Every commit writes the whole metadata anew, so the files of before must go: nobody reads them any more
+once they were replaced, but whoever just asked the catalog for one must still find it."""
+
+_TRANSFORM = re.compile(r"^(\w+)\((?:(\d+)\s*,\s*)?`?([^`,()]+)`?\s*(?:,\s*(\d+))?\)$")
+_TIME = {
+    "years": "year",
+    "year": "year",
+    "months": "month",
+    "month": "month",
+    "days": "day",
+    "day": "day",
+    "hours": "hour",
+    "hour": "hour",
+}
+
+
+class TableShape:
+    """Java values: `schema`, `spec`, `order`, and the properties that we set."""
+
+    def __init__(self, schema: Any, spec: Any, order: Any, properties: dict[str, str]) -> None:
+        self.schema = schema
+        self.spec = spec
+        self.order = order
+        self.properties = properties
+
+
+def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
+    """Translate; partition columns may be names or Spark's transforms (`days(ts)`, `bucket(8, id)`).
+
+    Raises:
+        DefinitionError: a column type or a transform that Iceberg cannot hold.
+    """
+    try:
+        schema = iceberg.api.spark.SparkSchemaUtil.convert(iceberg.java_schema(definition.schema))
+        spec = iceberg.api.PartitionSpec.builderFor(schema)
+        for column in definition.partition_columns:
+            _add_partition(spec, column, definition)
+        order = iceberg.api.SortOrder.builderFor(schema)
+        for column in definition.cluster_columns:
+            order.asc(column.strip("`"))
+        properties = {"format-version": "3", **TRIMMED, **definition.properties}
+        if definition.comment:
+            properties["comment"] = definition.comment
+        return TableShape(schema, spec.build(), order.build(), properties)
+    except (Py4JError, PySparkException) as error:
+        # PySpark turns the Java exceptions that it knows into its own, everything else stays Py4J's.
+        raise DefinitionError(
+            "UNSUPPORTED_TABLE_SHAPE",
+            f"{definition.name} cannot be an Iceberg table: {problem_of(error).message}",
+            hint="cast the column to a type that Iceberg has, or change the partition columns",
+        ) from error
+
+
+def replacement(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableShape) -> Any:
+    """A Java transaction that replaces the table's schema and rows. Never commit it: it retries blindly;
+    take its metadata and compare-and-set."""
+    metadata = loaded.metadata.buildReplacement(
+        shape.schema,
+        shape.spec,
+        shape.order,
+        loaded.metadata.location(),
+        iceberg.map(shape.properties),
+    )
+    transactions = iceberg.api.Transactions
+    return transactions.replaceTableTransaction(str(name), loaded.operations, metadata)
+
+
+def widened(iceberg: Iceberg, name: TableName, loaded: Loaded, wanted: Any) -> Any | None:
+    """The table's Java schema with the columns of `wanted` added as optional ones; None when it has all.
+
+    Raises:
+        DefinitionError: a column of a type that Iceberg cannot change into the wanted one.
+    """
+    try:
+        added = iceberg.api.spark.SparkSchemaUtil.convert(iceberg.java_schema(wanted))
+        update = loaded.table.updateSchema().caseSensitive(False).unionByNameWith(added)
+        schema = update.apply()
+    except (Py4JError, PySparkException) as error:
+        raise DefinitionError(
+            "INCOMPATIBLE_SCHEMA_CHANGE",
+            f"{name} cannot take its new columns: {problem_of(error).message}",
+            hint=f"rebuild it with --full-refresh {name.table}, or give the new column another name",
+        ) from error
+    return None if schema.sameSchema(loaded.table.schema()) else schema
+
+
+def _add_partition(spec: Any, text: str, definition: TableDefinition) -> None:
+    found = _TRANSFORM.match(text.strip())
+    if found is None:
+        spec.identity(text.strip().strip("`"))
+        return
+    transform, first, column, last = found.groups()
+    width = first or last
+    if transform.lower() in _TIME:
+        getattr(spec, _TIME[transform.lower()])(column)
+    elif transform.lower() in ("bucket", "truncate") and width:
+        getattr(spec, transform.lower())(column, int(width))
+    elif transform.lower() == "identity":
+        spec.identity(column)
+    else:
+        raise DefinitionError(
+            "UNSUPPORTED_PARTITION_TRANSFORM",
+            f"{definition.name} is partitioned by {text}, which is no Iceberg transform",
+            hint="use a column, years/months/days/hours(column), bucket(n, column), truncate(n, column)",
+        )

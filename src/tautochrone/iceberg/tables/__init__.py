@@ -1,0 +1,1 @@
+"""The catalog and its tables behind the ports of `model`."""

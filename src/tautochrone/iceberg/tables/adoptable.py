@@ -1,0 +1,102 @@
+"""An Iceberg table that somebody else made, behind the port `model.adoptable.ForeignTable`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tautochrone.iceberg.changes.history import ancestors, change_between
+from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, check_main, compare_and_set, load
+from tautochrone.iceberg.commits.metadata import NOTE_KEY, encode
+from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.reads.schema import TRIMMED
+from tautochrone.iceberg.tables.table import IcebergTable
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.lake import ChangeKind, CommitNote, Committed, Fork, TableDefinition
+from tautochrone.model.names import TableName, Version
+
+__all__ = ["IcebergForeign"]
+
+# Where Iceberg's streaming sink writes which batch of which query a snapshot is.
+_QUERY, _BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
+_FORMAT, _NEWEST_FORMAT = "format-version", 3
+_BEFORE_ALL = -1
+
+
+class IcebergForeign:
+    """See `model.adoptable.ForeignTable` for what each method promises."""
+
+    def __init__(self, iceberg: Iceberg, table: IcebergTable, effects: Effects) -> None:
+        self._iceberg = iceberg
+        self._table = table
+        self._effects = effects
+
+    @property
+    def name(self) -> TableName:
+        return self._table.name
+
+    def fork(self) -> Fork:
+        return self._table.fork()
+
+    def stream_batches(self) -> Mapping[str, int]:
+        loaded = load(self._iceberg, self.name)
+        found: dict[str, int] = {}
+        for snapshot in ancestors(loaded.metadata, loaded.main):
+            summary = snapshot.summary()
+            query, batch = summary.get(_QUERY), summary.get(_BATCH)
+            if query is not None and batch is not None:
+                found[str(query)] = max(int(batch), found.get(str(query), 0))
+        return found
+
+    def has_read(self, offset: str, version: Version) -> bool:
+        place = _place(offset)
+        if place is None:
+            return False
+        number, position, whole = place
+        if number == _BEFORE_ALL:
+            return version == NO_VERSION
+        metadata = load(self._iceberg, self.name).metadata
+        snapshot = metadata.snapshot(number)
+        if snapshot is None:
+            return False
+        if change_between(self.name, metadata, Version(str(number)), version).kind is not ChangeKind.NONE:
+            return False
+        files = snapshot.summary().get("total-data-files" if whole else "added-data-files")
+        return position >= int(files or 0)
+
+    def adopt(self, fork: Fork, definition: TableDefinition, note: CommitNote) -> Committed:
+        if fork.version == NO_VERSION:
+            # A table without a first snapshot has no parent that a fork could be checked against.
+            first = replace(note, mode=None, checkpoint=None, positions={}, inputs={}, definition=None)
+            fork = replace(fork, version=self._table.raise_fence(fork, first).version)
+        version = int(definition.properties.get(_FORMAT, _NEWEST_FORMAT))
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self.name, loaded, fork.version, note.fence)
+            builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
+            if int(loaded.metadata.formatVersion()) < version:
+                builder.upgradeFormatVersion(version)
+            untrimmed = {k: v for k, v in TRIMMED.items() if not loaded.metadata.properties().containsKey(k)}
+            return builder.setProperties(self._iceberg.map({**untrimmed, NOTE_KEY: encode(note)})).build()
+
+        compare_and_set(
+            self._iceberg,
+            self.name,
+            self._effects,
+            Step.LAKE_ADOPT,
+            build=build,
+            done=lambda loaded: loaded.note == note,
+        )
+        return Committed(table=self.name, version=fork.version, parent=None)
+
+
+def _place(offset: str) -> tuple[int, int, bool] | None:
+    """Snapshot, files read of it, and whether all its files count or only those that it added."""
+    try:
+        found = json.loads(offset)
+        return int(found["snapshot_id"]), int(found["position"]), bool(found["scan_all_files"])
+    except (ValueError, TypeError, KeyError):
+        # Another source's offset.
+        return None

@@ -1,0 +1,178 @@
+"""An Iceberg catalog behind the port `model.catalog.LakeCatalog`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import LakeError
+from tautochrone.iceberg.changes.streams import beginning
+from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, load
+from tautochrone.iceberg.commits.metadata import NOTE_KEY, encode
+from tautochrone.iceberg.java.api import Iceberg, java_error_class, translate
+from tautochrone.iceberg.java.durable import sync_file_systems
+from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.reads.schema import shape_of
+from tautochrone.iceberg.tables.adoptable import IcebergForeign
+from tautochrone.iceberg.tables.table import IcebergTable
+from tautochrone.model.catalog import Beginning
+from tautochrone.model.durability import Durability
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.instants import TakenWhole
+from tautochrone.model.lake import CommitNote, TableDefinition
+from tautochrone.model.names import TableName
+
+__all__ = ["IcebergLake"]
+
+_VIEW_KEY = "tautochrone.definition"
+
+
+class IcebergLake:
+    """See `model.catalog.LakeCatalog`. `session` must be the base session: its catalog is the real one."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        catalog: str,
+        effects: Effects,
+        durability: Durability = Durability.PROCESS,
+    ) -> None:
+        self._iceberg = Iceberg(session, catalog, durability)
+        self._effects = effects
+
+    def exists(self, name: TableName) -> bool:
+        if name.catalog != self._iceberg.catalog_name:
+            return False
+        return bool(self._iceberg.catalog().tableExists(self._iceberg.identifier(name)))
+
+    def create(self, definition: TableDefinition, note: CommitNote) -> IcebergTable:
+        name = definition.name
+        table = IcebergTable(self._iceberg, name, self._effects)
+        first = replace(note, mode=None, checkpoint=None)
+        if not self.exists(name):
+            shape = shape_of(self._iceberg, definition)
+            # In the creating commit already: a crash right after it must not leave a table that nobody owns.
+            properties = {**shape.properties, NOTE_KEY: encode(first)}
+
+            def make() -> None:
+                catalog = self._iceberg.catalog()
+                identifier = self._iceberg.identifier(name)
+                self._ensure_namespace(catalog, identifier)
+                try:
+                    builder = catalog.buildTable(identifier, shape.schema)
+                    made = (
+                        builder.withPartitionSpec(shape.spec)
+                        .withSortOrder(shape.order)
+                        .withProperties(self._iceberg.map(properties))
+                        .create()
+                    )
+                    sync_file_systems(self._iceberg.synced_folders(made.operations().current()))
+                except Py4JJavaError as error:
+                    # Another process was faster: its table is as good.
+                    if not java_error_class(error).endswith("AlreadyExistsException"):
+                        raise translate(error, name) from error
+
+            self._effects.perform(Step.LAKE_CREATE, str(name), make)
+        fork = table.fork()
+        if fork.version == NO_VERSION:
+            # A table without a first snapshot has no parent that a fork could be checked against.
+            table.raise_fence(fork, first)
+        return table
+
+    def _ensure_namespace(self, catalog: Any, identifier: Any) -> None:
+        """On its own: that somebody else was faster with the namespace says nothing of the table."""
+        namespace = identifier.namespace()
+        try:
+            if not catalog.namespaceExists(namespace):
+                catalog.createNamespace(namespace)
+        except Py4JJavaError:
+            # Some catalogs look first and insert then: the slower of two is told of a violated key.
+            if not catalog.namespaceExists(namespace):
+                raise
+
+    def keep_view(self, name: TableName, query: str, schema: StructType, fingerprint: str) -> bool:
+        catalog = self._iceberg.catalog()
+        interface = self._iceberg.jvm.java.lang.Class.forName(
+            "org.apache.iceberg.catalog.ViewCatalog",
+            True,
+            catalog.getClass().getClassLoader(),
+        )
+        if not interface.isInstance(catalog):
+            return False
+        identifier = self._iceberg.identifier(name)
+
+        def make() -> None:
+            try:
+                self._ensure_namespace(catalog, identifier)
+                if catalog.viewExists(identifier):
+                    known = catalog.loadView(identifier).properties().get(_VIEW_KEY)
+                    if known == fingerprint:
+                        return
+                converted = self._iceberg.api.spark.SparkSchemaUtil.convert(self._iceberg.java_schema(schema))
+                builder = catalog.buildView(identifier).withSchema(converted).withQuery("spark", query)
+                builder = builder.withDefaultCatalog(name.catalog).withDefaultNamespace(
+                    identifier.namespace()
+                )
+                builder.withProperty(_VIEW_KEY, fingerprint).createOrReplace()
+            except Py4JError as error:
+                raise translate(error, name) from error
+
+        self._effects.perform(Step.LAKE_CREATE, str(name), make)
+        return True
+
+    def load(self, name: TableName) -> IcebergTable:
+        return IcebergTable(self._iceberg, name, self._effects, load(self._iceberg, name))
+
+    def foreign(self, name: TableName) -> IcebergForeign:
+        return IcebergForeign(self._iceberg, self.load(name), self._effects)
+
+    def beginning(
+        self,
+        rows: DataFrame,
+        remembered: Mapping[int, str],
+        reached: Mapping[int, str],
+        known: Sequence[TakenWhole] = (),
+    ) -> Beginning:
+        return beginning(self._iceberg, self._effects, rows, remembered, reached, known)
+
+    def tables(self) -> Sequence[TableName]:
+        catalog = self._iceberg.catalog()
+        found: list[TableName] = []
+        try:
+            for namespace in catalog.listNamespaces():
+                for identifier in catalog.listTables(namespace):
+                    levels = tuple(str(level) for level in identifier.namespace().levels())
+                    found.append(TableName(self._iceberg.catalog_name, levels, str(identifier.name())))
+        except Py4JError as error:
+            raise LakeError("CATALOG_UNREADABLE", f"The catalog cannot be listed: {error}") from error
+        return sorted(found)
+
+    def folders(self) -> Mapping[TableName, str]:
+        catalog, found = self._iceberg.catalog(), dict[TableName, str]()
+        try:
+            for namespace in self._namespaces(catalog, self._iceberg.api.catalog.Namespace.empty()):
+                for identifier in items(catalog.listTables(namespace)):
+                    levels = tuple(str(level) for level in identifier.namespace().levels())
+                    name = TableName(self._iceberg.catalog_name, levels, str(identifier.name()))
+                    found[name] = str(catalog.loadTable(identifier).location())
+        except Py4JError as error:
+            raise LakeError("CATALOG_UNREADABLE", f"The catalog cannot be listed: {error}") from error
+        return found
+
+    def _namespaces(self, catalog: Any, parent: Any) -> list[Any]:
+        """All below `parent`, however deep."""
+        found = []
+        for namespace in items(catalog.listNamespaces(parent)):
+            found += [namespace, *self._namespaces(catalog, namespace)]
+        return found
+
+    def schema(self, name: TableName) -> StructType:
+        table = self._iceberg.load(name)
+        java_schema = self._iceberg.api.spark.SparkSchemaUtil.convert(table.schema())
+        return StructType.fromJson(json.loads(java_schema.json()))

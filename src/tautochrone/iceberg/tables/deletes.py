@@ -1,0 +1,106 @@
+"""Deleting rows by file and position, with deletion vectors that the driver writes itself."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tautochrone.errors import LakeError
+from tautochrone.iceberg.changes.tasks import planned
+from tautochrone.iceberg.java.api import Iceberg
+from tautochrone.iceberg.java.functions import items
+from tautochrone.model.names import TableName, Version
+
+__all__ = ["Removal", "write_removal"]
+
+_VECTORS_SINCE = 3
+
+
+@dataclass(slots=True)
+class Removal:
+    """What a row delta takes away: all values are Java's, nothing is committed yet.
+
+    `at_ms` (epoch milliseconds) lies before its file was begun.
+    """
+
+    at_ms: int
+    vectors: list[Any] = field(default_factory=list)
+    replaced: list[Any] = field(default_factory=list)
+    emptied: list[Any] = field(default_factory=list)
+    rows: int = 0
+
+    def put_into(self, delta: Any) -> None:
+        """Add all of it to a Java `RowDelta`."""
+        for file in self.emptied:
+            delta.removeRows(file)
+        for vector in self.vectors:
+            delta.addDeletes(vector)
+        for vector in self.replaced:
+            delta.removeDeletes(vector)
+
+
+def write_removal(
+    iceberg: Iceberg, name: TableName, table: Any, version: Version, deletes: Mapping[str, Sequence[int]]
+) -> Removal:
+    """Write one Puffin file with a deletion vector for each data file of `deletes`.
+
+    A file has at most one vector, so the positions of an older one go into the new one and the older
+    one is replaced. A file of which no row is left is taken out whole instead.
+
+    Raises:
+        LakeError: `FILE_NOT_IN_VERSION`, `NO_SUCH_ROW`, `ROW_DELETED_TWICE`, or
+            `DELETION_VECTORS_UNSUPPORTED` for a table below format 3 or with equality deletes.
+    """
+    if int(table.operations().current().formatVersion()) < _VECTORS_SINCE:
+        raise LakeError(
+            "DELETION_VECTORS_UNSUPPORTED",
+            f"{name} is below format version {_VECTORS_SINCE}, which has no deletion vectors",
+            hint="upgrade it: ALTER TABLE … SET TBLPROPERTIES ('format-version' = '3')",
+        )
+    functions = iceberg.functions
+    tasks = planned(functions, table, version, deletes.keys())
+    found = dict(zip(functions.task_paths(tasks), items(tasks), strict=True))
+    removal = Removal(time.time_ns() // 1_000_000)
+    previous = iceberg.jvm.java.util.HashMap()
+    output = iceberg.api.io.OutputFileFactory.builderFor(table, 0, 0)
+    output = output.format(iceberg.api.FileFormat.PUFFIN).operationId(str(uuid.uuid4())).build()
+    writer = iceberg.api.deletes.BaseDVFileWriter(output, functions.entries(previous))
+    loader = iceberg.api.data.BaseDeleteLoader(functions.input_files(table.io()))
+    for path, positions in deletes.items():
+        if not positions:
+            continue
+        task = found.get(path)
+        if task is None:
+            raise LakeError("FILE_NOT_IN_VERSION", f"{name} has no data file {path} at version {version}")
+        file, older = task.file(), items(task.deletes())
+        rows = int(file.recordCount())
+        if min(positions) < 0 or max(positions) >= rows:
+            raise LakeError("NO_SUCH_ROW", f"{path} of {name} has {rows} rows; a position lies outside")
+        if any(str(delete.content()) == "EQUALITY_DELETES" for delete in older):
+            raise LakeError(
+                "DELETION_VECTORS_UNSUPPORTED",
+                f"{path} of {name} has equality deletes: its rows cannot be told by position alone",
+            )
+        index = functions.positions(positions)
+        gone = len(positions)
+        if older:
+            before = loader.loadPositionDeletes(task.deletes(), path)
+            previous.put(path, before)
+            gone += int(before.cardinality())
+            index.merge(before)
+        if int(index.cardinality()) != gone:
+            raise LakeError("ROW_DELETED_TWICE", f"A row of {path} of {name} is deleted already")
+        removal.rows += len(positions)
+        if gone == rows:
+            # Its older vector goes with it: Iceberg drops vectors of files that are gone.
+            removal.emptied.append(file)
+        else:
+            writer.delete(path, index, task.spec(), file.partition())
+    writer.close()
+    result = writer.result()
+    removal.vectors = items(result.deleteFiles())
+    removal.replaced = items(result.rewrittenDeleteFiles())
+    return removal

@@ -1,0 +1,384 @@
+"""One Iceberg table behind the port `model.lake.LakeTable`.
+
+Data files are written by Spark through Iceberg's rewrite door (`SparkTableCache` plus
+`FileRewriteCoordinator`): tasks write the files, the driver gets them as `DataFile` values, and no
+catalog commit happens. Snapshots are then produced with `apply()` and committed by compare-and-set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from tautochrone.errors import LakeError
+from tautochrone.iceberg.changes.history import in_history, stood_at
+from tautochrone.iceberg.commits.compare_and_set import (
+    MAIN,
+    Loaded,
+    check_fence,
+    check_main,
+    compare_and_set,
+    load,
+)
+from tautochrone.iceberg.commits.metadata import NOTE_KEY, carry_forward, encode, with_positions
+from tautochrone.iceberg.commits.staging import local_rows, write_files, write_locally
+from tautochrone.iceberg.java.api import translate
+from tautochrone.iceberg.maintenance.orphans import check_seal
+from tautochrone.iceberg.maintenance.upkeep import IcebergUpkeep
+from tautochrone.iceberg.reads.refs import BRANCH_PREFIX, own_files, prepared_batches
+from tautochrone.iceberg.reads.reverting import reverted
+from tautochrone.iceberg.reads.schema import replacement, shape_of, widened
+from tautochrone.iceberg.tables.deletes import write_removal
+from tautochrone.model.effects import Step
+from tautochrone.model.lake import (
+    CommitNote,
+    Committed,
+    Fork,
+    Prepared,
+    Rows,
+    Staged,
+    TableDefinition,
+)
+from tautochrone.model.names import Fence, Version
+
+__all__ = ["IcebergTable"]
+
+
+class IcebergTable(IcebergUpkeep):
+    """See `model.lake.LakeTable` for what each method promises."""
+
+    # -- staging: files without a version ---------------------------------------------------------
+
+    def stage(self, fork: Fork, rows: Rows, *, local: bool = False) -> Staged:
+        def write() -> Staged:
+            table = fork.handle.table
+            data = local_rows(self._iceberg, table, rows) if local else None
+            if data is None:
+                return write_files(self._iceberg, self._name, table, rows)
+            return write_locally(self._iceberg, self._name, table, rows, data)
+
+        return self._effects.perform(Step.LAKE_STAGE, str(self._name), write)
+
+    def discard(self, staged: Staged) -> None:
+        loaded = load(self._iceberg, self._name)
+        self._remove(loaded, [str(file.location()) for file in staged.files], Step.LAKE_DISCARD)
+
+    # -- two steps: prepare on a branch, move main ------------------------------------------------
+
+    def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
+        branch = f"{BRANCH_PREFIX}{note.fence}-{uuid.uuid4().hex[:12]}"
+        made: list[Any] = []
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, fork.version, note.fence)
+            # Made for main: of a branch that is not there yet Iceberg counts the totals from nothing.
+            snapshot = self._append(loaded, staged, note)
+            made.append(snapshot)
+            return self._builder(loaded).setBranchSnapshot(snapshot, branch).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.metadata.ref(branch) is not None
+
+        self._set(Step.LAKE_PREPARE, build, done)
+        return Prepared(
+            table=self._name,
+            parent=fork.version,
+            version=Version(str(made[-1].snapshotId())),
+            branch=branch,
+            note=note,
+            rows=sum(part.rows for part in staged),
+        )
+
+    def prepared(self) -> Sequence[Prepared]:
+        return prepared_batches(self._name, load(self._iceberg, self._name).metadata)
+
+    def commit(self, prepared: Prepared, fence: Fence) -> Committed:
+        def on_main(loaded: Loaded) -> bool:
+            return in_history(loaded.metadata, loaded.main, prepared.version, prepared.parent)
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, prepared.parent, fence)
+            if loaded.metadata.ref(prepared.branch) is None:
+                raise LakeError(
+                    "PREPARED_BATCH_GONE",
+                    f"The batch {prepared.branch} of {self._name} was aborted; it cannot be committed",
+                )
+            ref = self._iceberg.api.SnapshotRef.branchBuilder(int(prepared.version)).build()
+            builder = self._builder(loaded).setRef(MAIN, ref).removeRef(prepared.branch)
+            note = replace(carry_forward(loaded.note, prepared.note), fence=fence)
+            return self._with_note(builder, note).build()
+
+        self._set(Step.LAKE_COMMIT, build, on_main, ask_first=True)
+        return self._committed(prepared.version, prepared.parent, prepared.rows)
+
+    def abort(self, prepared: Prepared) -> None:
+        doomed: list[str] = []
+
+        def build(loaded: Loaded) -> Any:
+            if in_history(loaded.metadata, loaded.main, prepared.version, prepared.parent):
+                raise LakeError(
+                    "PREPARED_BATCH_COMMITTED",
+                    f"The batch {prepared.version} of {self._name} is committed; it cannot be aborted",
+                )
+            snapshot = loaded.metadata.snapshot(int(prepared.version))
+            doomed[:] = own_files(loaded, snapshot)
+            gone = self._iceberg.jvm.java.util.ArrayList()
+            gone.add(snapshot)
+            return self._builder(loaded).removeRef(prepared.branch).removeSnapshots(gone).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.metadata.ref(prepared.branch) is None
+
+        loaded = self._set(Step.LAKE_ABORT, build, done, ask_first=True)
+        self._remove(loaded, doomed, Step.LAKE_DISCARD)
+
+    # -- one step: what can be computed again -----------------------------------------------------
+
+    def commit_staged(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
+        def snapshot(loaded: Loaded) -> Any:
+            return self._append(loaded, staged, note)
+
+        return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
+
+    def apply(
+        self, fork: Fork, staged: Sequence[Staged], deletes: Mapping[str, Sequence[int]], note: CommitNote
+    ) -> Committed:
+        if not any(deletes.values()):
+            return self.commit_staged(fork, staged, note)
+        removal = self._effects.perform(
+            Step.LAKE_STAGE,
+            str(self._name),
+            lambda: write_removal(self._iceberg, self._name, fork.handle.table, fork.version, deletes),
+        )
+
+        def snapshot(loaded: Loaded) -> Any:
+            # Without a start, Iceberg compares with every vector that was ever added.
+            delta = loaded.table.newRowDelta().validateFromSnapshot(int(fork.version))
+            check_seal(self._name, loaded, removal.at_ms)
+            removal.put_into(delta)
+            return self._produce(loaded, delta, delta.addRows, staged, note)
+
+        rows = sum(s.rows for s in staged)
+        done = self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, rows)
+        return replace(done, rows_deleted=removal.rows)
+
+    def replace_rows(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
+        def snapshot(loaded: Loaded) -> Any:
+            overwrite = loaded.table.newOverwrite()
+            overwrite.overwriteByRowFilter(self._iceberg.api.expressions.Expressions.alwaysTrue())
+            return self._produce(loaded, overwrite, overwrite.addFile, staged, note)
+
+        return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
+
+    def replace_files(
+        self, fork: Fork, paths: frozenset[str], staged: Sequence[Staged], note: CommitNote
+    ) -> Committed:
+        def snapshot(loaded: Loaded) -> Any:
+            overwrite = loaded.table.newOverwrite()
+            with contextlib.closing(
+                loaded.table.newScan().useSnapshot(int(fork.version)).planFiles()
+            ) as tasks:
+                each = tasks.iterator()
+                while each.hasNext():
+                    file = each.next().file()
+                    if str(file.location()) in paths:
+                        overwrite.deleteFile(file)
+            return self._produce(loaded, overwrite, overwrite.addFile, staged, note)
+
+        return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
+
+    def redefine(self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote) -> Committed:
+        shape = shape_of(self._iceberg, definition)
+        replaced = replacement(self._iceberg, self._name, fork.handle, shape).table()
+        staged = self._effects.perform(
+            Step.LAKE_STAGE, str(self._name), lambda: write_files(self._iceberg, self._name, replaced, rows)
+        )
+        made: list[Version] = []
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, fork.version, note.fence)
+            check_seal(self._name, loaded, staged.at_ms)
+            # A table transaction is used only to produce metadata: its own commit would retry blindly.
+            transaction = replacement(self._iceberg, self._name, loaded, shape)
+            append = transaction.newFastAppend()
+            for file in staged.files:
+                append.appendFile(file)
+            append.set(NOTE_KEY, encode(note)).commit()
+            metadata = transaction.currentMetadata()
+            made.append(Version(str(metadata.currentSnapshot().snapshotId())))
+            builder = self._iceberg.api.TableMetadata.buildFrom(metadata)
+            return self._with_note(builder, carry_forward(loaded.note, note)).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.main in made
+
+        self._set(Step.LAKE_REDEFINE, build, done)
+        return self._committed(made[-1], fork.version, staged.rows)
+
+    def widen(self, fork: Fork, schema: Any, note: CommitNote) -> Sequence[str]:
+        before = {str(column.name()) for column in fork.handle.table.schema().columns()}
+        wanted = widened(self._iceberg, self._name, fork.handle, schema)
+        if wanted is None:
+            return ()
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, fork.version, note.fence)
+            newest = widened(self._iceberg, self._name, loaded, schema) or loaded.table.schema()
+            return self._builder(loaded).setCurrentSchema(newest, newest.highestFieldId()).build()
+
+        def done(loaded: Loaded) -> bool:
+            return widened(self._iceberg, self._name, loaded, schema) is None
+
+        self._set(Step.LAKE_REDEFINE, build, done)
+        return [str(column.name()) for column in wanted.columns() if str(column.name()) not in before]
+
+    def note_only(self, fork: Fork, note: CommitNote) -> Committed:
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, fork.version, note.fence)
+            newest = carry_forward(loaded.note, note)
+            return self._with_note(self._builder(loaded), newest).build()
+
+        def done(loaded: Loaded) -> bool:
+            return carry_forward(loaded.note, note) == loaded.note
+
+        self._set(Step.LAKE_NOTE, build, done)
+        return self._committed(fork.version, None, 0)
+
+    def raise_fence(self, fork: Fork, note: CommitNote) -> Committed:
+        def snapshot(loaded: Loaded) -> Any:
+            return self._append(loaded, [], note)
+
+        return self._on_main(Step.LAKE_FENCE, fork, note, snapshot, 0)
+
+    def roll_back(self, version: Version, note: CommitNote) -> Committed:
+        def build(loaded: Loaded) -> Any:
+            if not stood_at(loaded.metadata, loaded.main, version):
+                raise LakeError("VERSION_NOT_IN_HISTORY", f"{self._name} never stood at {version}")
+            check_main(self._name, loaded, loaded.main, note.fence)
+            ref = self._iceberg.api.SnapshotRef.branchBuilder(int(version)).build()
+            # The positions of that version count again, so nothing is carried forward.
+            return self._with_note(self._builder(loaded).setRef(MAIN, ref), note).build()
+
+        self._set(Step.LAKE_ROLL_BACK, build, lambda loaded: loaded.main == version)
+        return self._committed(version, None, 0)
+
+    def revert(self, version: Version, note: CommitNote, tag: str) -> Committed:
+        made: list[Version] = []
+
+        def build(loaded: Loaded) -> Any:
+            check_fence(self._name, loaded, note.fence)
+            metadata, newest = reverted(self._name, loaded, version, note, tag)
+            made.append(newest)
+            return self._with_note(self._iceberg.api.TableMetadata.buildFrom(metadata), note).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.metadata.ref(tag) is not None
+
+        loaded = self._set(Step.LAKE_REVERT, build, done, ask_first=True)
+        return self._committed(made[-1] if made else loaded.main, version, 0)
+
+    # -- tags --------------------------------------------------------------------------------------
+
+    def tag(self, version: Version, name: str) -> None:
+        def build(loaded: Loaded) -> Any:
+            ref = self._iceberg.api.SnapshotRef.tagBuilder(int(version)).build()
+            return self._builder(loaded).setRef(name, ref).build()
+
+        def done(loaded: Loaded) -> bool:
+            ref = loaded.metadata.ref(name)
+            return ref is not None and str(ref.snapshotId()) == version
+
+        if not done(load(self._iceberg, self._name)):
+            self._set(Step.LAKE_TAG, build, done)
+
+    def untag(self, name: str) -> None:
+        def build(loaded: Loaded) -> Any:
+            return self._builder(loaded).removeRef(name).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.metadata.ref(name) is None
+
+        if not done(load(self._iceberg, self._name)):
+            self._set(Step.LAKE_TAG, build, done)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _on_main(
+        self,
+        step: Step,
+        fork: Fork,
+        note: CommitNote,
+        produce: Callable[[Loaded], Any],
+        rows: int,
+    ) -> Committed:
+        made: list[Version] = []
+
+        def ours(loaded: Loaded) -> Version | None:
+            found = (v for v in made if in_history(loaded.metadata, loaded.main, v, fork.version))
+            return next(found, None)
+
+        def build(loaded: Loaded) -> Any:
+            check_main(self._name, loaded, fork.version, note.fence)
+            snapshot = produce(loaded)
+            made.append(Version(str(snapshot.snapshotId())))
+            builder = self._builder(loaded).setBranchSnapshot(snapshot, MAIN)
+            return self._with_note(builder, carry_forward(loaded.note, note)).build()
+
+        loaded = self._set(step, build, lambda loaded: ours(loaded) is not None)
+        return self._committed(ours(loaded) or made[-1], fork.version, rows)
+
+    def _set(
+        self,
+        step: Step,
+        build: Callable[[Loaded], Any],
+        done: Callable[[Loaded], bool],
+        *,
+        ask_first: bool = False,
+    ) -> Loaded:
+        return compare_and_set(
+            self._iceberg,
+            self._name,
+            self._effects,
+            step,
+            build=build,
+            done=done,
+            ask_first=ask_first,
+        )
+
+    def _append(self, loaded: Loaded, staged: Sequence[Staged], note: CommitNote) -> Any:
+        # Not the fast one: it never merges manifests, and a table that gets one a second must.
+        append = loaded.table.newAppend()
+        return self._produce(loaded, append, append.appendFile, staged, note)
+
+    def _produce(
+        self,
+        loaded: Loaded,
+        update: Any,
+        add: Callable[[Any], Any],
+        staged: Sequence[Staged],
+        note: CommitNote,
+    ) -> Any:
+        """The snapshot of an update, written (manifests) but not committed."""
+        for part in staged:
+            check_seal(self._name, loaded, part.at_ms)
+            for file in part.files:
+                add(file)
+        update.set(NOTE_KEY, encode(with_positions(loaded.note, note)))
+        try:
+            return update.scanManifestsWith(self._iceberg.functions.this_thread).toBranch(MAIN).apply()
+        except Py4JError as error:
+            raise translate(error, self._name) from error
+
+    def _builder(self, loaded: Loaded) -> Any:
+        return self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
+
+    def _with_note(self, builder: Any, newest: CommitNote) -> Any:
+        return builder.setProperties(self._iceberg.map({NOTE_KEY: encode(newest)}))
+
+    def _committed(self, version: Version, parent: Version | None, rows: int) -> Committed:
+        return Committed(table=self._name, version=version, parent=parent, rows_inserted=rows)

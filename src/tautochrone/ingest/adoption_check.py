@@ -1,0 +1,50 @@
+"""How far a stream that another engine ran into a table has come. Pure, no I/O.
+
+Two witnesses must agree: the query's checkpoint folder, which says what was planned and finished, and the
+table, whose versions name the query and the batch that they hold. One alone proves nothing: a folder may
+be older or newer than the table, which then holds rows twice or misses some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tautochrone.ingest.checkpoint_folder import FolderState
+
+__all__ = ["Stand", "stand_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """The last batch that is both planned and in the table; None: there is none yet. `problem` says why
+    that cannot be told; then `batch` means nothing."""
+
+    batch: int | None
+    problem: str | None = None
+
+
+def stand_of(folder: FolderState, committed: Mapping[str, int]) -> Stand:
+    """Compare the folder with the table's newest batch of each query (query id → batch).
+
+    >>> folder = FolderState(query_id="q", planned=3, finished=3)
+    >>> stand_of(folder, {"q": 3})
+    Stand(batch=3, problem=None)
+    >>> stand_of(folder, {"q": 2}).problem
+    'its folder planned batch 3, the newest in the table is batch 2'
+    """
+    if folder.query_id is None:
+        return Stand(None, "it has no checkpoint folder")
+    batch = committed.get(folder.query_id)
+    if batch is None:
+        if folder.finished is None and folder.planned in (None, 0):
+            return Stand(None)
+        planned = f"batch {folder.planned}"
+        return Stand(None, f"its folder planned {planned}, and no version of the table names its query")
+    if folder.planned is None:
+        return Stand(None, f"its folder holds no batch, the newest in the table is batch {batch}")
+    if folder.planned != batch:
+        return Stand(
+            None, f"its folder planned batch {folder.planned}, the newest in the table is batch {batch}"
+        )
+    return Stand(batch)

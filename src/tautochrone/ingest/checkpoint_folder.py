@@ -1,0 +1,351 @@
+"""The checkpoint folder of one Structured Streaming query: read it, or write it anew.
+
+The layout is Spark's: `metadata` (the query id), `offsets/<batch>` (written before a batch runs),
+`commits/<batch>` (written after it), `sources/<n>/…` (what each source remembers for itself: the file
+source's list of files, Kafka's first offsets), `state/`. The lake table is the truth; this folder is
+what Spark needs to go on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from tautochrone.ingest.text_files import Files
+from tautochrone.model.lake import FlowPosition
+
+__all__ = ["CheckpointFolder", "FolderState", "Planned"]
+
+_COMPACT = ".compact"
+# Spark refuses to plan its first batch while anything is in these.
+_EMPTY_BEFORE = ("offsets", "commits", "state")
+# A commit file as Spark writes it for a query without watermark; the watermark that belongs to the
+# batch itself stands in its offsets file.
+_PLAIN_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+_REWRITING = "_rewriting"
+"""Is there while the folder is written anew; what else is in it then proves nothing but the state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderState:
+    """What the folder says. Batch ids count from 0; None means that there is none.
+
+    `litter` are files where Spark wants none before it plans its first batch: what it was writing when it
+    was killed. `torn` says that a process ended while it wrote the folder anew.
+    """
+
+    query_id: str | None
+    planned: int | None
+    finished: int | None
+    litter: bool = False
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What the folder says of a batch: its offsets, the files of its sources, and the text of those that are
+    not archived yet. Two that are read at different times are equal when nobody wrote between them."""
+
+    query_id: str
+    batch_id: int
+    offsets: str
+    present: frozenset[str]
+    fresh: Mapping[str, str]
+
+
+class CheckpointFolder:
+    """One query's folder at `path`; `archive` is where copies of its source files are kept."""
+
+    def __init__(self, files: Files, path: str, archive: str) -> None:
+        self._files = files
+        self.path = path
+        self.archive = archive
+        self._archived: dict[str, tuple[int, int]] = {}
+        self._stamps: dict[str, tuple[int, int]] = {}
+
+    def state(self) -> FolderState:
+        planned = self._newest("offsets")
+        return FolderState(
+            query_id=self.query_id,
+            planned=planned,
+            finished=self._newest("commits"),
+            litter=planned is None
+            and not all(self._files.is_empty(f"{self.path}/{log}") for log in _EMPTY_BEFORE),
+            torn=self._files.exists(f"{self.path}/{_REWRITING}"),
+        )
+
+    def offsets(self, batch_id: int) -> str | None:
+        return self._files.read(f"{self.path}/offsets/{batch_id}")
+
+    def plan(self, batch_id: int) -> Planned:
+        """What the batch was planned as.
+
+        Raises:
+            FileNotFoundError: the folder does not say.
+        """
+        query_id, offsets = self.query_id, self.offsets(batch_id)
+        if query_id is None or offsets is None:
+            raise FileNotFoundError(f"{self.path}: no metadata or no offsets of batch {batch_id}")
+        # At any depth: Iceberg's source keeps its first offset in `sources/<n>/offsets/0`.
+        stamps = self._files.stamps(f"{self.path}/sources")
+        fresh = {path for path, stamp in stamps.items() if self._archived.get(path) != stamp}
+        self._stamps = stamps
+        return Planned(
+            query_id=query_id,
+            batch_id=batch_id,
+            offsets=offsets,
+            present=frozenset(stamps),
+            fresh={path: self._files.read(f"{self.path}/sources/{path}") or "" for path in sorted(fresh)},
+        )
+
+    def position(self, planned: Planned, known: FlowPosition | None, *, stateful: bool) -> FlowPosition:
+        """The position after the batch, archiving what the sources remember since `known`."""
+        finished = self._newest("commits")
+        commit = None if finished is None else self._files.read(f"{self.path}/commits/{finished}")
+        return FlowPosition(
+            query_id=planned.query_id,
+            batch_id=planned.batch_id,
+            offsets=planned.offsets,
+            commit=commit or _PLAIN_COMMIT,
+            source_files=self._archive_sources(planned, known),
+            stateful=stateful,
+        )
+
+    def committed(self) -> None:
+        """The table has the position that was made of the last plan, and needs nothing of it again."""
+        self._archived = self._stamps
+
+    @property
+    def query_id(self) -> str | None:
+        """The query whose folder it is; None: no query has begun in it."""
+        metadata = self._files.read(f"{self.path}/metadata")
+        return None if metadata is None else str(json.loads(metadata)["id"])
+
+    def holds_state_of(self, position: FlowPosition) -> bool:
+        """Whether the state in it is the one after `position`, and not after other rows under that number."""
+        return (
+            self.query_id == position.query_id
+            and self.offsets(position.batch_id) == position.offsets
+            and self.has_state(position.batch_id + 1)
+        )
+
+    def has_state(self, version: int) -> bool:
+        """Whether the state store holds `version` for every partition of operator 0."""
+        root = f"{self.path}/state/0"
+        partitions = [name for name in self._files.names(root) if name.isdigit()]
+        if not partitions:
+            return False
+        for partition in partitions:
+            folders = [f"{root}/{partition}"]
+            # Stream-stream joins keep several stores per partition, each in a folder of its own;
+            # `_metadata` beside the versions of partition 0 holds their schema.
+            inner = self._files.names(folders[0])
+            stores = [name for name in inner if "." not in name and not name.startswith("_")]
+            folders = [f"{folders[0]}/{name}" for name in stores] or folders
+            for folder in folders:
+                if not any(
+                    name.split(".")[0].split("_")[0] == str(version) for name in self._files.names(folder)
+                ):
+                    return False
+        return True
+
+    def rewrite(self, position: FlowPosition) -> None:
+        """Make the folder say exactly what `position` says. A crash leaves a folder that is known to be torn,
+        and is written again. Of a stateful flow the offsets stay that prove of which batches the state is."""
+        self._files.write(f"{self.path}/{_REWRITING}", "")
+        if position.stateful:
+            for log in ("offsets", "commits"):
+                self._forget_batches_after(log, position.batch_id)
+            self._forget_state_after(position.batch_id + 1)
+        else:
+            for log in _EMPTY_BEFORE:
+                self._files.delete(f"{self.path}/{log}")
+        self._files.delete(f"{self.path}/sources")
+        for name in position.source_files:
+            text = self._files.read(f"{self.archive}/{name}")
+            if text is None:
+                raise FileNotFoundError(f"{self.archive}/{name}")
+            for path, content in json.loads(text).items():
+                self._files.write(f"{self.path}/sources/{path}", content)
+        # What proves of which batches the state is must never be missing for a moment.
+        if self.query_id != position.query_id:
+            self._files.write(f"{self.path}/metadata", json.dumps({"id": position.query_id}))
+        self._files.write(f"{self.path}/commits/{position.batch_id}", position.commit)
+        if position.batch_id > 0 and self.offsets(position.batch_id - 1) is None:
+            # Spark refuses a log that begins with its newest batch; of the one before, which was
+            # committed, only the existence counts.
+            self._files.write(f"{self.path}/offsets/{position.batch_id - 1}", position.offsets)
+        if self.offsets(position.batch_id) != position.offsets:
+            self._files.write(f"{self.path}/offsets/{position.batch_id}", position.offsets)
+        self._files.delete(f"{self.path}/{_REWRITING}")
+
+    def begin_as(self, other: CheckpointFolder, *, planned: bool) -> None:
+        """Begin where the sources of `other` began, of which no batch is in the table; with its first batch
+        as it was `planned` there. `metadata` goes last: without it nothing has begun."""
+        query_id = other.query_id
+        if query_id is None:
+            return
+        self._files.delete(self.path)
+        # Spark writes what its sources remember before the offsets of a batch: read the other way round.
+        first = other.offsets(0) if planned else None
+        for path in self._files.stamps(f"{other.path}/sources"):
+            text = self._files.read(f"{other.path}/sources/{path}")
+            if text is not None:
+                self._files.write(f"{self.path}/sources/{path}", text)
+        if first is not None:
+            self._files.write(f"{self.path}/offsets/0", first)
+        self._files.write(f"{self.path}/metadata", json.dumps({"id": query_id}))
+
+    @property
+    def can_be_renamed(self) -> bool:
+        """Whether the file system gives a folder its new name at once."""
+        return self._files.renames_whole(self.path)
+
+    def size(self) -> tuple[int, int]:
+        """How many files are in it, and their bytes."""
+        stamps = self._files.stamps(self.path)
+        return len(stamps), sum(size for _, size in stamps.values())
+
+    def take(self, other: CheckpointFolder) -> None:
+        """Become what `other` is, with its state: by a new name, or a copy where folders cannot be renamed.
+
+        Raises:
+            FileNotFoundError: `other` is not there any more.
+        """
+        self._files.delete(self.path)
+        if self.can_be_renamed:
+            self._files.rename(other.path, self.path)
+        else:
+            # `metadata` goes last: without it nobody takes the copy for a whole one.
+            names = sorted(self._files.stamps(other.path), key=lambda name: (name == "metadata", name))
+            self._files.copy(other.path, self.path, names)
+
+    def relocate(self) -> None:
+        """Correct the folder's name where operators wrote down with it where the schema of their state is."""
+        parent, name = self.path.rsplit("/", 1)
+        flow = parent.rsplit("/", 1)[-1]
+        older = re.compile(rf"(/{re.escape(flow)}/)[^/]+(/state/)")
+        for path in self._files.stamps(f"{self.path}/state"):
+            if "/_metadata/v2/" not in f"/{path}":
+                continue
+            at = f"{self.path}/state/{path}"
+            text = self._files.read(at) or ""
+            here = older.sub(rf"\g<1>{name}\g<2>", text)
+            if here != text:
+                self._files.write(at, here)
+
+    def first_offsets(self) -> Mapping[int, str]:
+        """What Iceberg's sources remember as their first offsets: number of the source → offset."""
+        numbers = [int(name) for name in self._files.names(f"{self.path}/sources") if name.isdigit()]
+        found = {number: self._files.read(self._first_offset(number)) for number in numbers}
+        return {number: text for number, text in found.items() if text is not None}
+
+    def initial_offsets(self) -> str | None:
+        """Where Kafka's source began, as JSON, when it is the query's first source."""
+        text = self._files.read(f"{self.path}/sources/0/0")
+        return None if text is None else text.strip().splitlines()[-1]
+
+    def seen_files(self, source: int) -> dict[str, int]:
+        """All files that a file source planned for batches: URL-encoded path → modification time in ms."""
+        names = self._files.names(f"{self.path}/sources/{source}")
+        logs = sorted(_needed(f"{source}/{name}" for name in names), key=_log_number)
+        return {entry["path"]: int(entry["timestamp"]) for log in logs for entry in self._entries(log)}
+
+    def planned_files(self, source: int, first: int, last: int) -> set[str]:
+        """The files in a file source's log from entry `first` to `last`, URL-encoded."""
+        found: set[str] = set()
+        for number in range(first, last + 1):
+            plain = self._entries(f"{source}/{number}") or self._entries(f"{source}/{number}{_COMPACT}")
+            found |= {entry["path"] for entry in plain if entry["batchId"] == number}
+        return found
+
+    def _entries(self, log: str) -> list[dict[str, Any]]:
+        text = self._files.read(f"{self.path}/sources/{log}") or ""
+        # The first line is the version of the log's format.
+        return [json.loads(line) for line in text.splitlines()[1:]]
+
+    def begin_at(self, offsets: Mapping[int, str]) -> None:
+        """Put first offsets where Iceberg's sources look for them."""
+        for number, offset in offsets.items():
+            self._files.write(self._first_offset(number), offset)
+
+    def sweep(self) -> None:
+        """Remove what is left of a first batch that was never planned. Where the sources begin stays: a
+        source that begins at the newest would begin somewhere else."""
+        for log in _EMPTY_BEFORE:
+            self._files.delete(f"{self.path}/{log}")
+
+    def wipe(self) -> None:
+        self._files.delete(self.path)
+
+    def _forget_state_after(self, version: int) -> None:
+        """A state that Spark saved whole later on would be taken for that of a batch that runs again."""
+        for path in self._files.stamps(f"{self.path}/state"):
+            *folders, name = path.split("/")
+            number = name.split(".")[0].split("_")[0]
+            described = any(folder.startswith("_") for folder in folders)
+            if number.isdigit() and int(number) > version and not described:
+                self._files.delete(f"{self.path}/state/{path}")
+
+    def _forget_batches_after(self, log: str, batch_id: int) -> None:
+        for name in self._files.names(f"{self.path}/{log}"):
+            if name.isdigit() and int(name) > batch_id:
+                self._files.delete(f"{self.path}/{log}/{name}")
+
+    def _first_offset(self, source: int) -> str:
+        return f"{self.path}/sources/{source}/offsets/0"
+
+    def _newest(self, log: str) -> int | None:
+        batches = [int(name) for name in self._files.names(f"{self.path}/{log}") if name.isdigit()]
+        return max(batches, default=None)
+
+    def _archive_sources(self, planned: Planned, known: FlowPosition | None) -> tuple[str, ...]:
+        before = () if known is None else known.source_files
+        content = dict(planned.fresh)
+        if not content:
+            return before
+        if any(path.endswith(_COMPACT) for path in content):
+            # A compacted log holds all that came before it: start the archive over, or it grows for ever.
+            needed, before = _needed(planned.present), ()
+            content = {
+                path: content[path]
+                if path in content
+                else self._files.read(f"{self.path}/sources/{path}") or ""
+                for path in sorted(needed)
+            }
+        elif len(content) == len(planned.present):
+            # All there is: nothing of before is needed.
+            before = ()
+        text = json.dumps(content)
+        # Named after what is in it: an older owner that wakes up cannot put other content under the name.
+        name = f"{planned.batch_id:012d}-{sha256(text.encode()).hexdigest()[:16]}.json"
+        if self._files.read(f"{self.archive}/{name}") != text:
+            self._files.write(f"{self.archive}/{name}", text)
+        return (*(old for old in before if old != name), name)
+
+
+def _log_number(path: str) -> int:
+    number = path.split("/", 1)[1].removesuffix(_COMPACT)
+    return int(number) if number.isdigit() else -1
+
+
+def _needed(paths: Iterable[str]) -> set[str]:
+    """Source files that a restart reads: per source the newest compacted log and what follows it."""
+    paths = list(paths)
+    newest: dict[str, int] = {}
+    for path in paths:
+        source, name = path.split("/", 1)
+        if name.endswith(_COMPACT):
+            newest[source] = max(newest.get(source, -1), int(name.removesuffix(_COMPACT)))
+    needed = set()
+    for path in paths:
+        source, name = path.split("/", 1)
+        number = name.removesuffix(_COMPACT)
+        limit = newest.get(source, -1)
+        if not number.isdigit() or int(number) > limit or name == f"{limit}{_COMPACT}":
+            needed.add(path)
+    return needed

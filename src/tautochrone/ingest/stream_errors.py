@@ -1,0 +1,128 @@
+"""What Spark throws while a stream runs, as our errors; and what is wrong with a flow's folder."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import PySparkException
+
+from tautochrone.errors import (
+    DefinitionError,
+    IngestError,
+    OffsetsOutOfRangeError,
+    StateLostError,
+    TautochroneError,
+)
+from tautochrone.spark.session.death import death
+from tautochrone.traces import trace_of
+
+__all__ = ["batch_failure", "diverged", "explain", "state_lost"]
+
+_UNEXPLAINED = "FLOW_FAILED"
+_OUT_OF_RANGE = re.compile(
+    r"OffsetOutOfRange|KafkaIllegalState|data may have been lost|Cannot fetch offset|"
+    r"KAFKA_DATA_LOSS|are gone|have been missed|fetched offset \d+ .* is out of range",
+    re.IGNORECASE,
+)
+_KAFKA_RANGE = re.compile(r"records in offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
+_WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH")
+_CLASSED = re.compile(
+    r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] (.+?)(?:\s*SQLSTATE: (\w{5}).*)?$", re.MULTILINE
+)
+_FILE = re.compile(r"while reading file (?:file:/*(?=/))?(\S+?)\.?\s")
+_CAUSE = re.compile(r"^(?:Caused by: )?(?:[\w.$]+(?:Exception|Error)): (.+)$", re.MULTILINE)
+
+
+def explain(error: Exception, flow: str) -> TautochroneError:
+    """The error for a flow that died. Spark's own class and sentence are kept."""
+    text = str(error) or type(error).__name__
+    if _OUT_OF_RANGE.search(text):
+        return OffsetsOutOfRangeError(
+            "OFFSETS_OUT_OF_RANGE",
+            f"Flow {flow} must read on from positions that its source no longer holds: {_missing(text)}",
+            hint="rows between the two positions are lost to this flow; to accept that, start over with "
+            "--full-refresh, or set the source's own option (Kafka: failOnDataLoss=false)",
+        )
+    condition, sentence, state = "", _sentence(text), None
+    if isinstance(error, PySparkException):
+        condition, state = error.getCondition() or "", error.getSqlState()
+    sentence = sentence.removeprefix(f"[{condition}] ")
+    if not condition or condition.startswith(_WRAPPERS):
+        condition, sentence, state = _innermost(text, sentence)
+    file = _FILE.search(text)
+    if file and file[1] not in sentence:
+        sentence = f"{sentence.rstrip('.')} (file {file[1]})"
+    kind = DefinitionError if type(error).__name__ in ("AnalysisException", "ParseException") else IngestError
+    return kind(condition, f"Flow {flow} failed: {sentence}", sqlstate=state or None)
+
+
+def batch_failure(error: Exception, flow: str) -> TautochroneError:
+    """What a batch of the flow failed with; a defect leaves its trace, and the sentence says where."""
+    if isinstance(error, TautochroneError):
+        return error
+    explained = explain(error, flow)
+    # What has a class of Spark's is about the data or the source, and no defect.
+    if explained.error_class != _UNEXPLAINED or isinstance(error, PySparkException) or death(ask=True):
+        return explained
+    trace = trace_of(error, f"batch of flow {flow}")
+    return IngestError(
+        "FLOW_FAILED", f"{explained.message.rstrip('.')} ({trace})", sqlstate=explained.sqlstate
+    )
+
+
+def _innermost(text: str, sentence: str) -> tuple[str, str, str | None]:
+    """Class, sentence and SQLSTATE of the innermost cause that has a class of Spark's. A library's
+    own words below it (`sentence`) say where exactly it hurts."""
+    found = [match for match in _CLASSED.finditer(text) if not match[1].startswith(_WRAPPERS)]
+    if not found:
+        return "FLOW_FAILED", sentence, None
+    condition, words, state = found[-1].groups()
+    if state is None:
+        # A sentence of several lines: it ends where the stack begins.
+        rest = re.split(r"^\s+at ", text[found[-1].end() :], maxsplit=1, flags=re.MULTILINE)[0]
+        later = re.search(r"SQLSTATE: (\w{5})", rest)
+        state = later and later[1]
+    below = sentence if f"[{condition}]" not in sentence and sentence in text[found[-1].end() :] else ""
+    return condition, f"{words.strip()} {below}".strip()[:600], state
+
+
+def _missing(text: str) -> str:
+    """What the source lacks. Spark's Kafka source says it after `Reason:`, below general advice."""
+    found = _KAFKA_RANGE.search(text)
+    if found:
+        start, end, topic, partition = found.groups()
+        return f"topic {topic}, partition {partition}, from offset {start} on (wanted {start} to {end})"
+    reason = re.search(r"^Reason: (.+)$", text, re.MULTILINE)
+    line = reason or re.search(rf"^.*(?:{_OUT_OF_RANGE.pattern}).*$", text, re.MULTILINE | re.IGNORECASE)
+    return (
+        re.sub(r"^[\s:]*(?:Caused by: )?[\w.$]+Exception: ", "", line[line.lastindex or 0])[:500]
+        if line
+        else ""
+    )
+
+
+def _sentence(text: str) -> str:
+    """The innermost message that says something, without stack frames."""
+    causes = [match[1] for match in _CAUSE.finditer(text)]
+    best = next((c for c in reversed(causes) if len(c) > 15), None) or text.strip().splitlines()[0]
+    return re.sub(r"\s*SQLSTATE: \w{5}.*$", "", best)[:600]
+
+
+def state_lost(flow: str, table: str, path: str, reason: str) -> StateLostError:
+    """The state that belongs to the table's position is not in the folder `path`, nor in an older one."""
+    return StateLostError(
+        "FLOW_STATE_LOST",
+        f"Flow {flow} keeps state, and the state that belongs to the rows of {table} is not in {path} "
+        f"({reason or 'its files are gone'})",
+        hint=f"restore the flow's folders as they were, or rebuild with --full-refresh {table}",
+    )
+
+
+def diverged(flow: str, what: str) -> IngestError:
+    """The folder no longer says what the query planned; `what` is the batch, and how it differs."""
+    return IngestError(
+        "FLOW_POSITIONS_DIVERGED",
+        f"Flow {flow}: {what}; nothing of it is committed",
+        hint="something else writes into this folder: find it and end it; the next start of the flow goes on "
+        "from where its table is",
+    )

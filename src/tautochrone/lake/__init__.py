@@ -1,1 +1,0 @@
-"""Lake tables behind one port: one folder per format."""

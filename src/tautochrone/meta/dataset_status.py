@@ -1,0 +1,239 @@
+"""Where every dataset stands now, in a few queries however many datasets there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, or_, select
+
+from tautochrone.meta import tables as t
+from tautochrone.meta.invariants import held_back, limits
+from tautochrone.meta.read_versions import newest_readable
+from tautochrone.meta.repository import STANDING, VERSIONED_KINDS, parse
+from tautochrone.meta.skipped_files import skipped_of
+from tautochrone.meta.topology import topology
+from tautochrone.model.jobs import Part
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.sources import SkippedFiles
+
+__all__ = ["DatasetStatus", "statuses"]
+
+_C, _D, _F, _P, _V = (
+    table.c for table in (t.checkpoints, t.datasets, t.failures, t.checkpoint_jobs, t.versions)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetStatus:
+    """Where one dataset stands.
+
+    `checkpoint` is the newest checkpoint at which it is complete, `lag_ms` how much older
+    that cut is than the job's newest cut (0 when it is up to date, None when it was never built), or what
+    readers see of it than the cut that a broken invariant keeps from them.
+    `readable` is the newest checkpoint at which strong readers see it, `readable_lag_ms` how much older that
+    cut is than its job's newest one: behind `checkpoint` when another job, or a table that belongs to it,
+    is.
+    `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version,
+    or the broken invariant that keeps readers from it. `skipped` are source files that it lacks.
+    """
+
+    dataset: TableName
+    job: str
+    kind: str
+    version: Version | None
+    checkpoint: CheckpointNumber | None
+    mode: RefreshMode | None
+    reason: str | None
+    error: str | None
+    lag_ms: int | None
+    refreshed_at_ms: int | None
+    skipped: tuple[SkippedFiles, ...] = ()
+    readable: CheckpointNumber | None = None
+    readable_lag_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    number: int
+    cut_at_ms: int
+
+
+def statuses(connection: Connection) -> tuple[DatasetStatus, ...]:
+    """Every dataset that isn't retired, by name."""
+    rows = connection.execute(select(t.datasets).where(_D.retired.is_(False)).order_by(_D.name)).all()
+    newest = _newest_cuts(connection)
+    done = _newest_cuts(connection, done=True)
+    versions = _newest_versions(connection)
+    whole = _complete_at(connection, done)
+    errors = _newest_errors(connection)
+    kept = _kept(connection)
+    readable = _readable(connection, rows, done, whole, versions)
+    found = []
+    for row in rows:
+        known = (row.job, row.name)
+        # Nearly all are complete at the newest checkpoint that their job did; the others are searched for.
+        complete = done[row.job] if known in whole else None
+        if complete is None and known in versions:
+            complete = _last_complete(connection, row)
+        status = _status(row, versions.get(known), complete, newest.get(row.job), errors.get(row.name))
+        if row.name in kept:
+            error, wanted_ms, seen_ms = kept[row.name]
+            lag_ms = status.lag_ms
+            if complete is not None:
+                lag_ms = max(lag_ms or 0, wanted_ms - min(seen_ms, complete.cut_at_ms))
+            status = replace(status, error=status.error or error, lag_ms=lag_ms)
+        seen = readable.get(row.name)
+        if seen is not None:
+            lag_ms = _behind(seen, newest.get(row.job))
+            if row.name in kept:
+                lag_ms = max(lag_ms, status.lag_ms or 0)
+            status = replace(status, readable=CheckpointNumber(seen.number), readable_lag_ms=lag_ms)
+        found.append(status)
+    return tuple(found)
+
+
+def _status(
+    row: Row[Any], version: str | None, complete: _Cut | None, newest: _Cut | None, error: Row[Any] | None
+) -> DatasetStatus:
+    lag_ms = None
+    if complete is not None:
+        lag_ms = _behind(complete, newest)
+    if error is not None and row.kind not in VERSIONED_KINDS:
+        error = None
+    if error is not None and complete is not None and error.checkpoint <= complete.number:
+        error = None
+    return DatasetStatus(
+        dataset=parse(row.name),
+        job=row.job,
+        kind=row.kind,
+        version=None if version is None else Version(version),
+        checkpoint=None if complete is None else CheckpointNumber(complete.number),
+        mode=RefreshMode(row.last_mode) if row.last_mode else None,
+        reason=row.last_reason,
+        error=None if error is None else error.error,
+        lag_ms=lag_ms,
+        refreshed_at_ms=row.last_at_ms,
+        skipped=skipped_of(row.skipped_files),
+    )
+
+
+def _behind(seen: _Cut, newest: _Cut | None) -> int:
+    """How much older one cut is than the newest, in milliseconds."""
+    if newest is None or seen.number >= newest.number:
+        return 0
+    return max(0, newest.cut_at_ms - seen.cut_at_ms)
+
+
+def _readable(
+    connection: Connection,
+    rows: Sequence[Row[Any]],
+    done: Mapping[str, _Cut],
+    whole: Collection[tuple[str, str]],
+    versions: Collection[tuple[str, str]],
+) -> dict[str, _Cut]:
+    """By table the newest checkpoint at which strong readers see it. Tables that belong together are asked
+    for once, and only where something is late."""
+    built = {row.name: row.job for row in rows if (row.job, row.name) in versions}
+    topology_now, left = topology(connection), set(built)
+    found: dict[str, _Cut] = {}
+    while left:
+        first = left.pop()
+        together = {first} | (topology_now.related({first}) & built.keys())
+        left -= together
+        newest = {done[built[name]] for name in together if built[name] in done}
+        seen: _Cut | None = None
+        if len(newest) == 1 and all((built[name], name) in whole for name in together):
+            (seen,) = newest
+        else:
+            number = newest_readable(connection, together)
+            if number is not None:
+                cut = select(_C.cut_at_ms).where(_C.number == number)
+                seen = _Cut(number, connection.execute(cut).scalar_one())
+        if seen is not None:
+            found |= dict.fromkeys(together, seen)
+    return found
+
+
+def _kept(connection: Connection) -> dict[str, tuple[str, int, int]]:
+    """By table that a broken invariant keeps from readers: the error, when the cut was taken that they don't
+    see of it, and when the one that they do."""
+    kept = held_back(connection)
+    if not kept:
+        return {}
+    seen = limits(connection)
+    numbers = {number for number, _ in kept.values()} | {*seen.values()}
+    query = select(_C.number, _C.cut_at_ms).where(_C.number.in_(numbers))
+    cut_at_ms = {row.number: row.cut_at_ms for row in connection.execute(query)}
+    found = {}
+    for name, (number, error) in kept.items():
+        wanted_ms = cut_at_ms.get(number, 0)
+        found[name] = error, wanted_ms, cut_at_ms.get(seen.get(name, number), wanted_ms)
+    return found
+
+
+def _newest_cuts(connection: Connection, *, done: bool = False) -> dict[str, _Cut]:
+    """By job its newest checkpoint that stands, or the newest of which it did its part."""
+    parts = (
+        select(_P.job, func.max(_C.number).label("number"))
+        .join(t.checkpoints, _P.checkpoint == _C.number)
+        .where(_C.state.in_(STANDING))
+    )
+    if done:
+        parts = parts.where(_P.state == Part.DONE.value)
+    top = parts.group_by(_P.job).subquery()
+    query = select(top.c.job, _C.number, _C.cut_at_ms).join(t.checkpoints, _C.number == top.c.number)
+    return {row.job: _Cut(row.number, row.cut_at_ms) for row in connection.execute(query)}
+
+
+def _newest_versions(connection: Connection) -> dict[tuple[str, str], str]:
+    top = (
+        select(_V.job, _V.table_name, func.max(_V.from_checkpoint).label("start"))
+        .group_by(_V.job, _V.table_name)
+        .subquery()
+    )
+    query = select(t.versions).join(
+        top,
+        (_V.job == top.c.job) & (_V.table_name == top.c.table_name) & (_V.from_checkpoint == top.c.start),
+    )
+    return {(row.job, row.table_name): row.version for row in connection.execute(query)}
+
+
+def _complete_at(connection: Connection, done: dict[str, _Cut]) -> set[tuple[str, str]]:
+    """The tables that have a version at the newest checkpoint of which their job did its part."""
+    groups: dict[int, list[str]] = {}
+    for job, cut in done.items():
+        groups.setdefault(cut.number, []).append(job)
+    found: set[tuple[str, str]] = set()
+    for number, jobs in groups.items():
+        query = select(_V.job, _V.table_name).where(_V.job.in_(jobs), _covers(number))
+        found |= {(row.job, row.table_name) for row in connection.execute(query)}
+    return found
+
+
+def _last_complete(connection: Connection, row: Row[Any]) -> _Cut | None:
+    """The newest checkpoint that shows one table."""
+    query = (
+        select(_C.number, _C.cut_at_ms)
+        .join(t.versions, _covers(_C.number))
+        .join(t.checkpoint_jobs, (_P.checkpoint == _C.number) & (_P.job == row.job))
+        .where(_V.table_name == row.name, _V.job == row.job)
+        .where(_P.state == Part.DONE.value, _C.state.in_(STANDING))
+        .order_by(_C.number.desc())
+        .limit(1)
+    )
+    found = connection.execute(query).first()
+    return None if found is None else _Cut(found.number, found.cut_at_ms)
+
+
+def _covers(number: Any) -> Any:
+    return (_V.from_checkpoint <= number) & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= number)
+
+
+def _newest_errors(connection: Connection) -> dict[str, Row[Any]]:
+    """By dataset the newest failure: its checkpoint and error."""
+    top = select(_F.dataset, func.max(_F.checkpoint).label("number")).group_by(_F.dataset).subquery()
+    query = select(t.failures).join(top, (_F.dataset == top.c.dataset) & (_F.checkpoint == top.c.number))
+    return {row.dataset: row for row in connection.execute(query)}

@@ -1,0 +1,105 @@
+"""Two runs of one job: who may have it, and what the other one hears.
+
+A claim is checked in the transaction that takes the job, with its row locked: of two runs that start at the
+same moment exactly one gets it. It must never know how one sees that a process is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import tables as t
+from tautochrone.meta.coordinator import is_alive, pending
+from tautochrone.meta.read_models import unmentioned
+from tautochrone.meta.repository import VERSIONED_KINDS, Repository
+from tautochrone.model.jobs import Claim, JobState, RunProcess
+
+__all__ = ["Ownership", "owned_by", "require_free"]
+
+_J, _D = t.jobs.c, t.datasets.c
+
+
+class Ownership(Repository):
+    """Asking before anything heavy is started; what counts is asked again by the takeover."""
+
+    def require_free(self, job: str, claim: Claim) -> None:
+        """Nobody runs the job, or `claim` may have it all the same. An unknown job is free.
+
+        Raises:
+            MetaError: `JOB_RUNNING` (retryable).
+        """
+        with self._read() as connection:
+            require_free(connection, job, claim, self._clock())
+
+    def owner_process(self, job: str) -> RunProcess | None:
+        """Who owns the job since the last takeover, as far as it said; None for an unknown job."""
+        with self._read() as connection:
+            told = connection.execute(select(_J.process).where(_J.name == job)).scalar()
+            return None if told is None else RunProcess(**told)
+
+
+def require_free(connection: Connection, job: str, claim: Claim, now: int, *, lock: bool = False) -> None:
+    """See `Ownership.require_free`; with `lock` it stays so until the transaction ends."""
+    query = select(t.jobs).where(_J.name == job)
+    row = connection.execute(query.with_for_update() if lock else query).first()
+    if row is None or claim.takeover or not is_alive(row.state, row.lease_until_ms, now):
+        return
+    process = row.process or {}
+    # A repeated call of the very run that has it, or an owner that is no more.
+    if process and process["run"] in (claim.process.run, claim.gone):
+        return
+    raise _running(connection, row, process, now)
+
+
+def owned_by(claim: Claim, now: int, lease_ms: int) -> dict[str, Any]:
+    """The columns of `jobs` by which the run of `claim` owns the job from now on."""
+    process = claim.process
+    return {
+        "state": JobState.RUNNING.value,
+        "owner": process.host if process.pid is None else f"{process.host}:{process.pid}",
+        "process": asdict(process),
+        "started_ms": now,
+        "heartbeat_ms": now,
+        "lease_until_ms": now + lease_ms,
+    }
+
+
+def _running(connection: Connection, row: Row[Any], process: Mapping[str, Any], now: int) -> MetaError:
+    job = row.name
+    open_ones = pending(connection, job)
+    count = select(func.count()).where(_D.job == job, _D.retired.is_(False), _D.kind.in_(VERSIONED_KINDS))
+    datasets = connection.execute(count).scalar_one()
+    parameters = {"job": job, "owner": row.owner or "", "datasets": str(datasets)}
+    parameters |= {key: str(process[key]) for key in ("host", "pid") if process.get(key) is not None}
+    parameters["since_ms"] = "" if row.started_ms is None else str(row.started_ms)
+    left_ms = row.lease_until_ms - now
+    parameters["lease_left_ms"] = str(left_ms)
+    if open_ones:
+        done = datasets - len(unmentioned(connection, job, open_ones[0]))
+        parameters |= {"checkpoint": str(open_ones[0]), "done": str(done)}
+        far = f"checkpoint {open_ones[0]} is open, with {done} of {datasets} datasets done"
+    else:
+        far = "no checkpoint of it is open"
+    who = "a process that did not say who it is" if row.owner is None else f"process {row.owner}"
+    if process.get("pid") is not None:
+        who = f"process {process['pid']} on host {process['host']}"
+    since = "" if row.started_ms is None else f" since {_moment(row.started_ms)}"
+    return MetaError(
+        "JOB_RUNNING",
+        f"Job {job} is run by {who}{since}; {far}",
+        hint="--wait waits until it has ended, --takeover fences it off; should it be dead and not of this "
+        f"machine, its lease ends in {left_ms / 1000:.0f} s",
+        retryable=True,
+        sqlstate="55006",
+        parameters=parameters,
+    )
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

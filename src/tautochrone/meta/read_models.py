@@ -1,0 +1,128 @@
+"""Checkpoint rows and the errors of asking for one that can't be read. Knows no policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, select, update
+
+from tautochrone.errors import CheckpointUnavailableError
+from tautochrone.meta import tables as t
+from tautochrone.meta.invariants import broken_at
+from tautochrone.meta.repository import VERSIONED_KINDS
+from tautochrone.meta.version_intervals import Cut, cut_at, recorded, undo
+from tautochrone.model.checkpoint import Checkpoint, CheckpointState
+from tautochrone.model.jobs import Part
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+
+__all__ = [
+    "as_checkpoint",
+    "as_versions",
+    "checkpoint_row",
+    "require_readable",
+    "row_cut",
+    "set_state",
+    "settle",
+    "unmentioned",
+]
+
+_C = t.checkpoints.c
+
+
+def checkpoint_row(connection: Connection, number: int, *, lock: bool = False) -> Row[Any]:
+    """The row of a checkpoint.
+
+    Raises:
+        CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`.
+    """
+    query = select(t.checkpoints).where(_C.number == number)
+    row = connection.execute(query.with_for_update() if lock else query).first()
+    if row is None:
+        raise CheckpointUnavailableError(
+            "CHECKPOINT_NOT_FOUND",
+            f"There is no checkpoint {number}: it never was, or it expired long ago",
+            hint="`taut checkpoints` lists those that can be read.",
+        )
+    return row
+
+
+_WHY_NOT = {
+    CheckpointState.OPEN: ("CHECKPOINT_NOT_PUBLISHED", "is still being built"),
+    CheckpointState.ABORTED: ("CHECKPOINT_NOT_PUBLISHED", "was aborted and never published"),
+    CheckpointState.EXPIRED: ("CHECKPOINT_EXPIRED", "has expired"),
+    CheckpointState.REVOKED: ("CHECKPOINT_REVOKED", "was revoked"),
+}
+
+
+def require_readable(connection: Connection, row: Row[Any]) -> None:
+    """Raise the error class that fits a checkpoint's state unless some job's tables can be read at it."""
+    if row.state in (CheckpointState.PUBLISHED, CheckpointState.PARTIAL):
+        return
+    p = t.checkpoint_jobs.c
+    done = select(p.job).where(p.checkpoint == row.number, p.state == Part.DONE.value).limit(1)
+    if row.state == CheckpointState.OPEN and connection.execute(done).first() is not None:
+        return
+    error_class, words = _WHY_NOT[CheckpointState(row.state)]
+    raise CheckpointUnavailableError(
+        error_class,
+        f"Checkpoint {row.number} {words}",
+        hint="`taut checkpoints` lists those that can be read.",
+    )
+
+
+def row_cut(connection: Connection, row: Row[Any]) -> Cut:
+    """The tables at this checkpoint; for an open one, what was recorded for it so far."""
+    return cut_at(connection, row.number)
+
+
+def as_versions(versions: Any) -> dict[TableName, Version]:
+    """Names and versions as values of the model."""
+    return {TableName.parse(name): Version(version) for name, version in versions.items()}
+
+
+def as_checkpoint(connection: Connection, row: Row[Any]) -> Checkpoint:
+    """The row as a value, with the versions of its roots (empty once it was given up)."""
+    cut = row_cut(connection, row)
+    roots = {name: version for name, version in cut.versions.items() if name in cut.roots}
+    return Checkpoint(
+        number=CheckpointNumber(row.number),
+        state=CheckpointState(row.state),
+        cut_at_ms=row.cut_at_ms,
+        published_at_ms=row.published_at_ms,
+        roots=as_versions({} if row.state == CheckpointState.ABORTED else roots),
+        broken=broken_at(connection, row.number) if row.state != CheckpointState.PUBLISHED else (),
+    )
+
+
+def set_state(connection: Connection, number: int, state: CheckpointState) -> None:
+    """Change the state of one checkpoint."""
+    connection.execute(update(t.checkpoints).where(_C.number == number).values(state=state.value))
+
+
+def unmentioned(connection: Connection, job: str, number: int) -> list[str]:
+    """Datasets of the job that have neither a version nor a failure at its open target."""
+    d, f = t.datasets.c, t.failures.c
+    names = connection.execute(
+        select(d.name).where(d.job == job, d.retired.is_(False), d.kind.in_(VERSIONED_KINDS))
+    ).scalars()
+    failed = set(connection.execute(select(f.dataset).where(f.checkpoint == number)).scalars())
+    known = recorded(connection, job, number)
+    return sorted(name for name in names if name not in failed and name not in known)
+
+
+def settle(connection: Connection, number: int, at_ms: int | None = None) -> None:
+    """Close a checkpoint when no job is at work on it any more: published when all did their part,
+    partial when some did, aborted (what was recorded is forgotten) when nobody did."""
+    p = t.checkpoint_jobs.c
+    parts = set(connection.execute(select(p.state).where(p.checkpoint == number)).scalars())
+    if Part.PENDING in parts:
+        return
+    if Part.DONE not in parts:
+        connection.execute(delete(t.failures).where(t.failures.c.checkpoint == number))
+        undo(connection, number)
+        set_state(connection, number, CheckpointState.ABORTED)
+        return
+    state = CheckpointState.PARTIAL if Part.SKIPPED in parts else CheckpointState.PUBLISHED
+    connection.execute(
+        update(t.checkpoints).where(_C.number == number).values(state=state.value, published_at_ms=at_ms)
+    )

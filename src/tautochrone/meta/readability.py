@@ -1,0 +1,106 @@
+"""Whether readers see what a job has done, and who is missing when they don't.
+
+It must never know how long anybody waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, func, select
+
+from tautochrone.meta import tables as t
+from tautochrone.meta.coordinator import is_alive
+from tautochrone.meta.invariants import broken_at
+from tautochrone.meta.repository import STANDING, Repository
+from tautochrone.meta.source_observations import unseen
+from tautochrone.meta.topology import topology
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.jobs import Missing, MissingPart, Part
+from tautochrone.model.names import CheckpointNumber
+
+__all__ = ["Readability"]
+
+_C, _P, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c
+
+
+class Readability(Repository):
+    """A job's question after its own part is done."""
+
+    def missing(self, job: str, after_ms: int | None = None) -> tuple[Missing, ...]:
+        """What keeps readers from the newest checkpoint of which the job did its part, by job; nothing when
+        it is published.
+
+        Args:
+            after_ms: what the sources of other jobs that are alive held at this time, by the store's clock,
+                and the job's tables are made from, must be in it too.
+        """
+        with self._read() as connection:
+            done = select(func.max(_C.number)).join(t.checkpoint_jobs, _P.checkpoint == _C.number)
+            done = done.where(_P.job == job, _P.state == Part.DONE.value, _C.state.in_(STANDING))
+            number = connection.execute(done).scalar()
+            if number is None:
+                return ()
+            now = self._clock()
+            jobs = connection.execute(select(_J.name, _J.state, _J.lease_until_ms))
+            alive = {row.name for row in jobs if is_alive(row.state, row.lease_until_ms, now)}
+            found = list(_parts(connection, job, number, alive))
+            if not found and after_ms is not None:
+                found += _looks(connection, job, number, alive, after_ms)
+            return tuple(sorted(found, key=lambda one: one.job))
+
+
+def _parts(connection: Connection, job: str, number: int, alive: set[str]) -> Iterator[Missing]:
+    state = connection.execute(select(_C.state).where(_C.number == number)).scalar_one()
+    if state == CheckpointState.PUBLISHED:
+        return
+    broken: dict[str, dict[str, str]] = {}
+    for name, by, error in _broken(connection, number):
+        broken.setdefault(by, {})[name] = error
+    parts = select(_P.job, _P.state, _P.waits_for).where(
+        _P.checkpoint == number, _P.job != job, _P.state != Part.DONE.value
+    )
+    for row in connection.execute(parts.order_by(_P.job)):
+        names = tuple(sorted(broken.get(row.job, ())))
+        if names:
+            what, reason = MissingPart.INVARIANT, "; ".join(broken[row.job][name] for name in names)
+        elif row.state == Part.SKIPPED:
+            what, reason = MissingPart.SKIPPED, f"job {row.job} skipped checkpoint {number}"
+        elif row.job not in alive:
+            what = MissingPart.AWAY
+            reason = f"job {row.job} isn't running and has still to do checkpoint {number}"
+        else:
+            waits = "" if row.waits_for is None else f", and waits for job {row.waits_for}"
+            what, reason = MissingPart.PENDING, f"job {row.job} is at work on checkpoint {number}{waits}"
+        yield Missing(
+            job=row.job, checkpoint=CheckpointNumber(number), what=what, invariants=names, reason=reason
+        )
+
+
+def _broken(connection: Connection, number: int) -> list[tuple[str, str, str]]:
+    """Name, job and sentence of the invariants that were broken at a checkpoint."""
+    b = t.invariants_broken.c
+    rows = connection.execute(
+        select(b.name, b.job).where(b.checkpoint == number).order_by(b.job, b.name)
+    ).all()
+    errors = [one.error for one in broken_at(connection, number)]
+    return [(row.name, row.job, error) for row, error in zip(rows, errors, strict=True)]
+
+
+def _looks(
+    connection: Connection, job: str, number: int, alive: set[str], after_ms: int
+) -> Iterator[Missing]:
+    told: set[str] = set()
+    for name, lookers in unseen(connection, number, topology(connection).datasets(job), after_ms):
+        for looker in lookers:
+            # Our own sources are in what we did; what nobody looks at is not there for anybody.
+            if looker == job or looker not in alive or job in lookers or looker in told:
+                continue
+            told.add(looker)
+            yield Missing(
+                job=looker,
+                checkpoint=CheckpointNumber(number),
+                what=MissingPart.SOURCE,
+                reason=f"checkpoint {number} may lack what was there of {name}: job {looker} has not looked "
+                "at it since",
+            )

@@ -1,0 +1,19 @@
+"""`/api/v1`: what the store knows, as typed JSON. Each module adds the routes of one noun."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+
+from tautochrone.meta import MetaStore
+from tautochrone.metaservice.api import checkpoints, datasets, delays, events, jobs, pins, tokens
+from tautochrone.metaservice.http.problems import PROBLEMS
+
+__all__ = ["add_api"]
+
+
+def add_api(app: FastAPI, store: MetaStore) -> None:
+    """Put the routes on `app`."""
+    router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
+    for noun in (datasets, delays, jobs, checkpoints, pins, tokens, events):
+        noun.add(router, store)
+    app.include_router(router)

@@ -1,0 +1,136 @@
+"""Pins: leases that keep versions while somebody reads them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
+from tautochrone.metaservice.api.flip import AfterToken, ConsistencyType, Flag, Number, TableVersion, WaitMs
+from tautochrone.metaservice.api.write_tokens import read_after, time_of
+from tautochrone.metaservice.http.pin_owners import (
+    LONGEST_LEASE_MS,
+    OWNER_LENGTH,
+    Role,
+    caller_of,
+    checked_owner,
+)
+from tautochrone.metaservice.http.request_names import parsed_name
+from tautochrone.model.checkpoint import Consistency
+
+__all__ = ["Pin", "PinRequest", "add", "pins_of"]
+
+_MOST_TABLES = 10_000
+
+LeaseMs = Annotated[
+    int,
+    Field(
+        strict=True,
+        ge=1,
+        le=LONGEST_LEASE_MS[Role.OPERATE],
+        description="from now on; an hour at most with the role read, a day with operate",
+    ),
+]
+PinId = Annotated[str, Path(pattern="^[0-9a-f-]{36}$")]
+
+
+class Pin(BaseModel):
+    """A lease. `checkpoint` is null when newest versions are held."""
+
+    id: str
+    checkpoint: int | None
+    owner: str
+    expires_at_ms: int = Field(description="epoch milliseconds")
+    versions: list[TableVersion]
+
+
+class PinRequest(BaseModel):
+    """What to hold: tables at one instant; no tables: all."""
+
+    model_config = ConfigDict(extra="forbid")
+    owner: str = Field(
+        min_length=1,
+        max_length=OWNER_LENGTH,
+        description="who reads, for people",
+    )
+    consistency: ConsistencyType = ConsistencyType.STRONG
+    tables: list[str] = Field(default=[], max_length=_MOST_TABLES)
+    checkpoint: Number | None = None
+    only_named: Flag = False
+    lease_ms: LeaseMs = DEFAULT_LEASE_MS
+    after: AfterToken = None
+    wait_ms: WaitMs = 0
+
+
+class PinMade(BaseModel):
+    """The new lease and what it holds."""
+
+    id: str
+    checkpoint: int | None
+    versions: list[TableVersion]
+
+
+class Renewal(BaseModel):
+    """How long from now."""
+
+    model_config = ConfigDict(extra="forbid")
+    lease_ms: LeaseMs = DEFAULT_LEASE_MS
+
+
+def add(router: APIRouter, store: MetaStore) -> None:
+    @router.get("/pins", tags=["pins"])
+    def pins() -> list[Pin]:
+        """The live pins; what ends first comes first."""
+        return pins_of(store)
+
+    @router.post("/pins", status_code=201, tags=["pins"])
+    async def pin(request: PinRequest, http: Request) -> PinMade:
+        """Choose an instant and hold its versions, in one step. The pin is of the token that was shown."""
+        caller = caller_of(http.scope)
+        caller.require_lease(request.lease_ms)
+        ask = partial(
+            store.resolve,
+            Consistency(request.consistency),
+            [parsed_name(name) for name in request.tables] or None,
+            request.checkpoint,
+            lease_ms=request.lease_ms,
+            only_named=request.only_named,
+            owner=checked_owner(request.owner),
+            holder=caller.identity,
+            after_ms=time_of(request.after),
+        )
+        found = await read_after(ask, request.after, request.wait_ms)
+        return PinMade(
+            id=found.pin,
+            checkpoint=found.checkpoint,
+            versions=[TableVersion(table=str(k), version=v) for k, v in sorted(found.versions.items())],
+        )
+
+    @router.post("/pins/{pin}/renew", status_code=204, tags=["pins"])
+    def renew(pin: PinId, renewal: Renewal, http: Request) -> None:
+        """Extend the lease, as its holder or an operator. One that ran out is gone, with what it held."""
+        caller = caller_of(http.scope)
+        caller.require_lease(renewal.lease_ms)
+        store.renew_pin(pin, renewal.lease_ms, holder=caller.holder)
+
+    @router.delete("/pins/{pin}", status_code=204, tags=["pins"])
+    def release(pin: PinId, http: Request) -> None:
+        """Let go; its holder and operators may. One that is gone already is fine."""
+        store.release_pin(pin, holder=caller_of(http.scope).holder)
+
+
+def pins_of(store: MetaStore) -> list[Pin]:
+    """The live pins as the interface shows them."""
+    return [
+        Pin(
+            id=pin.id,
+            checkpoint=pin.checkpoint,
+            owner=pin.owner,
+            expires_at_ms=pin.expires_at_ms,
+            versions=[TableVersion(table=str(k), version=v) for k, v in sorted(pin.versions.items())],
+        )
+        for pin in store.pins()
+    ]

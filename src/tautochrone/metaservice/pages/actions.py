@@ -1,0 +1,186 @@
+"""The pages with a form that does something: queries, previews, revisions. All of it behind `ports`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
+
+from tautochrone.errors import QueryError, TautochroneError
+from tautochrone.meta import MetaStore
+from tautochrone.metaservice.http.access import Role
+from tautochrone.metaservice.pages.ports import Answer, Forms, Revisions, Runner
+from tautochrone.metaservice.pages.rendering import render
+from tautochrone.metaservice.pages.safety import checked_form
+from tautochrone.model.checkpoint import Consistency
+from tautochrone.model.clock import is_clock
+from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.model.revision import RevisionPlan
+from tautochrone.runtime.revision.plan import Request as Revised
+
+__all__ = ["add_actions"]
+
+_ROWS, _PREVIEW = 200, 20
+
+Form = Annotated[Mapping[str, str], Depends(checked_form)]
+
+
+def add_actions(router: APIRouter, store: MetaStore, forms: Forms) -> None:
+    """The query box, previews and the revision form."""
+    _add_query(router, store, forms)
+    _add_revision(router, store, forms)
+
+
+def _add_query(router: APIRouter, store: MetaStore, forms: Forms) -> None:
+    runner = forms.runner
+
+    def page(request: Request, **values: Any) -> Response:
+        form = {"sql": "", "consistency": "strong", "checkpoint": "", "answer": None, "error": None}
+        published = [line for line in store.timeline() if line.state == "published"]
+        return render(
+            request,
+            "query.html",
+            **form | values,
+            published=published,
+            available=runner is not None,
+            started=runner is not None and runner.started,
+            why_not=forms.why_not,
+        )
+
+    @router.get("/query")
+    def query(request: Request, sql: Annotated[str, Query(max_length=100_000)] = "") -> Response:
+        return page(request, sql=sql)
+
+    @router.post("/query")
+    def run(request: Request, form: Form) -> Response:
+        asked = {key: form.get(key, "") for key in ("sql", "consistency", "checkpoint")}
+        answering = _required(forms)
+        try:
+            answer = _answer(answering, asked["sql"], asked["consistency"], asked["checkpoint"], _ROWS)
+        except TautochroneError as error:
+            # What was typed stays in its box.
+            return page(request, **asked, error=error)
+        return page(request, **asked, answer=answer)
+
+    @router.post("/preview")
+    def preview(request: Request, form: Form) -> Response:
+        name = form.get("name", "")
+        known = [status.dataset for status in store.status() if str(status.dataset) == name]
+        if not known:
+            raise QueryError("DATASET_NOT_FOUND", f"No job of this store writes {name}")
+        sql = f"SELECT * FROM {known[0].sql} LIMIT {_PREVIEW}"
+        answer = _answer(_required(forms), sql, Consistency.STRONG, form.get("checkpoint", ""), _PREVIEW)
+        part = "hx-request" in request.headers
+        return render(request, "_answer.html" if part else "preview.html", answer=answer, table=known[0])
+
+
+def _required(forms: Forms) -> Runner:
+    if forms.runner is None:
+        raise QueryError(
+            "QUERIES_UNAVAILABLE",
+            f"There are no queries here. {forms.why_not}",
+            hint="ask with `taut query` in the project",
+        )
+    return forms.runner
+
+
+def _answer(runner: Runner, sql: str, consistency: str, checkpoint: str, limit: int) -> Answer:
+    if not sql.strip():
+        raise QueryError("QUERY_EMPTY", "There is no query to run")
+    if consistency not in list(Consistency):
+        raise QueryError("QUERY_INSTANT_INVALID", f"{consistency!r} is neither strong nor weak")
+    return runner.run(sql, Consistency(consistency), _number(checkpoint), limit)
+
+
+def _number(text: str) -> int | None:
+    if not text.strip():
+        return None
+    if not (text.strip().isascii() and text.strip().isdigit() and len(text.strip()) <= 18):
+        raise QueryError("QUERY_INSTANT_INVALID", f"{text[:40]!r} is no checkpoint's number")
+    return int(text)
+
+
+def _add_revision(router: APIRouter, store: MetaStore, forms: Forms) -> None:
+    revisions = forms.revisions
+
+    def page(request: Request, **values: Any) -> Response:
+        shown: dict[str, Any] = {"names": [], "to": "", "full": False, "read_again": False}
+        shown |= {"plan": None, "seen": "", "error": None, "done": None, "changed": False}
+        published = [line for line in store.timeline() if line.state == "published"]
+        return render(
+            request,
+            "revision.html",
+            **shown | values,
+            published=published,
+            datasets=sorted(_known(store)),
+            available=revisions is not None,
+            why_not=forms.why_not,
+            # Who serves the pages asks for the role; what comes without one is not asked.
+            may=request.scope.get("tautochrone_role") != Role.READ,
+        )
+
+    @router.get("/revision")
+    def revision(request: Request, name: str | None = None) -> Response:
+        return page(request, names=[name] if name else [])
+
+    @router.post("/revision")
+    def revise(request: Request, form: Form) -> Response:
+        names = [text.strip() for text in form.get("names", "").splitlines() if text.strip()]
+        ways = {way: way in form for way in ("full", "read_again")}
+        asked: dict[str, Any] = {"names": names, "to": form.get("to", ""), **ways}
+        if revisions is None:
+            raise QueryError(
+                "REVISIONS_UNAVAILABLE",
+                f"There are no revisions here. {forms.why_not}",
+                hint="use `taut revise` in the project",
+            )
+        try:
+            return page(request, **asked, **_revise(store, revisions, asked, form))
+        except TautochroneError as error:
+            return page(request, **asked, error=error)
+
+
+def _known(store: MetaStore) -> set[TableName]:
+    """Everything that may be corrected: datasets, and what they read."""
+    entries = store.datasets()
+    found = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
+    return {name for name in found if not is_clock(name)}
+
+
+def _revise(
+    store: MetaStore, revisions: Revisions, asked: Mapping[str, Any], form: Mapping[str, str]
+) -> dict[str, Any]:
+    """Show the list, or do what was shown: only a list that somebody has read is carried out."""
+    if not asked["names"]:
+        raise QueryError("QUERY_EMPTY", "A revision needs the tables that were wrong")
+    known = {str(name): name for name in _known(store)}
+    unknown = [name for name in asked["names"] if name not in known]
+    if unknown:
+        raise QueryError("DATASET_NOT_FOUND", f"No job of this store writes or reads {', '.join(unknown)}")
+    to = _number(asked["to"])
+    if to is None and not asked["full"]:
+        raise QueryError("QUERY_INSTANT_INVALID", "A revision needs the checkpoint to go back to")
+    request = Revised(
+        named=tuple(known[name] for name in asked["names"]),
+        to=None if to is None else CheckpointNumber(to),
+        read_again=asked["read_again"],
+        full=asked["full"],
+    )
+    plan = revisions.plan(request)
+    seen = _digest(request, plan)
+    confirmed = form.get("seen", "")
+    if "confirm" in form and confirmed == seen:
+        return {"done": revisions.carry_out(request, plan)}
+    return {"plan": plan, "seen": seen, "changed": bool(confirmed) and confirmed != seen}
+
+
+def _digest(request: Revised, plan: RevisionPlan) -> str:
+    """What was shown, so that nothing else is confirmed by it.
+
+    Not the checkpoints that are revoked: a job that runs publishes more of them all the time.
+    """
+    shown = (request, plan.to, plan.tables, plan.sinks)
+    return hashlib.sha256(repr(shown).encode()).hexdigest()

@@ -1,0 +1,63 @@
+"""How far a checkpoint is. The one place that knows how the store tells it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from tautochrone.meta import CheckpointLine, MetaStore
+from tautochrone.meta.repository import VERSIONED_KINDS
+from tautochrone.model.jobs import JobProgress, Part
+from tautochrone.model.names import TableName
+
+__all__ = ["Progress", "progress_of"]
+
+_STUCK_MS = 60_000
+_STUCK_TIMES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """An open checkpoint: `done` of `total` datasets have a version for it, `failed` have none and said why.
+
+    `waiting` are those that said nothing yet, `parts` what each job does for it. `stuck`: it takes ten times
+    as long as the median of those before it, and a minute at least.
+    """
+
+    line: CheckpointLine
+    done: int
+    failed: int
+    total: int
+    waiting: tuple[TableName, ...]
+    parts: tuple[JobProgress, ...]
+    age_ms: int
+    stuck: bool
+
+
+def progress_of(store: MetaStore, line: CheckpointLine) -> Progress:
+    """The progress of an open checkpoint, over all jobs that take part in it."""
+    parts = store.progress(line.number)
+    entries = [entry for part in parts if part.part is not Part.SKIPPED for entry in store.datasets(part.job)]
+    names = {entry.name for entry in entries if entry.kind in VERSIONED_KINDS}
+    done = names & store.versions_at(line.number).keys()
+    failed = (names & store.failures_at(line.number).keys()) - done
+    age = max(0, time.time_ns() // 1_000_000 - line.cut_at_ms)
+    return Progress(
+        line=line,
+        done=len(done),
+        failed=len(failed),
+        total=len(names),
+        parts=parts,
+        waiting=tuple(sorted(names - done - failed)),
+        age_ms=age,
+        stuck=age > max(_STUCK_MS, _STUCK_TIMES * _median_ms(store, line.job)),
+    )
+
+
+def _median_ms(store: MetaStore, job: str) -> int:
+    took = sorted(
+        line.published_at_ms - line.cut_at_ms
+        for line in store.timeline()
+        if line.job == job and line.published_at_ms is not None
+    )
+    return took[len(took) // 2] if took else 0

@@ -1,0 +1,155 @@
+"""From values to HTML: the templates, their filters, and the answer to an error."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
+from tautochrone.metaservice.pages import words
+from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, remember
+from tautochrone.model.names import TableName
+
+__all__ = ["ASSETS", "NAVIGATION", "PageRoute", "asset", "render"]
+
+NAVIGATION = (
+    ("/", "Overview"),
+    ("/graph", "Graph"),
+    ("/datasets", "Datasets"),
+    ("/checkpoints", "Checkpoints"),
+    ("/jobs", "Jobs"),
+    ("/sources", "Sources"),
+    ("/query", "Query"),
+    ("/revision", "Revision"),
+)
+
+ASSETS = {
+    "pages.css": "text/css; charset=utf-8",
+    "pages.js": "text/javascript; charset=utf-8",
+    "htmx.min.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+"""Every file that a page may load, and what it is."""
+
+_REFRESH_S = 5
+
+
+@cache
+def asset(name: str) -> tuple[bytes, str]:
+    """A file's bytes and the beginning of their hash; with that in its address it may be cached for ever."""
+    body = (files("tautochrone.metaservice.pages") / "static" / name).read_bytes()
+    return body, hashlib.sha256(body).hexdigest()[:12]
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tautochrone.metaservice.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Callable[..., str]] = {
+        "count": words.count,
+        "duration": words.duration,
+        "moment": words.moment,
+        "slug": lambda text: str(text).replace(" ", "-").replace("_", "-"),
+        "shown": _shown,
+    }
+    environment.filters.update(filters)
+    return environment
+
+
+def _shown(name: TableName) -> Markup:
+    """A name for people: what tells it from others stands out, and no sign in it turns its surroundings."""
+    before = ".".join(name.namespace)
+    markup = '<span class="name"><bdi class="space">{}</bdi>.<bdi>{}</bdi></span>'
+    return Markup(markup).format(before, name.table)
+
+
+def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page, or a part of one."""
+    token, now = csrf_token(request), time.time_ns() // 1_000_000
+    root = str(request.scope.get("root_path", ""))
+
+    def link(path: str, **query: object) -> str:
+        pairs = {key: str(value) for key, value in query.items() if value is not None}
+        return root + path + ("?" + urlencode(pairs) if pairs else "")
+
+    def when(at_ms: int | None) -> Markup:
+        if at_ms is None:
+            return escape("–")
+        return Markup('<time datetime="{}" title="{}">{}</time>').format(
+            words.iso(at_ms), words.moment(at_ms), words.ago(at_ms, now)
+        )
+
+    context = {
+        "link": link,
+        "when": when,
+        "asset": lambda name: link(f"/static/{name}", v=asset(name)[1]),
+        "csrf": Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, token),
+        "navigation": NAVIGATION,
+        "path": request.url.path.removeprefix(root),
+        "here": link(request.url.path.removeprefix(root), **dict(request.query_params)),
+        "now_ms": now,
+        "refresh_s": _REFRESH_S,
+    }
+    page = HTMLResponse(_templates().get_template(template).render(context | values), status_code=status)
+    remember(page, request, token)
+    protect(page)
+    return page
+
+
+class PageRoute(APIRoute):
+    """Answers errors as pages: the handlers of the application speak JSON."""
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        handler = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except TautochroneError as error:
+                return _failed(request, error)
+            except RequestValidationError as error:
+                wrong = ", ".join(str(part["loc"][-1]) for part in error.errors())
+                return _failed(
+                    request, QueryError("PAGE_NOT_FOUND", f"There is no such page: {wrong} is wrong")
+                )
+
+        return answered
+
+
+def _failed(request: Request, error: TautochroneError) -> Response:
+    part = request.headers.get("hx-target") is not None and request.method == "POST"
+    values: Mapping[str, Any] = {"error": error, "excerpt": error.excerpt.shown() if error.excerpt else ()}
+    # htmx shows no answer with an error's status: the part of a page says it in its text.
+    return render(
+        request,
+        "_error.html" if part else "error.html",
+        status=200 if part else _status(error),
+        **values,
+    )
+
+
+def _status(error: TautochroneError) -> int:
+    if error.error_class == "FORM_REFUSED":
+        return 403
+    if error.error_class.endswith("_NOT_FOUND") or isinstance(error, CheckpointUnavailableError):
+        return 404
+    if isinstance(error, QueryError):
+        return 400
+    return 503 if error.retryable else 500

@@ -1,0 +1,197 @@
+"""The pages that only read. Every one is useful without JavaScript; with it, it keeps itself up to date."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Query, Request
+from starlette.responses import Response
+
+from tautochrone.errors import MetaError, QueryError
+from tautochrone.meta import MetaStore
+from tautochrone.metaservice.pages.actions import add_actions
+from tautochrone.metaservice.pages.charts import (
+    checkpoint_chart,
+    delay_chart,
+    duration_chart,
+    rows_chart,
+)
+from tautochrone.metaservice.pages.drawing import BOX_HEIGHT, BOX_WIDTH, around, draw
+from tautochrone.metaservice.pages.ports import Forms
+from tautochrone.metaservice.pages.progress import progress_of
+from tautochrone.metaservice.pages.rendering import ASSETS, PageRoute, asset, render
+from tautochrone.metaservice.pages.safety import protect
+from tautochrone.metaservice.pages.standing import Standing, look
+from tautochrone.model.names import TableName
+
+__all__ = ["add_pages"]
+
+_TIMELINE, _HISTORY, _RECENT, _ROWS = 60, 100, 15, 20
+_FOR_EVER = "public, max-age=31536000, immutable"
+
+Number = Annotated[int, Query(ge=0, lt=2**63)]
+Zoom = Annotated[int, Query(ge=10, le=200)]
+
+
+def add_pages(app: FastAPI, store: MetaStore, forms: Forms) -> None:
+    """Put the pages at `/` of `app`.
+
+    Args:
+        app: whoever authenticates its callers does so before.
+        store: what the pages show.
+        forms: who answers queries and revises.
+    """
+    router = APIRouter(route_class=PageRoute, include_in_schema=False)
+    _add_static(router)
+    _add_overview(router, store)
+    _add_datasets(router, store, forms)
+    _add_checkpoints(router, store)
+    add_actions(router, store, forms)
+    app.include_router(router)
+
+
+def _add_static(router: APIRouter) -> None:
+    @router.get("/static/{name}")
+    def static(name: str) -> Response:
+        if name not in ASSETS:
+            raise QueryError("PAGE_NOT_FOUND", f"There is no file {name}")
+        return protect(Response(asset(name)[0], media_type=ASSETS[name]), cache=_FOR_EVER)
+
+
+def _add_overview(router: APIRouter, store: MetaStore) -> None:
+    @router.get("/")
+    def overview(request: Request) -> Response:
+        topology, lines = look(store), store.timeline(_TIMELINE)
+        opened = [progress_of(store, line) for line in lines if line.state == "open"]
+        counts = {standing: len(topology.of(standing)) for standing in Standing}
+        return render(
+            request,
+            "overview.html",
+            topology=topology,
+            counts=counts,
+            failing=topology.of(Standing.FAILING),
+            held=topology.of(Standing.HELD),
+            late=topology.of(Standing.NEVER, Standing.BEHIND),
+            newest=store.latest_published(),
+            stuck=[progress for progress in opened if progress.stuck],
+            under_way=[progress for progress in opened if not progress.stuck],
+            chart=checkpoint_chart(lines),
+            recent=store.recent_refreshes(_RECENT),
+        )
+
+    @router.get("/graph")
+    def graph(request: Request, focus: str | None = None, zoom: Zoom = 100) -> Response:
+        topology = look(store)
+        centre = None if not focus else _known(focus, {*topology.lines, *topology.outside})
+        only = None if centre is None else around(topology, centre)
+        return render(
+            request,
+            "graph.html",
+            topology=topology,
+            drawing=draw(topology, only),
+            focus=centre,
+            zoom=zoom,
+            box=(BOX_WIDTH, BOX_HEIGHT),
+        )
+
+    @router.get("/jobs")
+    def jobs(request: Request) -> Response:
+        lines = {line.number: line for line in store.timeline(_TIMELINE)}
+        jobs = store.job_states()
+        targets = {
+            job.name: progress_of(store, lines[job.target])
+            for job in jobs
+            if job.target is not None and job.target in lines
+        }
+        return render(request, "jobs.html", jobs=jobs, targets=targets)
+
+    @router.get("/sources")
+    def sources(request: Request) -> Response:
+        topology = look(store)
+        reports = {report.table: report for report in store.reports()}
+        return render(request, "sources.html", topology=topology, reports=reports)
+
+
+def _add_datasets(router: APIRouter, store: MetaStore, forms: Forms) -> None:
+    @router.get("/datasets")
+    def datasets(request: Request, q: str = "") -> Response:
+        topology = look(store)
+        wanted = q.strip().lower()
+        found = [line for line in topology.worst_first if wanted in str(line.name).lower()]
+        return render(request, "datasets.html", lines=found, total=len(topology.lines), q=q)
+
+    @router.get("/dataset")
+    def dataset(request: Request, name: str, all: bool = False) -> Response:  # noqa: A002
+        topology = look(store)
+        table = _known(name, {*topology.lines, *topology.outside})
+        shown: dict[str, Any] = {
+            "topology": topology,
+            "can_preview": forms.runner is not None,
+            "why_not": forms.why_not,
+            "rows": _HISTORY if all else _ROWS,
+        }
+        return render(request, "dataset.html", **_dataset(table), **shown)
+
+    @router.get("/dataset/summary")
+    def summary(request: Request, name: str) -> Response:
+        topology = look(store)
+        table = _known(name, {*topology.lines, *topology.outside})
+        values: dict[str, Any] = {
+            "table": table,
+            "line": topology.lines.get(table),
+            "details": store.details(table),
+        }
+        return render(request, "_summary.html", **values, topology=topology)
+
+    def _dataset(table: TableName) -> dict[str, Any]:
+        records = store.history(table, _HISTORY)
+        cuts = store.cut_times(record.checkpoint for record in records)
+        charts = (delay_chart(records, cuts), rows_chart(records), duration_chart(records))
+        published = [line for line in store.timeline(_TIMELINE) if line.state == "published"]
+        return {
+            "table": table,
+            "details": store.details(table),
+            "lineage": store.lineage(table),
+            "records": records,
+            "charts": [chart for chart in charts if chart is not None],
+            "published": published,
+        }
+
+
+def _add_checkpoints(router: APIRouter, store: MetaStore) -> None:
+    @router.get("/checkpoints")
+    def checkpoints(request: Request) -> Response:
+        lines = store.timeline(_TIMELINE)
+        progress = {line.number: progress_of(store, line) for line in lines if line.state == "open"}
+        return render(
+            request,
+            "checkpoints.html",
+            lines=lines,
+            progress=progress,
+            chart=checkpoint_chart(lines),
+            pinned=store.pinned_checkpoints(),
+        )
+
+    @router.get("/checkpoint")
+    def checkpoint(request: Request, number: Number) -> Response:
+        found = store.checkpoint(number)
+        return render(
+            request,
+            "checkpoint.html",
+            checkpoint=found,
+            versions=dict(sorted(store.versions_at(number).items())),
+            failures=dict(sorted(store.failures_at(number).items())),
+            records=store.refreshes_at(number),
+            parts=store.progress(number),
+        )
+
+
+def _known(text: str, names: set[TableName]) -> TableName:
+    for name in names:
+        if str(name) == text:
+            return name
+    raise MetaError(
+        "DATASET_NOT_FOUND",
+        f"No job of this store writes or reads {text}",
+        hint="names are written catalog.database.table",
+    )

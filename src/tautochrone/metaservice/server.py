@@ -1,0 +1,139 @@
+"""An HTTP server for the MetaService's application: in a thread of a job, or as a process of its own.
+
+FastAPI and uvicorn are imported when a server starts: commands that need none don't pay for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from threading import Thread
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tautochrone.errors import EnvironmentProblemError
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+    from tautochrone.meta import MetaStore
+    from tautochrone.rest_catalog.instants import InstantResolver
+    from tautochrone.rest_catalog.metadata_files import MetadataSource
+
+__all__ = ["EmbeddedServer", "listen", "uri_of", "uvicorn_server"]
+
+_START_TIMEOUT_S = 20.0
+_GRACE_S = 2
+# More than all requests and streams that are let through; what is above it only waits.
+_MOST_CONNECTIONS = 1_000
+_A_JOBS = "This is the service of a running job, which only shows; `taut serve` in the project does this"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind before anything else, so that the port is known and taken before anyone asks.
+
+    Raises:
+        EnvironmentProblemError: `SERVER_NOT_STARTED`.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        bound = socket.create_server((host, port), family=family)
+        # asyncio sets it only on sockets that name their protocol. Without it the body of an answer waits
+        # for the client's delayed acknowledgement of the head, 40 ms. Connections inherit it.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return bound
+    except OSError as error:
+        raise EnvironmentProblemError(
+            "SERVER_NOT_STARTED", f"Port {port} of {host} cannot be opened: {error}"
+        ) from error
+
+
+def uri_of(bound: socket.socket) -> str:
+    """Where clients on this machine find what listens here."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def uvicorn_server(app: FastAPI) -> uvicorn.Server:
+    """A server that logs nothing by itself and gives open requests two seconds at its end."""
+    import uvicorn
+
+    from tautochrone.metaservice.http.connections import PatientProtocol
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level=logging.WARNING,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            http=PatientProtocol,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+    )
+
+
+class EmbeddedServer:
+    """Serves from a daemon thread on a free port of 127.0.0.1 from construction until `stop()`.
+
+    With a store it answers what `taut serve` does, for reading; without one only the catalog.
+
+    Raises:
+        EnvironmentProblemError: `SERVER_NOT_STARTED`.
+    """
+
+    def __init__(
+        self,
+        instants: InstantResolver,
+        source: MetadataSource,
+        *,
+        store: MetaStore | None = None,
+        port: int = 0,
+    ) -> None:
+        from tautochrone.metaservice.app import create_app
+        from tautochrone.metaservice.http.access import Access, Role
+
+        self._socket = listen("127.0.0.1", port)
+        self._uri = uri_of(self._socket)
+        access = Access.on_loopback(Role.READ)
+        app = create_app(access=access, store=store, catalog=(instants, source), forms=_A_JOBS)
+        self._server = uvicorn_server(app)
+        self._thread = Thread(
+            target=self._server.run,
+            kwargs={"sockets": [self._socket]},
+            name="tautochrone-service",
+            daemon=True,
+        )
+        self._thread.start()
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._server.started:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                self.stop()
+                raise EnvironmentProblemError("SERVER_NOT_STARTED", "The embedded server did not start")
+            time.sleep(0.005)
+
+    @property
+    def uri(self) -> str:
+        """The base URI for Iceberg REST clients."""
+        return self._uri
+
+    def stop(self) -> None:
+        """Stop serving; open requests get two seconds. Repeatable."""
+        self._server.should_exit = True
+        self._thread.join(timeout=5)
+        self._socket.close()
+
+    def __enter__(self) -> EmbeddedServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,106 @@
+"""Turning what went wrong in a definition into one sentence, a place and a likely meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from tautochrone.errors import DefinitionError, Excerpt
+from tautochrone.model.definitions import SourceLocation
+from tautochrone.spark.jvm.errors import SparkProblem, problem_of
+
+__all__ = ["Finder", "Place", "explain"]
+
+_HINTS = {
+    "UNRESOLVED_COLUMN": "The inputs of the query have no such column; check spelling and aliases.",
+    "PARSE_SYNTAX_ERROR": "Spark's parser stops here; is a comma, keyword or bracket missing before it?",
+    "TABLE_OR_VIEW_NOT_FOUND": "No dataset of this pipeline and no table of the lake has this name.",
+    "CANNOT_MODIFY_STATIC_CONFIG": "Static settings are given when Spark starts: use --conf, not the spec.",
+    "CANNOT_MODIFY_CONFIG": "This setting is fixed when Spark starts: use --conf, not the spec.",
+    "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION": "A query function must not run a query.",
+    "SESSION_MUTATION_IN_DECLARATIVE_PIPELINE": "Use @temporary_view, spark_conf or the spec.",
+    "UNSUPPORTED_PIPELINE_SPARK_SQL_COMMAND": "Only queries are allowed here; define tables by decorators.",
+    "MODULE_NOT_FOUND_ERROR": "Install the package, or put its folder on PYTHONPATH.",
+    "PATH_NOT_FOUND": "Relative paths start where the process was started.",
+}
+_PYTHON = {
+    ModuleNotFoundError: "Install the package in this environment, or put its folder on PYTHONPATH.",
+    ImportError: "The module is there but lacks the name, or two modules import each other.",
+    NameError: "A name is used before it is defined, or an import is missing.",
+    SyntaxError: "The file is not valid Python for this interpreter.",
+    KeyError: "A dictionary or environment variable lacks this key.",
+    FileNotFoundError: "Relative paths in Python start at the folder of the pipeline spec.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the project an error belongs: `file:line`, and that line with the part underlined."""
+
+    location: str
+    excerpt: Excerpt | None = None
+
+
+Finder = Callable[[BaseException, SparkProblem | None], Place | None]
+"""Finds the place of an exception; gets what Spark says when it comes from Spark."""
+
+
+def explain(error: Exception, place_of: Finder, fallback: SourceLocation) -> DefinitionError:
+    """A DefinitionError for whatever evaluating or importing a definition raised.
+
+    Args:
+        error: the exception.
+        place_of: see `Finder`.
+        fallback: the definition's own place.
+    """
+    if isinstance(error, DefinitionError):
+        if error.location is None:
+            place = place_of(error, None) or Place(str(fallback))
+            error.location, error.excerpt = place.location, error.excerpt or place.excerpt
+        if error.hint is None:
+            error.hint = _hint(error.error_class)
+        return error
+    if isinstance(error, (PySparkException, Py4JJavaError)):
+        problem = problem_of(error)
+        place = place_of(error, problem) or Place(str(fallback), problem.excerpt)
+        return DefinitionError(
+            problem.error_class,
+            problem.message,
+            sqlstate=problem.sqlstate,
+            location=place.location,
+            hint=_hint(problem.error_class),
+            parameters=problem.parameters,
+            excerpt=place.excerpt,
+        )
+    hint = next((text for kind, text in _PYTHON.items() if isinstance(error, kind)), None)
+    if isinstance(error, SyntaxError):
+        return DefinitionError(
+            "PYTHON_SYNTAX_ERROR",
+            f"{type(error).__name__}: {error.msg}",
+            location=f"{fallback.file}:{error.lineno}" if error.lineno else str(fallback),
+            hint=hint,
+            excerpt=_syntax_excerpt(error),
+        )
+    place = place_of(error, None) or Place(str(fallback))
+    return DefinitionError(
+        "USER_CODE_FAILED",
+        f"{type(error).__name__}: {error}",
+        location=place.location,
+        excerpt=place.excerpt,
+        hint=hint or "The exception comes from the project's own Python; --debug shows its traceback.",
+    )
+
+
+def _syntax_excerpt(error: SyntaxError) -> Excerpt | None:
+    if not error.text or error.lineno is None or not error.offset:
+        return None
+    same_line = error.end_lineno == error.lineno and error.end_offset
+    length = error.end_offset - error.offset if same_line and error.end_offset else 1
+    return Excerpt(error.text.rstrip("\n"), error.lineno, error.offset - 1, max(length, 1))
+
+
+def _hint(error_class: str) -> str | None:
+    return _HINTS.get(error_class) or _HINTS.get(error_class.split(".")[0])

@@ -1,0 +1,120 @@
+"""What SDP forbids in definition files, on the methods of a classic session.
+
+Spark patches its Connect classes for this; a classic session has others of the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pyspark.errors import PySparkException
+from pyspark.pipelines.block_session_mutations import BLOCKED_METHODS, ERROR_CLASS
+from pyspark.sql import SparkSession
+from pyspark.sql.catalog import Catalog
+from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.conf import RuntimeConfig
+from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+from pyspark.sql.udf import UDFRegistration
+
+from tautochrone.errors import DefinitionError
+from tautochrone.spark.analysis.evaluate import parser
+
+__all__ = ["Rule", "rules"]
+
+Apply = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+_CLASSIC = {
+    "RuntimeConf": RuntimeConfig,
+    "Catalog": Catalog,
+    "DataFrame": DataFrame,
+    "UDFRegistration": UDFRegistration,
+}
+_EXECUTING: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (DataFrame, ("collect", "count", "toPandas", "toArrow", "toLocalIterator", "foreach", "foreachPartition",
+                 "show", "isEmpty", "tail", "take", "first", "head")),
+    (DataFrameWriter, ("save", "saveAsTable", "insertInto", "parquet", "csv", "json", "orc", "text")),
+    (DataStreamWriter, ("start", "toTable")),
+)  # fmt: skip
+# The commands that Spark lets through in spark.sql("…") of a pipeline: they only look.
+_LOOKING = frozenset(
+    {
+        "DescribeRelation", "DescribeColumn", "ShowTables", "ShowTableProperties", "ShowNamespaces",
+        "ShowFunctions", "ShowViews", "ShowCatalogsCommand", "ShowCreateTable", "ShowColumns",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Replaces `owner.method` by `apply(original, self, args, kwargs)`."""
+
+    owner: type
+    method: str
+    apply: Apply
+
+
+def rules(rewrite: Callable[[str], str], *, in_query: bool) -> list[Rule]:
+    """The rules for a definition file, or, with `in_query`, for a query function."""
+    result = [
+        Rule(_CLASSIC[entry["class"].__name__], entry["method"], _mutation(entry))
+        for entry in BLOCKED_METHODS
+        if entry["class"].__name__ in _CLASSIC
+    ]
+    if in_query:
+        result += [Rule(owner, method, _execution) for owner, methods in _EXECUTING for method in methods]
+    result.append(Rule(SparkSession, "sql", _sql(rewrite)))
+    result += [
+        Rule(owner, "table", _renamed(rewrite)) for owner in (SparkSession, DataFrameReader, DataStreamReader)
+    ]
+    return result
+
+
+def _mutation(entry: dict[str, Any]) -> Apply:
+    def refuse(*_: Any) -> NoReturn:
+        raise PySparkException(
+            errorClass=f"{ERROR_CLASS}.{entry['error_sub_class']}",
+            messageParameters={"method": f"'{entry['class'].__name__}.{entry['method']}'"},
+        )
+
+    return refuse
+
+
+def _execution(*_: Any) -> NoReturn:
+    # While a graph is analysed all tables are empty: a result would be wrong, not only slow.
+    raise PySparkException(errorClass="ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION", messageParameters={})
+
+
+def _sql(rewrite: Callable[[str], str]) -> Apply:
+    def apply(
+        original: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        text = args[0] if args else kwargs.pop("sqlQuery")
+        # A text with {placeholders} becomes SQL only inside spark.sql; it can only be a query then.
+        if not {key for key in kwargs if key != "args"}:
+            plan = parser(session).parsePlan(text)
+            kind = str(plan.getClass().getSimpleName())
+            command = session._jvm.java.lang.Class.forName(  # noqa: SLF001
+                "org.apache.spark.sql.catalyst.plans.logical.Command"
+            )
+            writes = command.isInstance(plan) or kind in ("InsertIntoStatement", "CreateTableAsSelect")
+            if writes and kind not in _LOOKING:
+                raise DefinitionError(
+                    "UNSUPPORTED_PIPELINE_SPARK_SQL_COMMAND",
+                    f"'{kind}' is not supported in spark.sql(\"...\") API in Spark Declarative Pipeline.",
+                    sqlstate="0A000",
+                )
+        return original(session, rewrite(text), *args[1:], **kwargs)
+
+    return apply
+
+
+def _renamed(rewrite: Callable[[str], str]) -> Apply:
+    def apply(original: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        key = "tableName" if "tableName" in kwargs else None
+        name = kwargs.pop(key) if key else args[0]
+        return original(owner, rewrite(name), *(args if key else args[1:]), **kwargs)
+
+    return apply

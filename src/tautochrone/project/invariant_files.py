@@ -1,0 +1,125 @@
+"""The folder `invariants/` beside the spec: each SQL file is one query that must return no row.
+
+Its statement is a plain query; tables need not exist when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from py4j.java_gateway import JavaObject
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import SourceLocation
+from tautochrone.model.names import TableName
+from tautochrone.project.definitions import Flow
+from tautochrone.project.graph import Invariant, ResolvedFlow
+from tautochrone.project.names import NameScope
+from tautochrone.project.queries import Project, SqlQuery
+from tautochrone.project.sqltext import normalise, split
+from tautochrone.project.statements import syntax_error
+from tautochrone.spark.analysis.evaluate import parser
+from tautochrone.spark.jvm.catalyst import kind, walk
+from tautochrone.spark.jvm.packages import packages_of
+
+__all__ = ["FOLDER", "as_invariant", "read_invariants"]
+
+FOLDER = "invariants"
+
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+_HINT = "An invariant is one SELECT over datasets; every row that it returns breaks it."
+
+
+def read_invariants(
+    root: Path, project: Project, scope: NameScope, conf: dict[str, str], session: SparkSession
+) -> tuple[Flow, ...]:
+    """The queries of the folder, by name, as flows without a target that anybody writes.
+
+    Raises:
+        DefinitionError: a syntax error (Spark's class), or `INVARIANT_NOT_A_QUERY`.
+    """
+    return tuple(_read(file, project, scope, conf, session) for file in sorted((root / FOLDER).glob("*.sql")))
+
+
+def _read(
+    file: Path, project: Project, scope: NameScope, conf: dict[str, str], session: SparkSession
+) -> Flow:
+    shown = project.shown(file)
+    statements = split(file.read_text(encoding="utf-8"))
+    if len(statements) != 1:
+        found = f"{len(statements)} statements" if statements else "no statement"
+        raise _refusal(f"The file holds {found}", SourceLocation(shown))
+    (chunk,) = statements
+    location = SourceLocation(shown, chunk.line)
+    try:
+        plan = parser(session).parsePlan(scope.rewrite(chunk.text))
+    except PySparkException as error:
+        raise syntax_error(error, chunk, shown) from error
+    wrong = _no_query(session, plan)
+    if wrong is not None:
+        raise _refusal(f"The statement is {wrong}", location)
+    query = SqlQuery(chunk.text, normalise(chunk.text), location, scope)
+    return Flow(
+        name=file.stem,
+        target=TableName(scope.catalog, scope.namespace, file.stem),
+        location=location,
+        conf=conf,
+        scope=scope,
+        query=query,
+    )
+
+
+def _no_query(session: SparkSession, plan: JavaObject) -> str | None:
+    """The name of a node that does something instead of asking; None when there is none."""
+    classes = packages_of(session._jvm).java.lang.Class  # noqa: SLF001
+    doing = [classes.forName(f"{_LOGICAL}.{name}") for name in ("Command", "ParsedStatement")]
+    for node in walk(plan):
+        if any(one.isInstance(node) for one in doing) or kind(node) == "CompoundBody":
+            return kind(node)
+    return None
+
+
+def _refusal(sentence: str, location: SourceLocation) -> DefinitionError:
+    return DefinitionError(
+        "INVARIANT_NOT_A_QUERY",
+        f"{sentence}, not one query",
+        location=str(location),
+        hint=_HINT,
+    )
+
+
+def as_invariant(resolved: ResolvedFlow, order: Sequence[TableName]) -> Invariant:
+    """A resolved query as an invariant of a graph with the tables `order`, inputs before readers.
+
+    The table among its own that comes last says which job checks it: what it reads is known by then.
+
+    Raises:
+        DefinitionError: `INVARIANT_IS_A_STREAM`, `INVARIANT_NOT_DETERMINISTIC`, `INVARIANT_WITHOUT_DATASET`.
+    """
+    name, place = resolved.flow.name, str(resolved.flow.location)
+    if resolved.streaming:
+        raise DefinitionError(
+            "INVARIANT_IS_A_STREAM",
+            f"The invariant {name} reads a stream",
+            location=place,
+            hint="Read tables without STREAM: an invariant looks at all of their rows at one checkpoint.",
+        )
+    if not resolved.deterministic:
+        raise DefinitionError(
+            "INVARIANT_NOT_DETERMINISTIC",
+            f"The invariant {name} may answer differently each time: {resolved.deterministic_reason}",
+            location=place,
+            hint="Asked again after a crash it must say the same.",
+        )
+    own = [table for table in order if table in resolved.inputs.tables]
+    if not own:
+        raise DefinitionError(
+            "INVARIANT_WITHOUT_DATASET",
+            f"The invariant {name} reads no table that this pipeline writes",
+            location=place,
+            hint="It can hold back only checkpoints of what the pipeline writes.",
+        )
+    return Invariant(name=name, query=resolved, checked_with=own[-1])

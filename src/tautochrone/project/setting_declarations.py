@@ -1,0 +1,388 @@
+"""Every setting that there is, each declared once: the loader, `taut config`, the JSON Schema and the
+reference in `docs/settings.md` all read this list.
+
+A `*` in a key stands for a name that the user chooses: of a flow, of a property.
+
+To add one: declare it here, read it in `settings.load_settings`, and run `make docs`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tautochrone.model.durability import Durability
+from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.refresh import RefreshPolicy
+from tautochrone.model.sources import RecreatedTopic
+from tautochrone.project.setting_kinds import (
+    Choice,
+    Duration,
+    DurationOrNone,
+    Kind,
+    Names,
+    Scalar,
+    Secret,
+    Size,
+    Switch,
+    Text,
+    Whole,
+)
+from tautochrone.project.spec import PipelineSpec
+
+__all__ = [
+    "LIMITS",
+    "OTHER_VARIABLES",
+    "SETTINGS",
+    "Setting",
+    "declared",
+    "nearest",
+    "opens",
+    "sections",
+    "settings_of",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        key: `section.name` as in `tautochrone.toml`.
+        kind: what its values are.
+        meaning: one sentence for people.
+        default: in TOML's form; None when there is none, or when the project decides.
+        of_project: what the project decides, in words and as a function.
+        variable: of the environment.
+        flag: of the command line, besides `--set`.
+        by_reference: may be a secret: `{ env = "NAME" }` or `{ file = "path" }`.
+    """
+
+    key: str
+    kind: Kind
+    meaning: str
+    default: Any = None
+    of_project: tuple[str, Callable[[PipelineSpec], Any]] | None = None
+    variable: str | None = None
+    flag: str | None = None
+    by_reference: bool = False
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        return tuple(self.key.split("."))
+
+
+SETTINGS = (
+    Setting(
+        key="run.interval",
+        kind=Duration(),
+        default="5s",
+        meaning="time between checkpoints with `--continuous`, and the trigger of streaming flows",
+        variable="TAUTOCHRONE_INTERVAL",
+        flag="--interval",
+    ),
+    Setting(
+        key="run.parallelism",
+        kind=Whole(1),
+        default=4,
+        meaning="datasets refreshed at once",
+        variable="TAUTOCHRONE_PARALLELISM",
+    ),
+    Setting(
+        key="run.job",
+        kind=Text(),
+        of_project=("the pipeline's name", lambda spec: spec.name),
+        meaning="the job that this process runs ([jobs](jobs.md))",
+        variable="TAUTOCHRONE_JOB",
+        flag="--job",
+    ),
+    Setting(
+        key="run.lease",
+        kind=Duration(at_least="1s"),
+        default="15s",
+        meaning="a job that says nothing for so long is taken for dead: other jobs don't wait for it",
+        variable="TAUTOCHRONE_LEASE",
+    ),
+    Setting(
+        key="run.patience",
+        kind=Duration(),
+        default="30s",
+        meaning="so long jobs that are done wait for one that is still at work on a checkpoint",
+        variable="TAUTOCHRONE_PATIENCE",
+    ),
+    Setting(
+        key="run.align",
+        kind=DurationOrNone(),
+        default="none",
+        meaning="how far the source times of a checkpoint's roots may be apart: of those that run ahead it "
+        "takes older versions; for tables with the property `tautochrone.event-time`",
+        variable="TAUTOCHRONE_ALIGN",
+    ),
+    Setting(
+        key="jobs.*.datasets",
+        kind=Names(),
+        meaning="the datasets of a job, `*` for any part; what no job names is the pipeline's own job's",
+    ),
+    Setting(
+        key="lake.durability",
+        kind=Choice(Durability),
+        default="process",
+        meaning="what published checkpoints survive: the end of any `process`, or `power_loss` too, for "
+        "tables on local disks (Linux; [what is promised](concepts.md#power-cuts))",
+        variable="TAUTOCHRONE_DURABILITY",
+    ),
+    Setting(
+        key="refresh.policy",
+        kind=Choice(RefreshPolicy, "INVALID_REFRESH_POLICY"),
+        default="auto",
+        meaning="how views are refreshed that do not say it themselves ([concepts](concepts.md#policies))",
+        variable="TAUTOCHRONE_REFRESH_POLICY",
+    ),
+    Setting(
+        key="meta.url",
+        kind=Text(),
+        of_project=("`sqlite:///<storage>/meta.db`", lambda spec: f"sqlite:///{spec.storage_path}/meta.db"),
+        meaning="the MetaService: `http(s)://host:port` of one that runs, or the SQLAlchemy URL of a store "
+        "that this process opens itself ([the MetaService](service.md))",
+        variable="TAUTOCHRONE_META_URL",
+        by_reference=True,
+    ),
+    Setting(
+        key="meta.token",
+        kind=Text(),
+        meaning="sent to the MetaService as a bearer token",
+        variable="TAUTOCHRONE_META_TOKEN",
+        by_reference=True,
+    ),
+    Setting(
+        key="meta.retry",
+        kind=Duration(),
+        default="1m",
+        meaning="so long a call is repeated while the MetaService cannot be reached",
+        variable="TAUTOCHRONE_META_RETRY",
+    ),
+    Setting(
+        key="events.openlineage",
+        kind=Text(),
+        meaning="where refreshes are told as OpenLineage events: a URL, or a file that gets a line for each "
+        "([OpenLineage](service.md#openlineage))",
+        variable="TAUTOCHRONE_EVENTS_OPENLINEAGE",
+        by_reference=True,
+    ),
+    Setting(
+        key="meta.tokens.read.*",
+        kind=Secret(),
+        meaning="a token with which `taut serve` may be asked; the name is for people",
+        by_reference=True,
+    ),
+    Setting(
+        key="meta.tokens.operate.*",
+        kind=Secret(),
+        meaning="a token with which things may be changed too: for jobs and operators",
+        by_reference=True,
+    ),
+    Setting(
+        key="lake.catalog",
+        kind=Text(),
+        default="lake",
+        meaning="the catalog's name in SQL",
+        variable="TAUTOCHRONE_CATALOG",
+    ),
+    Setting(
+        key="lake.options.*",
+        kind=Scalar(),
+        of_project=("JDBC on SQLite in the storage", lambda _: None),
+        meaning="an Iceberg catalog property (`type`, `uri`, `warehouse`, …); any replaces the default",
+        by_reference=True,
+    ),
+    Setting(
+        key="spark.master",
+        kind=Text(),
+        default="local[*]",
+        meaning="the Spark master",
+        variable="TAUTOCHRONE_MASTER",
+        flag="--master",
+    ),
+    Setting(
+        key="spark.conf.*",
+        kind=Scalar(),
+        meaning="a Spark setting",
+        flag="--conf",
+        by_reference=True,
+    ),
+    Setting(
+        key="outsiders.tag",
+        kind=Switch(),
+        default=True,
+        meaning="tag outsiders' tables at each cut so that their expiry spares what a checkpoint names",
+        variable="TAUTOCHRONE_OUTSIDERS_TAG",
+    ),
+    Setting(
+        key="outsiders.tags_kept",
+        kind=Whole(1),
+        default=10,
+        meaning="how many such tags stay",
+        variable="TAUTOCHRONE_OUTSIDERS_TAGS_KEPT",
+    ),
+    Setting(
+        key="maintenance.enabled",
+        kind=Switch(),
+        default=True,
+        meaning="`taut run` keeps its tables small between checkpoints",
+        variable="TAUTOCHRONE_MAINTENANCE_ENABLED",
+    ),
+    Setting(
+        key="maintenance.keep",
+        kind=Duration(),
+        default="1h",
+        meaning="checkpoints younger than that stay readable",
+        variable="TAUTOCHRONE_MAINTENANCE_KEEP",
+    ),
+    Setting(
+        key="maintenance.keep_last",
+        kind=Whole(1),
+        default=10,
+        meaning="so many checkpoints stay readable whatever their age",
+        variable="TAUTOCHRONE_MAINTENANCE_KEEP_LAST",
+    ),
+    Setting(
+        key="maintenance.spacing",
+        kind=Duration(),
+        default="10s",
+        meaning="of checkpoints that are nearer to each other than that, only the newest ones and one stay",
+    ),
+    Setting(
+        key="maintenance.history",
+        kind=Duration(),
+        default="5m",
+        meaning="every version of every table stays for so long, for those who follow changes from outside",
+    ),
+    Setting(
+        key="maintenance.every",
+        kind=Duration(),
+        default="1m",
+        meaning="time between two looks at the tables",
+    ),
+    Setting(
+        key="maintenance.budget",
+        kind=Duration(),
+        default="2s",
+        meaning="after so long a look begins with no further table",
+    ),
+    Setting(
+        key="maintenance.min_versions",
+        kind=Whole(1),
+        default=50,
+        meaning="a table of which fewer versions may go is left alone",
+    ),
+    Setting(
+        key="maintenance.min_files",
+        kind=Whole(0),
+        default=50,
+        meaning="from so many small files on they are rewritten as bigger ones; 0: never",
+    ),
+    Setting(
+        key="maintenance.max_files",
+        kind=Whole(1),
+        default=500,
+        meaning="about so many files are rewritten at a time",
+    ),
+    Setting(
+        key="maintenance.orphans",
+        # A write that takes longer than this age is refused at its commit and done again.
+        kind=Duration(at_least="24h"),
+        default="72h",
+        meaning="files that nothing refers to are deleted when they are older than that",
+    ),
+    Setting(
+        key="maintenance.orphans_every",
+        kind=Duration(),
+        default="24h",
+        meaning="how often `taut run` looks for such files; 0: never, only `taut maintain` does",
+    ),
+    Setting(
+        key="flows.*.max_offsets_per_trigger",
+        kind=Whole(1),
+        meaning="at most so many records of each Kafka source of this flow in one batch",
+    ),
+    Setting(
+        key="flows.*.max_files_per_trigger",
+        kind=Whole(1),
+        meaning="at most so many files of each file source of this flow in one batch",
+    ),
+    Setting(
+        key="flows.*.max_bytes_per_trigger",
+        kind=Size(),
+        meaning="about so many bytes of each file source of this flow in one batch; one file at least",
+    ),
+    Setting(
+        key="flows.*.bad_records",
+        kind=Choice(BadRecords),
+        meaning="what becomes of Kafka records on which this flow's query fails: `fail` (as without it), or "
+        "`quarantine` into a table beside ([Kafka](kafka.md#bad-records))",
+    ),
+    Setting(
+        key="flows.*.on_recreated_topic",
+        kind=Choice(RecreatedTopic),
+        meaning="what this flow does when a Kafka topic was deleted and created again: `fail` (as without "
+        "it), or `earliest`: take in the new topic from its beginning ([Kafka](kafka.md#recreated-topics))",
+    ),
+)
+
+LIMITS = {
+    "max_offsets_per_trigger": "maxOffsetsPerTrigger",
+    "max_files_per_trigger": "maxFilesPerTrigger",
+    "max_bytes_per_trigger": "maxBytesPerTrigger",
+}
+"""The limits of a flow, and Spark's options for them."""
+
+OTHER_VARIABLES = {
+    "TAUTOCHRONE_HOME": "where jars are kept; the user's cache folder without it",
+    "TAUTOCHRONE_META_TOKEN": "the token that commands and jobs show to `taut serve`",
+    "TAUTOCHRONE_SERVE_READ_TOKEN": "a token that `taut serve` takes for the role `read`",
+    "TAUTOCHRONE_SERVE_OPERATE_TOKEN": "a token that `taut serve` takes for the role `operate`",
+    "TAUTOCHRONE_FAULT": "a fault for the crash tests",
+}
+"""Variables of ours that are not settings of a project, because they are not about one."""
+
+
+def declared(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | None:
+    """The setting that a concrete path means, and the path with a part for each of the setting's own:
+    the dots in a property's name belong to its last star."""
+    for setting in SETTINGS:
+        pattern = setting.path
+        whole = path
+        if pattern[-1] == "*" and len(path) > len(pattern):
+            whole = (*path[: len(pattern) - 1], ".".join(path[len(pattern) - 1 :]))
+        if len(whole) == len(pattern) and _fits(pattern, whole):
+            return setting, whole
+    return None
+
+
+def opens(path: tuple[str, ...]) -> bool:
+    """Can settings stand below this path?"""
+    return any(len(path) < len(setting.path) and _fits(setting.path, path) for setting in SETTINGS)
+
+
+def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    """Do they agree as far as both go?"""
+    return all(wanted in ("*", name) for wanted, name in zip(pattern, path, strict=False))
+
+
+def sections() -> tuple[str, ...]:
+    """In the order of declaration."""
+    return tuple(dict.fromkeys(setting.path[0] for setting in SETTINGS))
+
+
+def settings_of(section: str) -> tuple[str, ...]:
+    """The names that may stand in a section: `interval`, `parallelism`, …"""
+    return tuple(dict.fromkeys(s.path[1] for s in SETTINGS if s.path[0] == section))
+
+
+def nearest(name: str, known: Iterable[str], what: str) -> str:
+    """A hint: the nearest of the known names, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"{what} are {', '.join(names)}"

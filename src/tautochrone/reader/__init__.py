@@ -1,0 +1,1 @@
+"""Reading with plain SQL at one checkpoint."""

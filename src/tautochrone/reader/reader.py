@@ -1,0 +1,298 @@
+"""Reading with plain SQL at one instant: what `tautochrone.connect` and `taut query` stand on.
+
+A query's tables are resolved and pinned in the store; Spark then reads them through a session whose
+catalog is the read-only REST catalog of exactly that instant. It must never write.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
+from threading import RLock
+from types import TracebackType
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.session import _monkey_patch_RDD
+
+from tautochrone.errors import QueryError
+from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
+from tautochrone.metaservice.api.write_tokens import time_of, wait_for, write_token
+from tautochrone.metaservice.server import EmbeddedServer
+from tautochrone.model.checkpoint import Consistency, Resolution
+from tautochrone.model.instants import NEWEST
+from tautochrone.model.names import CheckpointNumber, TableName, quoted
+from tautochrone.reader.leases import Leases
+from tautochrone.reader.queries import qualified, query_error, sql_of_view, tables_in
+from tautochrone.rest_catalog.instants import Instants, checkpoint_instant
+from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.rest_catalog.topology_tables import show_meta_tables
+from tautochrone.spark.analysis.evaluate import activate
+from tautochrone.spark.session.sessions import (
+    CatalogSettings,
+    SparkSettings,
+    confine,
+    reader_session,
+    start_session,
+    stop_session,
+)
+
+__all__ = ["Reader"]
+
+_KEEP_SESSIONS = 4
+_OUTSIDERS = "outsiders"
+
+
+class Reader:
+    """Strong and weak reads over one store and its lake. Safe to share between threads.
+
+    A reader never goes backwards: after checkpoint 7 no strong read answers from an older one; it
+    raises `CHECKPOINT_BEHIND_SESSION` instead. Explicit checkpoints are exempt.
+
+    Other engines read the same instants while the reader is open:
+    `pyiceberg.catalog.load_catalog("x", type="rest", uri=reader.uri, warehouse="strong")`.
+
+    Args:
+        store: the MetaService's store.
+        catalog: the pipeline's catalog.
+        spark: how to start Spark when no session is given.
+        base: a session of ours whose context is shared; it stays open when the reader closes.
+        database: what unqualified names mean.
+        lease_ms: how long versions stay pinned without a sign of life.
+        confined: queries come from people who may only read tables (see `spark.session.sessions.confine`).
+    """
+
+    def __init__(
+        self,
+        store: MetaStore,
+        catalog: CatalogSettings,
+        spark: SparkSettings | None = None,
+        base: SparkSession | None = None,
+        *,
+        database: str = "default",
+        lease_ms: int = DEFAULT_LEASE_MS,
+        confined: bool = False,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog.name
+        self._database = database
+        self._lease_ms = lease_ms
+        self._owner = f"reader {uuid4().hex[:8]}"
+        self._own_spark = base is None
+        self._base = base or start_session(spark or SparkSettings(), catalog)
+        self._confined = confined
+        # Its parser reads the text of queries, so it must be confined like the sessions that run them.
+        self._parsing = confine(self._base.newSession()) if confined else self._base
+        self._source = metadata_source(catalog)
+        self._instants = Instants(store, lease_ms=lease_ms)
+        self._instants.register(_OUTSIDERS, lambda _table: NEWEST)
+        self._server = EmbeddedServer(self._instants, self._source)
+        self._lock = RLock()
+        self._highest = CheckpointNumber(0)
+        self._behind: Mapping[TableName, str] = {}
+        self._sessions: OrderedDict[str, tuple[SparkSession, str | None]] = OrderedDict()
+        self._closed = False
+        self._leases = Leases(store, lease_ms, self._beat)
+
+    @property
+    def uri(self) -> str:
+        """Where this reader serves its instants as an Iceberg REST catalog."""
+        return self._server.uri
+
+    def sql(
+        self,
+        query: str,
+        consistency: Consistency | str = Consistency.STRONG,
+        checkpoint: int | None = None,
+        *,
+        only_named: bool = False,
+        after: str | None = None,
+        wait_ms: int = 0,
+    ) -> DataFrame:
+        """Run a query over all its tables at one checkpoint (or the newest of each, if weak).
+
+        The versions stay pinned for as long as the DataFrame, or one made from it, is alive. A strong read
+        waits for the relatives of its tables too, so that separate queries agree; with `only_named` it
+        does not. With `after`, a write token, everything that was written to the tables' sources before the
+        token is in the answer; `wait_ms` is how long to wait until it is.
+
+        Raises:
+            QueryError: Spark's own class for a wrong query, `QUERY_NOT_READ_ONLY`.
+            CheckpointUnavailableError: no checkpoint shows all tables; `READ_NOT_YET` (retryable): none is
+                after the token yet.
+        """
+        self._require_open()
+        after_ms = time_of(after)
+        names = self._tables(query, tuple(self._database.split(".")), frozenset())
+        asked = {name.table for name in names}
+        ours = [name for name in names if self._store.knows(name)]
+        if ours or checkpoint is not None:
+            pinned = partial(
+                self._pinned_session,
+                Consistency(consistency),
+                ours,
+                checkpoint,
+                only_named=only_named,
+                after_ms=after_ms,
+            )
+            session = wait_for(pinned, after, wait_ms)
+        else:
+            session = self._session(_OUTSIDERS, None)
+        show_meta_tables(session, self._store, asked, Consistency(consistency), checkpoint)
+        try:
+            return session.sql(query)
+        except Exception as error:
+            raise query_error(error, query) from None
+
+    def versions(
+        self,
+        tables: list[TableName] | None = None,
+        consistency: Consistency | str = Consistency.STRONG,
+        checkpoint: int | None = None,
+        *,
+        only_named: bool = False,
+    ) -> Resolution:
+        """The checkpoint and version of each table, for readers of their own (PyIceberg).
+
+        The pin lasts one lease; extend or release it with the store's `renew_pin`, `release_pin`.
+        """
+        self._require_open()
+        return self._store.resolve(
+            Consistency(consistency),
+            tables,
+            checkpoint,
+            lease_ms=self._lease_ms,
+            owner=self._owner,
+            only_named=only_named,
+        )
+
+    @property
+    def behind(self) -> Mapping[TableName, str]:
+        """Of the newest query: the tables that it, or what is related, is held back by, and why."""
+        with self._lock:
+            return self._behind
+
+    def token(self) -> str:
+        """A write token: reads with it as `after` show what was written to sources by now."""
+        return write_token(self._store)
+
+    def close(self) -> None:
+        """Release all pins and stop serving. DataFrames of this reader can no longer be read."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._sessions.clear()
+        self._leases.close()
+        self._server.stop()
+        if self._own_spark:
+            stop_session(self._base)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _tables(
+        self, query: str, database: tuple[str, ...], seen: frozenset[TableName]
+    ) -> frozenset[TableName]:
+        """What a query reads, through persisted views too."""
+        found: set[TableName] = set()
+        if self._confined:
+            # The parser takes its settings from the thread's active session, not from its own.
+            activate(self._parsing)
+        for name in qualified(tables_in(self._parsing, query), self._catalog, database):
+            view = None if name in seen or self._store.knows(name) else self._source.view(name)
+            if view is None:
+                found.add(name)
+                continue
+            text, namespace = sql_of_view(view[1])
+            found |= self._tables(text, namespace or name.namespace, seen | {name})
+        return frozenset(found)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise QueryError("READER_CLOSED", "This reader was closed")
+
+    def _pinned_session(
+        self,
+        consistency: Consistency,
+        tables: list[TableName],
+        checkpoint: int | None,
+        *,
+        only_named: bool,
+        after_ms: int | None,
+    ) -> SparkSession:
+        with self._lock:
+            found = self._store.resolve(
+                consistency,
+                tables,
+                checkpoint,
+                lease_ms=self._lease_ms,
+                owner=self._owner,
+                at_least=self._highest,
+                only_named=only_named,
+                after_ms=after_ms,
+            )
+            self._behind = found.behind
+            if found.checkpoint is not None:
+                if checkpoint is None:
+                    self._highest = max(self._highest, found.checkpoint)
+                return self._session(checkpoint_instant(found.checkpoint), found.pin)
+            # The very versions that were pinned, not those that are newest when Spark asks.
+            instant = f"weak-{found.pin}"
+            versions = dict(found.versions)
+            self._instants.register(instant, lambda table: versions.get(table, NEWEST))
+            return self._session(instant, found.pin, registered=True)
+
+    def _session(self, instant: str, pin: str | None, *, registered: bool = False) -> SparkSession:
+        """A session fixed to an instant, which holds the pin for as long as it lives.
+
+        Not the DataFrame: one made from it by `filter` would outlive it, and lose its versions. All
+        of them share the session object.
+        """
+        with self._lock:
+            session, held = self._sessions.get(instant, (None, None))
+            if session is not None and (held is None or held in self._leases.pins):
+                self._sessions.move_to_end(instant)
+                if pin is not None:
+                    self._store.release_pin(pin)
+                return session
+            session = reader_session(self._base, self._catalog, self.uri, instant)
+            if self._confined:
+                confine(session)
+            # PySpark ties `RDD.toDF` to the session made last, which would keep it, and so its
+            # pin, alive. It belongs to the user's session anyway.
+            _monkey_patch_RDD(self._base)
+            self._use_database(session)
+            if registered:
+                weakref.finalize(session, self._instants.unregister, instant).atexit = False
+            if pin is not None:
+                self._leases.hold(pin, session)
+            if not registered:
+                self._sessions[instant] = (session, pin)
+                while len(self._sessions) > _KEEP_SESSIONS:
+                    self._sessions.popitem(last=False)
+            return session
+
+    def _use_database(self, session: SparkSession) -> None:
+        # Only by SQL: Spark's catalog manager, called from outside a query, would load the catalog
+        # from the *active* session's settings, and this one would read the real lake.
+        session.sql(f"USE {quoted(self._catalog)}")
+        levels = tuple(self._database.split("."))
+        if levels in self._source.namespaces():
+            session.sql(f"USE {quoted(self._catalog, *levels)}")
+
+    def _beat(self) -> None:
+        with self._lock:
+            # Old instants must not stay pinned only because nobody asked anything since.
+            while len(self._sessions) > 1:
+                self._sessions.popitem(last=False)

@@ -1,0 +1,1 @@
+"""The checkpoint as a read-only Iceberg REST catalog."""

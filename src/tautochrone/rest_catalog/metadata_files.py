@@ -1,0 +1,245 @@
+"""Where the REST catalog finds tables: their newest metadata files, through the pipeline's catalog.
+
+It must never know instants or Spark. Only the catalog's pointer is read each time; a metadata file
+never changes, so what was parsed is kept by its location.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+from urllib.parse import unquote, urlparse
+
+from sqlalchemy import create_engine, inspect, make_url, text
+from sqlalchemy.engine import URL, Engine
+
+from tautochrone.errors import EnvironmentProblemError, TableMissingError
+from tautochrone.model.names import TableName
+from tautochrone.spark.session.settings import CatalogSettings
+
+__all__ = ["MetadataSource", "metadata_source"]
+
+_KEEP = 64
+
+Metadata = Mapping[str, Any]
+
+
+class MetadataSource(Protocol):
+    """The tables of one catalog, as they are now."""
+
+    @property
+    def catalog(self) -> str:
+        """The catalog's name in SQL, the first part of every `TableName`."""
+
+    def load(self, table: TableName) -> tuple[str, Metadata]:
+        """The table's newest metadata file: its location and its content.
+
+        Raises:
+            TableMissingError: there is no such table.
+        """
+
+    def view(self, view: TableName, /) -> tuple[str, Metadata] | None:
+        """The view's newest metadata file, or None when there is no such view."""
+
+    def tables(self, namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
+        """All tables, or those directly in one namespace."""
+
+    def namespaces(self) -> Sequence[tuple[str, ...]]:
+        """All namespaces, each as its levels."""
+
+
+def metadata_source(settings: CatalogSettings) -> MetadataSource:
+    """The source for a pipeline's catalog settings.
+
+    JDBC catalogs are read by SQL directly, one row a table; everything else through PyIceberg.
+
+    Raises:
+        EnvironmentProblemError: `CATALOG_NOT_READABLE`, no way to read such a catalog from Python.
+    """
+    options = settings.options
+    implementation = options.get("catalog-impl", "")
+    if implementation.endswith(".JdbcCatalog") or options.get("type") == "jdbc":
+        return JdbcSource(settings.name, sqlalchemy_url(options), options)
+    return PyIcebergSource(settings.name, options)
+
+
+def sqlalchemy_url(options: Mapping[str, str]) -> URL:
+    """`jdbc:sqlite:/abs/catalog.db` (and PostgreSQL's, MySQL's form) as a SQLAlchemy URL."""
+    uri = options["uri"].removeprefix("jdbc:")
+    if uri.startswith("sqlite:"):
+        path = uri.removeprefix("sqlite:").removeprefix("file:").split("?")[0]
+        return URL.create("sqlite", database=path)
+    if uri.startswith("postgresql:"):
+        uri = uri.replace("postgresql:", "postgresql+psycopg:", 1)
+    url = make_url(uri.split("?")[0])
+    user, password = options.get("jdbc.user"), options.get("jdbc.password")
+    return url.set(username=user or url.username, password=password or url.password)
+
+
+class _Files:
+    """Reads metadata files and keeps the newest few of them parsed."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+        self._kept: OrderedDict[str, Metadata] = OrderedDict()
+        self._lock = Lock()
+
+    def parsed(self, location: str) -> Metadata:
+        with self._lock:
+            if location in self._kept:
+                self._kept.move_to_end(location)
+                return self._kept[location]
+        raw = self._bytes(location)
+        content: Metadata = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        with self._lock:
+            self._kept[location] = content
+            while len(self._kept) > _KEEP:
+                self._kept.popitem(last=False)
+        return content
+
+    def _bytes(self, location: str) -> bytes:
+        parsed = urlparse(location)
+        if parsed.scheme in ("", "file"):
+            return Path(unquote(parsed.path) if parsed.scheme else location).read_bytes()
+        from pyiceberg.io import load_file_io
+
+        with load_file_io(self._options, location).new_input(location).open() as stream:
+            return stream.read()
+
+
+class JdbcSource:
+    """Iceberg's JDBC catalog, read by its two tables."""
+
+    def __init__(self, catalog: str, url: URL, options: Mapping[str, str]) -> None:
+        self._catalog = catalog
+        self._engine: Engine = create_engine(url)
+        self._files = _Files(options)
+        self._only_tables: str | None = None
+
+    @property
+    def catalog(self) -> str:
+        return self._catalog
+
+    def load(self, table: TableName) -> tuple[str, Metadata]:
+        rows = self._rows(_LOCATION, namespace=".".join(table.namespace), table=table.table)
+        if not rows:
+            raise _missing(table)
+        location: str = rows[0][0]
+        return location, self._files.parsed(location)
+
+    def view(self, view: TableName) -> tuple[str, Metadata] | None:
+        if self._rows(_LOCATION, namespace=".".join(view.namespace), table=view.table):
+            return None  # a table
+        rows = self._rows(_LOCATION, views=True, namespace=".".join(view.namespace), table=view.table)
+        return (rows[0][0], self._files.parsed(rows[0][0])) if rows else None
+
+    def tables(self, namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
+        wanted = "" if namespace is None else " AND table_namespace = :namespace"
+        rows = self._rows(
+            f"SELECT table_namespace, table_name FROM iceberg_tables WHERE catalog_name = :catalog{wanted}",
+            namespace=".".join(namespace or ()),
+        )
+        return sorted(TableName(self._catalog, tuple(row[0].split(".")), row[1]) for row in rows)
+
+    def namespaces(self) -> Sequence[tuple[str, ...]]:
+        found = {name.namespace for name in self.tables()}
+        rows = self._rows(
+            "SELECT DISTINCT namespace FROM iceberg_namespace_properties WHERE catalog_name = :catalog",
+            views=True,
+        )
+        found |= {tuple(row[0].split(".")) for row in rows}
+        return sorted(found)
+
+    def _rows(self, statement: str, *, views: bool = False, **values: str) -> Sequence[Any]:
+        url = self._engine.url
+        if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+            return ()  # nothing was ever written; connecting would create an empty file
+        with self._engine.connect() as connection:
+            if self._only_tables is None:
+                found = inspect(connection)
+                if not found.has_table("iceberg_tables"):
+                    return ()
+                columns = {column["name"] for column in found.get_columns("iceberg_tables")}
+                # Older catalogs have no views and no column that tells them apart.
+                typed = "iceberg_type" in columns
+                self._only_tables = " AND (iceberg_type IS NULL OR iceberg_type = 'TABLE')" if typed else ""
+            values["catalog"] = self._catalog
+            sql = statement if views else statement + self._only_tables
+            return connection.execute(text(sql), values).all()
+
+
+_LOCATION = (
+    "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = :catalog "
+    "AND table_namespace = :namespace AND table_name = :table"
+)
+
+
+class PyIcebergSource:
+    """Any catalog that PyIceberg can open, by the names of Iceberg's own properties."""
+
+    def __init__(self, catalog: str, options: Mapping[str, str]) -> None:
+        self._catalog = catalog
+        self._files = _Files(options)
+        kind = options.get("type") or _KINDS.get(options.get("catalog-impl", "").split(".")[-1])
+        if kind not in _KINDS.values():
+            raise EnvironmentProblemError(
+                "CATALOG_NOT_READABLE",
+                f"Catalog {catalog} ({kind or options.get('catalog-impl', 'of unknown type')}) "
+                "cannot be read from Python",
+                hint="Use an Iceberg catalog of type jdbc, rest, hive or glue.",
+            )
+        from pyiceberg.catalog import load_catalog
+
+        plain = {key: value for key, value in options.items() if key not in ("type", "catalog-impl")}
+        self._iceberg = load_catalog(catalog, type=kind, **plain)
+
+    @property
+    def catalog(self) -> str:
+        return self._catalog
+
+    def load(self, table: TableName) -> tuple[str, Metadata]:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            found = self._iceberg.load_table((*table.namespace, table.table))
+        except NoSuchTableError as error:
+            raise _missing(table) from error
+        return found.metadata_location, self._files.parsed(found.metadata_location)
+
+    def view(self, _view: TableName, /) -> tuple[str, Metadata] | None:
+        """PyIceberg cannot read views."""
+        return None
+
+    def tables(self, namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
+        spaces = self.namespaces() if namespace is None else [namespace]
+        return sorted(
+            TableName(self._catalog, space, name[-1])
+            for space in spaces
+            for name in self._iceberg.list_tables(space)
+        )
+
+    def namespaces(self) -> Sequence[tuple[str, ...]]:
+        found: list[tuple[str, ...]] = []
+        todo = [tuple(name) for name in self._iceberg.list_namespaces()]
+        while todo:
+            name = todo.pop()
+            found.append(name)
+            todo += [tuple(inner) for inner in self._iceberg.list_namespaces(name)]
+        return sorted(found)
+
+
+_KINDS = {
+    "RESTCatalog": "rest",
+    "HiveCatalog": "hive",
+    "GlueCatalog": "glue",
+    "DynamoDbCatalog": "dynamodb",
+}
+
+
+def _missing(table: TableName) -> TableMissingError:
+    return TableMissingError("TABLE_OR_VIEW_NOT_FOUND", f"Table {table} does not exist")

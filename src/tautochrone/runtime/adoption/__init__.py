@@ -1,0 +1,1 @@
+"""Taking over tables and pipelines that exist already."""

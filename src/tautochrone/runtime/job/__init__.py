@@ -1,0 +1,1 @@
+"""One job: its project, lake, store and fence, and the only way to durable writes."""

@@ -1,0 +1,42 @@
+"""The time of a checkpoint, read and followed like a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.model.clock import NOW, spoken, zone_of
+from tautochrone.model.lake import ChangeKind, RowChange, TableChange
+from tautochrone.model.names import TableName, Version
+from tautochrone.spark.analysis.current_time import day_of, row_of
+
+__all__ = ["ClockTable"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockTable:
+    """A clock of `model.clock` as a `ReadableTable` of one row."""
+
+    name: TableName
+    session: SparkSession
+
+    def version_at(self, micros: int) -> Version:
+        """The clock's version at an instant, in microseconds since 1970."""
+        if self.name == NOW:
+            return Version(str(micros))
+        return Version(str(day_of(self.session, zone_of(self.name), micros)))
+
+    def change_between(self, old: Version, new: Version) -> TableChange:
+        kind = ChangeKind.NONE if old == new else ChangeKind.CHANGED
+        return TableChange(kind=kind, reason=f"{spoken(self.name)} is another one")
+
+    def changed_rows(self, session: SparkSession, old: Version, new: Version) -> RowChange:
+        added, removed = row_of(session, self.name, new), row_of(session, self.name, old)
+        return RowChange(added=added, removed=removed, rows=2)
+
+    def row_count(self, version: Version) -> int:  # noqa: ARG002
+        return 1
+
+    def read(self, session: SparkSession, version: Version) -> DataFrame:
+        return row_of(session, self.name, version)

@@ -1,0 +1,1 @@
+"""The checkpoint loop: take over, cut, refresh, publish."""

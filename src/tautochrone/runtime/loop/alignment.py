@@ -1,0 +1,154 @@
+"""Aligned cuts: how far the sources of the job's roots have come, and what a cut takes of them.
+
+Only with `run.align`. The source time of a version is found from the rows that came since the version before
+it, so a look costs what came; after a start the rows of the last cut's version are asked once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from tautochrone.errors import HistoryLostError
+from tautochrone.model.alignment import HeldBack, SourceTime
+from tautochrone.model.lake import LakeTable
+from tautochrone.model.names import TableName, Version
+from tautochrone.project.event_time import EVENT_TIME, event_time_of
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.loop.cut import Cut
+
+__all__ = ["Aligner"]
+
+_MOST = 32
+"""Versions of one root that are looked at at a time: more make the steps finer, not the bound."""
+
+_KEPT = 256
+"""Versions of one root that a cut may choose from, however long it is held back."""
+
+
+class Aligner:
+    """Holds roots back that run ahead, and says so. One per run."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._columns: dict[TableName, str] = {}
+        self._times: dict[TableName, list[SourceTime]] = {}
+        self._told: dict[TableName, tuple[SourceTime, ...]] | None = None
+        self._held: frozenset[str] = frozenset()
+
+    def begin(self) -> None:
+        """Say which roots take part."""
+        job = self._job
+        bound_ms = job.settings.align_ms
+        if bound_ms is None:
+            # The run before may have aligned its cuts: others must not wait for it.
+            job.store.tell_times(job.name, job.journal.fence, {})
+            return
+        roots = {name: event_time_of(job.definitions.datasets[name]) for name in job.root_tables}
+        self._columns = {name: column for name, column in roots.items() if column is not None}
+        job.emit(
+            "alignment",
+            bound_ms=bound_ms,
+            roots=sorted(map(str, self._columns)),
+            unaligned=sorted(str(name) for name in (roots.keys() - self._columns) | job.outsiders()),
+            reason=f"tables without '{EVENT_TIME}' are taken as they are",
+        )
+
+    def align(self, cut: Cut, last: Mapping[TableName, Version]) -> Cut:
+        """The cut with older versions of the job's roots that run ahead of the slowest root of all jobs.
+
+        Args:
+            last: what the last cut took.
+        """
+        job, bound_ms = self._job, self._job.settings.align_ms
+        if bound_ms is None:
+            return cut
+        times = {
+            name: tuple(self._look(name, cut.roots[name], last.get(name)))
+            for name in self._columns
+            if name in cut.roots
+        }
+        if times != self._told:
+            # Repeated at every start, and decides nothing by itself: no step of its own.
+            job.store.tell_times(job.name, job.journal.fence, times)
+            self._told = times
+        alignment = job.store.aligned(job.name, cut.roots, bound_ms)
+        if alignment.held.keys() != self._held:
+            self._held = frozenset(alignment.held)
+            for name, held in sorted(alignment.held.items()):
+                job.emit(
+                    "cut_aligned",
+                    root=name,
+                    ahead_ms=held.ahead_ms,
+                    behind=held.behind,
+                    reason=_reason(name, held),
+                )
+        roots = {name: Version(alignment.roots[str(name)]) for name in cut.roots}
+        looks = {name: at for name, at in cut.looks.items() if str(name) not in alignment.held}
+        return replace(cut, roots=roots, looks=looks)
+
+    def _look(self, name: TableName, newest: Version, last: Version | None) -> list[SourceTime]:
+        """The versions of a root from the last cut's to the newest, with their source times."""
+        known = self._times.get(name, [])
+        if not known or known[-1].version != newest or last not in [one.version for one in known]:
+            known = self._times[name] = self._go_on(name, known, newest, last)
+        versions = [one.version for one in known]
+        if last in versions:
+            del known[: versions.index(last)]
+        if len(known) > _KEPT:
+            # The first is where the root stands, the last is its newest.
+            del known[1:-1:2]
+        return known
+
+    def _go_on(
+        self, name: TableName, known: list[SourceTime], newest: Version, last: Version | None
+    ) -> list[SourceTime]:
+        table, column = self._job.tables[name], self._columns[name]
+        history = [version for version, _, _ in table.versions()]
+        if last in history and last not in [one.version for one in known]:
+            known, start = [], last
+        elif known and known[-1].version in history:
+            start = known[-1].version
+        else:
+            # Before the first cut any version may be taken; after it, when its version is gone, the newest.
+            known, start = [], history[0] if last is None and history else newest
+        if newest not in history:
+            known, start, history = [], newest, [newest]
+        at = known[-1].at_ms if known else self._greatest(table.read(self._job.base, start), column)
+        found = list(known) if known or at is None else [SourceTime(version=start, at_ms=at)]
+        for version in _some(history[history.index(start) + 1 : history.index(newest) + 1]):
+            came = self._came(table, column, start, version)
+            at = came if at is None else max(at, came or at)
+            if at is not None:
+                found.append(SourceTime(version=version, at_ms=at))
+            start = version
+        return found
+
+    def _came(self, table: LakeTable, column: str, old: Version, new: Version) -> int | None:
+        try:
+            added = table.changed_rows(self._job.base, old, new).added
+        except HistoryLostError:
+            added = table.read(self._job.base, new)
+        return None if added is None else self._greatest(added, column)
+
+    def _greatest(self, rows: DataFrame, column: str) -> int | None:
+        row = rows.agg(f.unix_millis(f.max(rows[column]))).first()
+        return None if row is None or row[0] is None else int(row[0])
+
+
+def _reason(name: str, held: HeldBack) -> str:
+    if held.ahead_ms is None:
+        return (
+            f"its job has not looked yet how far {held.behind} has come: {name} stays where it is until then"
+        )
+    late = f"{held.behind} is further behind than run.align allows"
+    return f"{late}: an older version of {name} is shown until it has come nearer"
+
+
+def _some(versions: list[Version]) -> list[Version]:
+    """At most `_MOST`, evenly, the last among them."""
+    step = -(-len(versions) // _MOST) or 1
+    return versions[::-1][::step][::-1]

@@ -1,0 +1,1 @@
+"""Keeping a job's tables small."""

@@ -1,0 +1,269 @@
+"""Keeping a job's tables small: checkpoints expire first, then the versions that only they showed.
+
+    1. mark checkpoints expired in the store: from here on nobody can ask for them
+    2. ask what is still needed   3. per table: rewrite small files (the owner only), remove the versions
+    that nobody needs, then their files; now and then look for files that nothing refers to
+    4. forget the rows of checkpoints that expired long ago
+
+A reader that pins a checkpoint comes before 1, and the checkpoint stays, or after it, and is refused.
+Every step may be repeated; a crash between two of them leaves the rest to the next time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from tautochrone.errors import FencedError, LakeError, MetaError, TautochroneError
+from tautochrone.model.effects import Step
+from tautochrone.model.lake import LakeTable
+from tautochrone.model.maintenance import Expired
+from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.maintenance.orphans import OrphanSearch
+from tautochrone.runtime.maintenance.retention import Needs, needs_of, outlived
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE
+from tautochrone.spark.session.death import require_alive
+from tautochrone.traces import is_defect, trace_of
+
+__all__ = ["Maintenance"]
+
+
+@dataclass(slots=True)
+class Maintenance:
+    """Maintains the tables of a job, beside its other writers.
+
+    Args:
+        alone: for each table what keeps the job's flows from committing to it.
+        now_ms: epoch milliseconds.
+
+    Attributes:
+        failed: tables that the last `run` could not maintain; it told why.
+        orphans: what was found that nothing refers to.
+    """
+
+    job: Job
+    alone: Callable[[TableName], AbstractContextManager[object]] = lambda _table: nullcontext()
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    failed: list[TableName] = field(default_factory=list)
+    orphans: OrphanSearch = field(init=False)
+    _last_ms: int | None = None
+    _last_checkpoint: CheckpointNumber | None = None
+    _waiting: list[TableName] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.orphans = OrphanSearch(self.job, lambda: self.now_ms())
+
+    def between_checkpoints(self) -> None:
+        """Do what is due, for the owner's loop: within the budget; what fails is told and tried again.
+
+        Raises:
+            FencedError: a newer owner exists.
+        """
+        rules = self.job.settings.upkeep
+        if not rules.enabled or not self._due():
+            return
+        try:
+            self.run(at_least=rules.min_versions, budget_ms=rules.budget_ms, orphans=self.orphans.due())
+        except FencedError:
+            raise
+        except TautochroneError as error:
+            self._tell_failure(error)
+
+    def run(
+        self,
+        *,
+        at_least: int = 1,
+        budget_ms: int | None = None,
+        dry_run: bool = False,
+        orphans: bool = True,
+    ) -> list[Expired]:
+        """Steps 1 to 4 of the module's docstring.
+
+        Args:
+            at_least: see `LakeTable.expire`.
+            budget_ms: begin with no further table after so long; the next call goes on there.
+            dry_run: change nothing, tell what would be done.
+            orphans: look for files that nothing refers to.
+        """
+        started = time.monotonic()
+        self.failed.clear()
+        tables = self._tables()
+        gone = self._expire_checkpoints(dry_run=dry_run)
+        fence = self._fence()
+        needs = needs_of(self.job, tables, gone if dry_run else ())
+        tables |= self._states(needs, tables)
+        self.orphans.begin(tables, anew=orphans)
+        after_ms = self.now_ms() - self.job.settings.upkeep.history_ms
+        self._waiting = [name for name in self._waiting if name in tables]
+        self._waiting += [name for name in tables if name not in self._waiting]
+        done: list[Expired] = []
+        for name in list(self._waiting):
+            if budget_ms is not None and (time.monotonic() - started) * 1000 >= budget_ms:
+                self.job.emit(
+                    "maintenance_deferred",
+                    datasets=[str(waiting) for waiting in self._waiting],
+                    reason=f"the budget of {budget_ms} ms is used up",
+                )
+                break
+            # Before it is looked after: a table that cannot be must not keep the others waiting for ever.
+            self._waiting.remove(name)
+            try:
+                if name in self.job.tables and not dry_run:
+                    self._compact(tables[name])
+                done.append(self._expire(tables[name], needs, after_ms, fence, at_least, dry_run=dry_run))
+                self.orphans.search(tables[name], fence, dry_run=dry_run)
+            except FencedError:
+                raise
+            except LakeError as error:
+                self.failed.append(name)
+                self._tell_failure(error, dataset=str(name))
+        if not dry_run:
+            self.job.effects.perform(
+                Step.META_EXPIRE, self.job.name, lambda: self.job.store.forget_expired(self.job.name)
+            )
+        return done
+
+    def _tell_failure(self, error: TautochroneError, **where: str) -> None:
+        require_alive()
+        text = str(error)
+        if is_defect(error):
+            text = f"{text} ({trace_of(error, ' '.join(['maintenance', *where.values()]))})"
+        self.job.emit("maintenance_failed", **where, error=text, reason="it is tried again later")
+
+    def _due(self) -> bool:
+        latest = self.job.store.latest_done(self.job.name)
+        if latest is None:
+            return False
+        now, rules = self.now_ms(), self.job.settings.upkeep
+        if latest.number < rules.keep_last:
+            # The first checkpoints stay whatever their age.
+            return False
+        if self._last_ms is None:
+            # A job that runs once for each of its checkpoints maintains at each.
+            self._last_ms = now - rules.every_ms
+        news = latest.number != self._last_checkpoint or bool(self._waiting)
+        if not news or now - self._last_ms < rules.every_ms:
+            return False
+        self._last_ms, self._last_checkpoint = now, latest.number
+        return True
+
+    def _tables(self) -> dict[TableName, LakeTable]:
+        """The job's own tables that are there. Outsiders' are never touched."""
+        known = self.job.tables
+        return {
+            name: known.get(name) or self.job.lake.load(name)
+            for name in self.job.graph.order
+            if name in known or self.job.lake.exists(name)
+        }
+
+    def _states(self, needs: Needs, tables: Mapping[TableName, LakeTable]) -> dict[TableName, LakeTable]:
+        """Companion tables that the job's views name."""
+        named = {name for name in needs.followed if name.namespace == STATE_NAMESPACE}
+        views = tuple("__".join((*table.namespace, table.table)) + "__" for table in tables)
+        mine = sorted(name for name in named if name.table.startswith(views))
+        return {name: self.job.lake.load(name) for name in mine if self.job.lake.exists(name)}
+
+    def _fence(self) -> Fence:
+        """The owner's; without a takeover that of the newest owner, beside whom this works."""
+        return self.job.journal.fence or self.job.store.fence(self.job.name)
+
+    def _expire_checkpoints(self, *, dry_run: bool) -> list[CheckpointNumber]:
+        job = self.job
+        started = time.monotonic()
+        now, rules = self.now_ms(), job.settings.upkeep
+        chosen = outlived(job.store.standing(job.name), now, rules)
+        pinned = job.store.pinned_checkpoints()
+        gone: list[CheckpointNumber] = []
+        held: dict[str, str] = {}
+        for number in chosen:
+            if number in pinned:
+                held[str(number)] = "CHECKPOINT_PINNED"
+                continue
+            try:
+                if not dry_run:
+                    self._mark_expired(number)
+            except MetaError as error:
+                # Only the two that `expire` is allowed to answer with; they are reasons, not failures.
+                if error.error_class not in ("CHECKPOINT_PINNED", "CHECKPOINT_NEEDED"):
+                    raise
+                held[str(number)] = error.error_class
+                continue
+            gone.append(number)
+        if gone:
+            job.emit(
+                "checkpoints_expired",
+                count=len(gone),
+                first=int(gone[0]),
+                last=int(gone[-1]),
+                held=held,
+                dry_run=dry_run,
+                reason=f"older than {rules.keep_ms / 1000:g} s or closer than {rules.spacing_ms / 1000:g} s "
+                f"to another, and not among the newest {rules.keep_last}",
+                duration_ms=round((time.monotonic() - started) * 1000),
+            )
+        return gone
+
+    def _mark_expired(self, number: CheckpointNumber) -> None:
+        self.job.effects.perform(Step.META_EXPIRE, self.job.name, lambda: self.job.store.expire(number))
+
+    def _compact(self, table: LakeTable) -> None:
+        """Only called for the tables of an owner: nobody else may move main.
+
+        A compaction that must give way is no trouble: it is tried again.
+        """
+        rules = self.job.settings.upkeep
+        if not rules.min_files:
+            return
+        started = time.monotonic()
+        try:
+            done = table.compact(
+                table.fork(),
+                self.job.note(),
+                min_files=rules.min_files,
+                max_files=rules.max_files,
+                alone=self.alone(table.name),
+            )
+        except FencedError:
+            raise
+        except LakeError as error:
+            require_alive()
+            self.job.emit("compaction_skipped", dataset=str(table.name), reason=str(error))
+            return
+        if done.version is not None:
+            self.job.emit(
+                "compacted",
+                dataset=str(table.name),
+                files_before=done.files_before,
+                files_after=done.files_after,
+                bytes=done.bytes,
+                reason=f"at least {rules.min_files} small files, or a file of which half is deleted",
+                duration_ms=round((time.monotonic() - started) * 1000),
+            )
+
+    def _expire(
+        self,
+        table: LakeTable,
+        needs: Needs,
+        after_ms: int,
+        fence: Fence,
+        at_least: int,
+        *,
+        dry_run: bool,
+    ) -> Expired:
+        started = time.monotonic()
+        found = table.expire(needs.of(table.name, after_ms), fence, at_least=at_least, dry_run=dry_run)
+        if found.versions:
+            self.job.emit(
+                "versions_expired",
+                dataset=str(table.name),
+                versions=found.versions,
+                files=found.files,
+                kept=found.kept,
+                dry_run=dry_run,
+                reason="no checkpoint, pin, tag or refresh needs them",
+                duration_ms=round((time.monotonic() - started) * 1000),
+            )
+        return found

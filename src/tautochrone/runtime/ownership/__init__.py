@@ -1,0 +1,1 @@
+"""Checks between the store and the lake when a job changes hands."""

@@ -1,0 +1,39 @@
+"""A lake that is older than the store: somebody restored a catalog and not what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tautochrone.errors import LakeError
+from tautochrone.model.lake import ChangeKind, LakeTable
+from tautochrone.model.names import TableName
+from tautochrone.runtime.job.job import Job
+
+__all__ = ["require_reported_versions"]
+
+
+def require_reported_versions(job: Job, existing: Mapping[TableName, LakeTable]) -> None:
+    """Refuse tables that do not lead to a version which the store was told of, and in which nothing was
+    committed since.
+
+    Raises:
+        LakeError: `LAKE_BEHIND_STORE`.
+    """
+    reported = job.store.reported(job.name)
+    told_ms = {report.table: report.at_ms for report in job.store.reports() if report.job == job.name}
+    for name, version in reported.items():
+        if name not in existing or name not in told_ms:
+            continue
+        table = existing[name]
+        if table.change_between(version, table.current_version()).kind is not ChangeKind.UNKNOWN:
+            continue
+        # Who expires versions or takes a table back commits that, later than the version was told.
+        if table.changed_ms() < told_ms[name]:
+            raise LakeError(
+                "LAKE_BEHIND_STORE",
+                f"{name} has no version {version}, which the store knows, and was not changed since",
+                hint="the catalog was restored alone: restore the store of the same time too; or remove the "
+                "store, and the next run fills a new one from the tables",
+                location=str(job.definitions.datasets[name].location),
+                sqlstate="55000",
+            )

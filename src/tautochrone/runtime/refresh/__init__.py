@@ -1,0 +1,1 @@
+"""Bringing views and derived streaming tables from one checkpoint to the next."""

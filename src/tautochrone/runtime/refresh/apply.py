@@ -1,0 +1,129 @@
+"""Putting a view's change into its table: finding the rows to remove, checking, one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+
+from tautochrone.errors import RefreshError
+from tautochrone.model.names import TableName, quoted
+from tautochrone.spark.execute.engine import are_few
+from tautochrone.spark.translate.literals import LITERALS, literals, suits
+
+__all__ = ["find_rows"]
+
+_PRUNING_COLUMNS = 3
+_ROW, _GONE, _EXACT = "__taut_row", "__taut_gone", "__taut_exact"
+_STORED, _REMOVED = "__taut_stored", "__taut_removed"
+_TOLERANCE = 1e-9
+
+
+def find_rows(
+    stored: DataFrame, table: TableName, deletes: DataFrame, *, stored_rows: int | None, few: bool
+) -> Mapping[str, Sequence[int]]:
+    """Where the rows to remove are: data file → positions, one per copy.
+
+    A row is found by all of its values, as in `GROUP BY`, floats also when they are off by rounding. Values
+    of a few columns go into the read as literals, so that files without them are not opened.
+
+    Args:
+        stored: the view's rows with `_file` and `_pos`.
+        deletes: rows of the view, one per copy.
+        stored_rows: how many rows the view has; None when nobody knows.
+        few: those to remove are held on the driver, which looks at them and sends them to every task.
+
+    Raises:
+        RefreshError: `REFRESH_INCONSISTENT`, the view does not hold a row that it should lose.
+    """
+    rows = deletes.collect() if few else []
+    if few and not rows:
+        return {}
+    one_task = few and are_few(stored_rows)
+    session = stored.sparkSession
+    stored.createOrReplaceTempView(_STORED)
+    deletes.createOrReplaceTempView(_REMOVED)
+    try:
+        found = session.sql(_query(deletes.dtypes, rows, few=few, one_task=one_task)).collect()
+    finally:
+        session.catalog.dropTempView(_STORED)
+        session.catalog.dropTempView(_REMOVED)
+    places = _assigned(found)
+    held = sum(len(positions) for positions in places.values())
+    count = len(rows) if few else deletes.count()
+    if held != count:
+        raise RefreshError(
+            "REFRESH_INCONSISTENT",
+            f"{table} should lose {count} rows and holds only {held} of them",
+            hint="its old version stays; rebuild it with --full-refresh, and please report the query",
+            sqlstate="XX000",
+        )
+    return places
+
+
+def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, one_task: bool) -> str:
+    """What finds the rows, as one text: built from DataFrames, its parts would be analysed one by one."""
+    places = range(len(kinds))
+    names = [quoted(name) for name, _ in kinds]
+    floats = [kind in ("double", "float") for _, kind in kinds]
+    conditions = [f"({condition})" for condition in _literals(kinds, rows)] or ["true"]
+    here = "/*+ COALESCE(1) */" if one_task else ""
+    join = "/*+ SHUFFLE_HASH(w) */" if one_task and not all(floats) else "/*+ BROADCAST(w) */" if few else ""
+    equal = [f"s.h{place} <=> w.k{place}" for place in places]
+    same = [_close(f"s.h{p}", f"w.k{p}") if floats[p] else equal[p] for p in places]
+    stored = ", ".join(f"{name} AS h{place}" for place, name in enumerate(names))
+    wanted = ", ".join(f"k{place}" for place in places)
+    removed = ", ".join(f"{name} AS k{place}" for place, name in enumerate(names))
+    return f"""
+        SELECT {join} {_ROW}, {_GONE}, {" AND ".join(equal)} AS {_EXACT}, _file, _pos
+        FROM (SELECT {here} {stored}, _file, _pos FROM {_STORED} WHERE {" AND ".join(conditions)}) s
+        JOIN (
+            SELECT *, monotonically_increasing_id() AS {_ROW} FROM (
+                SELECT {wanted}, count(1) AS {_GONE}
+                FROM (SELECT {here} {removed} FROM {_REMOVED}) GROUP BY {wanted}
+            )
+        ) w ON {" AND ".join(same)}
+    """
+
+
+def _close(ours: str, theirs: str) -> str:
+    """Equal, or as near as sums of floats in another order may be."""
+    near = f"abs({ours} - {theirs}) <= {_TOLERANCE}D * greatest(abs({ours}), abs({theirs}))"
+    return f"({ours} <=> {theirs} OR coalesce({near}, false))"
+
+
+def _assigned(found: Sequence[Row]) -> dict[str, list[int]]:
+    """One stored copy for each row to remove, exact ones first."""
+    left: dict[int, int] = {}
+    taken: set[tuple[str, int]] = set()
+    places: dict[str, list[int]] = {}
+    for row in sorted(found, key=lambda row: (not row[_EXACT], row["_file"], row["_pos"])):
+        place = row["_file"], row["_pos"]
+        missing = left.setdefault(row[_ROW], row[_GONE])
+        if missing and place not in taken:
+            left[row[_ROW]] = missing - 1
+            taken.add(place)
+            places.setdefault(row["_file"], []).append(row["_pos"])
+    return places
+
+
+def _literals(kinds: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str]:
+    """Conditions `column IN (…)` for the columns that tell the rows apart best."""
+    found = []
+    for place, (name, kind) in enumerate(kinds):
+        if not rows or not suits(kind) or kind == "timestamp":
+            continue
+        values = {row[place] for row in rows}
+        if len(values) <= LITERALS:
+            found.append((len(values), quoted(name), kind, values))
+    found.sort(key=lambda entry: entry[0], reverse=True)
+    return [_in(name, kind, values) for _, name, kind, values in found[:_PRUNING_COLUMNS]]
+
+
+def _in(name: str, kind: str, values: set[Any]) -> str:
+    texts = literals(values, kind)
+    parts = [f"{name} IN ({texts})"] if texts else []
+    if None in values:
+        parts.append(f"{name} IS NULL")
+    return " OR ".join(parts)

@@ -1,0 +1,196 @@
+"""What changed in tables between two versions, for everybody who refreshes from it.
+
+A view's change was just computed by its own refresh, so views that read it in the same run get it from
+here; any other change is read from the files that differ between the versions. Where several views read it,
+that is done once, for the columns that any of their plans needs, and the rows are held.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from tautochrone.model.lake import ChangeKind, RowChange
+from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.runtime.job.job import Job
+from tautochrone.spark.execute.engine import TableDelta
+from tautochrone.spark.execute.lookups import Lookups
+from tautochrone.spark.execute.materialize import held, held_if_few
+
+__all__ = ["COUNTED_ABOVE", "Changes"]
+
+_KEPT = 64
+_TOLD_ROWS = 500_000
+"""Changes of views are remembered, the oldest forgotten: so many of them, with so many rows together."""
+
+COUNTED_ABOVE = 20_000
+"""Rows of rewritten files from which on it pays to count what really changed, before anything is decided; if
+it is no more than these, it is held."""
+
+_HELD_TABLES = 16
+_HELD_ROWS = 1_000_000
+"""A change of more rows is read by every view that follows it."""
+
+_Between = tuple[TableName, Version, Version]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A change whose rows are held, with some of its columns."""
+
+    columns: frozenset[str]
+    delta: TableDelta
+
+
+class Changes:
+    """Safe to use from the threads of one run.
+
+    Attributes:
+        lookups: rows of tables that were looked up by the keys of changes.
+
+    Args:
+        job: whose tables.
+        columns: those that the plans known so far read of a table.
+    """
+
+    def __init__(self, job: Job, columns: Callable[[TableName], frozenset[str]]) -> None:
+        self._job = job
+        self._columns = columns
+        self.lookups = Lookups(columns)
+        self._lock = threading.Lock()
+        self._counting = threading.Lock()
+        self._told: OrderedDict[_Between, TableDelta] = OrderedDict()
+        self._read: OrderedDict[_Between, RowChange] = OrderedDict()
+        self._held: OrderedDict[_Between, _Held] = OrderedDict()
+        self._holding: defaultdict[TableName, threading.Lock] = defaultdict(threading.Lock)
+
+    def forget(self) -> None:
+        """Let go of what was read for a checkpoint."""
+        with self._lock:
+            self._held.clear()
+        self.lookups.forget()
+
+    def tell(self, table: TableName, old: Version, new: Version, delta: TableDelta) -> None:
+        """Keep a change for the views downstream; the oldest ones are forgotten."""
+        with self._lock:
+            self._told[table, old, new] = delta
+            while len(self._told) > _KEPT or (len(self._told) > 1 and self._rows_told() > _TOLD_ROWS):
+                self._told.popitem(last=False)
+
+    def delta(
+        self, table: TableName, old: Version, new: Version, columns: Collection[str]
+    ) -> TableDelta | None:
+        """The change of a table with some of its columns, at least; None when no row changed.
+
+        Raises:
+            LakeError: the chain between the versions cannot be proven.
+        """
+        if old == new:
+            return None
+        with self._lock:
+            told = self._told.get((table, old, new))
+        if told is not None:
+            return told
+        found = self._rows(table, old, new)
+        if found.added is None and found.removed is None:
+            return None
+        if found.rows > _HELD_ROWS or not self._shared(table):
+            return TableDelta(found.added, found.removed, found.rows)
+        with self._lock:
+            turn = self._holding[table]
+        with turn:
+            delta = self._held_delta((table, old, new), found, columns)
+        return delta if delta.rows else None
+
+    def _rows_told(self) -> int:
+        return sum(delta.rows for delta in self._told.values())
+
+    def _shared(self, table: TableName) -> bool:
+        """Whether several views of the job read a table."""
+        job = self._job
+        return sum(table in job.inputs(view) for view in job.derived_tables if job.is_view(view)) > 1
+
+    def _held_delta(self, at: _Between, found: RowChange, columns: Collection[str]) -> TableDelta:
+        known = self._held.get(at)
+        if known is None or not known.columns.issuperset(columns):
+            there = frozenset(next(rows for rows in (found.added, found.removed) if rows is not None).columns)
+            wanted = (self._columns(at[0]) & there).union(columns)
+            known = _Held(wanted, _computed(found, sorted(wanted)))
+            with self._lock:
+                self._held[at] = known
+                while len(self._held) > _HELD_TABLES:
+                    self._held.popitem(last=False)
+        return known.delta
+
+    def size(self, table: TableName, old: Version, new: Version) -> int | None:
+        """Upper bound of the rows that changed; None when nobody knows.
+
+        A rewritten data file only tells how many rows it holds. Where the rows tell which of them changed,
+        these are counted, once for all views; few of them are held on the driver from then on.
+        """
+        bound = self.bound(table, old, new)
+        if bound is None or bound <= COUNTED_ABOVE or not self._rows(table, old, new).carried:
+            return bound
+        with self._counting:
+            return self._counted(table, old, new).rows
+
+    def bound(self, table: TableName, old: Version, new: Version) -> int | None:
+        """The same from metadata alone, without a Spark job."""
+        if old == new:
+            return 0
+        with self._lock:
+            told = self._told.get((table, old, new))
+        if told is not None:
+            return told.rows
+        lake_table = self._job.input_table(table)
+        if lake_table.change_between(old, new).kind is ChangeKind.UNKNOWN:
+            return None
+        return self._rows(table, old, new).rows
+
+    def _rows(self, table: TableName, old: Version, new: Version) -> RowChange:
+        key = (table, old, new)
+        with self._lock:
+            known = self._read.get(key)
+        if known is not None:
+            return known
+        lake_table = self._job.input_table(table)
+        found = lake_table.changed_rows(self._job.base, old, new)
+        self._remember(key, found)
+        return found
+
+    def _counted(self, table: TableName, old: Version, new: Version) -> RowChange:
+        found = self._rows(table, old, new)
+        if not found.carried:  # Another view has just counted them.
+            return found
+        came, left = (
+            (None, 0) if rows is None else held_if_few(rows, COUNTED_ABOVE)
+            for rows in (found.added, found.removed)
+        )
+        found = RowChange(
+            added=came[0] if came[1] else None, removed=left[0] if left[1] else None, rows=came[1] + left[1]
+        )
+        self._remember((table, old, new), found)
+        return found
+
+    def _remember(self, key: tuple[TableName, Version, Version], found: RowChange) -> None:
+        with self._lock:
+            self._read[key] = found
+            while len(self._read) > _KEPT:
+                self._read.popitem(last=False)
+
+
+def _computed(change: RowChange, columns: Collection[str]) -> TableDelta:
+    """A change's rows with some columns, computed once and held."""
+
+    def side(rows: DataFrame | None) -> tuple[DataFrame | None, int]:
+        if rows is None:
+            return None, 0
+        found, count = held(rows.select(*map(quoted, columns)), most=change.rows)
+        return (found, count) if count else (None, 0)
+
+    (added, came), (removed, left) = side(change.added), side(change.removed)
+    return TableDelta(added, removed, came + left, held=True)

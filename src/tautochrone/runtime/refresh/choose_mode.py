@@ -1,0 +1,289 @@
+"""Which refresh mode a view needs to get from its last checkpoint to the next, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from tautochrone.errors import RefreshError
+from tautochrone.model.clock import is_clock, spoken
+from tautochrone.model.lake import ChangeKind, CommitNote, Fork, TableChange
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
+from tautochrone.project.graph import ResolvedFlow
+from tautochrone.project.policy import policy_of
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.refresh.estimate import Facts, InputFacts, decide
+
+__all__ = [
+    "TINY_ROWS",
+    "Choice",
+    "Obstacles",
+    "Size",
+    "Sizes",
+    "choose",
+    "follows",
+    "is_committed",
+    "not_incremental",
+    "policy_for",
+    "require_incremental",
+    "sizes_of",
+]
+
+TINY_ROWS = 1_000
+"""Where nobody asked for more, a view whose inputs hold at most so many rows together keeps no state: its
+refresh would cost more than computing everything."""
+
+_FIRST, _REDEFINED = "first build", "the definition changed"
+_LOOKED_AT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Of a table between two versions: upper bound of changed rows, and rows at the newer one. None: the
+    table does not tell."""
+
+    changed_rows: int | None = None
+    rows: int | None = None
+
+
+Sizes = Callable[[TableName, Version, Version], Size]
+"""Two equal versions ask for the number of rows only."""
+
+Obstacles = Callable[[], Sequence[str]]
+"""Why a view's plan cannot follow a change; called only when there is one. Empty: it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A mode with its reason; `ranges` holds (old, new) of each input whose rows changed.
+
+    `estimate_ms` and `delta_rows` are for the refresh's record, `policy` tells what nodes may do.
+    `stateless`: the next change will likely not be followed either, so nothing is kept for it.
+    """
+
+    mode: RefreshMode
+    reason: str
+    ranges: Mapping[TableName, tuple[Version, Version]] = field(default_factory=dict)
+    estimate_ms: int | None = None
+    delta_rows: int = 0
+    policy: RefreshPolicy = RefreshPolicy.AUTO
+    stateless: bool = False
+
+
+def choose(
+    job: Job,
+    table: TableName,
+    fork: Fork,
+    new: Mapping[TableName, Version],
+    *,
+    forced: str | None = None,
+    obstacles: Obstacles | None = None,
+    steps: Callable[[], int] = lambda: 0,
+    sizes: Sizes | None = None,
+    bounds: Sizes | None = None,
+) -> Choice:
+    """Decide from metadata, and from what `sizes` finds out beside it.
+
+    Args:
+        fork: the view's table now. The inputs that its note names are what its rows were computed
+            from, which need not be a published checkpoint: an aborted target may lie in between.
+        new: versions of the inputs at the target.
+        forced: a reason to compare contents although no input changed.
+        obstacles: see `Obstacles`; absent, only rows added below a linear query are followed.
+        steps: as of `Facts`; called only for a change that can be followed.
+        sizes: see `Sizes`; absent, no size is known.
+        bounds: cheaper sizes, for a view whose changes will not be followed; absent, `sizes` is asked.
+
+    Raises:
+        RefreshError: `REFRESH_NOT_INCREMENTAL`, the policy forbids the only mode that is left.
+    """
+    flow = job.flows(table)[0]
+    policy = policy_for(job, table)
+    if fork.note is None or fork.note.definition is None:
+        return Choice(RefreshMode.FULL, _FIRST, policy=policy)
+    old = {TableName.parse(name): Version(version) for name, version in fork.note.inputs.items()}
+    if fork.note.definition != job.fingerprint(table):
+        return Choice(RefreshMode.FULL, _REDEFINED, policy=policy)
+    changes = {
+        name: _change(job, name, old.get(name), version)
+        for name, version in new.items()
+        if name in job.inputs(table)
+    }
+    moved = {name: change for name, change in changes.items() if change.kind is not ChangeKind.NONE}
+    if not moved and forced is None:
+        return Choice(RefreshMode.NO_DATA, "no input changed", policy=policy)
+    ranges = {name: (old[name], new[name]) for name in moved if name in old}
+    appendable = flow.linear and all(change.kind is ChangeKind.APPEND for change in moved.values())
+    append = appendable and forced is None and policy is not RefreshPolicy.FULL
+    hindered = () if append else tuple(_obstacles(flow, moved, forced, obstacles))
+    followed = not append and not hindered and policy is not RefreshPolicy.FULL
+    measure = _measure(sizes if followed else bounds or sizes, old, new)
+    # A clock has one row that always changes: that says nothing about the rows that look at it.
+    changed = tuple(_facts_of(name, measure(name)) for name in sorted(moved) if not is_clock(name))
+    delta_rows = sum(part.changed_rows or 0 for part in changed)
+    if append:
+        reason = "rows were only added to inputs of a linear query"
+        return Choice(RefreshMode.APPEND, reason, ranges, delta_rows=delta_rows, policy=policy)
+    facts = Facts(
+        changed=changed,
+        clocks=tuple(spoken(name) for name in sorted(moved) if is_clock(name)),
+        unchanged_rows=_total(measure(name).rows for name in new if name not in moved),
+        view_rows=None if sizes is None else sizes(table, fork.version, fork.version).rows,
+        steps=steps() if followed else 0,
+        obstacles=hindered,
+        history=_history(job, table),
+    )
+    decision = decide(policy, facts)
+    if decision.mode is RefreshMode.DIFF and policy is RefreshPolicy.INCREMENTAL_STRICT:
+        raise not_incremental(table, decision.reason, str(job.definitions.datasets[table].location))
+    return Choice(
+        decision.mode,
+        decision.reason,
+        ranges,
+        estimate_ms=decision.expected_ms,
+        delta_rows=delta_rows,
+        policy=policy,
+        stateless=policy is RefreshPolicy.AUTO and decision.for_long,
+    )
+
+
+def is_committed(
+    job: Job,
+    note: CommitNote,
+    table: TableName,
+    number: CheckpointNumber,
+    inputs: Mapping[TableName, Version],
+) -> bool:
+    """Whether a view's rows are those of the target: the number alone may be that of another store, or of
+    another cut."""
+    return (
+        note.checkpoint == number
+        and note.store == job.incarnation
+        and note.definition == job.fingerprint(table)
+        and note.inputs == {str(name): str(version) for name, version in inputs.items()}
+    )
+
+
+def policy_for(job: Job, table: TableName) -> RefreshPolicy:
+    """A view's own policy, or the project's."""
+    return policy_of(job.definitions.datasets[table], job.settings.refresh_policy)
+
+
+def follows(job: Job, policy: RefreshPolicy, inputs: Mapping[TableName, Version]) -> bool:
+    """Whether a view with these inputs keeps what it needs to follow changes. No Spark job."""
+    if policy is not RefreshPolicy.AUTO:
+        return policy is not RefreshPolicy.FULL
+    rows = 0
+    for name, version in inputs.items():
+        count = job.input_table(name).row_count(version)
+        if count is None:
+            return True
+        rows += count
+    return rows > TINY_ROWS
+
+
+def sizes_of(job: Job, changed_rows: Callable[[TableName, Version, Version], int | None]) -> Sizes:
+    """Sizes from the tables' metadata.
+
+    Args:
+        changed_rows: upper bound of what changed between two versions, known to whoever reads the change.
+    """
+
+    def size(name: TableName, old: Version, new: Version) -> Size:
+        table = job.input_table(name)
+        changed = 0 if old == new else changed_rows(name, old, new)
+        return Size(changed_rows=changed, rows=table.row_count(new))
+
+    return size
+
+
+def require_incremental(
+    job: Job, table: TableName, policy: RefreshPolicy, nodes: Sequence[NodeRefresh]
+) -> None:
+    """Hold what the nodes did, or are about to do, against the policy; to be called before the commit.
+
+    Raises:
+        RefreshError: `REFRESH_NOT_INCREMENTAL`, which names the node and its reason.
+    """
+    if policy is not RefreshPolicy.INCREMENTAL_STRICT:
+        return
+    for node in nodes:
+        if node.mode in (RefreshMode.DIFF, RefreshMode.FULL):
+            place = str(job.definitions.datasets[table].location)
+            raise not_incremental(table, f"{node.node} needs {node.mode}: {node.reason}", place)
+
+
+def not_incremental(table: TableName, reason: str, location: str) -> RefreshError:
+    """The refusal of `incremental_strict`."""
+    return RefreshError(
+        "REFRESH_NOT_INCREMENTAL",
+        f"{table} has the refresh policy {RefreshPolicy.INCREMENTAL_STRICT} and cannot follow this change: "
+        f"{reason}",
+        sqlstate="0A000",
+        location=location,
+        hint=f"its old version stays readable; rebuild it once with --full-refresh {table.table}, or allow "
+        f"comparison with the policy {RefreshPolicy.INCREMENTAL}",
+        parameters={"reason": reason},
+    )
+
+
+def _change(job: Job, name: TableName, old: Version | None, new: Version) -> TableChange:
+    if old is None:
+        new_input = spoken(name) if is_clock(name) else name
+        return TableChange(kind=ChangeKind.UNKNOWN, reason=f"{new_input} is a new input")
+    if old == new:
+        return TableChange(kind=ChangeKind.NONE, reason="")
+    table = job.input_table(name)
+    return table.change_between(old, new)
+
+
+def _obstacles(
+    flow: ResolvedFlow,
+    moved: Mapping[TableName, TableChange],
+    forced: str | None,
+    planned: Obstacles | None,
+) -> list[str]:
+    """Why the change cannot be followed; the first reason is the plainest."""
+    if forced is not None:
+        return [forced]
+    if planned is None:
+        if not flow.linear:
+            return [flow.linear_reason]
+        return [change.reason for change in moved.values() if change.kind is not ChangeKind.APPEND]
+    lost = [change.reason for change in moved.values() if change.kind is ChangeKind.UNKNOWN]
+    if flow.inputs.unversioned:
+        lost.append(f"it reads {', '.join(flow.inputs.unversioned)}, which has no versions")
+    if not flow.deterministic:
+        lost.append(f"{flow.deterministic_reason} gives something else each time")
+    return lost or list(planned())
+
+
+def _history(job: Job, table: TableName) -> tuple[Refresh, ...]:
+    """Refreshes since the definition last changed, that first one included, newest first."""
+    past = [
+        record.refresh
+        for record in job.store.history(table, _LOOKED_AT)
+        if record.refresh and not record.error
+    ]
+    same = list(takewhile(lambda refresh: refresh.reason not in (_FIRST, _REDEFINED), past))
+    return tuple(past[: len(same) + 1])
+
+
+def _measure(
+    sizes: Sizes | None, old: Mapping[TableName, Version], new: Mapping[TableName, Version]
+) -> Callable[[TableName], Size]:
+    def measure(name: TableName) -> Size:
+        return Size() if sizes is None else sizes(name, old.get(name, new[name]), new[name])
+
+    return measure
+
+
+def _facts_of(name: TableName, size: Size) -> InputFacts:
+    return InputFacts(name=name.table, changed_rows=size.changed_rows, rows=size.rows)
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)

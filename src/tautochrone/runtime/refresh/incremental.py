@@ -1,0 +1,226 @@
+"""A refresh that follows the change: delta of the inputs, through the query's plan, into the view.
+
+    1. differentiate the plan     2. hold the nodes against the policy     3. find the rows to remove
+    4. commit the states          5. commit the view, whose note names the states' versions
+
+A crash before 5 leaves the view as it was; the next refresh rolls the states back to what it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.algebra.delta import Change, Differentiator
+from tautochrone.algebra.plan import Aggregate, Kept, Moment, Scan, walk
+from tautochrone.algebra.rules import RULES
+from tautochrone.algebra.rules.aggregate import state_of
+from tautochrone.algebra.rules.top_k import top_state_of
+from tautochrone.model.lake import CommitNote, Fork, LakeTable, Staged
+from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.refresh.apply import find_rows
+from tautochrone.runtime.refresh.changes import Changes
+from tautochrone.runtime.refresh.choose_mode import Choice, require_incremental
+from tautochrone.runtime.refresh.state_layout import Planned
+from tautochrone.runtime.refresh.states import States
+from tautochrone.spark.analysis.evaluate import activate, dataframe_of_plan
+from tautochrone.spark.analysis.plans import analysed
+from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta
+from tautochrone.spark.execute.lookups import Wanted
+from tautochrone.spark.execute.materialize import fits_here
+from tautochrone.spark.execute.tuning import tuned
+from tautochrone.spark.jvm.catalyst import Catalyst
+from tautochrone.spark.translate.lowering import Restriction
+
+__all__ = ["IncrementalRefresh"]
+
+
+_SIGN = "__taut_sign"
+
+
+@dataclass(slots=True)
+class IncrementalRefresh:
+    """One view's way from the versions that its note names to those of the target.
+
+    `note` is what the commit will say; `session` is the view's own.
+    """
+
+    job: Job
+    table: LakeTable
+    fork: Fork
+    planned: Planned
+    note: CommitNote
+    inputs: Mapping[TableName, Version]
+    changes: Changes
+    session: SparkSession
+    _counts: dict[TableName, int | None] = field(default_factory=dict)
+
+    def refresh(self, choice: Choice) -> tuple[Version, Refresh]:
+        """Follow the change.
+
+        Raises:
+            RefreshError: the policy forbids a node's mode; the view lacks a row that it should lose.
+        """
+        activate(self.session)
+        states = States(self.job, self.table.name, self.planned.layouts, self.fork)
+        engine = self._engine(states.rows, states.row_count)
+        with tuned(self.session, delta_rows=choice.delta_rows):
+            engine.read_changes()
+        counts = [self._row_count(table) for table in self.planned.view.tables]
+        rows = None if None in counts else sum(count or 0 for count in counts)
+        with tuned(self.session, delta_rows=engine.delta_rows, input_rows=rows):
+            return self._refresh(choice, engine, states)
+
+    def _refresh(self, choice: Choice, engine: SparkEngine, states: States) -> tuple[Version, Refresh]:
+        at = Differentiator(engine, RULES, states=states.numbers())
+        change = at.kept(self.planned.view.plan, net=True)
+        nodes = tuple(dict.fromkeys(at.nodes))
+        require_incremental(self.job, self.table.name, choice.policy, nodes)
+        updates = {number: engine.frame(update) for number, update in at.updates.items()}
+        here = {number for number, update in at.updates.items() if engine.is_here(update)}
+        delta = self._delta(engine, change)
+        local = change.plan is not None and engine.is_here(change.plan)
+        places: Mapping[str, Sequence[int]] = {}
+        if delta.removed is not None:
+            stored = self._stored_rows(delta.removed.columns)
+            whole = self.table.row_count(self.fork.version)
+            few = local and fits_here(delta.rows)
+            places = find_rows(stored, self.table.name, delta.removed, stored_rows=whole, few=few)
+        staged = [self.table.stage(self.fork, delta.added, local=local)] if delta.added is not None else []
+        note = replace(self.note, companions=states.write(updates, self.note, here))
+        version = self._commit(staged, places, note)
+        rows_in = sum(part.rows for part in staged)
+        rows_out = sum(len(positions) for positions in places.values())
+        if rows_in or rows_out:
+            # A side without rows is left out: views above save much where nothing was removed.
+            told = TableDelta(
+                delta.added if rows_in else None,
+                delta.removed if rows_out else None,
+                rows_in + rows_out,
+                held=True,
+            )
+            self.changes.tell(self.table.name, self.fork.version, version, told)
+        return version, self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
+
+    def build(self) -> tuple[DataFrame, Mapping[str, str]]:
+        """All rows of the view at the target, and its states, for a build as a whole.
+
+        Each state is computed from those below it and the rows from all of them. Sums of floats depend on
+        their order: rows and states must come from the same sums, to the bit, or a refresh would later look
+        for old rows that are not quite there.
+        """
+        activate(self.session)
+        states = States(self.job, self.table.name, self.planned.layouts, self.fork)
+        built: dict[int, Version] = {}
+        engine = self._engine(
+            lambda number, only: states.rows_at(number, built[number], only),
+            lambda _number: None,
+            lambda _table, _columns: None,
+        )
+        for layout in self.planned.layouts.values():
+            node = layout.node
+            at = Differentiator(engine, RULES, states=frozenset(built))
+            rows = at.new(node.child)
+            plan = state_of(node, rows, at) if isinstance(node, Aggregate) else top_state_of(node, rows)
+            built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.note)
+        at = Differentiator(engine, RULES, states=frozenset(built))
+        frame = engine.lowering.frame(at.new(self.planned.view.plan)).toDF(*self._names())
+        return frame, states.companions(built)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _stored_rows(self, names: Sequence[str]) -> DataFrame:
+        rows = self.table.read(self.job.base, self.fork.version)
+        chosen = rows.select(*map(quoted, names), "_file", "_pos")
+        # In the view's own session, whose settings suit the size of the change.
+        return dataframe_of_plan(self.session, analysed(chosen))
+
+    def _names(self) -> list[str]:
+        return [field.name for field in self.job.graph.schemas[self.table.name].fields]
+
+    def _engine(
+        self,
+        stored: Callable[[int, Restriction | None], DataFrame],
+        stored_rows: Callable[[int], int | None],
+        delta: Callable[[TableName, Sequence[str]], TableDelta | None] | None = None,
+    ) -> SparkEngine:
+        old = {} if self.fork.note is None else self.fork.note.inputs
+        frames: dict[tuple[TableName, Moment], DataFrame] = {}
+
+        def version(table: TableName, moment: Moment) -> Version:
+            return Version(old[str(table)]) if moment is Moment.OLD else self.inputs[table]
+
+        def read(table: TableName, moment: Moment) -> DataFrame:
+            at = version(table, moment)
+            if (table, moment) not in frames:
+                frames[table, moment] = self.job.input_table(table).read(self.job.base, at)
+            return frames[table, moment]
+
+        def change(table: TableName, columns: Sequence[str]) -> TableDelta | None:
+            old, new = version(table, Moment.OLD), version(table, Moment.NEW)
+            return self.changes.delta(table, old, new, columns)
+
+        def looked_up(
+            table: TableName, moment: Moment, wanted: Wanted, wider: Callable[[], Wanted | None]
+        ) -> DataFrame | None:
+            at = version(table, moment)
+            return self.changes.lookups.rows(table, at, wanted, wider, lambda: read(table, moment))
+
+        inputs = Inputs(
+            read=read,
+            looked_up=looked_up,
+            delta=delta or change,
+            rows=self._row_count,
+            stored_rows=stored_rows,
+            stored=stored,
+        )
+        # What stands in two places is one node.
+        nodes = dict.fromkeys(walk(self.planned.view.plan))
+        scans = tuple(node for node in nodes if isinstance(node, Scan))
+        return SparkEngine(Catalyst(self.session), self.planned.view.attributes, inputs, scans)
+
+    def _row_count(self, table: TableName) -> int | None:
+        """How many rows an input has at the target; None when it does not tell. Asked of a table once."""
+        if table not in self._counts:
+            self._counts[table] = self.job.input_table(table).row_count(self.inputs[table])
+        return self._counts[table]
+
+    def _delta(self, engine: SparkEngine, change: Change) -> TableDelta:
+        """Rows to add and rows to remove, with the view's column names."""
+        if change.plan is None:
+            return TableDelta(None, None, 0)
+        assert isinstance(change.plan, Kept)
+        frame = engine.frame(change.plan).toDF(*self._names(), _SIGN)
+        added, removed = (frame.where(f"{_SIGN} = {sign}").drop(_SIGN) for sign in (1, -1))
+        return TableDelta(added, None if change.grows else removed, change.plan.rows)
+
+    def _commit(
+        self, staged: Sequence[Staged], places: Mapping[str, Sequence[int]], note: CommitNote
+    ) -> Version:
+        if places:
+            return self.table.apply(self.fork, staged, places, note).version
+        if any(part.rows for part in staged):
+            return self.table.commit_staged(self.fork, staged, note).version
+        # The inputs moved, the rows did not: said in the table too, so that a lost store can be rebuilt.
+        self.table.note_only(self.fork, note)
+        return self.fork.version
+
+    def _record(
+        self, choice: Choice, nodes: tuple[NodeRefresh, ...], delta_rows: int, rows_in: int, rows_out: int
+    ) -> Refresh:
+        mode = worst_mode(
+            [RefreshMode.APPEND if rows_out == 0 else RefreshMode.INCREMENTAL, *(n.mode for n in nodes)]
+        )
+        return Refresh(
+            mode=mode,
+            reason=choice.reason,
+            rows_inserted=rows_in,
+            rows_deleted=rows_out,
+            nodes=nodes,
+            estimate_ms=choice.estimate_ms,
+            delta_rows=choice.delta_rows or delta_rows,
+        )

@@ -1,0 +1,66 @@
+"""How a view will be refreshed, told before anything is built: its plan over the analysis's empty tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tautochrone.algebra.explain import explained
+from tautochrone.algebra.rules import RULES
+from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.names import TableName
+from tautochrone.model.refresh import RefreshMode, RefreshPolicy, worst_mode
+from tautochrone.project.graph import Graph
+from tautochrone.project.policy import policy_of
+from tautochrone.runtime.refresh.choose_mode import not_incremental
+from tautochrone.spark.translate.frontend import plan_of
+
+__all__ = ["Foreseen", "foresee", "refusal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What a change of its inputs will lead to for one view.
+
+    Attributes:
+        policy: the view's own, or the project's.
+        mode: the dearest thing that any change needs, costs aside.
+        reasons: why it is `diff`, or full by policy; empty otherwise.
+        tree: the plan, one node a line.
+    """
+
+    policy: RefreshPolicy
+    mode: RefreshMode
+    reasons: tuple[str, ...]
+    tree: tuple[str, ...]
+
+
+def foresee(graph: Graph, view: TableName, default: RefreshPolicy) -> Foreseen | None:
+    """Plan a view; None for datasets that are no materialized views. Runs no Spark job."""
+    dataset = graph.definitions.datasets[view]
+    if dataset.kind is not DatasetKind.MATERIALIZED_VIEW:
+        return None
+    assert graph.scratch is not None
+    (flow,) = graph.flows_of(view)
+    planned = plan_of(flow.flow.evaluate(graph.scratch), view.catalog)
+    parts = explained(planned.plan, RULES)
+    policy = policy_of(dataset, default)
+    reasons = list(planned.obstacles)
+    if flow.inputs.unversioned:
+        reasons = [f"it reads {', '.join(flow.inputs.unversioned)}, which has no versions"]
+    reasons += [
+        f"{p.node}: {p.reason}" for p in parts if p.mode is RefreshMode.DIFF and not planned.obstacles
+    ]
+    mode = worst_mode([part.mode for part in parts if part.mode is not None])
+    if policy is RefreshPolicy.FULL:
+        mode, reasons = RefreshMode.FULL, ["its refresh policy is full"]
+    elif reasons:
+        mode = RefreshMode.DIFF
+    return Foreseen(policy=policy, mode=mode, reasons=tuple(reasons), tree=tuple(part.text for part in parts))
+
+
+def refusal(graph: Graph, view: TableName, foreseen: Foreseen) -> str | None:
+    """What the first change will be refused with under `incremental_strict`, or None."""
+    if foreseen.policy is not RefreshPolicy.INCREMENTAL_STRICT or not foreseen.reasons:
+        return None
+    place = str(graph.definitions.datasets[view].location)
+    return str(not_incremental(view, "; ".join(foreseen.reasons), place))

@@ -1,0 +1,116 @@
+"""How the states of a view's plan lie in their tables. Laid out once for a plan: every type costs calls."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyspark
+from pyspark.sql.types import StructType
+
+from tautochrone.algebra.plan import Aggregate, Node, Scan, Top, walk
+from tautochrone.model.names import TableName
+from tautochrone.spark.translate.frontend import View
+
+__all__ = ["RUN", "Planned", "StateLayout", "planned"]
+
+RUN = "run"
+"""The column that numbers a state's runs, by a sequence of the state's own table."""
+
+_FORMAT = 2
+"""To be raised when what was stored before would be misread: then every state is built anew."""
+
+_NOT_STORED = ("interval", "void", "map", "variant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLayout:
+    """The table of one stateful node.
+
+    Attributes:
+        keys: columns that tell a row, none for the buffer of a `Top`.
+        values: the others, of a group first its row count.
+        schema: all of them and the run, all nullable.
+        signature: two states with the same one are read the same way.
+    """
+
+    node: Aggregate | Top
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    schema: StructType
+    signature: str
+
+    @property
+    def is_buffer(self) -> bool:
+        """Whether it is stored as a whole each time, not as a log of runs."""
+        return isinstance(self.node, Top)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.keys, *self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A view's plan.
+
+    Attributes:
+        view: the plan itself.
+        layouts: the states that it keeps by the number of their node, each after those below it.
+        reads: the columns that it reads of each table.
+    """
+
+    view: View
+    layouts: Mapping[int, StateLayout]
+    reads: Mapping[TableName, frozenset[str]]
+
+
+def planned(view: View) -> Planned:
+    """Lay out every state of a plan whose types a table can hold."""
+    found = {node.number: _layout(view, node) for node in _stateful(view.plan)}
+    layouts = {number: layout for number, layout in sorted(found.items()) if layout is not None}
+    return Planned(view, layouts, _reads(view))
+
+
+def _reads(view: View) -> dict[TableName, frozenset[str]]:
+    found: dict[TableName, frozenset[str]] = {}
+    for node in walk(view.plan):
+        if isinstance(node, Scan):
+            names = frozenset(str(view.attributes[column].name()) for column in node.handle)
+            found[node.table] = found.get(node.table, frozenset()) | names
+    return found
+
+
+def _stateful(plan: Node) -> list[Aggregate | Top]:
+    return [
+        node for node in walk(plan) if isinstance(node, Top) or (isinstance(node, Aggregate) and node.merges)
+    ]
+
+
+def _layout(view: View, node: Aggregate | Top) -> StateLayout | None:
+    types = [json.loads(view.attributes[column].dataType().json()) for column in node.state_columns]
+    texts = [json.dumps(of_column) for of_column in types]
+    if any(word in text for text in texts for word in _NOT_STORED):
+        return None
+    keys: tuple[str, ...] = ()
+    if isinstance(node, Aggregate):
+        keys = tuple(f"k{place}" for place in range(len(node.keys)))
+        what = [str(view.attributes[key].name()) for key in node.keys] + [call.text for call in node.calls]
+    else:
+        what = [str(entry.toString()) for entry in node.order] + [str(node.limit), str(node.offset)]
+    values = tuple(f"a{place}" for place in range(len(types) - len(keys)))
+    named = zip((*keys, *values, RUN), (*types, "long"), strict=True)
+    fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in named]
+    # Spark numbers its columns anew each time.
+    what = [re.sub(r"\d+", "", text) for text in what]
+    told = json.dumps([_FORMAT, pyspark.__version__, node.number, type(node).__name__, what, fields])
+    return StateLayout(
+        node=node,
+        keys=keys,
+        values=values,
+        schema=StructType.fromJson({"type": "struct", "fields": fields}),
+        signature=hashlib.sha256(told.encode()).hexdigest()[:16],
+    )

@@ -1,0 +1,230 @@
+"""State tables of a view: companions that only its refreshes read.
+
+A state is a log of runs. A run holds, for each group that a refresh touched, the group's accumulators after
+it (count 0: the group is gone), so the newest run of a key wins. Runs are appended and now and then folded
+into one. A companion is read at the snapshot that the view's own commit names, never at its main: what a
+crash left behind on main is rolled back by the next refresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from tautochrone.errors import TableMissingError
+from tautochrone.model.lake import CommitNote, Fork, LakeTable, TableDefinition
+from tautochrone.model.names import TableName, Version
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
+from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.execute.engine import are_few
+from tautochrone.spark.execute.materialize import local_relation
+from tautochrone.spark.translate.lowering import Restriction
+
+__all__ = ["STATE_NAMESPACE", "States"]
+
+STATE_NAMESPACE = ("_tautochrone",)
+_FOLD_AFTER = 24
+
+
+@dataclass(slots=True)
+class States:
+    """The states of one view, as its table's fork names them."""
+
+    job: Job
+    view: TableName
+    layouts: Mapping[int, StateLayout]
+    fork: Fork
+    _tables: dict[int, LakeTable] = field(default_factory=dict)
+
+    def missing(self) -> str | None:
+        """Why the states do not belong to the view's rows, or None."""
+        known = {} if self.fork.note is None else self.fork.note.companions
+        wanted = {str(self._name(number)) for number in self.layouts}
+        if others := sorted(known.keys() - wanted):
+            # What it gave may differ from what is computed anew, if only in the last bit.
+            return f"its plan no longer has the state {others[0]}"
+        for number, layout in self.layouts.items():
+            name = self._name(number)
+            if str(name) not in known:
+                return f"the view has no state {name.table} yet"
+            try:
+                fork = self._table(number).fork()
+            except TableMissingError:
+                return f"its state {name} is gone"
+            if fork.note is None or fork.note.definition != layout.signature:
+                return f"its state {name.table} was written by another release, or of other types"
+            version, table = self._version(number), self._table(number)
+            if fork.version == version:
+                continue
+            if not table.goes_back_to(version):
+                # The view was rolled back further than its states are kept.
+                return f"the version of its state {name.table} that belongs to its rows is expired"
+            note = table.note_at(version)
+            if note is None or note.definition != layout.signature:
+                return f"its state {name.table} was written by another release, or of other types"
+        return None
+
+    def numbers(self) -> frozenset[int]:
+        return frozenset(self.layouts)
+
+    def rows(self, number: int, only: Restriction | None = None) -> DataFrame:
+        """A state's rows at the fork."""
+        return self.rows_at(number, self._version(number), only)
+
+    def row_count(self, number: int) -> int | None:
+        """Rows that a state's log has at the fork; None when its table does not tell."""
+        return self._table(number).row_count(self._version(number))
+
+    def rows_at(self, number: int, version: Version, only: Restriction | None = None) -> DataFrame:
+        """A state's rows: its node's state columns in order, the newest run of each key. `only` leaves out
+        keys of its log, with all their rows."""
+        layout, table = self.layouts[number], self._table(number)
+        stored: DataFrame = table.read(self.job.base, version)
+        if only is not None:
+            stored = only(stored)
+        if layout.is_buffer:
+            return stored.select(*layout.columns)
+        if are_few(table.row_count(version)):
+            stored = stored.coalesce(1)
+        newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")
+        grouped = stored.groupBy(*layout.keys).agg(newest)
+        return grouped.selectExpr(*layout.keys, *(f"newest.{value}" for value in layout.values))
+
+    def build(self, number: int, rows: DataFrame, note: CommitNote) -> Version:
+        """Store a state as a whole."""
+        layout = self.layouts[number]
+        table = self._created(number, note)
+        fork = table.fork()
+        return self._replaced(layout, table, fork, self._run(layout, rows, _next_run(fork)), note)
+
+    def companions(self, versions: Mapping[int, Version]) -> Mapping[str, str]:
+        """Versions of states as a note names them."""
+        return {str(self._name(number)): str(version) for number, version in versions.items()}
+
+    def write(
+        self, updates: Mapping[int, DataFrame], note: CommitNote, local: Collection[int]
+    ) -> Mapping[str, str]:
+        """Append what a refresh changed; answers the companions for the view's note, all of them.
+
+        Args:
+            local: the updates whose rows the driver holds.
+        """
+        assert self.fork.note is not None
+        known = {str(self._name(number)) for number in self.layouts}
+        found = {name: at for name, at in self.fork.note.companions.items() if name in known}
+        for number, frame in updates.items():
+            found[str(self._name(number))] = str(self._append(number, frame, note, local=number in local))
+        return found
+
+    def _append(self, number: int, frame: DataFrame, note: CommitNote, *, local: bool) -> Version:
+        layout, table = self.layouts[number], self._table(number)
+        fork = table.fork()
+        if fork.version != self._version(number):
+            # A refresh that died between its state and its view.
+            # Its sequence goes on from there: what is rolled back may hold newer runs than what stays.
+            version = self._version(number)
+            known = table.note_at(version)
+            runs = 0 if known is None or known.runs is None else known.runs
+            table.roll_back(version, _run_note(layout, note, _last_run(fork, known), runs))
+            fork = table.fork()
+        run, runs = _next_run(fork), _runs(fork)
+        rows = self._run(layout, frame, run)
+        if layout.is_buffer:
+            return self._replaced(layout, table, fork, rows, note, local=local)
+        if runs >= _FOLD_AFTER:
+            return self._fold(layout, table, fork, rows, note)
+        staged = table.stage(fork, rows, local=local)
+        return table.commit_staged(fork, [staged], _run_note(layout, note, run, runs + 1)).version
+
+    def _fold(
+        self, layout: StateLayout, table: LakeTable, fork: Fork, newest: DataFrame, note: CommitNote
+    ) -> Version:
+        """All runs and the newest one as one run."""
+        values = (*layout.values, RUN)
+        few = are_few(table.row_count(fork.version))
+        both = table.read(self.job.base, fork.version).unionByName(newest)
+        if few:
+            both = both.coalesce(1)
+        folded = both.groupBy(*layout.keys).agg(
+            sf.expr(f"max_by(struct({', '.join(values)}), {RUN}) AS newest")
+        )
+        rows = folded.selectExpr(*layout.keys, *(f"newest.{value}" for value in values))
+        alive = rows.where(f"{layout.values[0]} > 0") if layout.keys else rows
+        if few:
+            # Collected from one task and written from here, without the job of a write.
+            alive = alive.sortWithinPartitions(*layout.keys) if layout.keys else alive
+            alive = dataframe_of_plan(self.job.base, local_relation(alive)[0])
+        return self._replaced(layout, table, fork, alive, note, local=few)
+
+    def _replaced(
+        self,
+        layout: StateLayout,
+        table: LakeTable,
+        fork: Fork,
+        rows: DataFrame,
+        note: CommitNote,
+        *,
+        local: bool = False,
+    ) -> Version:
+        if layout.keys and not local:
+            # So that a look-up of few keys reads few files; what is local is one file.
+            rows = rows.orderBy(*layout.keys)
+        staged = table.stage(fork, rows, local=local)
+        return table.replace_rows(fork, [staged], _run_note(layout, note, _next_run(fork), 0)).version
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _run(self, layout: StateLayout, frame: DataFrame, run: int) -> DataFrame:
+        """Rows of a state with the number of their run; a group that is gone counts 0 rows."""
+        texts = list(layout.columns)
+        if not layout.is_buffer:
+            count = len(layout.keys)
+            texts[count] = f"coalesce({texts[count]}, 0L) AS {texts[count]}"
+        return frame.toDF(*layout.columns).selectExpr(*texts, f"CAST({run} AS BIGINT) AS {RUN}")
+
+    def _name(self, number: int) -> TableName:
+        parts = "__".join((*self.view.namespace, self.view.table))
+        return TableName(self.view.catalog, STATE_NAMESPACE, f"{parts}__{number}")
+
+    def _table(self, number: int) -> LakeTable:
+        if number not in self._tables:
+            self._tables[number] = self.job.lake.load(self._name(number))
+        return self._tables[number]
+
+    def _version(self, number: int) -> Version:
+        assert self.fork.note is not None
+        return Version(self.fork.note.companions[str(self._name(number))])
+
+    def _created(self, number: int, note: CommitNote) -> LakeTable:
+        name, schema = self._name(number), self.layouts[number].schema
+        definition = TableDefinition(name=name, schema=schema, comment=f"state of {self.view}")
+        if not self.job.lake.exists(name):
+            return self.job.lake.create(definition, note)
+        table = self._table(number)
+        if self.job.lake.schema(name).simpleString() != schema.simpleString():
+            nothing = self.job.base.createDataFrame([], schema)
+            table.redefine(table.fork(), definition, nothing, note)
+        return table
+
+
+def _run_note(layout: StateLayout, note: CommitNote, run: int, runs: int) -> CommitNote:
+    """What a state's commit says: its newest run, how many were added since they were folded, and how they
+    are to be read."""
+    return replace(note, run=run, runs=runs, definition=layout.signature)
+
+
+def _last_run(fork: Fork, *others: CommitNote | None) -> int:
+    """The highest run that the state's table ever had, as far as main and these notes say."""
+    return max(0, *(note.run or 0 for note in (fork.note, *others) if note is not None))
+
+
+def _next_run(fork: Fork) -> int:
+    return _last_run(fork) + 1
+
+
+def _runs(fork: Fork) -> int:
+    return 0 if fork.note is None or fork.note.runs is None else fork.note.runs

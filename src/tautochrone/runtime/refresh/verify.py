@@ -1,0 +1,148 @@
+"""The oracle: a view recomputed by plain Spark at a checkpoint, compared both ways as multisets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import CheckpointUnavailableError
+from tautochrone.ingest.column_alignment import align
+from tautochrone.meta.store import MetaStore
+from tautochrone.model.clock import spoken
+from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.instants import InstantServer
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.spark.analysis.current_time import frozen
+from tautochrone.spark.execute.multiset_diff import compare
+from tautochrone.spark.session.sessions import reader_session, use_database
+from tautochrone.spark.translate.frontend import plan_of
+
+__all__ = ["Sessions", "Verdict", "chances", "recompute", "verify"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One view's answer. `equal` is None when the question has no answer, and `reason` says why.
+
+    `missing` rows are in the recomputation and not in the view, `unexpected` ones the other way round.
+    """
+
+    dataset: TableName
+    checkpoint: CheckpointNumber | None
+    equal: bool | None
+    missing: int
+    unexpected: int
+    reason: str | None = None
+
+
+class Sessions:
+    """Sessions for recomputations: all views whose flows have the same settings share one per instant.
+
+    Args:
+        base: of which the sessions are made.
+        instants: serves the instants that they show.
+        definitions: of the views.
+    """
+
+    def __init__(self, base: SparkSession, instants: InstantServer, definitions: Definitions) -> None:
+        self._base, self._instants, self._definitions = base, instants, definitions
+        self._made: dict[tuple[object, ...], SparkSession] = {}
+
+    def at(self, instant: str, catalog: str, flow: ResolvedFlow) -> SparkSession:
+        """The session that shows `instant` as `catalog` to the flow of a view."""
+        settings = tuple(sorted(flow.flow.conf.items()))
+        key = (instant, catalog, settings)
+        if key not in self._made:
+            session = reader_session(self._base, catalog, self._instants.uri, instant)
+            use_database(session, catalog, self._definitions.scope.namespace[0], create=False)
+            for name, value in settings:
+                session.conf.set(name, value)
+            self._made[key] = session
+        return self._made[key]
+
+
+def verify(
+    base: SparkSession,
+    store: MetaStore,
+    instants: InstantServer,
+    definitions: Definitions,
+    graph: Graph,
+    views: Sequence[TableName],
+    number: int | None,
+) -> Iterator[Verdict]:
+    """Check `views` at checkpoint `number`, or each at the newest one where it is complete.
+
+    Raises:
+        CheckpointUnavailableError: `number` is not a published checkpoint.
+    """
+    if number is not None:
+        store.checkpoint(number)
+    newest = {status.dataset: status.checkpoint for status in store.status()}
+    sessions = Sessions(base, instants, definitions)
+    for view in views:
+        if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW:
+            continue
+        at = newest.get(view) if number is None else CheckpointNumber(number)
+        if at is None:
+            yield _unknown(view, None, "it was never built")
+            continue
+        (flow,) = graph.flows_of(view)
+        if not flow.deterministic:
+            yield _unknown(view, at, f"its query is not deterministic: {flow.deterministic_reason}")
+            continue
+        versions = store.versions_at(at)
+        if view not in versions:
+            raise CheckpointUnavailableError(
+                "CHECKPOINT_INCOMPLETE", f"{view} has no version at checkpoint {at}"
+            )
+        untold = sorted(flow.inputs.clocks - versions.keys())
+        if untold:
+            reason = f"checkpoint {at} does not tell {spoken(untold[0])}, which its query asks for"
+            yield _unknown(view, at, reason)
+            continue
+        session = sessions.at(f"checkpoint-{at}", view.catalog, flow)
+        missing, unexpected = recompute(session, definitions, graph, view, versions)
+        equal: bool | None = missing == unexpected == 0
+        several = () if equal else chances(graph, flow, view.catalog)
+        yield Verdict(
+            dataset=view,
+            checkpoint=at,
+            equal=None if several else equal,
+            missing=missing,
+            unexpected=unexpected,
+            reason=f"its query has several right answers: {'; '.join(several)}" if several else None,
+        )
+
+
+def recompute(
+    session: SparkSession,
+    definitions: Definitions,
+    graph: Graph,
+    view: TableName,
+    versions: Mapping[TableName, Version],
+) -> tuple[int, int]:
+    """Rows of the view's query that the view lacks, and rows of the view that its query does not give.
+
+    Args:
+        session: shows the view and what it reads at one instant, with the settings of the view's flow.
+        versions: of that instant; clocks among them tell the query's `now()`.
+    """
+    (flow,) = graph.flows_of(view)
+    definitions.prepare(session, flow.views)
+    asked = frozen(flow.flow.evaluate(session), versions)
+    expected = align(asked, graph.schemas[view], flow.flow.name)
+    return compare(expected, session.table(view.sql))
+
+
+def _unknown(view: TableName, at: CheckpointNumber | None, reason: str) -> Verdict:
+    return Verdict(dataset=view, checkpoint=at, equal=None, missing=0, unexpected=0, reason=reason)
+
+
+def chances(graph: Graph, flow: ResolvedFlow, catalog: str) -> Sequence[str]:
+    """Why the recomputation may rightly differ; asked only when it does."""
+    assert graph.scratch is not None
+    return plan_of(flow.flow.evaluate(graph.scratch), catalog).chances

@@ -1,0 +1,1 @@
+"""Taking tables back to an earlier checkpoint."""

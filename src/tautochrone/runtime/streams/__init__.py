@@ -1,0 +1,1 @@
+"""The streaming flows of a job, bound to their tables and folders."""

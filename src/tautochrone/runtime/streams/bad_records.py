@@ -1,0 +1,38 @@
+"""Flows that may quarantine bad records: refused before anything runs when they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tautochrone.errors import SettingsError
+from tautochrone.model.quarantine import BadRecords
+from tautochrone.project.graph import Graph
+from tautochrone.project.settings import FlowBadRecords
+from tautochrone.runtime.streams.rate_limits import from_outside, known_flow
+from tautochrone.spark.sources.kafka_replay import obstacle
+
+__all__ = ["check_bad_records"]
+
+
+def check_bad_records(wanted: Mapping[str, FlowBadRecords], graph: Graph) -> None:
+    """Refuse a quarantine for flows of which single records cannot be told good or bad.
+
+    Raises:
+        SettingsError: `UNKNOWN_FLOW`, `QUARANTINE_NOT_SUPPORTED`; with the place of the setting.
+    """
+    for name, said in wanted.items():
+        resolved = known_flow(graph, name, said.origin)
+        if said.policy is BadRecords.FAIL:
+            continue
+        assert graph.scratch is not None
+        why = "it writes no streaming table from outside"
+        if from_outside(graph, resolved):
+            why = obstacle(resolved.flow.evaluate(graph.scratch))
+        if why:
+            raise SettingsError(
+                "QUARANTINE_NOT_SUPPORTED",
+                f"Flow {name} cannot quarantine bad records: {why}",
+                location=said.origin,
+                hint="only a flow that takes one Kafka source row by row can: select, where, explode; do the "
+                "rest in a view over its table",
+            )

@@ -1,0 +1,166 @@
+"""The flows that read from outside, kept running.
+
+A flow that dies in a continuous run is started again, later each time it dies without having made
+progress, whatever killed it: a folder that is missing may appear, a broker that lost records may be
+one that did not answer, and to try is harmless, for nothing is skipped. A one-shot run tries once:
+whoever runs it runs it again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import FencedError, TautochroneError
+from tautochrone.ingest.flow import FlowQuery
+from tautochrone.model.events import Emit
+from tautochrone.model.names import TableName
+from tautochrone.spark.session.death import require_alive
+
+__all__ = ["Ingestion"]
+
+_FIRST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 60.0
+
+
+@dataclass(slots=True)
+class _Flow:
+    """A flow, where it is evaluated, and how often it died since it last made progress.
+
+    `problem` outlives a restart until the flow has proven that it is well.
+    """
+
+    query: FlowQuery
+    open_session: Callable[[], SparkSession]
+    session: SparkSession | None = None
+    running: bool = False
+    problem: TautochroneError | None = None
+    failures: int = 0
+    restart_at: float | None = None
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {"flow": self.query.flow.name, "dataset": str(self.query.committer.table.name)}
+
+    @property
+    def wait_s(self) -> float:
+        return min(_FIRST_WAIT_S * 2.0 ** (self.failures - 1), _LONGEST_WAIT_S)
+
+
+class Ingestion:
+    """Starts flows, sees them die, starts them again."""
+
+    def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
+        self._emit = emit
+        self._clock = clock
+        self._flows: list[_Flow] = []
+        self._trigger: dict[str, object] = {}
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is broken now: flow → error."""
+        return {flow.query.flow.name: str(flow.problem) for flow in self._flows if flow.problem}
+
+    @property
+    def active(self) -> bool:
+        """Whether a flow is still at work."""
+        return any(flow.query.active for flow in self._flows)
+
+    def start(
+        self, flows: list[tuple[FlowQuery, Callable[[], SparkSession]]], store_ms: int, **trigger: object
+    ) -> None:
+        """Start all, with the trigger of `DataStreamWriter.trigger`; those that fail become `problems`.
+
+        Args:
+            flows: each with what makes the session that it is evaluated in.
+            store_ms: as of `ask`.
+            trigger: `availableNow=True`, or `processingTime=…` for flows that are started again.
+
+        Raises:
+            FencedError: a newer owner exists.
+            SparkDiedError: Spark is gone; no flow is to blame.
+        """
+        self._trigger = trigger
+        self._flows = [_Flow(query, session) for query, session in flows]
+        self.ask(store_ms)
+        for flow in self._flows:
+            self._start(flow)
+
+    def watch(self) -> None:
+        """See who died or recovered, and start again those whose time has come.
+
+        Raises:
+            FencedError: a newer owner exists.
+        """
+        for flow in self._flows:
+            if flow.running:
+                self._look(flow)
+            elif flow.restart_at is not None and self._clock() >= flow.restart_at:
+                reason = f"{flow.wait_s:g} s have passed since it failed"
+                self._emit("flow_restarted", **flow.names, attempt=flow.failures, reason=reason)
+                self._start(flow)
+
+    def ask(self, store_ms: int) -> None:
+        """It is `store_ms` by the store's clock: looks from here on are at or after it."""
+        for flow in self._flows:
+            flow.query.looks.ask(store_ms)
+
+    def seen(self) -> dict[TableName, int]:
+        """For each table that flows write: all that their sources held at this time, by the store's clock,
+        is in its reported version. Tables of which that is not known of every flow are left out."""
+        found: dict[TableName, list[int | None]] = {}
+        for flow in self._flows:
+            found.setdefault(flow.query.committer.table.name, []).append(flow.query.seen_ms)
+        known = {table: [at for at in seen if at is not None] for table, seen in found.items()}
+        return {table: min(seen) for table, seen in known.items() if len(seen) == len(found[table])}
+
+    def stop(self) -> None:
+        """End all after their running batches; nothing is started again.
+
+        Raises:
+            FencedError: a newer owner exists; all are ended all the same.
+        """
+        for flow in self._flows:
+            flow.query.stop()
+            flow.restart_at = None
+        for flow in self._flows:
+            if flow.running:
+                flow.running = False
+                self._look(flow, last=True)
+
+    def _start(self, flow: _Flow) -> None:
+        flow.running = True
+        try:
+            flow.session = flow.session or flow.open_session()
+            flow.query.start(flow.session, **self._trigger)
+        except TautochroneError as error:
+            self._failed(flow, error)
+
+    def _look(self, flow: _Flow, *, last: bool = False) -> None:
+        flow.query.guard.inspect(at_once=last)
+        error = flow.query.failure()
+        if error is not None:
+            self._failed(flow, error)
+        elif flow.problem is not None and flow.query.progressed:
+            self._emit("flow_recovered", **flow.names, attempts=flow.failures)
+            flow.problem, flow.failures = None, 0
+
+    def _failed(self, flow: _Flow, error: TautochroneError) -> None:
+        if isinstance(error, FencedError):
+            raise error
+        require_alive()
+        # Progress since the last failure makes this one a new trouble.
+        flow.failures = 1 if flow.query.progressed else flow.failures + 1
+        again = "processingTime" in self._trigger
+        flow.running, flow.problem = False, error
+        flow.restart_at = self._clock() + flow.wait_s if again else None
+        self._emit(
+            "flow_failed",
+            **flow.names,
+            error=str(error),
+            hint=error.hint,
+            again_in_s=flow.wait_s if again else None,
+        )

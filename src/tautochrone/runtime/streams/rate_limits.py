@@ -1,0 +1,92 @@
+"""Rate limits of flows: refused before anything runs when they cannot hold, applied where a flow starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.errors import SettingsError
+from tautochrone.ingest.flow import StreamingFlow
+from tautochrone.model.definitions import DatasetKind
+from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.project.setting_declarations import LIMITS, nearest
+from tautochrone.project.settings import FlowLimits
+from tautochrone.spark.sources.rate_limits import KNOWN_LIMITS, limited
+
+__all__ = ["LimitedFlow", "check_limits", "from_outside", "known_flow"]
+
+_SETTING = {option: name for name, option in LIMITS.items()}
+_HINT = "; ".join(
+    f"{kind} take {' or '.join(_SETTING[option] for option in options)}"
+    for kind, options in (("Kafka topics", KNOWN_LIMITS["kafka"]), ("files", KNOWN_LIMITS["files"]))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedFlow:
+    """A flow whose sources are bounded by Spark's options; see `ingest.flow.StreamingFlow`."""
+
+    flow: StreamingFlow
+    options: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        return self.flow.name
+
+    def evaluate(self, session: SparkSession) -> DataFrame:
+        return limited(session, self.flow.evaluate(session), self.options)[0]
+
+
+def check_limits(limits: Mapping[str, FlowLimits], graph: Graph) -> None:
+    """Refuse limits of flows that do not exist, that read no source, or whose sources don't know them.
+
+    Raises:
+        SettingsError: `UNKNOWN_FLOW`, `RATE_LIMIT_WITHOUT_SOURCE`, `RATE_LIMIT_NOT_SUPPORTED`; with the
+            place of the setting.
+    """
+    for name, wanted in limits.items():
+        resolved = known_flow(graph, name, wanted.origin)
+        if not from_outside(graph, resolved):
+            raise SettingsError(
+                "RATE_LIMIT_WITHOUT_SOURCE",
+                f"Flow {name} reads nothing from outside that could be limited",
+                location=wanted.origin,
+                hint="what reads datasets is brought to each checkpoint as a whole",
+            )
+        assert graph.scratch is not None
+        frame = resolved.flow.evaluate(graph.scratch)
+        _, sources, taken = limited(graph.scratch, frame, wanted.options)
+        missing = sorted(_SETTING[option] for option in set(wanted.options) - taken)
+        if missing:
+            raise SettingsError(
+                "RATE_LIMIT_NOT_SUPPORTED",
+                f"Flow {name} reads {', '.join(sorted(sources))}, which does not know {', '.join(missing)}",
+                location=wanted.origin,
+                hint=_HINT,
+            )
+
+
+def known_flow(graph: Graph, name: str, origin: str) -> ResolvedFlow:
+    """The flow that a setting at `origin` names.
+
+    Raises:
+        SettingsError: `UNKNOWN_FLOW`, with the nearest name.
+    """
+    if name not in graph.flows:
+        names = [flow for flow in graph.flows if from_outside(graph, graph.flows[flow])]
+        raise SettingsError(
+            "UNKNOWN_FLOW",
+            f"No flow is called {name}",
+            location=origin,
+            hint=nearest(name, names, "flows that read from outside"),
+        )
+    return graph.flows[name]
+
+
+def from_outside(graph: Graph, resolved: ResolvedFlow) -> bool:
+    """Does the flow bring rows from outside the lake into a streaming table?"""
+    dataset = graph.definitions.datasets.get(resolved.flow.target)
+    into_table = dataset is not None and dataset.kind is DatasetKind.STREAMING_TABLE
+    return into_table and resolved.inputs.external_streams and not resolved.inputs.stream

@@ -1,0 +1,237 @@
+"""The streaming flows of a job: from resolved flows to queries bound to tables and folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder
+from tautochrone.ingest.committer import TableCommitter
+from tautochrone.ingest.flow import FlowQuery
+from tautochrone.ingest.flow_folders import FlowFolders
+from tautochrone.ingest.kafka_topics import KafkaTopics
+from tautochrone.ingest.source_files import SourceFiles
+from tautochrone.ingest.source_guard import SourceGuard
+from tautochrone.ingest.text_files import Files
+from tautochrone.model.effects import Step
+from tautochrone.model.instants import Streamed, TakenWhole
+from tautochrone.model.lake import CommitNote
+from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.sources import RecreatedTopic
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.graph import ResolvedFlow
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.streams.rate_limits import LimitedFlow
+from tautochrone.spark.session.sessions import reader_session, use_database
+
+__all__ = ["Streams", "highest_fence"]
+
+_BEGINNINGS = "_beginnings"
+"""Metadata files that one flow needs while it takes a version whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated:
+    """A flow whose views are made anew each time: a view keeps the tables that it was made of."""
+
+    definitions: Definitions
+    flow: ResolvedFlow
+
+    @property
+    def name(self) -> str:
+        return self.flow.flow.name
+
+    def evaluate(self, session: SparkSession) -> DataFrame:
+        self.definitions.prepare(session, self.flow.views)
+        return self.flow.flow.evaluate(session)
+
+
+def highest_fence(job: Job) -> Fence:
+    """Of all owners that left a folder of one of the job's flows: the next one must be above it."""
+    streams = Streams(job)
+    folders = (
+        streams.folders(table, flow.flow.name)
+        for table in job.graph.order
+        if not job.is_view(table)
+        for flow in job.flows(table)
+    )
+    return Fence(max((each.highest_fence() for each in folders), default=0))
+
+
+class Streams:
+    """Makes and remembers the job's stream queries, one per flow."""
+
+    def __init__(self, job: Job, full: frozenset[TableName] = frozenset()) -> None:
+        self._job = job
+        self._full = full
+        self._files = Files(job.base)
+        self._committers: dict[TableName, TableCommitter] = {}
+        self._queries: dict[str, FlowQuery] = {}
+        self._whole: dict[str, tuple[TakenWhole, ...]] = {}
+        # Two processes that were given the same fence, by a store and its copy, share no folder.
+        self._token = uuid4().hex[:8]
+
+    def query(self, table: TableName, flow: ResolvedFlow) -> FlowQuery:
+        """The flow's query. The first call reads the table's position."""
+        name = flow.flow.name
+        if name not in self._queries:
+            note = self._job.tables[table].fork().note
+            limits = self._job.settings.limits.get(name)
+            wanted = self._job.settings.bad_records.get(name)
+            evaluated = _Evaluated(self._job.definitions, flow)
+            folders = self.folders(table, name)
+            self._queries[name] = FlowQuery(
+                flow=evaluated if limits is None else LimitedFlow(evaluated, limits.options),
+                stateful=flow.stateful,
+                schema=self._job.graph.schemas[table],
+                committer=self._committer(table),
+                folder=folders.own,
+                folders=folders,
+                require_fence=self._job.journal.require,
+                effects=self._job.effects,
+                emit=self._job.emit,
+                position=None if note is None else note.positions.get(name),
+                begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
+                bad_records=BadRecords.FAIL if wanted is None else wanted.policy,
+                guard=self._guard(table, name) if flow.inputs.external_streams else SourceGuard(),
+            )
+        return self._queries[name]
+
+    def _guard(self, table: TableName, flow: str) -> SourceGuard:
+        job = self._job
+        wanted = job.settings.recreated_topics.get(flow)
+        return SourceGuard(
+            SourceFiles(
+                flow=flow,
+                dataset=str(table),
+                emit=job.emit,
+                stored=lambda: [one for one in job.store.skipped_files(table) if one.flow == flow],
+                store=partial(job.journal.skipped_files, table, flow),
+            ),
+            KafkaTopics(
+                flow=flow,
+                dataset=str(table),
+                policy=RecreatedTopic.FAIL if wanted is None else wanted.policy,
+                emit=job.emit,
+            ),
+        )
+
+    def shown(self, table: TableName, flow: str, version: Version | str) -> Streamed:
+        """How a table at `version` is shown to a flow that reads it as a stream, `table` being its target."""
+        return Streamed(version, self._whole.get(flow, ()), self._beginnings(table, flow))
+
+    def alone(self, table: TableName) -> AbstractContextManager[object]:
+        """Keeps the table's flows from committing while it is entered."""
+        # The bad records of a table go the way of its batches.
+        dataset = self._job.definitions.datasets.get(table)
+        owner = None if dataset is None else dataset.beside
+        known = self._committers.get(owner or table)
+        return nullcontext() if known is None else known.alone
+
+    def committer_note(self, table: TableName, note: CommitNote) -> None:
+        """What the table's next commits say about themselves."""
+        self._committer(table).note = note
+
+    def session(self, flow: ResolvedFlow) -> SparkSession:
+        """Where an ingestion flow is evaluated: datasets that it joins with are read at the newest
+        published checkpoint."""
+        job = self._job
+        catalog = job.settings.catalog.name
+        session = reader_session(job.base, catalog, job.instants.uri, f"published-{job.name}")
+        use_database(session, catalog, flow.flow.scope.namespace[0], create=False)
+        for key, value in flow.flow.conf.items():
+            session.conf.set(key, value)
+        return session
+
+    def spark_folder(self, table: TableName, flow: ResolvedFlow) -> tuple[CheckpointFolder, bool]:
+        """The folder in which Spark's own pipelines ran the flow, and whether it is the one that we use.
+
+        They name it by the last part of the flow's name; ours carries its database when that is not the
+        pipeline's. What is archived of either belongs to ours.
+        """
+        ours = self.folders(table, flow.flow.name).without_owner
+        name = flow.flow.name.rsplit(".", 1)[-1]
+        if name == flow.flow.name:
+            return ours, True
+        root = self._root("_checkpoints", table, name)
+        number = max((int(n) for n in self._files.names(root) if n.isdigit()), default=0)
+        return CheckpointFolder(self._files, f"{root}/{number}", ours.archive), False
+
+    def _begin(
+        self,
+        table: TableName,
+        flow: _Evaluated,
+        session: SparkSession,
+        remembered: Mapping[int, str],
+        reached: Mapping[int, str],
+    ) -> tuple[DataFrame, Mapping[int, str]]:
+        """See `ingest.flow.Begin`. Tables as they are tell how they must be shown to the flow."""
+        known = self._whole.pop(flow.name, None)
+        if known is None:
+            # An earlier process may have left files; what is needed is written anew.
+            self._forget(table, flow.name)
+        rows = flow.evaluate(session)
+        found = self._job.lake.beginning(rows, remembered, reached, known or ())
+        self._whole[flow.name] = found.whole
+        if known and _has_files(known) and not _has_files(found.whole):
+            self._forget(table, flow.name)
+        return flow.evaluate(session) if found.whole else rows, found.offsets
+
+    def _beginnings(self, table: TableName, flow: str) -> str:
+        """This owner's metadata files for the flow: an older one that wakes up cannot delete them."""
+        return f"{self._root(_BEGINNINGS, table, flow)}/{self._job.journal.fence}-{self._token}"
+
+    def _forget(self, table: TableName, flow: str) -> None:
+        """Delete what this owner and older ones wrote; without a fence in its name is what a release wrote
+        that had one folder for all."""
+        root, mine = self._root(_BEGINNINGS, table, flow), self._job.journal.fence
+        gone = []
+        for name in self._files.names(root):
+            fence, _, token = name.partition("-")
+            if not fence.isdigit() or int(fence) < mine or token == self._token:
+                gone.append(f"{root}/{name}")
+        if gone:
+            self._job.journal.require()
+            self._job.effects.perform(Step.INGEST_CLEAN, str(table), lambda: self._delete(gone))
+
+    def _delete(self, folders: list[str]) -> None:
+        for folder in folders:
+            self._files.delete(folder)
+
+    def _committer(self, table: TableName) -> TableCommitter:
+        if table not in self._committers:
+            beside = self._job.beside(table)
+            self._committers[table] = TableCommitter(
+                table=self._job.tables[table],
+                note=self._job.note(),
+                report=self._job.journal.report,
+                emit=self._job.emit,
+                beside=None if beside is None else self._job.tables[beside],
+            )
+        return self._committers[table]
+
+    def folders(self, table: TableName, flow: str) -> FlowFolders:
+        """Where the flow's queries run. A full refresh starts in a folder of its own, as Spark's does."""
+        return FlowFolders(
+            self._files,
+            self._root("_checkpoints", table, flow),
+            self._root("_positions", table, flow),
+            fence=int(self._job.journal.fence),
+            token=self._token,
+            fresh=table in self._full,
+        )
+
+    def _root(self, kind: str, table: TableName, flow: str) -> str:
+        return "/".join(
+            (self._job.settings.storage, kind, table.catalog, *table.namespace, table.table, flow)
+        )
+
+
+def _has_files(whole: tuple[TakenWhole, ...]) -> bool:
+    return any(one.manifests is not None for one in whole)

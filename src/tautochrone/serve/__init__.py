@@ -1,1 +1,0 @@
-"""Sinks: where published rows leave."""

@@ -1,6 +1,0 @@
-"""Web pages over the store: `add_pages`. They read; what acts stands behind `Forms`."""
-
-from tautochrone.service.pages.ports import Answer, Forms, Revisions, Runner
-from tautochrone.service.pages.routes import add_pages
-
-__all__ = ["Answer", "Forms", "Revisions", "Runner", "add_pages"]

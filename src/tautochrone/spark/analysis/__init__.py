@@ -1,0 +1,1 @@
+"""Reading analysed and optimised plans: what a query reads and which properties it has."""

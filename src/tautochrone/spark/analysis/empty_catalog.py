@@ -1,0 +1,78 @@
+"""A catalog of empty tables in which a graph resolves before anything is built.
+
+Nothing is written anywhere: the tables are metadata in memory and live as long as the session.
+"""
+
+from __future__ import annotations
+
+from py4j.java_gateway import JavaObject
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.names import TableName, quoted
+from tautochrone.spark.jvm.errors import problem_of
+from tautochrone.spark.session.sessions import scratch_session
+
+__all__ = ["Scratch"]
+
+# Variants and nanosecond timestamps exist from format version 3 on.
+_FORMAT_VERSION = "3"
+
+
+class Scratch:
+    """A scratch session and the tables made in it so far."""
+
+    def __init__(self, base: SparkSession, catalog: str) -> None:
+        self.session = scratch_session(base, catalog)
+        self.catalog = catalog
+        self._namespaces: set[tuple[str, ...]] = set()
+        self.tables: dict[TableName, StructType] = {}
+
+    def ensure_namespace(self, namespace: tuple[str, ...]) -> None:
+        """Create a namespace and its parents unless they are there."""
+        for depth in range(1, len(namespace) + 1):
+            part = namespace[:depth]
+            if part not in self._namespaces:
+                self.session.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.catalog, *part)}")
+                self._namespaces.add(part)
+
+    def create_table(self, name: TableName, schema: StructType, location: str | None = None) -> StructType:
+        """Make an empty table.
+
+        Returns:
+            The schema as the lake gives it back: Iceberg widens bytes and shorts to int, drops
+            CHAR lengths and collations.
+
+        Raises:
+            DefinitionError: UNSUPPORTED_COLUMN_TYPE, a type that Iceberg cannot store, and Spark's
+                own classes when Spark refuses the columns (duplicates, TIME).
+        """
+        self.ensure_namespace(name.namespace)
+        jvm_schema = self._jvm_schema(schema)
+        columns = jvm_schema.toDDL()
+        try:
+            self.session.sql(
+                f"CREATE TABLE {name.sql} ({columns}) USING iceberg "
+                f"TBLPROPERTIES ('format-version'='{_FORMAT_VERSION}')"
+            )
+        except PySparkException as error:
+            problem = problem_of(error)
+            unsupported = "Not a supported type" in problem.message or "Cannot convert" in problem.message
+            raise DefinitionError(
+                "UNSUPPORTED_COLUMN_TYPE" if unsupported else problem.error_class,
+                f"Table {name} cannot be stored in the lake: {problem.message}",
+                sqlstate="0A000" if unsupported else problem.sqlstate,
+                location=location,
+                hint="Cast the column to a type that Iceberg stores, such as STRING or BIGINT."
+                if unsupported
+                else None,
+            ) from error
+        self.tables[name] = self.session.table(name.sql).schema
+        return self.tables[name]
+
+    def _jvm_schema(self, schema: StructType) -> JavaObject:
+        jvm = self.session._jvm  # noqa: SLF001
+        assert jvm is not None
+        return jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())

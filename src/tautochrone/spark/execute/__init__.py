@@ -1,0 +1,1 @@
+"""Computing plans of the algebra on Spark: materialized results, key look-ups, differences."""

@@ -1,0 +1,118 @@
+"""Rows of a DataFrame that are computed once and held: few on the driver, many where they were computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame
+
+from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.jvm.catalyst import Catalyst
+from tautochrone.spark.jvm.packages import packages_of
+
+__all__ = ["computed", "fits_here", "held", "held_if_few", "held_up_to", "let_go", "local_relation"]
+
+HELD_HERE = 20_000
+"""So many rows are held on the driver: plans over them need no shuffle, often no Spark job. More of them are
+work for all cores."""
+
+_NOT_STREAMING = False
+
+
+def fits_here(rows: int) -> bool:
+    """Whether so many rows are held on the driver."""
+    return rows <= HELD_HERE
+
+
+def local_relation(
+    *frames: DataFrame, identify: Callable[[JavaObject], JavaObject] = lambda output: output
+) -> tuple[JavaObject, int]:
+    """A local relation of the rows of DataFrames, computed now, and how many there are.
+
+    What is done with it row by row, Spark's optimiser computes on the driver.
+
+    Args:
+        frames: with the same types, column by column.
+        identify: may give the attributes of the first frame's output other ids.
+    """
+    jvm = packages_of(frames[0].sparkSession._jvm)  # noqa: SLF001
+    executions = [frame._jdf.queryExecution() for frame in frames]  # noqa: SLF001
+    data, count = None, 0
+    for execution in executions:
+        rows = execution.executedPlan().executeCollect()
+        count += len(rows)
+        part = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
+        data = part if data is None else data.concat(part)
+    output = identify(_nullable_as_any([execution.analyzed().output() for execution in executions]))
+    relation = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
+        output, data, _NOT_STREAMING, jvm.scala.Option.empty()
+    )
+    return relation, count
+
+
+def _nullable_as_any(outputs: Sequence[JavaObject]) -> JavaObject:
+    """The first of several lists of attributes, nullable where one of the others is."""
+    first, *others = outputs
+    for place in range(first.size() if others else 0):
+        attribute = first.apply(place)
+        if not attribute.nullable() and any(other.apply(place).nullable() for other in others):
+            first = first.updated(place, attribute.withNullability(True))
+    return first
+
+
+def computed(frame: DataFrame) -> tuple[DataFrame, int]:
+    """A DataFrame's rows, computed now and kept by Spark where they are, and how many there are."""
+    found = frame.localCheckpoint(eager=True)
+    # Counted without a plan: that would take longer than to count.
+    return found, int(found._jdf.queryExecution().toRdd().count())  # noqa: SLF001
+
+
+def held(frame: DataFrame, *, most: int) -> tuple[DataFrame, int]:
+    """A DataFrame's rows, computed now and held, and how many there are.
+
+    Args:
+        frame: any.
+        most: it is known that there are no more; when these fit, that saves a job.
+    """
+    return _here(frame) if fits_here(most) else _where_it_fits(*computed(frame))
+
+
+def held_up_to(frame: DataFrame, most: int) -> tuple[DataFrame, int] | None:
+    """The same; None when there are more than `most` rows, of which only some are computed then."""
+    catalyst = Catalyst(frame.sparkSession)
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    # No task goes on beyond it. A limit for all of them would have one task look at one part after another.
+    limited = catalyst.logical("LocalLimit")(catalyst.literal(most + 1), plan)
+    found, rows = computed(dataframe_of_plan(frame.sparkSession, limited))
+    if rows <= most:
+        return _where_it_fits(found, rows)
+    let_go(found)
+    return None
+
+
+def held_if_few(frame: DataFrame, most: int) -> tuple[DataFrame, int]:
+    """A DataFrame and its number of rows: its rows held when there are at most `most`, else itself.
+
+    Rows that are many are not kept anywhere: whoever reads them computes them again.
+    """
+    found, rows = computed(frame)
+    return _where_it_fits(found, rows) if rows <= most else (frame, rows)
+
+
+def _where_it_fits(found: DataFrame, rows: int) -> tuple[DataFrame, int]:
+    if not fits_here(rows):
+        return found, rows
+    here = _here(found)
+    let_go(found)
+    return here
+
+
+def let_go(found: DataFrame) -> None:
+    """Of what was `computed`: nobody reads it again, and Spark would only see that when Java collects it."""
+    found._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
+
+
+def _here(frame: DataFrame) -> tuple[DataFrame, int]:
+    relation, rows = local_relation(frame)
+    return dataframe_of_plan(frame.sparkSession, relation), rows

@@ -1,0 +1,215 @@
+"""Small things that are done to Catalyst trees over Py4J: classes, sequences, walking, rebuilding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, cached_property
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tautochrone.algebra.plan import ColumnId
+from tautochrone.spark.jvm.packages import packages_of
+
+__all__ = ["Catalyst", "decimal_digits", "holds", "items", "kind", "nodes", "roots", "rows_of", "walk"]
+
+
+def items(seq: JavaObject) -> Iterator[JavaObject]:
+    """The elements of a Scala sequence."""
+    for index in range(seq.size()):
+        yield seq.apply(index)
+
+
+def kind(node: JavaObject) -> str:
+    """The simple name of a node's class."""
+    return str(node.getClass().getSimpleName()).removesuffix("$")
+
+
+def decimal_digits(type_name: str) -> tuple[int, int] | None:
+    """Precision and scale of a decimal type, as its catalog string tells them; None: it is another type."""
+    if not type_name.startswith("decimal("):
+        return None
+    precision, scale = map(int, type_name[len("decimal(") : -1].split(","))
+    return precision, scale
+
+
+def rows_of(plan: JavaObject) -> int | None:
+    """How many rows a plan has that reads nothing; None when it does not tell."""
+    match kind(plan):
+        case "OneRowRelation":
+            return 1
+        case "LocalRelation":
+            return int(plan.data().size())
+        case "Range":
+            return int(str(plan.numElements()))
+    return None
+
+
+def walk(tree: JavaObject) -> Iterator[JavaObject]:
+    """Every node of a plan, or part of an expression, from the top. Subqueries are trees of their own."""
+    yield tree
+    for child in items(tree.children()):
+        yield from walk(child)
+
+
+def roots(plan: JavaObject) -> Iterator[JavaObject]:
+    """The plan and the plan of every subquery in its expressions, at any depth."""
+    yield plan
+    yield from items(plan.subqueriesAll())
+
+
+def nodes(plan: JavaObject) -> Iterator[JavaObject]:
+    """Every node, subqueries in expressions included."""
+    for root in roots(plan):
+        yield from walk(root)
+
+
+def holds(tree: JavaObject, pattern: str) -> bool:
+    """Whether something of one of Catalyst's `TreePattern`s is in a plan, its expressions included, or in an
+    expression. Catalyst keeps that as a bit: the tree is not walked."""
+    return bool(tree.treePatternBits().get(_number(pattern)))
+
+
+@cache
+def _number(pattern: str) -> int:
+    """A pattern's number in this Spark."""
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    assert context is not None
+    patterns = packages_of(context._jvm).org.apache.spark.sql.catalyst.trees.TreePattern  # noqa: SLF001
+    return int(getattr(patterns, pattern)().id())
+
+
+class Catalyst:
+    """Constructors of Catalyst trees for one session.
+
+    A column id is `c` and the number of Catalyst's `ExprId`, so an expression of the optimised plan stays
+    valid over any plan that gives attributes with the same numbers.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        self.jvm: Any = packages_of(session._jvm)  # noqa: SLF001
+
+    # -- classes ----------------------------------------------------------------------------------
+
+    def find(self, path: str) -> Any:
+        """A class below `org.apache.spark.sql`, or a Scala `object` when the path ends with `$`."""
+        found: Any = self.jvm.org.apache.spark.sql
+        for part in path.split("."):
+            found = getattr(found, part)
+        return getattr(found, "MODULE$") if path.endswith("$") else found
+
+    def logical(self, name: str) -> Any:
+        return self.find(f"catalyst.plans.logical.{name}")
+
+    def expression(self, name: str) -> Any:
+        return self.find(f"catalyst.expressions.{name}")
+
+    # -- Scala ------------------------------------------------------------------------------------
+
+    def seq(self, values: Iterable[JavaObject] = ()) -> JavaObject:
+        found = list(values)
+        if not found:
+            return self._empty
+        return self._python.toSeq(found)
+
+    @property
+    def _python(self) -> Any:
+        return self.jvm.org.apache.spark.api.python.PythonUtils
+
+    @cached_property
+    def _empty(self) -> JavaObject:
+        return self._python.toSeq([])
+
+    @cached_property
+    def none(self) -> JavaObject:
+        return self.jvm.scala.Option.empty()
+
+    def some(self, value: Any) -> JavaObject:
+        return self.jvm.scala.Option.apply(value)
+
+    @cached_property
+    def no_hint(self) -> JavaObject:
+        return self.logical("JoinHint").NONE()
+
+    @cached_property
+    def hash_hint(self) -> JavaObject:
+        """Of a join whose right side is built into a hash table where it is, without a broadcast."""
+        return self.logical("JoinHint")(self.none, self._hint("SHUFFLE_HASH$"))
+
+    @cached_property
+    def broadcast_hint(self) -> JavaObject:
+        """Of a join whose right side is sent to every task."""
+        return self.logical("JoinHint")(self.none, self._hint("BROADCAST$"))
+
+    @cached_property
+    def hint_to_send_left(self) -> JavaObject:
+        """Of a join whose left side is sent to every task."""
+        return self.logical("JoinHint")(self._hint("BROADCAST$"), self.none)
+
+    def _hint(self, strategy: str) -> JavaObject:
+        return self.some(self.logical("HintInfo")(self.some(self.logical(strategy))))
+
+    # -- columns ----------------------------------------------------------------------------------
+
+    def id_of(self, attribute: JavaObject) -> ColumnId:
+        return ColumnId(f"c{attribute.exprId().id()}")
+
+    def new_id(self) -> tuple[ColumnId, JavaObject]:
+        """A column id that nobody has, and its `ExprId`."""
+        expr_id = self.expression("NamedExpression").newExprId()
+        return ColumnId(f"c{expr_id.id()}"), expr_id
+
+    def alias(self, expression: JavaObject, name: str, expr_id: JavaObject) -> JavaObject:
+        """`expression AS name` with a given `ExprId`."""
+        empty = self._empty
+        return self.expression("Alias")(expression, name, expr_id, empty, self.none, empty)
+
+    def ascending(self, attribute: JavaObject) -> JavaObject:
+        """`attribute ASC NULLS FIRST`."""
+        ascending, first = self.expression("Ascending$"), self.expression("NullsFirst$")
+        return self.expression("SortOrder")(attribute, ascending, first, self._empty)
+
+    def cast(self, value: JavaObject, data_type: JavaObject, zone: JavaObject | None = None) -> JavaObject:
+        """`CAST(value AS data_type)`, for types that hold every value.
+
+        Args:
+            zone: Scala's `Option` of a time zone, for casts that need one.
+        """
+        mode = self.expression("EvalMode").LEGACY()
+        return self.expression("Cast")(value, data_type, self.none if zone is None else zone, mode)
+
+    def literal(self, value: Any) -> JavaObject:
+        """A literal of the type that the value has in Java."""
+        return self.expression("Literal$").apply(value)
+
+    def null(self, data_type: JavaObject) -> JavaObject:
+        return self.expression("Literal$").create(None, data_type)
+
+    # -- trees ------------------------------------------------------------------------------------
+
+    def rebuilt(
+        self, expression: JavaObject, replace: Callable[[JavaObject], JavaObject | None]
+    ) -> JavaObject:
+        """A copy of an expression in which `replace` answered for some nodes, topmost first."""
+        answer = replace(expression)
+        if answer is not None:
+            return answer
+        children = list(items(expression.children()))
+        if not children:
+            return expression
+        copies = [self.rebuilt(child, replace) for child in children]
+        if all(copy is child for copy, child in zip(copies, children, strict=True)):
+            return expression
+        return expression.withNewChildren(self.seq(copies))
+
+    def conjuncts(self, condition: JavaObject) -> list[JavaObject]:
+        """`a AND b AND c` as a list."""
+        if kind(condition) != "And":
+            return [condition]
+        return self.conjuncts(condition.left()) + self.conjuncts(condition.right())
+
+    def references(self, expression: JavaObject) -> frozenset[ColumnId]:
+        return frozenset(self.id_of(attribute) for attribute in items(expression.references().toSeq()))

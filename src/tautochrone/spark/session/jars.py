@@ -1,0 +1,116 @@
+"""The jars that a session needs, resolved once into a cache and reused offline afterwards.
+
+Spark's own `spark.session.jars.packages` resolves at every start (seconds) and has no way to replace a
+transitive artifact that does not exist; PySpark ships Ivy, so one call to it does the same once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tautochrone.errors import EnvironmentProblemError
+
+__all__ = ["CORE", "KAFKA", "Artifact", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A Maven coordinate; `alone` leaves its transitive dependencies out."""
+
+    group: str
+    name: str
+    version: str
+    alone: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.name}:{self.version}"
+
+
+CORE = (
+    Artifact("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0"),
+    Artifact("org.xerial", "sqlite-jdbc", "3.51.1.0"),
+    Artifact("com.globalmentor", "hadoop-bare-naked-local-fs", "0.1.0"),
+)
+
+# What flows over topics need. The token provider of 4.1.3 is missing from the public repositories; 4.0.0 is
+# compatible, so the connector's dependencies are listed one by one instead of letting Ivy follow them.
+KAFKA = (
+    Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.1.3"),
+    Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    Artifact("org.apache.kafka", "kafka-clients", "3.9.1"),
+    Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
+    # `from_avro` and `to_avro`; the newest of Spark 4.1 that the public repositories hold.
+    Artifact("org.apache.spark", "spark-avro_2.13", "4.1.1"),
+)
+
+_PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
+
+
+def cache_folder() -> Path:
+    """Where jars are kept: `TAUTOCHRONE_HOME` or the user's cache folder."""
+    home = os.environ.get("TAUTOCHRONE_HOME")
+    if home:
+        return Path(home) / "jars"
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "tautochrone" / "jars"
+
+
+def resolve(artifacts: tuple[Artifact, ...], java: str = "java") -> list[Path]:
+    """Local paths of `artifacts`, downloading what the cache lacks.
+
+    Raises:
+        EnvironmentProblemError: `JAR_NOT_AVAILABLE` when the repository has no such artifact or cannot
+            be reached.
+    """
+    paths: list[Path] = []
+    for artifact in artifacts:
+        folder = cache_folder() / hashlib.sha256(str(artifact).encode()).hexdigest()[:16]
+        if not (folder / "complete").exists():
+            _download(artifact, folder, java)
+        paths.extend(sorted(folder.glob("*.jar")))
+    return paths
+
+
+def _download(artifact: Artifact, folder: Path, java: str) -> None:
+    import pyspark
+
+    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        command = [
+            java,
+            "-jar",
+            str(ivy),
+            "-dependency",
+            artifact.group,
+            artifact.name,
+            artifact.version,
+            "-retrieve",
+            f"{scratch}/{_PATTERN}",
+            "-types",
+            "jar",
+            "bundle",
+            "-confs",
+            "default",
+        ]
+        if artifact.alone:
+            command.append("-notransitive")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        jars = sorted(Path(scratch).glob("*.jar"))
+        if done.returncode != 0 or not jars:
+            raise EnvironmentProblemError(
+                "JAR_NOT_AVAILABLE",
+                f"The artifact {artifact} could not be resolved",
+                hint="check that the Maven repository can be reached; Ivy said: "
+                + (done.stdout + done.stderr).strip()[-300:],
+                retryable=True,
+            )
+        for jar in jars:
+            # Atomic per file: two processes may fill the same cache at once.
+            jar.replace(folder / jar.name)
+    (folder / "complete").touch()

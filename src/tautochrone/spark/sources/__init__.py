@@ -1,0 +1,1 @@
+"""What Spark's streaming sources are and how they are read: Kafka, files, rate limits."""

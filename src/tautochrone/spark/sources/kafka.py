@@ -1,0 +1,215 @@
+"""Asking a Kafka cluster whether it is there, by the client that Spark's connector uses itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.errors import IngestError
+from tautochrone.spark.analysis.plans import analysed
+from tautochrone.spark.jvm.catalyst import items, kind, nodes
+
+__all__ = ["KafkaSource", "TopicIds", "TopicIdsRefusedError", "ask", "kafka_by_number", "kafka_sources"]
+
+_TIMEOUT_MS = 5_000
+_CLIENT_PREFIX = "kafka."
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What brokers before 2.8 give as the id of a topic."""
+_REFUSED = ("TopicAuthorizationException", "ClusterAuthorizationException", "UnsupportedVersionException")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """A read from Kafka. `options` are Spark's; those of the client may hold secrets: never show them."""
+
+    options: Mapping[str, str]
+
+    @property
+    def brokers(self) -> str:
+        """`host:port`, several with commas."""
+        return self.options.get("kafka.bootstrap.servers", "")
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that must be there; none for a pattern, which may match later."""
+        named = self.options.get("subscribe", "").split(",")
+        assigned = json.loads(self.options.get("assign", "{}"))
+        return frozenset(topic.strip() for topic in [*named, *assigned] if topic.strip())
+
+
+def kafka_sources(frame: DataFrame) -> Iterator[KafkaSource]:
+    """What a query reads from Kafka as a stream. (Spark hides the options of reads that are no streams.)"""
+    for node in nodes(analysed(frame)):
+        if kind(node) == "StreamingRelationV2" and str(node.sourceName()).lower() == "kafka":
+            yield KafkaSource(_options(node.extraOptions()))
+
+
+def kafka_by_number(frame: DataFrame) -> dict[int, KafkaSource]:
+    """The same by the number that each source has in the offsets of a query over the frame."""
+    leaves = items(analysed(frame).collectLeaves())
+    streams = [leaf for leaf in leaves if kind(leaf) in ("StreamingRelation", "StreamingRelationV2")]
+    return {
+        number: KafkaSource(_options(leaf.extraOptions()))
+        for number, leaf in enumerate(streams)
+        if kind(leaf) == "StreamingRelationV2" and str(leaf.sourceName()).lower() == "kafka"
+    }
+
+
+def _options(options: JavaObject) -> dict[str, str]:
+    return {str(key): str(value) for key, value in options.asCaseSensitiveMap().items()}
+
+
+def ask(session: SparkSession, source: KafkaSource) -> int:
+    """The number of brokers that the cluster has. Takes five seconds at most for each of two questions.
+
+    Raises:
+        IngestError: `KAFKA_NOT_REACHABLE`, `KAFKA_TOPIC_MISSING`.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001
+    try:
+        admin = _admin(session, source)
+        try:
+            brokers = int(admin.describeCluster().nodes().get().size())
+            known = {str(name) for name in admin.listTopics().names().get()}
+        finally:
+            admin.close(jvm.java.time.Duration.ofMillis(0))
+    except Py4JJavaError as error:
+        raise _not_reachable(source, error) from error
+    missing = sorted(source.topics - known)
+    if missing:
+        raise IngestError(
+            "KAFKA_TOPIC_MISSING",
+            f"Kafka at {source.brokers} has no topic {', '.join(missing)}",
+            hint="create it, or correct the option `subscribe`; without the right to describe a topic "
+            "it is invisible too",
+        )
+    return brokers
+
+
+class TopicIdsRefusedError(IngestError):
+    """The cluster does not tell the ids of topics: no right to describe them, or it is older than 2.8."""
+
+
+class TopicIds:
+    """Asks a cluster for the ids of its topics (KIP-516), by one client that stays open.
+
+    Args:
+        session: whose JVM the client lives in.
+        source: a read from the cluster.
+    """
+
+    def __init__(self, session: SparkSession, source: KafkaSource) -> None:
+        self._session, self._source = session, source
+        self._jvm: Any = session._jvm  # noqa: SLF001
+        self._client: Any = None
+
+    def of(self, topics: Collection[str]) -> dict[str, str]:
+        """Id by topic; those that do not exist are left out. One call to the cluster.
+
+        Raises:
+            TopicIdsRefusedError: `KAFKA_TOPIC_IDS_REFUSED`.
+            IngestError: `KAFKA_NOT_REACHABLE` (retryable).
+        """
+        found = {topic: str(said.topicId()) for topic, said in self._described(topics).items()}
+        if _NO_ID in found.values():
+            raise TopicIdsRefusedError(
+                "KAFKA_TOPIC_IDS_REFUSED",
+                f"Kafka at {self._source.brokers} gives its topics no ids: brokers do from 2.8 on",
+            )
+        return found
+
+    def earliest(self, topics: Collection[str]) -> dict[str, dict[str, int]]:
+        """Topic → partition → the first offset that it holds. Errors as of `of`."""
+        admin = self._jvm.org.apache.kafka.clients.admin
+        partition = self._jvm.org.apache.kafka.common.TopicPartition
+        wanted = self._jvm.java.util.HashMap()
+        for topic, said in self._described(topics).items():
+            for info in said.partitions():
+                wanted.put(partition(topic, info.partition()), admin.OffsetSpec.earliest())
+        try:
+            answer = self._admin().listOffsets(wanted).all().get()
+        except Py4JJavaError as error:
+            raise self._problem(error) from error
+        found: dict[str, dict[str, int]] = {}
+        for at in answer:
+            found.setdefault(str(at.topic()), {})[str(at.partition())] = int(answer[at].offset())
+        return found
+
+    def close(self) -> None:
+        """Repeatable; the next question opens it again."""
+        if self._client is not None:
+            self._client.close(self._jvm.java.time.Duration.ofMillis(0))
+            self._client = None
+
+    def _described(self, topics: Collection[str]) -> dict[str, JavaObject]:
+        if not topics:
+            return {}
+        names = self._jvm.java.util.ArrayList()
+        for topic in sorted(topics):
+            names.add(topic)
+        found = {}
+        try:
+            answers = self._admin().describeTopics(names).topicNameValues()
+        except Py4JJavaError as error:
+            raise self._problem(error) from error
+        for topic in sorted(topics):
+            try:
+                found[topic] = answers[topic].get()
+            except Py4JJavaError as error:
+                if _cause(error) != "UnknownTopicOrPartitionException":
+                    raise self._problem(error) from error
+        return found
+
+    def _admin(self) -> JavaObject:
+        if self._client is None:
+            self._client = _admin(self._session, self._source)
+        return self._client
+
+    def _problem(self, error: Py4JJavaError) -> IngestError:
+        if _cause(error) not in _REFUSED:
+            return _not_reachable(self._source, error)
+        return TopicIdsRefusedError(
+            "KAFKA_TOPIC_IDS_REFUSED",
+            f"Kafka at {self._source.brokers} refuses to describe topics: {_innermost(error.java_exception)}",
+        )
+
+
+def _admin(session: SparkSession, source: KafkaSource) -> JavaObject:
+    """A client that waits for an answer for `_TIMEOUT_MS` at most; to be closed."""
+    jvm: Any = session._jvm  # noqa: SLF001
+    settings = jvm.java.util.Properties()
+    for key, value in source.options.items():
+        if key.startswith(_CLIENT_PREFIX):
+            settings.setProperty(key.removeprefix(_CLIENT_PREFIX), value)
+    settings.setProperty("default.api.timeout.ms", str(_TIMEOUT_MS))
+    settings.setProperty("request.timeout.ms", str(_TIMEOUT_MS))
+    return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+
+
+def _not_reachable(source: KafkaSource, error: Py4JJavaError) -> IngestError:
+    return IngestError(
+        "KAFKA_NOT_REACHABLE",
+        f"No answer from Kafka at {source.brokers}: {_innermost(error.java_exception)}",
+        hint="is the broker up, and does it advertise an address that this machine reaches "
+        "(advertised.listeners)? Secured ones need kafka.security.protocol and its kin as options",
+        retryable=True,
+    )
+
+
+def _cause(error: Py4JJavaError) -> str:
+    exception = error.java_exception
+    while exception.getCause() is not None:
+        exception = exception.getCause()
+    return str(exception.getClass().getSimpleName())
+
+
+def _innermost(exception: JavaObject) -> str:
+    while exception.getCause() is not None:
+        exception = exception.getCause()
+    return " ".join(str(exception.getMessage() or exception.getClass().getSimpleName()).split())

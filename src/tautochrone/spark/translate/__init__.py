@@ -1,0 +1,1 @@
+"""From Catalyst plans to the algebra and back."""

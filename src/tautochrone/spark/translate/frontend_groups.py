@@ -1,0 +1,385 @@
+"""Catalyst's aggregates, windows and limits in the algebra."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from py4j.java_gateway import JavaObject
+
+from tautochrone.algebra.plan import (
+    Aggregate,
+    Call,
+    CallKind,
+    ColumnId,
+    Expression,
+    Join,
+    JoinKind,
+    Key,
+    Node,
+    Rename,
+    Select,
+    Top,
+    Window,
+)
+from tautochrone.spark.analysis.nondeterminism import (
+    by_chance,
+    chance_in_range,
+    chance_without_order,
+    first_of_partition,
+    sorted_arrays,
+)
+from tautochrone.spark.jvm.catalyst import decimal_digits, items, kind
+from tautochrone.spark.translate.distinct import is_distinct, parts, values_of
+from tautochrone.spark.translate.variance import exact_values, sum_types
+
+if TYPE_CHECKING:
+    from tautochrone.spark.translate.frontend import Translator
+
+__all__ = ["Groups"]
+
+_KINDS = {
+    "Count": CallKind.COUNT,
+    "Sum": CallKind.SUM,
+    "Average": CallKind.AVERAGE,
+    "Min": CallKind.MIN,
+    "Max": CallKind.MAX,
+    "BitAndAgg": CallKind.BIT_AND,
+    "BitOrAgg": CallKind.BIT_OR,
+    "BitXorAgg": CallKind.BIT_XOR,
+}
+_RANKS = frozenset({"Rank", "DenseRank", "PercentRank"})
+_INEXACT = ("double", "float")
+_NOT_SUMMED = ("interval", "void")
+_NOT_ORDERED = ("map", "variant", "interval")
+
+
+class Groups:
+    """The part of a `Translator` for nodes that look at many rows at once."""
+
+    def __init__(self, translator: Translator) -> None:
+        self._translator = translator
+        self._number = 0
+        self._sorted: set[int] = set()
+
+    # -- aggregates -------------------------------------------------------------------------------
+
+    def aggregate(self, plan: JavaObject) -> Node:
+        """GROUP BY, DISTINCT, and aggregates over everything."""
+        translator = self._translator
+        catalyst = translator.catalyst
+        child = translator.node(plan.child())
+        grouping = list(items(plan.groupingExpressions()))
+        child, keys = translator.computed(child, grouping)
+        computed = [
+            (expression, translator.attributes[key])
+            for expression, key in zip(grouping, keys, strict=True)
+            if kind(expression) != "AttributeReference"
+        ]
+        calls: list[JavaObject] = []
+
+        def replace(expression: JavaObject) -> JavaObject | None:
+            if kind(expression) == "AggregateExpression":
+                calls.append(expression)
+                return expression.resultAttribute()
+            self._sorted.update(sorted_arrays(expression))
+            return next((key for other, key in computed if other.semanticEquals(expression)), None)
+
+        named = []
+        for entry in items(plan.aggregateExpressions()):
+            if kind(entry) == "Alias":
+                named.append(
+                    catalyst.alias(
+                        catalyst.rebuilt(entry.child(), replace), str(entry.name()), entry.exprId()
+                    )
+                )
+            else:
+                named.append(entry)
+        translator.refuse_subqueries("Aggregate", [*grouping, *calls])
+        if any("sessionWindow" in str(translator.attributes[key].metadata().json()) for key in keys):
+            translator.obstacles.append("session_window() merges groups, which has no rule")
+        unique = tuple(dict.fromkeys(keys))
+        return translator.projected(self._grouped(child, unique, calls), named)
+
+    def _grouped(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
+        """Groups with plain calls, and beside them one grouping for each argument of DISTINCT."""
+        groups = parts(calls)
+        if len(groups) < 2:
+            return self._of_one_kind(child, keys, calls)
+        whole: Node | None = None
+        for part in groups:
+            made = self._of_one_kind(child, keys, part)
+            whole = made if whole is None else self._beside(whole, made, keys)
+        assert whole is not None
+        outputs = tuple(self._translator.meet(call.resultAttribute()) for call in calls)
+        return Select(columns=(*keys, *outputs), child=whole)
+
+    def _beside(self, left: Node, right: Node, keys: tuple[ColumnId, ...]) -> Node:
+        """Two groupings of the same rows as one: both have every group once."""
+        translator = self._translator
+        ids = tuple(translator.meet(translator.attributes[key].newInstance()) for key in keys)
+        outputs = right.columns[len(keys) :]
+        renamed = Rename(columns=(*ids, *outputs), child=right, sources=right.columns) if keys else right
+        return Join(
+            columns=(*left.columns, *renamed.columns),
+            left=left,
+            right=renamed,
+            kind=JoinKind.INNER,
+            keys=tuple(Key(left=a, right=b, null_safe=True) for a, b in zip(keys, ids, strict=True)),
+        )
+
+    def _of_one_kind(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
+        if calls and is_distinct(calls[0]):
+            child, calls = self._distinct_rows(child, keys, calls)
+        self._number += 1
+        translated = tuple(self._call(call) for call in calls)
+        return Aggregate(
+            columns=(*keys, *(call.output for call in translated)),
+            child=child,
+            keys=keys,
+            calls=translated,
+            count=self._fresh("bigint"),
+            number=self._number,
+        )
+
+    def _distinct_rows(
+        self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]
+    ) -> tuple[Node, list[JavaObject]]:
+        """`f(DISTINCT x)` by group as f(x) over the distinct rows of group and x, so that each of the two
+        can follow a change by its own state. Where a FILTER does not hold, x is NULL, which never counts."""
+        translator = self._translator
+        catalyst = translator.catalyst
+        arguments = values_of(calls[0])
+        if not arguments:
+            translator.obstacles.append("DISTINCT of a constant has no rule")
+        if calls[0].filter().isDefined():
+            condition = calls[0].filter().get()
+            arguments = [
+                catalyst.expression("If")(condition, argument, catalyst.null(argument.dataType()))
+                for argument in arguments
+            ]
+        child, found = translator.computed(child, arguments)
+        columns = tuple(dict.fromkeys((*keys, *found)))
+        self._number += 1
+        rows = Aggregate(
+            columns=columns,
+            child=child,
+            keys=columns,
+            calls=(),
+            count=self._fresh("bigint"),
+            number=self._number,
+        )
+        values = [translator.attributes[column] for column in found]
+        complete = catalyst.expression("aggregate.Complete$")
+        plain = []
+        for call in calls:
+            function = self._over(call.aggregateFunction(), values)
+            plain.append(call.copy(function, complete, False, catalyst.none, call.resultId()))
+        return rows, plain
+
+    def _over(self, function: JavaObject, values: list[JavaObject]) -> JavaObject:
+        """A DISTINCT function over columns instead of its `values_of`."""
+        catalyst = self._translator.catalyst
+        left = iter(values)
+
+        def column(argument: JavaObject) -> JavaObject:
+            if kind(argument) == "SortOrder":
+                inner, *same = items(argument.children())
+                return argument.withNewChildren(catalyst.seq([column(inner), *same]))
+            return argument if argument.foldable() else next(left)
+
+        return function.withNewChildren(catalyst.seq([column(child) for child in items(function.children())]))
+
+    def _call(self, handle: JavaObject) -> Call:
+        translator = self._translator
+        function = handle.aggregateFunction()
+        if int(handle.resultId().id()) not in self._sorted and (reason := by_chance(function)):
+            translator.one_of_several(reason)
+        arguments = list(items(function.children()))
+        if kind(function) == "Count" and len(arguments) > 1:
+            arguments = [self._all_there(arguments)]
+        condition = handle.filter()
+        output = translator.meet(handle.resultAttribute())
+        found = _KINDS.get(kind(function), CallKind.OTHER)
+        type_name = str(arguments[0].dataType().catalogString()) if arguments else ""
+        if len(arguments) != 1:
+            found = CallKind.OTHER
+        if found in (CallKind.SUM, CallKind.AVERAGE) and type_name.startswith(_NOT_SUMMED):
+            found = CallKind.OTHER
+        if found in (CallKind.MIN, CallKind.MAX) and type_name.startswith(_NOT_ORDERED):
+            found = CallKind.OTHER
+        if found in (CallKind.SUM, CallKind.AVERAGE) and str(function.prettyName()).startswith("try_"):
+            found = CallKind.OTHER
+        if (exact := exact_values(function)) is not None:
+            found, arguments, type_name = CallKind.VARIANCE, [exact], str(exact.dataType().catalogString())
+        argument = arguments[0] if arguments else None
+        if found in (CallKind.SUM, CallKind.AVERAGE) and _rounds(type_name, function):
+            found = CallKind.OTHER
+        rows_only = found is CallKind.COUNT and argument is not None and not argument.nullable()
+        return Call(
+            output=output,
+            kind=found,
+            handle=handle,
+            argument=None if argument is None or rows_only else self._where(argument, condition),
+            condition=translator.expression(condition.get()) if condition.isDefined() else None,
+            exact=not type_name.startswith(_INEXACT) or found not in (CallKind.SUM, CallKind.AVERAGE),
+            accumulators=self._accumulators(found, function, type_name),
+            reads=translator.catalyst.references(handle),
+            text=str(handle.toString()),
+        )
+
+    def _where(self, argument: JavaObject, condition: JavaObject) -> Expression:
+        """An argument, evaluated only where FILTER holds: elsewhere it may be an error."""
+        catalyst = self._translator.catalyst
+        if condition.isDefined() and kind(argument) != "AttributeReference":
+            nothing = catalyst.null(argument.dataType())
+            argument = catalyst.expression("If")(condition.get(), argument, nothing)
+        return self._translator.expression(argument)
+
+    def _all_there(self, arguments: list[JavaObject]) -> JavaObject:
+        """What COUNT of several values counts: rows in which none of them is NULL."""
+        catalyst = self._translator.catalyst
+        there = catalyst.expression("IsNotNull")(arguments[0])
+        for argument in arguments[1:]:
+            there = catalyst.expression("And")(there, catalyst.expression("IsNotNull")(argument))
+        return catalyst.expression("If")(there, catalyst.literal(True), catalyst.null(there.dataType()))
+
+    def _accumulators(self, found: CallKind, function: JavaObject, type_name: str) -> tuple[ColumnId, ...]:
+        match found:
+            case CallKind.OTHER:
+                return ()
+            case CallKind.COUNT:
+                return (self._fresh("bigint"),)
+            case CallKind.SUM:
+                return self._fresh(str(function.dataType().sql())), self._fresh("bigint")
+            case CallKind.AVERAGE:
+                return self._fresh(_average_sum(type_name)), self._fresh("bigint")
+            case CallKind.VARIANCE:
+                return (*map(self._fresh, sum_types(type_name)), self._fresh("bigint"))
+            case _:
+                return (self._fresh(str(function.dataType().sql())),)
+
+    def _fresh(self, type_name: str) -> ColumnId:
+        """A new column of a type; only the type of its attribute counts."""
+        translator = self._translator
+        catalyst = translator.catalyst
+        column, expr_id = catalyst.new_id()
+        data_type = catalyst.find("types.DataType").fromDDL(type_name)
+        literal = catalyst.null(data_type)
+        translator.meet(catalyst.alias(literal, str(column), expr_id).toAttribute())
+        return column
+
+    # -- windows ----------------------------------------------------------------------------------
+
+    def window(self, plan: JavaObject) -> Node:
+        """Window functions. Those over rows get a total order: ties would be broken by chance. Ranks give
+        ties the same number, so their order stays as it was written."""
+        translator = self._translator
+        catalyst = translator.catalyst
+        child = translator.node(plan.child())
+        partition = list(items(plan.partitionSpec()))
+        keyed = all(kind(entry) == "AttributeReference" for entry in partition)
+        keys = tuple(translator.meet(entry) for entry in partition) if keyed else ()
+        order = list(items(plan.orderSpec()))
+        more = self.ties(child, order)
+        by_rows: list[JavaObject] = []
+        by_range: list[JavaObject] = []
+        for entry in items(plan.windowExpressions()):
+            window = entry.child()
+            if _told_apart(window):
+                by_rows.append(entry)
+                continue
+            reason = chance_in_range(window) if more else None
+            if reason is not None and first_of_partition(window):
+                # Which row is first does not hang on where the frame ends.
+                by_rows.append(entry)
+                continue
+            if reason is not None:
+                translator.one_of_several(reason)
+            by_range.append(entry)
+        if not order and (reason := next(filter(None, map(chance_without_order, by_rows)), None)):
+            # Spark itself makes such ones of a LIMIT in a LATERAL subquery.
+            translator.one_of_several(reason)
+            return translator.other(plan, reason)
+        for entries, ties in ((by_range, False), (by_rows, bool(order))):
+            if not entries:
+                continue
+            whole = [*order, *more] if ties else order
+            handle = catalyst.logical("Window")(
+                catalyst.seq(entries), plan.partitionSpec(), catalyst.seq(whole), plan.child(), plan.hint()
+            )
+            made = tuple(translator.meet(entry.toAttribute()) for entry in entries)
+            child = Window(columns=(*child.columns, *made), child=child, handle=handle, partition=keys)
+        wanted = tuple(dict.fromkeys(translator.meet_all(plan.output())))
+        return child if child.columns == wanted else Select(columns=wanted, child=child)
+
+    def ties(self, child: Node, order: list[JavaObject]) -> list[JavaObject]:
+        """Sort orders over the columns that `order` leaves out."""
+        translator = self._translator
+        catalyst = translator.catalyst
+        named = {
+            catalyst.id_of(entry.child()) for entry in order if kind(entry.child()) == "AttributeReference"
+        }
+        found = []
+        for column in child.columns:
+            attribute = translator.attributes[column]
+            if column in named or str(attribute.dataType().catalogString()).startswith(_NOT_ORDERED):
+                continue
+            found.append(catalyst.ascending(attribute))
+        return found
+
+    # -- limits -----------------------------------------------------------------------------------
+
+    def limit(self, plan: JavaObject) -> Node:
+        """ORDER BY … LIMIT … OFFSET; a limit without an order has no rule."""
+        translator = self._translator
+        local = plan.child()
+        below = local.child() if kind(local) == "LocalLimit" else local
+        offset = 0
+        if kind(below) == "Offset":
+            offset = int(below.offsetExpr().value())
+            below = below.child()
+        pruned = []
+        while kind(below) == "Project":
+            pruned.append(below)
+            below = below.child()
+        if kind(below) != "Sort" or kind(plan.limitExpr()) != "Literal":
+            reason = "LIMIT without ORDER BY is no function of its input"
+            translator.one_of_several(reason)
+            return translator.other(plan, reason)
+        child = translator.node(below.child())
+        order = list(items(below.order()))
+        self._number += 1
+        top = Top(
+            columns=child.columns,
+            child=child,
+            order=[*order, *self.ties(child, order)],
+            limit=int(plan.limitExpr().value()),
+            offset=offset,
+            number=self._number,
+            complete=self._fresh("boolean"),
+        )
+        node: Node = top
+        for project in reversed(pruned):
+            node = translator.projected(node, list(items(project.projectList())))
+        return node
+
+
+def _told_apart(window: JavaObject) -> bool:
+    """Whether a window function looks at single rows. Ranks do not: equal rows get the same number."""
+    frame = kind(window.windowSpec().frameSpecification().frameType())
+    return frame == "RowFrame" and kind(window.windowFunction()) not in _RANKS
+
+
+def _rounds(type_name: str, function: JavaObject) -> bool:
+    """Whether adding two sums would round: Spark gives such an addition a place less."""
+    text = str(function.dataType().catalogString()) if kind(function) == "Sum" else _average_sum(type_name)
+    precision, scale = decimal_digits(text) or (0, 0)
+    return precision == 38 and scale > 6
+
+
+def _average_sum(type_name: str) -> str:
+    """The type in which an average's sum is exact."""
+    if (of_decimal := decimal_digits(type_name)) is not None:
+        precision, scale = of_decimal
+        return f"decimal({min(38, precision + 10)},{scale})"
+    return "double" if type_name in _INEXACT else "decimal(38,0)"

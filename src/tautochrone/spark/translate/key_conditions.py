@@ -1,0 +1,121 @@
+"""Sets of keys as conditions that reach the statistics of files: each value while they are few, else the
+ranges in which they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from py4j.java_gateway import JavaObject
+
+from tautochrone.algebra.plan import ColumnId, Kept
+from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.jvm.catalyst import kind
+from tautochrone.spark.translate.literals import LITERALS, NO_ORDER, literals, ranges, suits
+
+if TYPE_CHECKING:
+    from tautochrone.spark.translate.lowering import Lowering
+
+__all__ = ["KeyConditions"]
+
+_ASKED_FOR = 500_000
+"""Keys that are not held on the driver are fetched when there are at most so many."""
+
+
+_ONE_BY_ONE = 1_000
+"""So many rows on the driver come to Python without a Spark job; more of them come faster in columns."""
+
+
+class KeyConditions:
+    """Conditions of one refresh; values of a key are fetched once."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self._lowering = lowering
+        # With the keys themselves, whose number Python would else give to others.
+        self._values: dict[tuple[int, ColumnId], tuple[Kept, frozenset[Any] | None]] = {}
+
+    def condition(
+        self, column: ColumnId, keys: Kept, source: ColumnId, *, null_safe: bool, fetch: bool = False
+    ) -> tuple[JavaObject | None, bool]:
+        """What is true of `column` where its value occurs among those of `source`, and whether it is true
+        of no other rows. None: there is no such condition.
+
+        Args:
+            fetch: ask by a Spark job for keys that are not on the driver.
+        """
+        catalyst = self._lowering.catalyst
+        attribute = self._lowering.columns.attribute(column)
+        type_name = self._type_of(column)
+        values = self.values(column, keys, source, fetch=fetch)
+        if values is None:
+            return None, False
+        known = [value for value in values if value is not None]
+        exact = len(values) <= LITERALS
+        if not exact and type_name.startswith(NO_ORDER):
+            return None, False
+        among = self._among if exact else self._within
+        parts = among(attribute, known, type_name)
+        if null_safe and None in values:
+            parts.append(catalyst.expression("IsNull")(attribute))
+        whole: JavaObject | None = None
+        for part in parts:
+            whole = part if whole is None else catalyst.expression("Or")(whole, part)
+        return (catalyst.literal(False) if whole is None else whole), exact
+
+    def values(
+        self, column: ColumnId, keys: Kept, source: ColumnId, *, fetch: bool = False
+    ) -> frozenset[Any] | None:
+        """Distinct values of `source`, as `literals` takes them; None where they cannot be written out, or
+        are not here. Of few rows on the driver without a Spark job."""
+        type_name = self._type_of(column)
+        held = kind(keys.handle) == "LocalRelation"
+        if not suits(type_name) or not (held or (fetch and keys.rows <= _ASKED_FOR)):
+            return None
+        at = id(keys), source
+        if at not in self._values:
+            try:
+                values = self._values_of(keys, source, type_name)
+            except (OverflowError, ValueError):
+                # A date that Python has not.
+                values = None
+            self._values[at] = keys, values
+        return self._values[at][1]
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _type_of(self, column: ColumnId) -> str:
+        return str(self._lowering.columns.attribute(column).dataType().catalogString())
+
+    def _among(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
+        """`column IN (…)`; nothing for no value."""
+        make = self._lowering.catalyst.expression
+        return [make("In")(attribute, self._parsed(values, type_name))] if values else []
+
+    def _within(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
+        """`column BETWEEN … AND …` for each range."""
+        make = self._lowering.catalyst.expression
+        found: list[JavaObject] = []
+        for bounds in ranges(sorted(values)):
+            low, high = (self._parsed([bound], type_name).apply(0) for bound in bounds)
+            above, below = (
+                make("GreaterThanOrEqual")(attribute, low),
+                make("LessThanOrEqual")(attribute, high),
+            )
+            found.append(make("And")(above, below))
+        return found
+
+    def _parsed(self, values: Sequence[Any], type_name: str) -> JavaObject:
+        """A Scala sequence of literals."""
+        session_state = self._lowering.catalyst.session._jsparkSession.sessionState()  # noqa: SLF001
+        return session_state.sqlParser().parseExpression(f"x IN ({literals(values, type_name)})").list()
+
+    def _values_of(self, keys: Kept, source: ColumnId, type_name: str) -> frozenset[Any]:
+        catalyst = self._lowering.catalyst
+        value = keys.handle.output().apply(keys.columns.index(source))
+        if type_name.startswith(NO_ORDER):
+            value = catalyst.cast(value, catalyst.find("types.StringType$"), catalyst.some("UTC"))
+        frame = dataframe_of_plan(catalyst.session, keys.handle)
+        frame = frame.select(self._lowering.of(value).alias("value"))
+        if kind(keys.handle) == "LocalRelation" and keys.rows <= _ONE_BY_ONE:
+            return frozenset(row[0] for row in frame.collect())
+        return frozenset(frame.toArrow().column(0).unique().to_pylist())

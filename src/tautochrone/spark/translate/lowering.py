@@ -1,0 +1,405 @@
+"""From plans of the algebra back to Catalyst.
+
+Every lowered plan gives exactly its node's columns, in their order, as attributes whose `ExprId`s are the
+column ids. So expressions of the optimised query fit wherever they are put.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import Column, DataFrame
+
+from tautochrone.algebra.plan import (
+    WEIGHT,
+    Accumulate,
+    Aggregate,
+    Altered,
+    ColumnId,
+    Consolidate,
+    Constant,
+    Expand,
+    Expression,
+    Extend,
+    Filter,
+    Finish,
+    Flip,
+    Join,
+    JoinKind,
+    Kept,
+    Matching,
+    MergeGroups,
+    MergeTop,
+    Node,
+    Pad,
+    Project,
+    Rename,
+    ScalarFilter,
+    ScanAt,
+    Select,
+    Stored,
+    Top,
+    Touched,
+    Union,
+    Weigh,
+    Where,
+    Window,
+)
+from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
+from tautochrone.spark.translate.key_conditions import KeyConditions
+from tautochrone.spark.translate.lowering_groups import GroupLowering
+from tautochrone.spark.translate.lowering_keys import (
+    lower_asked_again,
+    lower_matching,
+    lower_touched,
+    sent_to_all,
+)
+from tautochrone.spark.translate.lowering_top import merge_top
+
+__all__ = ["Columns", "Lowering", "Restriction", "Rows"]
+
+Restriction = Callable[[DataFrame], DataFrame]
+"""Leaves out rows."""
+
+
+class Columns:
+    """The attribute of each column id: of the query's own columns and of those that rules make."""
+
+    def __init__(self, catalyst: Catalyst, known: Mapping[ColumnId, JavaObject]) -> None:
+        self._catalyst = catalyst
+        self._known = dict(known)
+        self._expr_ids: dict[ColumnId, JavaObject] = {}
+        self._weight, self._expr_ids[WEIGHT] = catalyst.new_id()
+        self.named(WEIGHT, catalyst.literal(1))
+
+    def fresh(self) -> ColumnId:
+        column, expr_id = self._catalyst.new_id()
+        self._expr_ids[column] = expr_id
+        return column
+
+    def attribute(self, column: ColumnId) -> JavaObject:
+        return self._known[column]
+
+    def expr_id(self, column: ColumnId) -> JavaObject:
+        if column not in self._expr_ids:
+            self._expr_ids[column] = self._known[column].exprId()
+        return self._expr_ids[column]
+
+    def identify(self, output: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
+        """Attributes under the ids of columns. Mostly they are; Spark renews some that occur twice."""
+        wanted = [self._weight if column == WEIGHT else column for column in columns]
+        if [f"c{number}" for number in re.findall(r"#(\d+)", str(output.toString()))] == wanted:
+            return output
+        pairs = zip(columns, items(output), strict=True)
+        return self._catalyst.seq(entry.withExprId(self.expr_id(column)) for column, entry in pairs)
+
+    def named(self, column: ColumnId, expression: JavaObject) -> JavaObject:
+        """`expression` under the id of `column`, which gets its attribute by that."""
+        alias = self._catalyst.alias(expression, str(column), self.expr_id(column))
+        if column not in self._known:
+            self._known[column] = alias.toAttribute()
+        return alias
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where the rows of leaves come from, as plans with the leaf's columns.
+
+    Attributes:
+        at: rows of an input.
+        stored: rows of a state; what it is given is done to the state's log before that is grouped.
+        looked_up: rows of an input, all those with one of the keys; None: they have to be read.
+        few: whether so little is read below a node that one task is enough.
+        many: whether so much is read that a job pays which tells what of it is needed.
+    """
+
+    at: Callable[[ScanAt], JavaObject]
+    stored: Callable[[Stored, Restriction | None], JavaObject]
+    looked_up: Callable[[Matching, ScanAt], JavaObject | None]
+    few: Callable[[Node], bool]
+    many: Callable[[Node], bool]
+
+
+class Lowering:
+    """Lowers plans for one refresh.
+
+    `few` tells of a node whether all that it reads fits into one task: then everything is done in that task,
+    without the stages, broadcasts and shuffles that take most of the time of a small query.
+    """
+
+    def __init__(self, catalyst: Catalyst, columns: Columns, rows: Rows) -> None:
+        self.catalyst = catalyst
+        self.rows = rows
+        self.few = rows.few
+        self.columns = columns
+        self.keys = KeyConditions(self)
+        self._used: dict[int, Kept] = {}
+        groups = GroupLowering(self)
+        self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
+            ScanAt: rows.at,
+            Stored: lambda node: rows.stored(node, None),
+            Kept: self._kept,
+            Constant: lambda node: node.handle,
+            Filter: self._filter,
+            Project: self._project,
+            Select: lambda node: self.arranged(self.plan(node.child), node.child.columns, node.columns),
+            Rename: self._rename,
+            Extend: self._extend,
+            Expand: self._expand,
+            Union: self._union,
+            Join: self._join,
+            Window: self._window,
+            ScalarFilter: self._scalar_filter,
+            Pad: self._pad,
+            Weigh: self._weigh,
+            Matching: lambda node: lower_matching(self, node),
+            Touched: lambda node: lower_touched(self, node),
+            Where: self._where,
+            Top: groups.top,
+            Aggregate: groups.aggregate,
+            Accumulate: groups.accumulate,
+            MergeGroups: groups.merge_groups,
+            Finish: groups.finish,
+            Altered: groups.altered,
+            MergeTop: lambda node: merge_top(self, node),
+            Flip: groups.flip,
+            Consolidate: groups.consolidate,
+        }
+
+    def plan(self, node: Node) -> JavaObject:
+        """The Catalyst plan of a node."""
+        return self._rules[type(node)](node)
+
+    def gathered(self, node: Node) -> JavaObject:
+        """The plan of a node whose rows are about to be grouped, sorted or joined."""
+        plan = self.plan(node)
+        return self.one_task(plan) if self.few(node) else plan
+
+    def gathered_frame(self, node: Node) -> DataFrame:
+        """Like `named_frame`, of a plan that is `gathered`."""
+        return dataframe_of_plan(self.catalyst.session, self.gathered(node)).toDF(*node.columns)
+
+    def one_task(self, plan: JavaObject) -> JavaObject:
+        return self.catalyst.logical("Repartition")(1, False, plan)
+
+    def frame(self, node: Node) -> DataFrame:
+        """A DataFrame of a node. Its columns are found by `column`, not by name."""
+        return dataframe_of_plan(self.catalyst.session, self.plan(node))
+
+    def named_frame(self, node: Node) -> DataFrame:
+        """A DataFrame of a node whose columns are called by their ids, for expressions in SQL."""
+        return self.frame(node).toDF(*node.columns)
+
+    # -- for the parts ----------------------------------------------------------------------------
+
+    def attributes(self, columns: tuple[ColumnId, ...]) -> list[JavaObject]:
+        return [self.columns.attribute(column) for column in columns]
+
+    def selected(self, plan: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
+        return self.projected(self.attributes(columns), plan)
+
+    def arranged(
+        self, plan: JavaObject, given: tuple[ColumnId, ...], wanted: tuple[ColumnId, ...]
+    ) -> JavaObject:
+        """`plan`, which gives the columns `given`, with the columns `wanted`."""
+        return plan if given == wanted else self.selected(plan, wanted)
+
+    def projected(self, named: list[JavaObject], plan: JavaObject) -> JavaObject:
+        return self.catalyst.logical("Project")(self.catalyst.seq(named), plan)
+
+    def column(self, column: ColumnId) -> Column:
+        """A column id in PySpark's expressions."""
+        return self.of(self.columns.attribute(column))
+
+    def of(self, expression: JavaObject) -> Column:
+        """A Catalyst expression in PySpark's expressions."""
+        utils = self.catalyst.find("classic.ExpressionUtils")
+        return Column(utils.column(expression))
+
+    def bound(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> JavaObject:
+        """A DataFrame's plan with its columns, in order, under ids."""
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        pairs = zip(columns, items(plan.output()), strict=True)
+        return self.projected([self.columns.named(column, entry) for column, entry in pairs], plan)
+
+    def as_planned(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
+        """An older version of a table may have had a narrower type, a state has what its format knows."""
+        wanted = self.columns.attribute(column).dataType()
+        if attribute.dataType().sameType(wanted):
+            return attribute
+        return self.catalyst.cast(attribute, wanted)
+
+    def null_like(self, column: ColumnId) -> JavaObject:
+        data_type = self.columns.attribute(column).dataType()
+        return self.catalyst.null(data_type)
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def _kept(self, node: Kept) -> JavaObject:
+        plan = node.handle
+        if id(node) not in self._used:
+            self._used[id(node)] = node
+            return plan
+        if kind(plan) == "LocalRelation":
+            # Spark gives the second of two equal leaves new ids, and with it whatever passes them on.
+            plan = plan.newInstance()
+        pairs = zip(node.columns, items(plan.output()), strict=True)
+        return self.projected([self.columns.named(column, entry) for column, entry in pairs], plan)
+
+    def _filter(self, node: Filter) -> JavaObject:
+        return self.catalyst.logical("Filter")(node.condition.handle, self.plan(node.child))
+
+    def _project(self, node: Project) -> JavaObject:
+        child = self.plan(node.child)
+        pairs = zip(node.columns, node.expressions, strict=True)
+        return self.projected([self.passed(column, expression) for column, expression in pairs], child)
+
+    def passed(self, column: ColumnId, expression: Expression | None) -> JavaObject:
+        """A column passed on, or computed under its id."""
+        if expression is None:
+            return self.columns.attribute(column)
+        return self.columns.named(column, expression.handle)
+
+    def _rename(self, node: Rename) -> JavaObject:
+        child = self.plan(node.child)
+        return self.projected(
+            [
+                self.columns.attribute(source)
+                if source == column
+                else self.columns.named(column, self.columns.attribute(source))
+                for column, source in zip(node.columns, node.sources, strict=True)
+            ],
+            child,
+        )
+
+    def _extend(self, node: Extend) -> JavaObject:
+        handle = node.handle.withNewChildren(self.catalyst.seq([self.plan(node.child)]))
+        return self.selected(handle, node.columns)
+
+    def _expand(self, node: Expand) -> JavaObject:
+        child = self.plan(node.child)
+        projections = [
+            self.catalyst.seq(
+                self.columns.attribute(column) if expression is None else expression.handle
+                for column, expression in zip(node.columns, projection, strict=True)
+            )
+            for projection in node.projections
+        ]
+        output = self.catalyst.seq(self.attributes(node.columns))
+        return self.catalyst.logical("Expand")(self.catalyst.seq(projections), output, child)
+
+    def _union(self, node: Union) -> JavaObject:
+        plans = [self.arranged(self.plan(child), child.columns, node.columns) for child in node.inputs]
+        if len(plans) == 1:
+            return plans[0]
+        return self.catalyst.logical("Union")(self.catalyst.seq(plans), False, False)
+
+    def _join(self, node: Join) -> JavaObject:
+        left, (right, hint) = self.plan(node.left), self._right(node)
+        if node.keys and self.few(node.left) and self.few(node.right):
+            left, right, hint = self.one_task(left), self.one_task(right), self.catalyst.hash_hint
+        conditions = [condition.handle for condition in node.condition]
+        for key in node.keys:
+            a, b = self.columns.attribute(key.left), self.columns.attribute(key.right)
+            conditions.append(self.equal(a, b, null_safe=key.null_safe))
+        made = self.catalyst.logical("Join")(
+            left, right, self._join_type(node), self.conjunction(conditions), hint
+        )
+        if node.kind in (JoinKind.SEMI, JoinKind.ANTI):
+            return self.arranged(made, node.left.columns, node.columns)
+        if node.exists is not None:
+            return self.arranged(made, (*node.left.columns, node.exists), node.columns)
+        return self.arranged(made, (*node.left.columns, *node.right.columns), node.columns)
+
+    def _right(self, node: Join) -> tuple[JavaObject, JavaObject]:
+        """A join's right side, and a hint for the join."""
+        right = node.right
+        if (
+            node.kind is not JoinKind.INNER
+            or not node.keys
+            or not sent_to_all(node.left, len(node.left.columns))
+        ):
+            return self.plan(right), self.catalyst.no_hint
+        hint = self.catalyst.hint_to_send_left
+        if isinstance(right, Matching) and right.keys is node.left and not right.exact:
+            return lower_asked_again(self, right), hint
+        return self.plan(right), hint
+
+    def equal(self, left: JavaObject, right: JavaObject, *, null_safe: bool) -> JavaObject:
+        return self.catalyst.expression("EqualNullSafe" if null_safe else "EqualTo")(left, right)
+
+    def conjunction(self, conditions: list[JavaObject]) -> JavaObject:
+        """An option of all conditions together."""
+        if not conditions:
+            return self.catalyst.none
+        whole = conditions[0]
+        for condition in conditions[1:]:
+            whole = self.catalyst.expression("And")(whole, condition)
+        return self.catalyst.some(whole)
+
+    def join_type(self, name: str) -> JavaObject:
+        return self.catalyst.find(f"catalyst.plans.{name}$")
+
+    def _join_type(self, node: Join) -> JavaObject:
+        catalyst = self.catalyst
+        names = {
+            JoinKind.INNER: "Inner",
+            JoinKind.LEFT: "LeftOuter",
+            JoinKind.FULL: "FullOuter",
+            JoinKind.SEMI: "LeftSemi",
+            JoinKind.ANTI: "LeftAnti",
+            JoinKind.SCALAR: "LeftSingle",
+        }
+        if node.kind is JoinKind.EXISTENCE:
+            assert node.exists is not None
+            return catalyst.find("catalyst.plans.ExistenceJoin")(self.columns.attribute(node.exists))
+        if node.kind is JoinKind.SCALAR and isinstance(node.right, Kept):
+            return self.join_type("LeftOuter")
+        return self.join_type(names[node.kind])
+
+    def _window(self, node: Window) -> JavaObject:
+        made = node.handle.withNewChildren(self.catalyst.seq([self.gathered(node.child)]))
+        return self.selected(made, node.columns)
+
+    def _scalar_filter(self, node: ScalarFilter) -> JavaObject:
+        plan = self.beside(self.plan(node.child), node.scalars)
+        return self.selected(self.catalyst.logical("Filter")(node.condition.handle, plan), node.columns)
+
+    def beside(self, plan: JavaObject, scalars: tuple[Node, ...]) -> JavaObject:
+        """A plan with the only row of each scalar beside every row."""
+        for scalar in scalars:
+            # A result that is held was counted; others are checked while they run.
+            name = "LeftOuter" if isinstance(scalar, Kept) else "LeftSingle"
+            how = self.join_type(name)
+            plan = self.catalyst.logical("Join")(
+                plan, self.plan(scalar), how, self.catalyst.none, self.catalyst.no_hint
+            )
+        return plan
+
+    def _pad(self, node: Pad) -> JavaObject:
+        child = self.plan(node.child)
+        nulls = set(node.nulls)
+        return self.projected(
+            [
+                self.columns.named(column, self.null_like(column))
+                if column in nulls
+                else self.columns.attribute(column)
+                for column in node.columns
+            ],
+            child,
+        )
+
+    def _weigh(self, node: Weigh) -> JavaObject:
+        child = self.plan(node.child)
+        sign = self.catalyst.literal(node.sign)
+        return self.projected([*self.attributes(node.columns[:-1]), self.columns.named(WEIGHT, sign)], child)
+
+    def _where(self, node: Where) -> JavaObject:
+        flag = self.columns.attribute(node.flag)
+        condition = self.equal(flag, self.catalyst.literal(node.value), null_safe=True)
+        return self.catalyst.logical("Filter")(condition, self.plan(node.child))

@@ -1,0 +1,28 @@
+"""Runs of this process that stand for processes of their own: which of them have ended.
+
+A run that crashed in a test leaves its lease behind, and the process that would be gone is the test's.
+"""
+
+from __future__ import annotations
+
+from tautochrone.model.jobs import RunProcess
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.running_job import Ownership, is_gone
+
+__all__ = ["as_process", "ended"]
+
+_ENDED: set[str] = set()
+
+
+def as_process(job: Job) -> None:
+    """Let the job see that runs of `ended` jobs are gone, as it would of processes."""
+    job.ownership = Ownership(gone=_is_gone)
+
+
+def ended(job: Job) -> None:
+    """The process of this job would be gone now, however it ended."""
+    _ENDED.add(job.ownership.run)
+
+
+def _is_gone(process: RunProcess) -> bool:
+    return process.run in _ENDED or is_gone(process)

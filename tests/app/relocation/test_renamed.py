@@ -1,0 +1,58 @@
+"""A pipeline with another name in its spec: refused with a way on, which may die and be taken again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import LakeError
+from tautochrone.model.effects import Step
+from tautochrone.runtime.adoption.renaming import hand_over
+from tautochrone.testing.harness import Happened
+
+from .world import SPEC, Died, Dying, Shop
+
+pytestmark = pytest.mark.spark
+
+
+def refused(shop: Shop) -> tuple[LakeError, Happened]:
+    with shop.pipeline.opened() as (job, happened), pytest.raises(LakeError) as raised:
+        shop.pipeline.execute(job)
+    return raised.value, happened
+
+
+def test_a_renamed_pipeline_goes_on_with_its_tables_and_its_history(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    shop = Shop.new(tmp_path / "shop", spark)
+    shop.add(1, 2, 3)
+    shop.run()
+    shop.add(4)
+    before = shop.run().checkpoints[-1]
+    shop.pipeline.write("spark-pipeline.yml", SPEC.replace("name: shop", "name: store"))
+    shop.pipeline.reload()
+    error, happened = refused(shop)
+    assert error.error_class == "TABLE_OF_ANOTHER_PIPELINE"
+    assert error.hint is not None
+    assert "taut adopt --from-pipeline shop" in error.hint
+    assert not happened.of("heartbeat_missed")
+    for step in (Step.META_BELONG, Step.META_TAKE_OVER, Step.LAKE_NOTE):
+        dying = Dying(step, before=False)
+        with shop.pipeline.opened(dying) as (job, _), pytest.raises(Died):
+            hand_over(job, "shop")
+    assert refused(shop)[0].error_class == "TABLE_OF_ANOTHER_PIPELINE"
+    with shop.pipeline.opened() as (job, happened):
+        assert hand_over(job, "shop") > 0
+    with shop.pipeline.opened() as (job, _):
+        assert hand_over(job, "shop") == 0
+    happened = shop.run()
+    assert not happened.of("heartbeat_missed")
+    shop.check()
+    assert [row.name for row in shop.pipeline.job.store.job_states()] == ["store"]
+    assert shop.pipeline.query("SELECT count(*) FROM orders", checkpoint=before) == [(4,)]
+    shop.add(5)
+    assert shop.run().checkpoints[-1] > before
+    shop.check()
+    shop.pipeline.close()

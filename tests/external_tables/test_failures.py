@@ -1,0 +1,118 @@
+"""One view fails: its siblings go on, what is downstream waits, and repaired data is caught up with."""
+
+from __future__ import annotations
+
+import pytest
+
+from tautochrone.iceberg.commits.metadata import NOTE_KEY, decode
+from tautochrone.testing.harness import Pipeline
+
+from .conftest import Outsider
+
+pytestmark = pytest.mark.spark
+
+VIEWS = """
+CREATE MATERIALIZED VIEW shares AS SELECT id, 100 DIV amount AS share FROM raw.orders;
+CREATE MATERIALIZED VIEW best AS SELECT max(share) AS best FROM shares;
+CREATE MATERIALIZED VIEW numbers AS SELECT id, CAST(kind AS INT) AS number FROM raw.others;
+CREATE MATERIALIZED VIEW ids AS SELECT id FROM raw.orders;
+"""
+
+
+@pytest.fixture
+def failing(pipeline: Pipeline, outsider: Outsider) -> Pipeline:
+    """`shares` cannot divide by zero, `numbers` cannot cast `x`."""
+    pipeline.write("definitions/views.sql", VIEWS)
+    outsider.table("others").overwrite(outsider.rows((1, "11", 1)))
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    outsider.append((4, "b", 0))
+    outsider.table("others").append(outsider.rows((2, "x", 1)))
+    return pipeline
+
+
+def test_siblings_go_on(failing: Pipeline, outsider: Outsider) -> None:
+    happened = failing.run()
+    assert happened.state == "FAILED"
+    shares, numbers = happened.failure("shares"), happened.failure("numbers")
+    assert shares.startswith("[DIVIDE_BY_ZERO] lake.default.shares")
+    assert numbers.startswith("[CAST_INVALID_INPUT] lake.default.numbers")
+    assert "definitions/views.sql:" in shares
+    assert happened.failure("best") == f"waits for lake.default.shares: {shares}"
+    for text in (shares, numbers):
+        assert "\n" not in text
+        assert "org.apache" not in text
+    assert happened.mode("ids")[0] == "append"
+    assert happened.of("checkpoint")[-1]["failed"] == [
+        "lake.default.best",
+        "lake.default.numbers",
+        "lake.default.shares",
+    ]
+    # The checkpoint is published for those that have it. Strong reads go back as far as the late
+    # relatives of what they name, so that separate queries agree; who wants no more than the named
+    # tables at one instant says so.
+    assert failing.query("SELECT count(*) FROM ids") == [(3,)]
+    assert failing.query("SELECT count(*) FROM shares JOIN ids USING (id)", only_named=True) == [(3,)]
+    assert failing.query("SELECT count(*) FROM ids", only_named=True) == [(4,)]
+    assert failing.query("SELECT count(*) FROM ids", checkpoint=1) == [(3,)]
+    assert failing.query("SELECT count(*) FROM shares", checkpoint=1) == [(3,)]
+
+    # Data repaired: both catch up from where they were, in one step.
+    outsider.table().delete("amount = 0")
+    outsider.append((5, "b", 1))
+    outsider.table("others").delete("kind = 'x'")
+    happened = failing.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    failing.verify()
+    assert failing.query("SELECT best FROM best") == [(100,)]
+    assert failing.query("SELECT id, number FROM numbers") == [(1, 11)]
+
+
+def test_definition_repaired(failing: Pipeline, outsider: Outsider) -> None:
+    assert failing.run().state == "FAILED"
+    # Without news it is tried once a run: the obstacle may be gone.
+    failing.write(
+        "definitions/views.sql",
+        VIEWS.replace("100 DIV amount", "try_divide(100, amount)").replace("CAST", "TRY_CAST"),
+    )
+    happened = failing.run()
+    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.mode("shares") == ("full", "the definition changed")
+    failing.verify()
+    assert failing.query("SELECT id, number FROM numbers") == [(1, 11), (2, None)]
+    outsider.append((6, "b", 2))
+    happened = failing.run()
+    assert happened.mode("shares")[0] == "append"
+    failing.verify()
+
+
+def test_notes_are_never_mixed_up(pipeline: Pipeline, outsider: Outsider) -> None:
+    """Views that are refreshed at the same time: each commit says what belongs to its own table."""
+    count = 6
+    pipeline.write(
+        "definitions/views.sql",
+        "".join(
+            f"CREATE MATERIALIZED VIEW v{n} AS SELECT id + {n} AS id FROM raw.{source};\n"
+            for n in range(count)
+            for source in [("orders", "others")[n % 2]]
+        ),
+    )
+    pipeline.run()
+    for number in (10, 20):
+        outsider.append((number, "p", 1))
+        outsider.table("others").append(outsider.rows((number, "p", 1)))
+        assert pipeline.run().state == "COMPLETED"
+    pipeline.verify()
+    job = pipeline.job
+    for n in range(count):
+        table = next(name for name in job.derived_tables if name.table == f"v{n}")
+        source = ("lake.raw.orders", "lake.raw.others")[n % 2]
+        rows = pipeline.session.sql(f"SELECT summary FROM {table.sql}.snapshots").collect()
+        notes = [decode(row.summary[NOTE_KEY]) for row in rows]
+        commits = [note for note in notes if note is not None and note.checkpoint is not None]
+        assert [note.checkpoint for note in commits] == [1, 2, 3]
+        for note in commits:
+            assert note.definition == job.fingerprint(table)
+            assert set(note.inputs) == {source}
+            checkpoint = job.store.checkpoint(int(note.checkpoint or 0))
+            assert note.inputs[source] == {str(k): v for k, v in checkpoint.roots.items()}[source]

@@ -1,0 +1,399 @@
+"""Row deltas and row changes of Iceberg tables, ours and outsiders'."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+import uuid
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.errors import LakeError
+from tautochrone.iceberg import IcebergLake
+from tautochrone.iceberg.changes import changes as rules
+from tautochrone.iceberg.java.functions import items
+from tautochrone.model.lake import ChangeKind, LakeTable
+from tautochrone.model.maintenance import Retention
+from tautochrone.model.names import Fence, TableName
+from tautochrone.runtime.job.effects import DirectEffects
+from tautochrone.testing.change_conformance import ChangeBench, ChangeConformance, local
+from tautochrone.testing.lake_conformance import note
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def lake(spark: SparkSession) -> IcebergLake:
+    return IcebergLake(spark, "lake", DirectEffects())
+
+
+class TestIceberg(ChangeConformance):
+    """All behaviours of the port that incremental views need."""
+
+
+class Outsiders(ChangeBench):
+    """Tables that Spark's own statements or PyIceberg write."""
+
+    def make(
+        self, spark: SparkSession, lake: IcebergLake, version: int, *, flat: bool = False, **more: str
+    ) -> LakeTable:
+        name = TableName("lake", ("outside",), f"t_{uuid.uuid4().hex[:8]}")
+        properties = {
+            "format-version": str(version), "write.delete.mode": "merge-on-read",
+            "write.update.mode": "merge-on-read", "write.merge.mode": "merge-on-read", **more,
+        }  # fmt: skip
+        told = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.outside")
+        spark.sql(
+            f"CREATE TABLE {name.sql} (id BIGINT, word STRING) USING iceberg"
+            f"{'' if flat else ' PARTITIONED BY (bucket(2, id))'} TBLPROPERTIES ({told})"
+        )
+        self.fill(spark, name, 0, 20)
+        return lake.load(name)
+
+    def fill(self, spark: SparkSession, name: TableName, start: int, end: int) -> None:
+        spark.sql(f"INSERT INTO {name.sql} SELECT id, CAST(id AS STRING) FROM range({start}, {end})")
+
+
+REWRITES = {f"write.{what}.mode": "copy-on-write" for what in ("delete", "update", "merge")}
+
+
+class TestSparkStatements(Outsiders):
+    """DELETE, UPDATE and MERGE, merge-on-read and copy-on-write."""
+
+    @pytest.mark.parametrize(
+        ("version", "more"),
+        [
+            (3, {}),
+            (2, {}),
+            (2, {"write.delete.granularity": "file"}),
+            (2, {"write.delete.mode": "copy-on-write", "write.update.mode": "copy-on-write"}),
+            (3, REWRITES),
+        ],
+    )
+    def test_statements(
+        self, spark: SparkSession, lake: IcebergLake, version: int, more: dict[str, str]
+    ) -> None:
+        table = self.make(spark, lake, version, **more)
+        sql = table.name.sql
+        seen = [table.current_version()]
+        for statement in (
+            f"DELETE FROM {sql} WHERE id IN (1, 2, 3)",
+            f"UPDATE {sql} SET word = 'x' WHERE id IN (4, 5)",
+            f"DELETE FROM {sql} WHERE id = 6",
+            f"MERGE INTO {sql} t USING (SELECT id FROM range(7, 25)) s ON t.id = s.id"
+            " WHEN MATCHED AND s.id < 10 THEN DELETE WHEN MATCHED AND s.id < 12 THEN UPDATE SET word = 'y'"
+            " WHEN NOT MATCHED THEN INSERT (id, word) VALUES (s.id, 'new')",
+            f"INSERT INTO {sql} VALUES (100, 'z')",
+        ):
+            spark.sql(statement)
+            seen.append(table.current_version())
+        for old, new in [*pairwise(seen), (seen[0], seen[-1]), (seen[1], seen[3])]:
+            self.check_change(spark, table, old, new)
+            counted = table.row_count(new)
+            assert counted in (None, table.read(spark, new).count())
+            assert counted is not None or version == 2
+        deleted, _, bound = self.check_change(spark, table, seen[0], seen[1])
+        assert not deleted or "copy-on-write" in more.values()
+        assert bound == 3 or "copy-on-write" in more.values()
+
+    def test_vectors_that_grew_much_are_compared_whole(
+        self, spark: SparkSession, lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rules, "MOST_POSITIONS", 0)
+        table = self.make(spark, lake, 3)
+        spark.sql(f"DELETE FROM {table.name.sql} WHERE id < 3")
+        old = table.current_version()
+        spark.sql(f"DELETE FROM {table.name.sql} WHERE id < 6")
+        _, removed, bound = self.check_change(spark, table, old, table.current_version())
+        # Rows have ids in version 3: those that stayed are known although they are counted.
+        assert bound > 3
+        assert removed.total() == 3
+
+    def test_rows_that_a_rewrite_only_carried_over_are_left_out(
+        self, spark: SparkSession, lake: IcebergLake
+    ) -> None:
+        table = self.make(spark, lake, 3, **REWRITES)
+        sql = table.name.sql
+        first = table.current_version()
+        spark.sql(f"UPDATE {sql} SET word = 'x' WHERE id = 4")
+        second = table.current_version()
+        added, removed, bound = self.check_change(spark, table, first, second)
+        assert (added, removed) == (Counter([(4, "x")]), Counter([(4, "4")]))
+        assert bound > 2
+        assert table.changed_rows(spark, first, second).carried
+        spark.sql(f"UPDATE {sql} SET word = '4' WHERE id = 4")
+        spark.sql(f"DELETE FROM {sql} WHERE id = 5")
+        added, removed, _ = self.check_change(spark, table, first, table.current_version())
+        assert added == Counter([(4, "4")])
+        assert removed == Counter([(4, "4"), (5, "5")])
+
+    def test_positions_that_are_too_many_to_list_are_joined(
+        self, spark: SparkSession, lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rules, "MOST_LISTED", 2)
+        table = self.make(spark, lake, 3)
+        sql = table.name.sql
+        # The same positions in a second file, with other rows.
+        spark.sql(f"INSERT INTO {sql} SELECT id + 1000, 'second' FROM range(20)")
+        spark.sql(f"DELETE FROM {sql} WHERE id IN (1, 2, 1001)")
+        old = table.current_version()
+        spark.sql(f"DELETE FROM {sql} WHERE id IN (3, 4, 1002, 1007)")
+        _, removed, bound = self.check_change(spark, table, old, table.current_version())
+        gone = [(3, "3"), (4, "4"), (1002, "second"), (1007, "second")]
+        assert (removed, bound) == (Counter(gone), 4)
+
+    def test_what_a_vector_held_before_costs_nothing(
+        self, spark: SparkSession, lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rules, "MOST_POSITIONS", 2)
+        table = self.make(spark, lake, 3)
+        spark.sql(f"DELETE FROM {table.name.sql} WHERE id < 12")
+        old = table.current_version()
+        spark.sql(f"DELETE FROM {table.name.sql} WHERE id < 14")
+        _, removed, bound = self.check_change(spark, table, old, table.current_version())
+        assert (removed, bound) == (Counter([(12, "12"), (13, "13")]), 2)
+
+        monkeypatch.setattr(rules, "MOST_DELETED", 3)
+        assert self.check_change(spark, table, old, table.current_version())[2] > 2
+
+    def test_a_compaction_in_between_costs_nothing(self, spark: SparkSession, lake: IcebergLake) -> None:
+        table = self.make(spark, lake, 3)
+        first = table.current_version()
+        spark.sql(f"DELETE FROM {table.name.sql} WHERE id = 1")
+        self.compact(spark, table)
+        compacted = table.current_version()
+        spark.sql(f"DELETE FROM {table.name.sql} WHERE id = 2")
+        new = table.current_version()
+        assert table.change_between(first, new).kind is ChangeKind.CHANGED
+        added, removed, bound = self.check_change(spark, table, first, new)
+        assert (added, removed, bound) == (Counter(), Counter([(1, "1"), (2, "2")]), 2)
+        assert self.check_change(spark, table, compacted, new)[2] == 1
+
+    def test_only_compacted_is_no_change(self, spark: SparkSession, lake: IcebergLake) -> None:
+        table = self.make(spark, lake, 3)
+        old = table.current_version()
+        self.compact(spark, table)
+        assert old != table.current_version()
+        change = table.changed_rows(spark, old, table.current_version())
+        assert (change.added, change.removed, change.rows) == (None, None, 0)
+
+    def compact(self, spark: SparkSession, table: LakeTable) -> None:
+        done = spark.sql(
+            f"CALL lake.system.rewrite_data_files(table => '{table.name.sql}',"
+            " options => map('rewrite-all', 'true'))"
+        ).collect()
+        assert done[0]["rewritten_data_files_count"] > 0
+
+    def test_equality_deletes(self, spark: SparkSession, lake: IcebergLake) -> None:
+        table = self.make(spark, lake, 2, flat=True)
+        first = table.current_version()
+        delete_by_word(lake, table.name, "7")
+        second = table.current_version()
+        delete_by_word(lake, table.name, "8")
+        third = table.current_version()
+        gone = self.check_change(spark, table, first, second)[1]
+        assert gone == Counter([(7, "7")])
+        self.check_change(spark, table, second, third)
+        self.check_change(spark, table, first, third)
+        assert table.row_count(third) is None
+
+    def test_rows_below_equality_deletes_and_old_formats_are_refused(
+        self, spark: SparkSession, lake: IcebergLake
+    ) -> None:
+        table = self.make(spark, lake, 2, flat=True)
+        with pytest.raises(LakeError, match="DELETION_VECTORS_UNSUPPORTED"):
+            self.apply(spark, table, "id = 1")
+        delete_by_word(lake, table.name, "7")
+        spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('format-version' = '3')")
+        with pytest.raises(LakeError, match="equality"):
+            self.apply(spark, table, "id < 20")
+
+    def test_position_deletes_of_the_older_format_go_into_the_vector(
+        self, spark: SparkSession, lake: IcebergLake
+    ) -> None:
+        table = self.make(spark, lake, 2)
+        spark.sql(f"DELETE FROM {table.name.sql} WHERE id IN (1, 2)")
+        stale = self.where(spark, table, "id in (3, 4)")
+        spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('format-version' = '3')")
+        old = table.current_version()
+        table.apply(table.fork(), [], stale, note())
+        assert self.ids(spark, table) == [0, *range(5, 20)]
+        self.check_change(spark, table, old, table.current_version())
+        with pytest.raises(LakeError, match="ROW_DELETED_TWICE"):
+            table.apply(table.fork(), [], stale, note())
+
+
+class TestPyIceberg(Outsiders):
+    """Copy-on-write by PyIceberg, and what PyIceberg reads of ours."""
+
+    @pytest.fixture
+    def outside(self, spark: SparkSession) -> SqlCatalog:
+        file = spark.conf.get("spark.sql.catalog.lake.uri").removeprefix("jdbc:sqlite:").split("?")[0]
+        file = file.removeprefix("file:")
+        return SqlCatalog(
+            "lake", uri=f"sqlite:///{file}", warehouse=spark.conf.get("spark.sql.catalog.lake.warehouse")
+        )
+
+    @staticmethod
+    def rows(*ids: int, word: str | None = None) -> pa.Table:
+        return pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "word": pa.array([word or str(number) for number in ids], pa.string()),
+            }
+        )
+
+    def test_a_table_of_pyiceberg(self, spark: SparkSession, lake: IcebergLake, outside: SqlCatalog) -> None:
+        outside.create_namespace_if_not_exists("outside")
+        name = TableName("lake", ("outside",), f"p_{uuid.uuid4().hex[:8]}")
+        theirs = outside.create_table(f"outside.{name.table}", self.rows().schema)
+        table = lake.load(name)
+        seen = [table.current_version()]
+        theirs.append(self.rows(*range(10)))
+        seen.append(table.current_version())
+        theirs.append(self.rows(*range(10, 20)))
+        seen.append(table.current_version())
+        theirs.delete("id in (1, 11)")
+        seen.append(table.current_version())
+        theirs.overwrite(self.rows(2, word="x"), overwrite_filter="id = 2")
+        seen.append(table.current_version())
+        theirs.upsert(self.rows(3, 40, word="u"), join_cols=["id"])
+        seen.append(table.current_version())
+        for old, new in [*pairwise(seen), (seen[0], seen[-1]), (seen[1], seen[4])]:
+            self.check_change(spark, table, old, new)
+            assert table.row_count(new) == table.read(spark, new).count()
+
+    def test_pyiceberg_reads_row_deltas(
+        self, spark: SparkSession, table: LakeTable, outside: SqlCatalog
+    ) -> None:
+        fork = table.fork()
+        table.commit_staged(fork, [table.stage(fork, local(spark, *range(5)), local=True)], note())
+        self.apply(spark, table, "id = 1")
+        self.apply(spark, table, "id = 3", 30)
+        theirs = outside.load_table((*table.name.namespace, table.name.table))
+        assert sorted(theirs.scan().to_arrow()["id"].to_pylist()) == [0, 2, 4, 30]
+
+
+class TestCost(ChangeBench):
+    """A change is read from its files alone, and nothing is kept for ever."""
+
+    def test_only_files_that_changed_are_read(
+        self, spark: SparkSession, lake: IcebergLake, table: LakeTable
+    ) -> None:
+        for start in range(0, 50, 10):
+            self.append(spark, table, note(), *range(start, start + 10))
+        old = table.current_version()
+        (touched,) = self.where(spark, table, "id = 3")
+        new = self.apply(spark, table, "id = 3", 100).version
+        (made,) = self.where(spark, table, "id = 100")
+        change = table.changed_rows(spark, old, new)
+        assert change.rows == 2
+        assert sorted(held(lake, table).values()) == sorted([[touched], [made]])
+        assert self.bag(change.removed) == Counter([(3, "3")])
+
+    def test_file_sets_are_let_go(self, spark: SparkSession, lake: IcebergLake, table: LakeTable) -> None:
+        versions = [self.append(spark, table, note(), *range(5)).version]
+        kept: Any = None
+        for gone in range(4):
+            versions.append(self.apply(spark, table, f"id = {gone}").version)
+            derived = table.changed_rows(spark, versions[-2], versions[-1]).removed.where("id >= 0")
+            assert [row["id"] for row in derived.collect()] == [gone]
+            if gone == 0:
+                kept = derived
+            del derived
+        # Releasing is part of making the next one.
+        patience = time.monotonic() + 60
+        last: Any = None
+        while time.monotonic() < patience:
+            last = None
+            collect_garbage(spark)
+            last = table.changed_rows(spark, versions[-2], versions[-1])
+            if len(held(lake, table)) == 2:
+                break
+            time.sleep(0.5)
+        assert len(held(lake, table)) == 2, "more sets are held than that of `kept` and the last one"
+        assert [row["id"] for row in kept.groupBy("id").count().collect()] == [0]
+        assert last.removed.count() == 1
+
+
+class TestStreams(ChangeBench):
+    """Where a stream begins once versions are expired."""
+
+    def test_a_history_that_cannot_be_read_from_the_beginning(
+        self, spark: SparkSession, lake: IcebergLake, table: LakeTable
+    ) -> None:
+        first = self.append(spark, table, note(), *range(5)).version
+        self.apply(spark, table, "id = 1")
+        last = self.append(spark, table, note(), 9).version
+        tolerant = {"streaming-skip-overwrite-snapshots": True, "streaming-skip-delete-snapshots": True}
+        skipping = stream_of(spark, table, **tolerant)
+        assert lake.beginning(skipping, {}, {}).offsets == {}, "nothing is expired"
+        with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
+            # Spark's source would stop at the version that took rows away.
+            lake.beginning(stream_of(spark, table), {}, {})
+        table.expire(Retention(followed=frozenset({last}), after_ms=10**15), Fence(1))
+        with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
+            lake.beginning(stream_of(spark, table, **tolerant), {}, {})
+        rows = stream_of(spark, table)
+        with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
+            lake.beginning(rows, {}, {})
+        # One that goes on is past what is gone.
+        remembered = {0: json.dumps({"snapshot_id": int(first)})}
+        here = {0: json.dumps({"snapshot_id": int(last), "position": 1})}
+        assert lake.beginning(rows, remembered, here).offsets == {
+            0: json.dumps({"snapshot_id": int(last), "position": 0})
+        }
+
+
+def stream_of(spark: SparkSession, table: LakeTable, **options: bool) -> DataFrame:
+    spark.catalog.refreshTable(table.name.sql)
+    return spark.readStream.options(**options).table(table.name.sql)
+
+
+def held(lake: IcebergLake, table: LakeTable) -> dict[str, list[str]]:
+    """The sets of data files that are kept for frames."""
+    iceberg: Any = lake._iceberg
+    java_table, manager = iceberg.load(table.name), iceberg.api.spark.ScanTaskSetManager.get()
+    keys = items(manager.fetchSetIds(java_table))
+    return {key: iceberg.functions.task_paths(manager.fetchTasks(java_table, key)) for key in keys}
+
+
+def collect_garbage(spark: SparkSession) -> None:
+    """What Python dropped is let go in the JVM too.
+
+    Py4J tells the JVM by a worker that wakes once a second: a loop of about a second, which does not
+    wait for it, can miss it each time.
+    """
+    gateway: Any = spark.sparkContext._gateway
+    dropped = gateway._gateway_client.finalizer_deque
+    gc.collect()
+    while dropped:
+        time.sleep(0.05)
+    # The last one may have left the queue and still be on its way.
+    time.sleep(0.2)
+    spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
+
+
+def delete_by_word(lake: IcebergLake, name: TableName, word: str) -> None:
+    """What Flink does: a delete file that says `word = …`."""
+    iceberg: Any = lake._iceberg
+    table, api, jvm = iceberg.load(name), iceberg.api, iceberg.jvm
+    schema = table.schema().select(iceberg.strings(["word"]))
+    factory = getattr(api.data, "GenericFileWriterFactory$Builder")(table)
+    factory = factory.equalityFieldIds(iceberg.array(jvm.int, [schema.findField("word").fieldId()]))
+    factory = factory.equalityDeleteRowSchema(schema).build()
+    output = api.io.OutputFileFactory.builderFor(table, 0, 0).format(api.FileFormat.PARQUET).build()
+    writer = factory.newEqualityDeleteWriter(output.newOutputFile(), table.spec(), None)
+    record = api.data.GenericRecord.create(schema)
+    record.setField("word", word)
+    writer.write(record)
+    writer.close()
+    table.newRowDelta().addDeletes(writer.toDeleteFile()).commit()

@@ -1,0 +1,233 @@
+"""The Iceberg adapter: the conformance suite, and what is Iceberg's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructField, StructType
+
+from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, DefinitionError
+from tautochrone.iceberg import IcebergLake
+from tautochrone.iceberg.maintenance.orphans import path_of
+from tautochrone.model.effects import Step
+from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
+from tautochrone.model.names import Fence, TableName
+from tautochrone.runtime.job.effects import CountingEffects, DirectEffects
+from tautochrone.testing.lake_conformance import SCHEMA, LakeBench, LakeConformance, note
+from tautochrone.testing.maintenance_conformance import UpkeepConformance, soon_ms
+
+pytestmark = pytest.mark.spark
+
+T = TypeVar("T")
+
+
+class Meddling(CountingEffects):
+    """Does something just before, or loses the answer of, the next step of one kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: dict[Step, Callable[[], object]] = {}
+        self.lose: set[Step] = set()
+
+    def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:
+        meddle = self.before.pop(step, None)
+        if meddle is not None:
+            meddle()
+        result = super().perform(step, subject, action)
+        if step in self.lose:
+            self.lose.remove(step)
+            raise CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", "the answer was lost")
+        return result
+
+
+class TestIceberg(LakeConformance):
+    """All behaviours of the port."""
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession) -> IcebergLake:
+        return IcebergLake(spark, "lake", DirectEffects())
+
+
+class TestIcebergUpkeep(UpkeepConformance):
+    """Expiry, compaction and orphans."""
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession) -> IcebergLake:
+        return IcebergLake(spark, "lake", DirectEffects())
+
+
+class TestOwn(LakeBench):
+    """Faults at the catalog, budgets, shapes."""
+
+    @pytest.fixture
+    def effects(self) -> Meddling:
+        return Meddling()
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession, effects: Meddling) -> IcebergLake:
+        return IcebergLake(spark, "lake", effects)
+
+    @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT])
+    def test_a_lost_answer_of_two_steps(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling, step: Step
+    ) -> None:
+        effects.lose.add(step)
+        fork = table.fork()
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        table.commit(prepared, Fence(1))
+        assert not effects.lose
+        assert self.ids(spark, table) == [1]
+        assert len(table.versions()) == 2
+
+    def test_a_lost_answer_of_one_step(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling
+    ) -> None:
+        effects.lose.add(Step.LAKE_COMMIT_STAGED)
+        self.append(spark, table, note(), 1)
+        assert self.ids(spark, table) == [1]
+        assert len(table.versions()) == 2
+
+    def test_a_lost_answer_of_a_row_delta(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling
+    ) -> None:
+        self.append(spark, table, note(), 1, 2, 3)
+        rows = table.read(spark, table.current_version()).where("id = 2").select("_file", "_pos").collect()
+        fork = table.fork()
+        staged = table.stage(fork, self.frame(spark, 20))
+        effects.steps.clear()
+        effects.lose.add(Step.LAKE_COMMIT_STAGED)
+        done = table.apply(fork, [staged], {rows[0][0]: [rows[0][1]]}, note())
+        assert (done.rows_inserted, done.rows_deleted) == (1, 1)
+        assert not effects.lose
+        assert effects.steps == {Step.LAKE_STAGE: 1, Step.LAKE_COMMIT_STAGED: 1}
+        assert done.version == table.current_version()
+        assert self.ids(spark, table) == [1, 3, 20]
+        assert len(table.versions()) == 3
+
+    @pytest.mark.parametrize("in_two_steps", [False, True])
+    def test_a_commit_between_the_look_for_orphans_and_the_seal(
+        self, spark: SparkSession, lake: IcebergLake, table: LakeTable, effects: Meddling, in_two_steps: bool
+    ) -> None:
+        fork = table.fork()
+        staged, orphan = (table.stage(fork, self.frame(spark, number)) for number in (1, 2))
+
+        def meddle() -> None:
+            if in_two_steps:
+                table.prepare(fork, [staged], note())
+            else:
+                table.commit_staged(fork, [staged], note())
+
+        effects.before[Step.LAKE_SEAL] = meddle
+        effects.lose.add(Step.LAKE_SEAL)
+        found = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
+        assert not effects.before
+        assert not effects.lose
+        # A file that was an orphan at the first look is none at the second.
+        assert [*map(path_of, found.files)] == [path_of(str(file.location())) for file in orphan.files]
+        for prepared in table.prepared():
+            table.commit(prepared, Fence(1))
+        assert self.ids(spark, table) == [1]
+
+    def test_metadata_that_never_became_current(
+        self, spark: SparkSession, lake: IcebergLake, table: LakeTable, effects: Meddling
+    ) -> None:
+        """A writer is stopped before it swaps its metadata in, and goes on when all of it is gone."""
+        fork = table.fork()
+        staged = table.stage(fork, self.frame(spark, 1))
+        folder = Path(path_of(lake.folders()[table.name]))
+        known = {*folder.rglob("*.*")}
+        effects.before[Step.LAKE_COMMIT_STAGED] = lambda: table.remove_orphans(
+            soon_ms(), Fence(1), lake.folders()
+        )
+        with pytest.raises(ConflictError, match="STAGED_FILES_EXPIRED"):
+            table.commit_staged(fork, [staged], note())
+        (folder / "metadata" / "00007-0.metadata.json").write_text("{}")
+        left = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
+        # The refused writer left one too: the compare-and-set writes before it asks.
+        assert [Path(path_of(file)).name[:5] for file in left.files] == ["00002", "00007"]
+        added = {path.name for path in {*folder.rglob("*.*")} - known if not path.name.startswith(".")}
+        assert all(name.endswith(".metadata.json") for name in added), added
+        assert self.ids(spark, table) == []
+
+    def test_an_unrelated_commit_within_a_row_delta(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling
+    ) -> None:
+        self.append(spark, table, note(), 1, 2, 3)
+        rows = table.read(spark, table.current_version()).where("id = 2").select("_file", "_pos").collect()
+        effects.before[Step.LAKE_COMMIT_STAGED] = lambda: table.tag(table.current_version(), "other")
+        table.apply(table.fork(), [], {rows[0][0]: [rows[0][1]]}, note())
+        assert not effects.before
+        assert self.ids(spark, table) == [1, 3]
+
+    @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT, Step.LAKE_NOTE])
+    def test_an_unrelated_commit_in_between_is_no_conflict(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling, step: Step
+    ) -> None:
+        def alter() -> None:
+            spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('other' = '{step}')")
+
+        effects.before[step] = alter
+        fork = table.fork()
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        table.commit(prepared, Fence(1))
+        table.note_only(table.fork(), note(definition="d"))
+        assert not effects.before
+        assert effects.steps[step] == 1
+        assert self.ids(spark, table) == [1]
+        assert table.fork().note == note(definition="d")
+
+    def test_two_catalog_commits_per_batch(
+        self, spark: SparkSession, table: LakeTable, effects: Meddling
+    ) -> None:
+        effects.steps.clear()
+        fork = table.fork()
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        table.commit(prepared, Fence(1))
+        taken = {step: count for step, count in effects.steps.items() if step is not Step.LAKE_STAGE}
+        assert taken == {Step.LAKE_PREPARE: 1, Step.LAKE_COMMIT: 1}
+
+    def test_a_name_that_stands_for_another_column(self, spark: SparkSession, table: LakeTable) -> None:
+        """What changed is unknown; whoever takes new rows only may go on while no others were moved."""
+        first = self.append(spark, table, note(), 1, 2).version
+        for change in ("DROP COLUMN word", "ADD COLUMN word STRING", "ADD COLUMN other INT"):
+            spark.sql(f"ALTER TABLE {table.name.sql} {change}")
+        spark.sql(f"INSERT INTO {table.name.sql} VALUES (3, 'c', 3)")
+        appended = table.current_version()
+        change = table.change_between(first, appended)
+        assert (change.kind, change.appended) == (ChangeKind.UNKNOWN, True)
+        assert change.reason.startswith(f"column word of {table.name} was dropped and added again")
+        spark.sql(f"DELETE FROM {table.name.sql} WHERE id = 1")
+        change = table.change_between(first, table.current_version())
+        assert (change.kind, change.appended) == (ChangeKind.UNKNOWN, False)
+        assert table.change_between(appended, table.current_version()).kind is ChangeKind.CHANGED
+
+    def test_partitions_and_properties(self, spark: SparkSession, lake: IcebergLake) -> None:
+        name = TableName("lake", ("conformance",), "partitioned")
+        table = lake.create(
+            TableDefinition(
+                name=name, schema=SCHEMA, comment="a comment", properties={"mine": "1"},
+                partition_columns=("bucket(4, id)", "word"), cluster_columns=("id",),
+            ),
+            note(),
+        )  # fmt: skip
+        self.append(spark, table, note(), *range(20))
+        assert self.ids(spark, table) == list(range(20))
+        shown = {row[0]: row[1] for row in spark.sql(f"DESCRIBE EXTENDED {name.sql}").collect()}
+        assert shown["Comment"] == "a comment"
+        assert spark.sql(f"SELECT DISTINCT partition.word FROM {name.sql}.partitions").count() == 20
+
+    @pytest.mark.parametrize("column", ["nonsense(id)", "bucket(id)"])
+    def test_a_transform_that_iceberg_has_not(self, lake: IcebergLake, column: str) -> None:
+        name = TableName("lake", ("conformance",), "broken")
+        with pytest.raises(DefinitionError, match="UNSUPPORTED"):
+            lake.create(TableDefinition(name=name, schema=SCHEMA, partition_columns=(column,)), note())
+
+    def test_a_type_that_iceberg_has_not(self, spark: SparkSession, lake: IcebergLake) -> None:
+        name = TableName("lake", ("conformance",), "broken")
+        kind = spark.sql("SELECT INTERVAL 1 DAY AS i").schema["i"].dataType
+        with pytest.raises(DefinitionError, match="UNSUPPORTED_TABLE_SHAPE"):
+            lake.create(TableDefinition(name=name, schema=StructType([StructField("i", kind)])), note())

@@ -1,0 +1,67 @@
+"""A runner and revisions that need no Spark and remember what they were asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tautochrone.errors import Excerpt, MetaError, QueryError
+from tautochrone.metaservice.pages import Answer
+from tautochrone.model.checkpoint import Consistency
+from tautochrone.model.names import CheckpointNumber, Version
+from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
+from tautochrone.runtime.revision.plan import Request
+
+from .world import HOSTILE
+
+__all__ = ["Plans", "Rows"]
+
+
+@dataclass
+class Rows:
+    """Answers every query with the same rows; one that says `boom` fails as Spark would."""
+
+    asked: list[tuple[str, Consistency, int | None, int]] = field(default_factory=list)
+
+    @property
+    def started(self) -> bool:
+        return bool(self.asked)
+
+    def run(self, sql: str, consistency: Consistency, checkpoint: int | None, limit: int) -> Answer:
+        self.asked.append((sql, consistency, checkpoint, limit))
+        if "boom" in sql:
+            excerpt = Excerpt(sql.splitlines()[0], 1, 7, 4)
+            raise QueryError("UNRESOLVED_COLUMN", f"No column {HOSTILE[0]}", hint="Look", excerpt=excerpt)
+        rows = (("1", HOSTILE[0]), ("2", None), ("3", "plain text"))
+        weak = consistency is Consistency.WEAK
+        at = None if weak else 40 if checkpoint is None else checkpoint
+        return Answer(columns=("id", HOSTILE[1]), rows=rows, checkpoint=at, more=True)
+
+
+@dataclass
+class Plans:
+    """Plans one line for each named table. `drift` makes the next plan another one."""
+
+    done: list[Request] = field(default_factory=list)
+    drift: str = ""
+    revoked: tuple[int, ...] = (39, 40)
+
+    def plan(self, request: Request) -> RevisionPlan:
+        if request.read_again:
+            raise MetaError("REVISION_NOT_REPLAYABLE", f"{HOSTILE[0]} cannot be replayed", hint="Look")
+        lines = tuple(
+            RevisedTable(
+                table=table,
+                action=RevisionAction.ROLL_BACK,
+                reason=f"rows and state{self.drift}",
+                job="shop",
+                version=Version("7"),
+            )
+            for table in request.named
+        )
+        revoked = tuple(map(CheckpointNumber, self.revoked))
+        return RevisionPlan(to=request.to, tables=lines, revoked=revoked, sinks=("clickhouse.daily",))
+
+    def carry_out(self, request: Request, accepted: RevisionPlan) -> str:
+        assert accepted == self.plan(request)
+        self.done.append(request)
+        return "r-1"

@@ -1,0 +1,272 @@
+"""The pages in a real Chromium: nothing breaks or is refused, keyboards do, text is readable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tautochrone.metaservice.pages.rendering import NAVIGATION
+from tautochrone.model.names import TableName, Version
+
+from . import browser
+from .conftest import Site
+from .world import DAILY, HOSTILE, name
+
+Made = Callable[..., Site]
+THEMES = ["light", "dark"]
+PATHS = [path for path, _ in NAVIGATION]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser.chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def opened(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens a page in a browser of its own; what the browser complains about fails the test."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def made(site: Site, path: str = "/", **options: Any) -> Page:
+        context = chromium.new_context(base_url=site.url, **options)
+        context.set_default_timeout(30_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(f"{page.url}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"{page.url}: {error}"))
+        page.on("dialog", lambda dialog: complaints.append(f"{page.url}: dialog {dialog.message}"))
+        page.on("request", lambda request: _own(request.url, site.url, complaints))
+        page.goto(path)
+        return page
+
+    yield made
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+def _own(url: str, base: str, complaints: list[str]) -> None:
+    if not url.startswith(base):
+        complaints.append(f"asked for {url}")
+
+
+def all_paths(table: TableName, number: int) -> list[str]:
+    from urllib.parse import quote
+
+    text = quote(str(table), safe="")
+    return [*PATHS, f"/dataset?name={text}", f"/graph?focus={text}", f"/checkpoint?number={number}"]
+
+
+@pytest.mark.parametrize("seed", ["empty", "failing", "hostile"])
+def test_the_browser_has_nothing_to_complain_about(
+    site: Made, opened: Callable[..., Page], seed: str
+) -> None:
+    found = site(seed)
+    table = name(HOSTILE[1], HOSTILE[1]) if seed == "hostile" else DAILY
+    page = opened(found)
+    for path in all_paths(table, 1) if seed != "empty" else PATHS:
+        page.goto(path)
+        expect(page.locator("h1")).to_be_visible()
+        assert page.title().endswith("· Tautochrone")
+        assert page.evaluate("typeof htmx") == "object"
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_text_has_contrast(site: Made, opened: Callable[..., Page], theme: Any) -> None:
+    found = site("failing")
+    page = opened(found, color_scheme=theme)
+    for path in all_paths(DAILY, 39):
+        page.goto(path)
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        poor = page.evaluate(_CONTRAST)
+        assert not poor, (path, poor)
+    assert page.evaluate(_CONTRAST.replace("< needed", ">= needed")), "nothing was looked at"
+
+
+_CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgba = (text) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, at) => {
+    const v = c[at] / 255;
+    return sum + weight * (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  }, 0);
+  const behind = (element) => {
+    const body = element.closest("g.box")?.querySelector(".body");
+    if (body) return rgba(getComputedStyle(body).fill);
+    for (let at = element; at; at = at.parentElement) {
+      const found = rgba(getComputedStyle(at).backgroundColor);
+      if (found[3] === 255) return found;
+    }
+    return [255, 255, 255, 255];
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !element.checkVisibility() || element.closest("title, script, option")) continue;
+    const style = getComputedStyle(element), svg = element.namespaceURI.endsWith("svg");
+    const front = light(rgba(svg ? style.fill : style.color)), back = light(behind(element));
+    const ratio = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
+    const size = parseFloat(style.fontSize), bold = style.fontWeight >= 700;
+    const needed = size >= 24 || (bold && size >= 18.7) ? 3 : 4.5;
+    if (ratio < needed) poor.push(`${element.tagName}.${element.className.baseVal ?? element.className} `
+      + `${element.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return poor;
+}"""
+
+
+def test_everything_that_can_be_operated_has_a_name(site: Made, opened: Callable[..., Page]) -> None:
+    page = opened(site("failing"))
+    for path in all_paths(DAILY, 39):
+        page.goto(path)
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll("a, button, input:not([type=hidden]), select, textarea, "
+              + "progress, [tabindex='0'], [role=img]")]
+              .filter((e) => !(e.labels?.length || e.getAttribute("aria-label") || e.textContent.trim()))
+              .map((e) => e.outerHTML)"""
+        )
+        assert not nameless, path
+
+
+@pytest.mark.parametrize("seed", ["failing", "hostile"])
+def test_a_narrow_screen_scrolls_one_way(site: Made, opened: Callable[..., Page], seed: str) -> None:
+    found = site(seed)
+    page = opened(found, viewport={"width": 390, "height": 800})
+    table = name(HOSTILE[-1], HOSTILE[-1]) if seed == "hostile" else DAILY
+    for path in all_paths(table, 1):
+        page.goto(path)
+        wide, shown = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert wide <= shown, path
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(
+    site: Made, opened: Callable[..., Page]
+) -> None:
+    page = opened(site("failing"), "/graph")
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    expect(page.locator(".skip")).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    for _ in range(40):
+        label = page.evaluate("document.activeElement.getAttribute('aria-label')")
+        shown = page.evaluate(
+            """() => { const e = document.activeElement;
+              const body = e.tagName === "a" && e.querySelector(".body");
+              return body ? parseFloat(getComputedStyle(body).strokeWidth) >= 3
+                          : parseFloat(getComputedStyle(e).outlineWidth) >= 2; }"""
+        )
+        assert shown, page.evaluate("document.activeElement.outerHTML")
+        if label == f"{DAILY}: failing":
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#detail")).to_contain_text("DIVIDE_BY_ZERO")
+    expect(page.locator("#detail")).to_contain_text("transformations/daily.sql:1")
+    assert page.url.split("#")[0].endswith("/graph"), "the page was left"
+
+
+def test_the_theme_follows_the_system_until_somebody_chooses(site: Made, opened: Callable[..., Page]) -> None:
+    page = opened(site("shop"), color_scheme="dark")
+    back = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(back)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(back)
+    assert dark != light
+    theme = page.get_by_role("button", name="Theme")
+    theme.click()
+    expect(theme).to_have_text("Theme: light")
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(back) == light
+    theme.click()
+    page.emulate_media(color_scheme="light")
+    page.goto("/jobs")
+    expect(page.get_by_role("button", name="Theme")).to_have_text("Theme: dark")
+    assert page.evaluate(back) == dark
+
+
+def test_a_page_keeps_itself_up_to_date_unless_it_would_disturb(
+    site: Made, opened: Callable[..., Page]
+) -> None:
+    found = site("shop")
+    page = opened(found)
+    status, pause = page.locator("#updates"), page.get_by_role("button", name="updates")
+    expect(status).to_have_text("Live")
+    problems = page.get_by_role("heading", name="Problems", exact=True)
+    expect(problems).to_have_count(0)
+    roots = {name(table): Version("99") for table in ("orders", "payments")}
+    fence = found.store.fence("shop")
+    number = found.store.open_checkpoint("shop", fence, roots, 1).number
+    expect(problems).to_have_count(1, timeout=20_000)
+
+    pause.click()
+    expect(status).to_have_text("Paused")
+    found.store.abort("shop", fence, number)
+    page.wait_for_timeout(6_000)
+    expect(problems).to_have_count(1)
+    pause.click()
+    expect(problems).to_have_count(0, timeout=20_000)
+
+    link = page.locator("#live a").first
+    link.focus()
+    expect(status).to_have_text("Waits: something here has the focus", timeout=20_000)
+    expect(link).to_be_focused()
+
+
+def test_a_server_that_is_gone_is_said(site: Made, chromium: Browser) -> None:
+    found = site("shop")
+    page = chromium.new_page(base_url=found.url)
+    page.goto("/")
+    page.route("**/*", lambda route: route.abort())
+    expect(page.locator("#updates")).to_have_text("No answer: this page is not up to date", timeout=20_000)
+    page.close()
+
+
+def test_without_javascript_everything_can_be_read_and_asked(site: Made, opened: Callable[..., Page]) -> None:
+    found = site("failing")
+    page = opened(found, java_script_enabled=False)
+    expect(page.locator("#pause")).to_be_hidden()
+    page.goto("/graph")
+    page.locator("svg a", has_text="daily_revenue").first.click()
+    expect(page.locator("h1")).to_contain_text("daily_revenue")
+    page.get_by_role("button", name="Show rows").click()
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.goto("/datasets")
+    page.get_by_label("Name contains").fill("clean")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.goto("/query")
+    page.get_by_label("SQL that only reads").fill("SELECT 1")
+    page.get_by_label("weak").check()
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_text("at the newest version of each table")).to_be_visible()
+
+
+def test_a_preview_comes_into_the_page_and_a_revision_is_confirmed(
+    site: Made, opened: Callable[..., Page]
+) -> None:
+    found = site("failing")
+    page = opened(found, f"/dataset?name={DAILY}")
+    page.get_by_label("At checkpoint").select_option("38")
+    page.get_by_role("button", name="Show rows").click()
+    expect(page.locator("#rows tbody tr")).to_have_count(3)
+    expect(page.locator("#rows")).to_contain_text("at checkpoint 38")
+    page.get_by_role("link", name="Revise…").click()
+    page.get_by_label("Back to checkpoint").select_option("38")
+    page.get_by_role("button", name="Show what would happen").click()
+    confirm = page.get_by_role("button", name="Revise 1 table")
+    confirm.click()
+    expect(confirm).to_be_visible()
+    assert not found.plans.done, "the box was not ticked"
+    page.get_by_label("I have read the list").check()
+    confirm.click()
+    expect(page.get_by_role("status")).to_contain_text("Revision r-1 is done")
+    assert len(found.plans.done) == 1

@@ -1,0 +1,62 @@
+"""`taut adopt` as a process: what it prints, its exit status, and what a SIGKILL leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tautochrone.model.effects import Step
+from tautochrone.runtime.job.effects import FAULT_VARIABLE
+from tautochrone.testing.crash import fault
+
+from .world import Built
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(1200)]
+
+
+def taut(built: Built, *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, FAULT_VARIABLE: fault}
+    command = [sys.executable, "-m", "tautochrone.cli.main", "adopt", *arguments]
+    return subprocess.run(
+        command, cwd=built.folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def test_a_killed_command_is_completed_by_the_next(built: Built) -> None:
+    pointers = built.pipeline.pointers()
+    told = taut(built, "--dry-run", "--json")
+    assert told.returncode == 0, told.stderr
+    events = [json.loads(line) for line in told.stdout.splitlines()]
+    surveyed = {e["dataset"]: e["action"] for e in events if e["event"] == "surveyed"}
+    assert surveyed == {f"lake.{table}": "adopt" for table in pointers}
+    assert built.pipeline.pointers() == pointers
+
+    killed = taut(built, fault=fault(Step.LAKE_ADOPT, "after", "kill", nth=3))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    half = [name for name, place in built.pipeline.pointers().items() if pointers[name] != place]
+    assert len(half) == 3
+
+    done = taut(built)
+    assert done.returncode == 0, done.stderr
+    assert "lake.default.hourly  adopt" in done.stdout
+    assert "checkpoint 1 published" in done.stderr
+    built.add()
+    built.run()
+    built.check()
+
+
+def test_refusals_are_listed_with_what_to_do(built: Built) -> None:
+    built.pipeline.session.sql("INSERT INTO lake.default.sales VALUES ('z', 1, 1.0)")
+    done = taut(built)
+    assert done.returncode == 1
+    assert "[ADOPTION_ROWS_DIFFER] lake.default.sales differs from its query: 0 rows are missing, 1 are" in (
+        done.stdout
+    )
+    assert "views.sql:1" in done.stdout
+    assert "--rebuild sales" in done.stderr
+    assert "[ADOPTION_REFUSED] 1 of 7 datasets" in done.stderr

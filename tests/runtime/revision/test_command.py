@@ -1,0 +1,76 @@
+"""`taut revise` as a process: what it lists, that it asks, and what a SIGKILL leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tautochrone.model.effects import Step
+from tautochrone.runtime.job.effects import FAULT_VARIABLE
+from tautochrone.testing.crash import fault
+
+from .test_read_again import GOOD, LATER, RIGHT, wronged
+from .world import World
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(1800)]
+
+
+def taut(world: World, *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, FAULT_VARIABLE: fault}
+    return subprocess.run(
+        [sys.executable, "-m", "tautochrone.cli.main", *arguments],
+        cwd=world.folder, env=environment, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+
+
+def told(done: subprocess.CompletedProcess[str], event: str) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [one for one in found if one["event"] == event]
+
+
+def test_listed_accepted_killed_finished_confirmed(world: World) -> None:
+    wronged(world)
+    pointers = world.pipeline.pointers()
+    listed = taut(world, "revise", "events", "--to", "1", "--read-again")
+    assert listed.returncode == 0, listed.stderr
+    assert "lake.default.sizes     roll back" in listed.stdout
+    assert "nothing was changed; --accept" in listed.stderr
+    assert "checkpoints that are revoked: 2, 3" in listed.stderr
+    assert world.pipeline.pointers() == pointers
+
+    asked = ("revise", "events", "--to", "1", "--read-again", "--accept")
+    killed = taut(world, *asked, fault=fault(Step.LAKE_REVERT, "after", "kill", nth=2))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    shown = taut(world, "query", "SELECT id FROM clean ORDER BY id", "--format", "csv")
+    assert shown.stdout.split() == ["id", *(str(row[0]) for row in GOOD)], shown.stderr
+
+    finished = taut(world, "revise", "--json")
+    (revision,) = told(finished, "revision")
+    assert len(told(finished, "revised")) == 5
+    assert [one["state"] for one in told(finished, "revision_waiting")] == ["done"]
+    world.run()
+    world.check(*GOOD, *RIGHT, *LATER)
+    assert told(taut(world, "revise", "--confirm", revision["revision"], "--json"), "revision_confirmed")
+    assert told(taut(world, "revise", "--json"), "revision_waiting") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error_class"),
+    [
+        (["events"], "REVISION_WITHOUT_CHECKPOINT"),
+        (["--to", "1"], "CONFLICTING_OPTIONS"),
+        (["events", "--confirm", "x"], "CONFLICTING_OPTIONS"),
+        (["events", "--to", "1", "--dry-run", "--accept"], "CONFLICTING_OPTIONS"),
+    ],
+)
+def test_wrong_use_is_said_before_spark_starts(world: World, arguments: list[str], error_class: str) -> None:
+    done = taut(world, "revise", *arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"[{error_class}]")

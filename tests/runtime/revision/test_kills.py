@@ -1,0 +1,102 @@
+"""The process dies before and after every step of a revision: before the decision nothing has happened,
+after it whoever comes next carries out the rest, and the result is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.crash.faults import Crash, Strike, StrikingEffects
+
+from tautochrone.errors import CommitOutcomeUnknownError
+from tautochrone.model.effects import Step
+from tautochrone.model.revision import RevisionState
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.loop.run import Run
+from tautochrone.runtime.revision.revise import complete_pending, revise, survey
+
+from .test_read_again import GOOD, LATER, RIGHT, wronged
+from .world import World, request
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(1800)]
+
+TABLES = 5
+BEFORE = [
+    Strike(Step.META_TAKE_OVER, "before", "crash"),
+    Strike(Step.META_TAKE_OVER, "after", "crash"),
+    Strike(Step.META_REVISE, "before", "crash"),
+]
+DECIDING = [Strike(Step.META_REVISE, "after", "crash"), Strike(Step.META_REVISE, "after", "lose")]
+AFTER = [
+    Strike(Step.LAKE_REVERT, "before", "crash"),
+    *(Strike(Step.LAKE_REVERT, "after", "crash") for _ in range(TABLES)),
+    Strike(Step.META_REPORT, "before", "crash"),
+    Strike(Step.META_REPORT, "after", "crash"),
+    Strike(Step.META_REVISED, "before", "crash"),
+    Strike(Step.META_REVISED, "after", "crash"),
+]
+
+
+def attempt(world: World, strike: Strike | None, act: Callable[[Job], object]) -> StrikingEffects:
+    """One process, which dies by the strike."""
+    effects = StrikingEffects(strike)
+    with world.pipeline.opened(effects) as (job, _):
+        try:
+            act(job)
+        except (Crash, CommitOutcomeUnknownError):
+            assert strike is not None
+    assert strike is None or effects.struck, f"{strike} was not reached: {effects.seen}"
+    return effects
+
+
+def do(job: Job) -> None:
+    asked = request("events", to=1, again=True)
+    revise(job, asked, survey(job, asked))
+
+
+def states(world: World) -> list[str]:
+    with world.pipeline.opened() as (job, _):
+        return [str(job.store.checkpoint(number).state) for number in (1, 2, 3)]
+
+
+def revisions(world: World) -> list[RevisionState]:
+    with world.pipeline.opened() as (job, _):
+        return [found.state for found in job.store.revisions()]
+
+
+def run(job: Job) -> None:
+    Run(job).once()
+
+
+@pytest.mark.parametrize(
+    ("deciding", "resume"),
+    [
+        pytest.param(DECIDING[0], complete_pending, id="resumed by taut revise", marks=pytest.mark.slow),
+        pytest.param(DECIDING[1], run, id="resumed by taut run"),
+    ],
+)
+def test_killed_at_every_step(
+    one_at_a_time: World, deciding: Strike, resume: Callable[[Job], object]
+) -> None:
+    world = one_at_a_time
+    wronged(world)
+    pointers = world.pipeline.pointers()
+    for strike in BEFORE:
+        attempt(world, strike, do)
+        assert states(world) == ["published"] * 3
+        assert revisions(world) == []
+        assert world.pipeline.pointers() == pointers
+    attempt(world, deciding, do)
+    assert world.pipeline.pointers() == pointers
+    for strike in AFTER:
+        # From the decision on, readers see nothing of what is going back, whatever stands half done.
+        assert states(world) == ["published", "revoked", "revoked"]
+        assert sorted(world.pipeline.job.store.resolve().versions) == sorted(
+            world.pipeline.job.store.versions_at(1)
+        )
+        assert revisions(world) == [RevisionState.DECIDED]
+        attempt(world, strike, resume)
+    happened = world.run()
+    assert revisions(world) == [RevisionState.DONE]
+    assert happened.checkpoints[-1] == 4
+    world.check(*GOOD, *RIGHT, *LATER)

@@ -1,0 +1,170 @@
+"""The plan alone: which tables, how, in which order, and what is refused. No Spark, no lake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+
+from tautochrone.errors import MetaError
+from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.revision import RevisionAction, RevisionPlan
+from tautochrone.runtime.revision.plan import Node, Request, Stand, plan_revision
+
+VIEW, STREAM = DatasetKind.MATERIALIZED_VIEW.value, DatasetKind.STREAMING_TABLE.value
+TO = CheckpointNumber(4)
+
+
+def name(table: str) -> TableName:
+    return TableName("lake", ("db",), table)
+
+
+def node(
+    table: str, kind: str, *inputs: str, streams: str = "", job: str = "a", beside: str = "", own: bool = True
+) -> Node:
+    streamed = frozenset(map(name, streams.split()))
+    return Node(
+        table=name(table),
+        job=job,
+        kind=kind,
+        inputs=frozenset(map(name, inputs)) | streamed,
+        streamed=streamed,
+        beside=name(beside) if beside else None,
+        own=own,
+    )
+
+
+NODES = {
+    one.table: one
+    for one in (
+        node("events", STREAM),
+        node("events_bad", STREAM, beside="events"),
+        node("names", STREAM),
+        node("clean", STREAM, streams="events"),
+        node("totals", VIEW, "clean", "outside"),
+        node("report", VIEW, "totals", "names", job="b", own=False),
+        node("apart", VIEW, "names"),
+    )
+}
+AT = {one: Version(f"v-{one.table}") for one in NODES}
+SINKS = {"board": [name("report")], "other": [name("apart")]}
+
+
+def plan(
+    *named: str,
+    to: CheckpointNumber | None = TO,
+    again: bool = False,
+    full: bool = False,
+    nodes: dict[TableName, Node] = NODES,
+    at: dict[TableName, Version] = AT,
+    older: Mapping[TableName, CheckpointNumber] = MappingProxyType({}),
+    **stands: Stand,
+) -> RevisionPlan:
+    request = Request(named=tuple(map(name, named)), to=to, read_again=again, full=full)
+    known = {one: Stand() for one in nodes} | {name(table): stand for table, stand in stands.items()}
+    return plan_revision(request, nodes, at, known, SINKS, [CheckpointNumber(5)], older)
+
+
+def steps(found: RevisionPlan) -> list[tuple[str, str]]:
+    return [(one.table.table, str(one.action)) for one in found.tables]
+
+
+def test_what_is_downstream_goes_back_in_order_over_all_jobs_and_the_source_stays() -> None:
+    found = plan("events")
+    assert steps(found) == [
+        ("events", "stay"), ("clean", "roll back"), ("totals", "roll back"), ("report", "roll back"),
+    ]  # fmt: skip
+    assert found.jobs == ("a", "b")
+    assert found.sinks == ("board",)
+    assert found.changed[0].version == "v-clean"
+    assert RevisionPlan.from_json(found.as_json()) == found
+
+
+def test_a_source_that_is_read_again_goes_back_with_its_bad_records() -> None:
+    assert steps(plan("events", again=True))[:3] == [
+        ("events", "roll back"), ("events_bad", "roll back"), ("clean", "roll back"),
+    ]  # fmt: skip
+
+
+def test_an_outsider_and_two_sources_at_once() -> None:
+    assert steps(plan("outside")) == [("outside", "stay"), ("totals", "roll back"), ("report", "roll back")]
+    both = plan("outside", "names")
+    assert steps(both) == [
+        ("outside", "stay"), ("names", "stay"),
+        ("apart", "roll back"), ("totals", "roll back"), ("report", "roll back"),
+    ]  # fmt: skip
+    assert both.sinks == ("board", "other")
+
+
+def test_what_is_computed_has_no_source_and_goes_back_itself() -> None:
+    assert steps(plan("totals")) == [("totals", "roll back"), ("report", "roll back")]
+    assert steps(plan("clean"))[0] == ("clean", "roll back")
+
+
+def test_full_clears_streams_and_rebuilds_views() -> None:
+    found = plan("events", to=None, again=True, full=True)
+    assert steps(found) == [
+        ("events", "clear"), ("events_bad", "clear"), ("clean", "clear"),
+        ("totals", "rebuild"), ("report", "rebuild"),
+    ]  # fmt: skip
+    assert found.to is None
+
+
+def test_what_was_not_there_yet_and_what_cannot_go_back_is_built_anew_with_the_reason() -> None:
+    before = {table: version for table, version in AT.items() if table != name("clean")}
+    found = plan("events", at=before, totals=Stand(lost="it was replaced"))
+    assert [(one.action, one.reason) for one in found.changed[:2]] == [
+        (RevisionAction.CLEAR, "it has no version at that checkpoint"),
+        (RevisionAction.REBUILD, "it was replaced"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("named", "stands", "words"),
+    [
+        ("events", {"events": Stand(changed="it was overwritten")}, "as a stream, and it was overwritten"),
+        ("events", {"clean": Stand(lost="it is gone")}, "clean cannot be taken back: it is gone"),
+    ],
+)
+def test_what_could_not_be_replayed_is_refused_before_anything_happens(
+    named: str, stands: dict[str, Stand], words: str
+) -> None:
+    with pytest.raises(MetaError, match=words) as refused:
+        plan(named, **stands)
+    assert refused.value.error_class == "REVISION_NOT_REPLAYABLE"
+    plan(named, full=True, **stands)
+
+
+def test_a_stream_of_another_project_cannot_be_cleared() -> None:
+    nodes = NODES | {name("far"): node("far", STREAM, streams="clean", job="c", own=False)}
+    at = AT | {name("far"): Version("v")}
+    assert ("far", "roll back") in steps(plan("events", nodes=nodes, at=at))
+    with pytest.raises(MetaError, match="the project of job c"):
+        plan("events", nodes=nodes, at=at, full=True)
+
+
+@pytest.mark.parametrize(("named", "hint"), [("nobody", "name a dataset"), ("apart_root", "--read-again")])
+def test_a_name_from_which_nothing_is_made(named: str, hint: str) -> None:
+    nodes = NODES | {name("apart_root"): node("apart_root", STREAM)}
+    with pytest.raises(MetaError) as refused:
+        plan(named, nodes=nodes)
+    assert refused.value.error_class == "REVISION_NAMES_NOTHING"
+    assert hint in str(refused.value.hint)
+
+
+def test_more_checkpoints_are_no_other_work() -> None:
+    first = plan("events")
+    later = RevisionPlan(to=first.to, tables=first.tables, sinks=first.sinks, revoked=(CheckpointNumber(9),))
+    assert first.same_work(later)
+    assert not first.same_work(plan("events", again=True))
+
+
+def test_a_table_that_the_checkpoint_does_not_show_says_where_it_goes_back_to() -> None:
+    found = plan("names", older={name("apart"): CheckpointNumber(3)})
+    reasons = {one.table.table: one.reason for one in found.changed}
+    assert reasons == {
+        "apart": "rows and state of checkpoint 3, the last before that shows it",
+        "report": "rows and state of that checkpoint",
+    }

@@ -1,0 +1,116 @@
+"""A project with a root, a stream and views two levels deep, and the ways to revise it in process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tautochrone.model.lake import LakeTable
+from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.model.revision import Revision, RevisionPlan
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.revision.plan import Request
+from tautochrone.runtime.revision.revise import revise, survey
+from tautochrone.testing.harness import Happened, Pipeline
+
+__all__ = ["SETTINGS", "World", "name"]
+
+SETTINGS = """
+[refresh]
+policy = "incremental"
+[spark.conf]
+"spark.sql.shuffle.partitions" = "1"
+"""
+
+_PROJECT = """
+    from pyspark import pipelines as dp
+
+    @dp.table
+    def events():
+        return spark.readStream.schema("id long, kind int").json({folder!r})
+
+    @dp.table
+    def clean():
+        return spark.readStream.table("events").where("id >= 0")
+"""
+_VIEWS = {
+    "totals": "SELECT kind, count(*) AS n, sum(id) AS ids FROM clean GROUP BY kind",
+    "sizes": "SELECT n, count(*) AS kinds, max(ids) AS most FROM totals GROUP BY n",
+    "labelled": "SELECT e.id, t.n FROM events e JOIN totals t ON t.kind = e.kind",
+}
+
+
+def name(table: str) -> TableName:
+    return TableName("lake", ("default",), table)
+
+
+class World:
+    """What is in the files of `events` is the truth, row by row."""
+
+    def __init__(self, folder: Path, spark: SparkSession, *, settings: str = SETTINGS) -> None:
+        self.folder = folder
+        (folder / "in").mkdir(parents=True)
+        self.pipeline = Pipeline(folder, spark, settings=settings)
+        self.pipeline.write("definitions/p.py", _PROJECT.format(folder=str(folder / "in")))
+        for view, query in _VIEWS.items():
+            self.define(view, query)
+
+    def define(self, view: str, query: str) -> None:
+        self.pipeline.write(f"definitions/{view}.sql", f"CREATE MATERIALIZED VIEW {view} AS {query};")
+
+    def put(self, file: str, *rows: tuple[int, int]) -> None:
+        """Write a file of the source, or write it anew: a correction."""
+        lines = [json.dumps({"id": number, "kind": kind}) for number, kind in rows]
+        self.pipeline.write(f"in/{file}.json", "\n".join(lines))
+
+    def run(self) -> Happened:
+        happened = self.pipeline.run()
+        assert happened.state == "COMPLETED", list(happened)
+        return happened
+
+    def plan(
+        self, *names: str, to: int | None = None, again: bool = False, full: bool = False
+    ) -> RevisionPlan:
+        with self.pipeline.opened() as (job, _):
+            return survey(job, request(*names, to=to, again=again, full=full))
+
+    def revise(
+        self, *names: str, to: int | None = None, again: bool = False, full: bool = False
+    ) -> tuple[Revision, Happened]:
+        """A revision by a process of its own, everything accepted."""
+        with self.pipeline.opened() as (job, happened):
+            asked = request(*names, to=to, again=again, full=full)
+            return revise(job, asked, survey(job, asked)), happened
+
+    def table(self, table: str) -> LakeTable:
+        with self.pipeline.opened() as (job, _):
+            return job.lake.load(name(table))
+
+    def rows(self, table: str, **how: object) -> list[tuple[object, ...]]:
+        return self.pipeline.query(f"SELECT * FROM {table}", **how)
+
+    def check(self, *events: tuple[int, int]) -> None:
+        """The newest checkpoint shows exactly these rows, and every view what plain Spark makes of them."""
+        assert self.rows("events") == sorted(events)
+        assert self.rows("clean") == sorted(row for row in events if row[0] >= 0)
+        assert {verdict.dataset.table for verdict in self.pipeline.verify()} == set(_VIEWS)
+
+    def close(self) -> None:
+        self.pipeline.close()
+
+
+def request(*names: str, to: int | None = None, again: bool = False, full: bool = False) -> Request:
+    tables = tuple(TableName.parse(n) if "." in n else name(n) for n in names)
+    number = None if to is None else CheckpointNumber(to)
+    return Request(named=tables, to=number, read_again=again, full=full)
+
+
+def actions(plan: RevisionPlan) -> Sequence[tuple[str, str]]:
+    return [(one.table.table, str(one.action)) for one in plan.tables]
+
+
+def tagged(job: Job, revision: Revision, table: str) -> bool:
+    return f"taut-revision-{revision.id}" in job.lake.load(name(table)).tags()
