@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import checkpoint, cluster, fixed, hops, idle, ingest, report, revise, service, tpch
-from tautochrone.spark.session.sessions import CatalogSettings, SparkSettings, start_session, use_database
+from tautochrone.spark.session.factory import CatalogSettings, SparkSettings, start_session, use_database
 
 Parts = dict[str, Callable[[], dict[str, Any]]]
 

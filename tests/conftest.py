@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone import redaction
-from tautochrone.spark.session.sessions import CatalogSettings, SparkSettings, start_session, use_database
+from tautochrone.spark.session.factory import CatalogSettings, SparkSettings, start_session, use_database
 
 # `bench` is no part of the package that is installed.
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -15,7 +15,7 @@ from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.rest_catalog.instants import Instants
 from tautochrone.rest_catalog.metadata_files import MetadataSource, metadata_source
-from tautochrone.spark.session.sessions import CatalogSettings
+from tautochrone.spark.session.factory import CatalogSettings
 
 FULL = Refresh(mode=RefreshMode.FULL, reason="first build")
 

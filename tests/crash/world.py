@@ -18,7 +18,7 @@ from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run, RunState
-from tautochrone.spark.session.sessions import CatalogSettings
+from tautochrone.spark.session.factory import CatalogSettings
 from tautochrone.testing.ended_runs import as_process, ended
 
 from .faults import Crash, Strike, StrikingEffects

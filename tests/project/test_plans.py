@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.model.names import TableName
-from tautochrone.spark.analysis.plans import substitute_leaves
+from tautochrone.spark.analysis.analyzed_plan import substitute_leaves
 
 pytestmark = pytest.mark.spark
 

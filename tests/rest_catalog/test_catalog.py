@@ -17,7 +17,7 @@ from tautochrone.meta import MetaStore
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.names import Version
 from tautochrone.rest_catalog.instants import Instants
-from tautochrone.spark.session.sessions import reader_session
+from tautochrone.spark.session.factory import reader_session
 
 pytestmark = pytest.mark.spark
 

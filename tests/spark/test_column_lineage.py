@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from tautochrone.model.details import ColumnLineage, ColumnRef
 from tautochrone.spark.analysis.column_lineage import column_lineage
-from tautochrone.spark.analysis.evaluate import activate
+from tautochrone.spark.analysis.session_context import activate
 from tautochrone.testing import tpch
 
 pytestmark = pytest.mark.spark

@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.plan import Kept
-from tautochrone.spark.analysis.evaluate import activate, dataframe_of_plan
+from tautochrone.spark.analysis.session_context import activate, dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items
 from tautochrone.spark.translate.key_conditions import KeyConditions
 from tautochrone.spark.translate.literals import literals
-from tautochrone.spark.translate.lowering import Columns, Lowering, Rows
+from tautochrone.spark.translate.to_catalyst import Columns, Lowering, Rows
 
 pytestmark = pytest.mark.spark
 

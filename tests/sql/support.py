@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tautochrone.model.refresh import RefreshMode, worst_mode
-from tautochrone.spark.session.sessions import CatalogSettings, SparkSettings, start_session, use_database
+from tautochrone.spark.session.factory import CatalogSettings, SparkSettings, start_session, use_database
 from tautochrone.testing.harness import Happened
 
 from .constructs import CONSTRUCTS, PYTHON, Construct

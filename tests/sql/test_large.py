@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.algebra.plan import Touched
 from tautochrone.spark.execute import engine
 from tautochrone.spark.execute import materialize as held
-from tautochrone.spark.translate import key_conditions, lowering, lowering_keys
-from tautochrone.spark.translate.lowering import Lowering
+from tautochrone.spark.translate import key_conditions, to_catalyst, to_catalyst_semi_joins
+from tautochrone.spark.translate.to_catalyst import Lowering
 
 from .stand import Stand
 
@@ -96,13 +96,13 @@ def test_keys_that_are_too_many_to_write_out(
         monkeypatch.setattr(held, "HELD_HERE", local_rows)
         monkeypatch.setattr(engine, "FEW_ROWS", local_rows)
     lowered: list[int] = []
-    lower = lowering_keys.lower_touched
+    lower = to_catalyst_semi_joins.lower_touched
 
     def noted(at: Lowering, node: Touched) -> object:
         lowered.append(len(node.keys))
         return lower(at, node)
 
-    monkeypatch.setattr(lowering, "lower_touched", noted)
+    monkeypatch.setattr(to_catalyst, "lower_touched", noted)
     table = "USING iceberg TBLPROPERTIES ('format-version' = '3', 'write.update.mode' = 'merge-on-read') AS"
     stand.sql(
         "CREATE NAMESPACE lake.src",

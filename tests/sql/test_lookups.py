@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.runtime.refresh import changes
-from tautochrone.spark.execute import engine, lookups
+from tautochrone.spark.execute import engine, key_lookups
 
 from .stand import Stand
 
@@ -38,13 +38,13 @@ VIEWS = {
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Look-ups that read a table: column, number of keys."""
     found: list[tuple[str, int]] = []
-    read = lookups._read
+    read = key_lookups._read
 
-    def noted(rows: DataFrame, wanted: lookups.Wanted, most: int) -> tuple[DataFrame, int] | None:
+    def noted(rows: DataFrame, wanted: key_lookups.Wanted, most: int) -> tuple[DataFrame, int] | None:
         found.append((wanted.column, len(wanted.values)))
         return read(rows, wanted, most)
 
-    monkeypatch.setattr(lookups, "_read", noted)
+    monkeypatch.setattr(key_lookups, "_read", noted)
     monkeypatch.setattr(engine, "_LARGE_ROWS", 100)
     monkeypatch.setattr(engine, "FEW_ROWS", 100)
     return found
@@ -110,8 +110,8 @@ def test_views_share_what_they_read(
 def test_rows_that_are_too_many_are_not_held(
     stand: Stand, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, literals: int
 ) -> None:
-    monkeypatch.setattr(lookups, "_MOST_ROWS", 10)
-    monkeypatch.setattr(lookups, "LITERALS", literals)
+    monkeypatch.setattr(key_lookups, "_MOST_ROWS", 10)
+    monkeypatch.setattr(key_lookups, "LITERALS", literals)
     change(stand, 1)
     stand.checkpoint(restart=False)
     tried = Counter(reads)
@@ -123,7 +123,7 @@ def test_rows_that_are_too_many_are_not_held(
 def test_keys_that_are_too_many_to_write_out(
     stand: Stand, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups, "LITERALS", 1)
+    monkeypatch.setattr(key_lookups, "LITERALS", 1)
     for step in (1, 2):
         change(stand, step)
         stand.checkpoint(restart=False)

@@ -34,8 +34,8 @@ from tautochrone.reader.reader import Reader
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.revision.plan import Request
 from tautochrone.runtime.revision.revise import complete_pending, revise, survey
-from tautochrone.spark.session.death import death
-from tautochrone.spark.session.sessions import start_session, stop_session
+from tautochrone.spark.session.factory import start_session, stop_session
+from tautochrone.spark.session.jvm_liveness import death
 
 __all__ = ["Console"]
 

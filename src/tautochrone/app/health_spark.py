@@ -24,7 +24,7 @@ from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.sessions import CatalogSettings, SparkSettings, start_session
+from tautochrone.spark.session.factory import CatalogSettings, SparkSettings, start_session
 from tautochrone.spark.sources.kafka import KafkaSource, ask, kafka_sources
 
 __all__ = ["examine_with_spark"]

@@ -43,7 +43,7 @@ from tautochrone.runtime.job.job import Job, Journal
 from tautochrone.runtime.streams.bad_records import check_bad_records
 from tautochrone.runtime.streams.rate_limits import check_limits
 from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
-from tautochrone.spark.session.sessions import scratch_session, start_session, stop_session, use_database
+from tautochrone.spark.session.factory import scratch_session, start_session, stop_session, use_database
 
 __all__ = ["LocalInstants", "Project"]
 

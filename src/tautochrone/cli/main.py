@@ -270,7 +270,7 @@ def _death() -> SparkDiedError | None:
     """Why Spark's process is gone, if it is: then that is the reason for whatever failed."""
     if "pyspark" not in sys.modules:
         return None
-    from tautochrone.spark.session.death import death
+    from tautochrone.spark.session.jvm_liveness import death
 
     return death(ask=True)
 

@@ -13,7 +13,7 @@ from tautochrone.errors import (
     StateLostError,
     TautochroneError,
 )
-from tautochrone.spark.session.death import death
+from tautochrone.spark.session.jvm_liveness import death
 from tautochrone.traces import trace_of
 
 __all__ = ["batch_failure", "diverged", "explain", "state_lost"]

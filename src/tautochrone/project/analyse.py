@@ -25,8 +25,7 @@ from tautochrone.project.graph import Graph, Invariant, ResolvedFlow
 from tautochrone.project.invariant_files import as_invariant
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
 from tautochrone.project.validate import did_you_mean
-from tautochrone.spark.analysis.empty_catalog import Scratch
-from tautochrone.spark.analysis.plans import (
+from tautochrone.spark.analysis.analyzed_plan import (
     analysed,
     constants_of,
     determinism,
@@ -35,7 +34,8 @@ from tautochrone.spark.analysis.plans import (
     stateful_node,
     views_of,
 )
-from tautochrone.spark.analysis.relations import relations_of
+from tautochrone.spark.analysis.empty_catalog import Scratch
+from tautochrone.spark.analysis.parsed_relations import relations_of
 from tautochrone.spark.sources.external_sources import outside_sources
 
 __all__ = ["ExternalSchema", "analyse"]

@@ -17,7 +17,7 @@ from tautochrone.project.names import NameScope
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock
-from tautochrone.spark.analysis.evaluate import in_session
+from tautochrone.spark.analysis.session_context import in_session
 from tautochrone.spark.jvm.errors import SparkProblem
 
 __all__ = ["Asked", "Definitions", "Flow", "Query", "Sink", "missing", "missing_relation"]

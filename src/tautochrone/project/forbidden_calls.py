@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.udf import UDFRegistration
 
 from tautochrone.errors import DefinitionError
-from tautochrone.spark.analysis.evaluate import parser
+from tautochrone.spark.analysis.session_context import parser
 
 __all__ = ["Rule", "rules"]
 

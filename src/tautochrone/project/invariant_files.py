@@ -21,9 +21,9 @@ from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, SqlQuery
 from tautochrone.project.sqltext import normalise, split
 from tautochrone.project.statements import syntax_error
-from tautochrone.spark.analysis.evaluate import parser
+from tautochrone.spark.analysis.session_context import parser
+from tautochrone.spark.jvm.cached_packages import packages_of
 from tautochrone.spark.jvm.catalyst import kind, walk
-from tautochrone.spark.jvm.packages import packages_of
 
 __all__ = ["FOLDER", "as_invariant", "read_invariants"]
 

@@ -23,7 +23,7 @@ from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock, user_code
 from tautochrone.project.validate import validate
-from tautochrone.spark.analysis.evaluate import in_session
+from tautochrone.spark.analysis.session_context import in_session
 
 __all__ = ["load_definitions"]
 

@@ -23,7 +23,7 @@ from tautochrone.project.explain_failure import Place
 from tautochrone.project.names import NameScope
 from tautochrone.project.statements import query_of
 from tautochrone.project.usercode import Bindings, user_code
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan, parser
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, parser
 from tautochrone.spark.jvm.errors import SparkProblem
 
 __all__ = ["Project", "PythonQuery", "SqlQuery"]

@@ -26,7 +26,7 @@ from tautochrone.project.source_text import source_text
 from tautochrone.project.sqltext import normalise
 from tautochrone.project.statements import Statement, StatementKind, parse_statements
 from tautochrone.project.usercode import Bindings
-from tautochrone.spark.analysis.evaluate import parser
+from tautochrone.spark.analysis.session_context import parser
 
 __all__ = ["Registry"]
 

@@ -17,7 +17,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import quoted
 from tautochrone.project.sqltext import Chunk, split
-from tautochrone.spark.analysis.evaluate import parser
+from tautochrone.spark.analysis.session_context import parser
 from tautochrone.spark.jvm.catalyst import items
 from tautochrone.spark.jvm.errors import problem_of
 

@@ -29,8 +29,8 @@ from tautochrone.reader.queries import qualified, query_error, sql_of_view, tabl
 from tautochrone.rest_catalog.instants import Instants, checkpoint_instant
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.rest_catalog.topology_tables import show_meta_tables
-from tautochrone.spark.analysis.evaluate import activate
-from tautochrone.spark.session.sessions import (
+from tautochrone.spark.analysis.session_context import activate
+from tautochrone.spark.session.factory import (
     CatalogSettings,
     SparkSettings,
     confine,
@@ -61,7 +61,7 @@ class Reader:
         base: a session of ours whose context is shared; it stays open when the reader closes.
         database: what unqualified names mean.
         lease_ms: how long versions stay pinned without a sign of life.
-        confined: queries come from people who may only read tables (see `spark.session.sessions.confine`).
+        confined: queries come from people who may only read tables (see `spark.session.factory.confine`).
     """
 
     def __init__(

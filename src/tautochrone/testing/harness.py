@@ -28,7 +28,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.refresh.verify import Verdict, verify
-from tautochrone.spark.session.sessions import lake_conf, use_database
+from tautochrone.spark.session.factory import lake_conf, use_database
 from tautochrone.testing.ended_runs import as_process, ended
 
 __all__ = ["Happened", "Pipeline"]

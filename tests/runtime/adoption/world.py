@@ -29,8 +29,8 @@ from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import find_all
 from tautochrone.runtime.loop.run import Run
+from tautochrone.spark.session.factory import CatalogSettings
 from tautochrone.spark.session.jars import CORE, resolve
-from tautochrone.spark.session.sessions import CatalogSettings
 from tautochrone.testing.ended_runs import as_process, ended
 from tautochrone.testing.harness import Happened, Pipeline
 

@@ -25,9 +25,9 @@ from tautochrone.iceberg.java.functions import Functions
 from tautochrone.iceberg.java.task_sets import TaskSets
 from tautochrone.model.durability import Durability
 from tautochrone.model.names import TableName
-from tautochrone.spark.analysis.evaluate import activate
+from tautochrone.spark.analysis.session_context import activate
+from tautochrone.spark.jvm.cached_packages import packages_of
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.jvm.packages import packages_of
 
 __all__ = ["Iceberg", "MetadataMovedError", "java_error_class", "translate"]
 

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.names import TableName
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 
 __all__ = ["TaskSets"]
 

@@ -39,7 +39,7 @@ from tautochrone.runtime.refresh.target import Target
 from tautochrone.runtime.refresh.upstream_jobs import look_elsewhere
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.runtime.streams.streams import Streams
-from tautochrone.spark.session.usage import cpu_ms
+from tautochrone.spark.session.cpu_usage import cpu_ms
 
 __all__ = ["Run", "RunState"]
 

@@ -7,7 +7,7 @@ import time
 
 from tautochrone.errors import FencedError, SparkDiedError
 from tautochrone.runtime.job.job import Job
-from tautochrone.spark.session.death import death
+from tautochrone.spark.session.jvm_liveness import death
 from tautochrone.traces import trace_of
 
 __all__ = ["rest", "tell_death"]

@@ -25,7 +25,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.orphans import OrphanSearch
 from tautochrone.runtime.maintenance.retention import Needs, needs_of, outlived
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE
-from tautochrone.spark.session.death import require_alive
+from tautochrone.spark.session.jvm_liveness import require_alive
 from tautochrone.traces import is_defect, trace_of
 
 __all__ = ["Maintenance"]

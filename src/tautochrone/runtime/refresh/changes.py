@@ -18,7 +18,7 @@ from tautochrone.model.lake import ChangeKind, RowChange
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.runtime.job.job import Job
 from tautochrone.spark.execute.engine import TableDelta
-from tautochrone.spark.execute.lookups import Lookups
+from tautochrone.spark.execute.key_lookups import Lookups
 from tautochrone.spark.execute.materialize import held, held_if_few
 
 __all__ = ["COUNTED_ABOVE", "Changes"]

@@ -21,7 +21,7 @@ from tautochrone.project.graph import Invariant
 from tautochrone.runtime.job.job import Job
 from tautochrone.spark.analysis.current_time import frozen
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.death import require_alive
+from tautochrone.spark.session.jvm_liveness import require_alive
 
 __all__ = ["Checked", "check", "entries"]
 

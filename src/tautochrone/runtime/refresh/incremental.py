@@ -27,14 +27,14 @@ from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.choose_mode import Choice, require_incremental
 from tautochrone.runtime.refresh.state_layout import Planned
 from tautochrone.runtime.refresh.states import States
-from tautochrone.spark.analysis.evaluate import activate, dataframe_of_plan
-from tautochrone.spark.analysis.plans import analysed
+from tautochrone.spark.analysis.analyzed_plan import analysed
+from tautochrone.spark.analysis.session_context import activate, dataframe_of_plan
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta
-from tautochrone.spark.execute.lookups import Wanted
+from tautochrone.spark.execute.key_lookups import Wanted
 from tautochrone.spark.execute.materialize import fits_here
 from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.jvm.catalyst import Catalyst
-from tautochrone.spark.translate.lowering import Restriction
+from tautochrone.spark.translate.to_catalyst import Restriction
 
 __all__ = ["IncrementalRefresh"]
 

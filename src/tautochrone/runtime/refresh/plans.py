@@ -14,8 +14,8 @@ from tautochrone.model.names import TableName
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.state_layout import Planned, planned
 from tautochrone.runtime.refresh.states import States
-from tautochrone.spark.analysis.evaluate import activate
-from tautochrone.spark.translate.frontend import plan_of
+from tautochrone.spark.analysis.session_context import activate
+from tautochrone.spark.translate.from_catalyst import plan_of
 
 __all__ = ["Plans"]
 

@@ -12,7 +12,7 @@ from tautochrone.model.refresh import RefreshMode, RefreshPolicy, worst_mode
 from tautochrone.project.graph import Graph
 from tautochrone.project.policy import policy_of
 from tautochrone.runtime.refresh.choose_mode import not_incremental
-from tautochrone.spark.translate.frontend import plan_of
+from tautochrone.spark.translate.from_catalyst import plan_of
 
 __all__ = ["Foreseen", "foresee", "refusal"]
 

@@ -21,11 +21,11 @@ from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.choose_mode import Choice
 from tautochrone.runtime.refresh.incremental import IncrementalRefresh
 from tautochrone.runtime.refresh.state_layout import Planned
+from tautochrone.spark.analysis.analyzed_plan import substitute_leaves
 from tautochrone.spark.analysis.current_time import frozen
-from tautochrone.spark.analysis.plans import substitute_leaves
 from tautochrone.spark.execute.multiset_diff import difference, incomparable, survivors
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.death import require_alive
+from tautochrone.spark.session.jvm_liveness import require_alive
 from tautochrone.traces import is_defect, trace_of
 
 __all__ = ["Refreshed", "refresh_view"]

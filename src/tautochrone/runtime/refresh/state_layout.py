@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.algebra.plan import Aggregate, Node, Scan, Top, walk
 from tautochrone.model.names import TableName
-from tautochrone.spark.translate.frontend import View
+from tautochrone.spark.translate.from_catalyst import View
 
 __all__ = ["RUN", "Planned", "StateLayout", "planned"]
 

@@ -19,10 +19,10 @@ from tautochrone.model.lake import CommitNote, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.engine import are_few
 from tautochrone.spark.execute.materialize import local_relation
-from tautochrone.spark.translate.lowering import Restriction
+from tautochrone.spark.translate.to_catalyst import Restriction
 
 __all__ = ["STATE_NAMESPACE", "States"]
 

@@ -34,9 +34,9 @@ from tautochrone.runtime.refresh.plans import Plans
 from tautochrone.runtime.refresh.refresh_view import Refreshed, as_text, refresh_view
 from tautochrone.runtime.refresh.upstream_jobs import Brought, look_elsewhere
 from tautochrone.runtime.streams.streams import Streams
-from tautochrone.spark.session.death import require_alive
-from tautochrone.spark.session.sessions import reader_session, use_database
-from tautochrone.spark.session.usage import metered
+from tautochrone.spark.session.cpu_usage import metered
+from tautochrone.spark.session.factory import reader_session, use_database
+from tautochrone.spark.session.jvm_liveness import require_alive
 
 __all__ = ["Target"]
 

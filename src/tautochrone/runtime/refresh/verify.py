@@ -18,8 +18,8 @@ from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.spark.analysis.current_time import frozen
 from tautochrone.spark.execute.multiset_diff import compare
-from tautochrone.spark.session.sessions import reader_session, use_database
-from tautochrone.spark.translate.frontend import plan_of
+from tautochrone.spark.session.factory import reader_session, use_database
+from tautochrone.spark.translate.from_catalyst import plan_of
 
 __all__ = ["Sessions", "Verdict", "chances", "recompute", "verify"]
 

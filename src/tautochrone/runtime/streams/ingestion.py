@@ -18,7 +18,7 @@ from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.model.events import Emit
 from tautochrone.model.names import TableName
-from tautochrone.spark.session.death import require_alive
+from tautochrone.spark.session.jvm_liveness import require_alive
 
 __all__ = ["Ingestion"]
 

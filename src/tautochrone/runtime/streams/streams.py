@@ -28,7 +28,7 @@ from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.streams.rate_limits import LimitedFlow
-from tautochrone.spark.session.sessions import reader_session, use_database
+from tautochrone.spark.session.factory import reader_session, use_database
 
 __all__ = ["Streams", "highest_fence"]
 

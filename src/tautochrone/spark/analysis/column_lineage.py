@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tautochrone.model.details import ColumnLineage, ColumnRef
-from tautochrone.spark.analysis.plans import analysed, lake_table
+from tautochrone.spark.analysis.analyzed_plan import analysed, lake_table
 from tautochrone.spark.jvm.catalyst import holds, items, kind, walk
 from tautochrone.spark.jvm.errors import problem_of
 

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.clock import NOW, today
 from tautochrone.model.names import TableName, Version
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
 from tautochrone.spark.analysis.scalar_subqueries import SCALAR
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.callbacks import Rewrite, allow_callbacks
 from tautochrone.spark.jvm.catalyst import Catalyst, holds, items, kind, roots, walk
 

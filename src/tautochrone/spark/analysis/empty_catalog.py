@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.sessions import scratch_session
+from tautochrone.spark.session.factory import scratch_session
 
 __all__ = ["Scratch"]
 

@@ -8,10 +8,10 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.names import TableName
+from tautochrone.spark.analysis.analyzed_plan import analysed, lake_table
 from tautochrone.spark.analysis.current_time import current_like, with_clocks
-from tautochrone.spark.analysis.evaluate import with_settings
-from tautochrone.spark.analysis.plans import analysed, lake_table
 from tautochrone.spark.analysis.scalar_subqueries import beside_rows
+from tautochrone.spark.analysis.session_context import with_settings
 from tautochrone.spark.jvm.callbacks import Rewrite, allow_callbacks
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 

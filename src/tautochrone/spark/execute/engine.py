@@ -31,10 +31,10 @@ from tautochrone.algebra.plan import (
 from tautochrone.algebra.row_bounds import most_rows
 from tautochrone.algebra.row_wise import pieces
 from tautochrone.model.names import TableName, quoted
-from tautochrone.spark.execute.lookups import Wanted
+from tautochrone.spark.execute.key_lookups import Wanted
 from tautochrone.spark.execute.materialize import computed, fits_here, let_go, local_relation
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, rows_of
-from tautochrone.spark.translate.lowering import Columns, Lowering, Restriction, Rows
+from tautochrone.spark.translate.to_catalyst import Columns, Lowering, Restriction, Rows
 
 __all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.jvm.cached_packages import packages_of
 from tautochrone.spark.jvm.catalyst import Catalyst
-from tautochrone.spark.jvm.packages import packages_of
 
 __all__ = ["computed", "fits_here", "held", "held_if_few", "held_up_to", "let_go", "local_relation"]
 

@@ -13,8 +13,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tautochrone.model.names import quoted
-from tautochrone.spark.analysis.evaluate import with_settings
-from tautochrone.spark.execute.floats import Floats, paired_floats
+from tautochrone.spark.analysis.session_context import with_settings
+from tautochrone.spark.execute.float_tolerance import Floats, paired_floats
 
 __all__ = ["BagDifference", "compare", "difference", "incomparable", "survivors"]
 

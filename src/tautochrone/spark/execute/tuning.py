@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.analysis.evaluate import with_settings
+from tautochrone.spark.analysis.session_context import with_settings
 
 __all__ = ["tuned"]
 

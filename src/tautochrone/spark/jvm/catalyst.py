@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tautochrone.algebra.plan import ColumnId
-from tautochrone.spark.jvm.packages import packages_of
+from tautochrone.spark.jvm.cached_packages import packages_of
 
 __all__ = ["Catalyst", "decimal_digits", "holds", "items", "kind", "nodes", "roots", "rows_of", "walk"]
 

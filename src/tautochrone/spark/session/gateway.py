@@ -22,8 +22,8 @@ from pyspark.java_gateway import launch_gateway
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.redaction import redacted
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.death import death, forget, hear
-from tautochrone.spark.session.nodelay_answers import answer_promptly
+from tautochrone.spark.session.jvm_liveness import death, forget, hear
+from tautochrone.spark.session.py4j_quickack import answer_promptly
 
 __all__ = ["start_context"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.session.sessions import start_session, use_database
+from tautochrone.spark.session.factory import start_session, use_database
 from tautochrone.spark.session.settings import CatalogSettings, SparkSettings
 
 _STATEMENTS = """

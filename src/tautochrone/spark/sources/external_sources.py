@@ -5,7 +5,7 @@ from __future__ import annotations
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
-from tautochrone.spark.analysis.plans import analysed
+from tautochrone.spark.analysis.analyzed_plan import analysed
 from tautochrone.spark.jvm.catalyst import kind, nodes
 from tautochrone.spark.sources.kafka import kafka_sources
 

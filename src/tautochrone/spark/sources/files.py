@@ -13,10 +13,10 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
-from tautochrone.spark.analysis.plans import analysed, with_leaves
+from tautochrone.spark.analysis.analyzed_plan import analysed, with_leaves
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.jvm.cached_packages import packages_of
 from tautochrone.spark.jvm.catalyst import items, kind
-from tautochrone.spark.jvm.packages import packages_of
 from tautochrone.spark.sources.rate_limits import with_v1_options
 
 __all__ = ["FileSource", "FileStream", "has_files", "skips_missing", "taking_all_ages"]

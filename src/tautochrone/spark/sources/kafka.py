@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import IngestError
-from tautochrone.spark.analysis.plans import analysed
+from tautochrone.spark.analysis.analyzed_plan import analysed
 from tautochrone.spark.jvm.catalyst import items, kind, nodes
 
 __all__ = ["KafkaSource", "TopicIds", "TopicIdsRefusedError", "ask", "kafka_by_number", "kafka_sources"]

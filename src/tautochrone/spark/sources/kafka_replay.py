@@ -13,10 +13,10 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan, sequence
-from tautochrone.spark.analysis.plans import analysed, determinism, with_leaves
+from tautochrone.spark.analysis.analyzed_plan import analysed, determinism, with_leaves
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, sequence
+from tautochrone.spark.jvm.cached_packages import packages_of
 from tautochrone.spark.jvm.catalyst import items, kind, nodes
-from tautochrone.spark.jvm.packages import packages_of
 from tautochrone.spark.sources.kafka import KafkaSource, kafka_sources
 
 __all__ = ["EARLIEST", "KafkaReplay", "Offsets", "obstacle"]

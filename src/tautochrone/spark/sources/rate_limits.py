@@ -12,10 +12,10 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
-from tautochrone.spark.analysis.plans import analysed, with_leaves
+from tautochrone.spark.analysis.analyzed_plan import analysed, with_leaves
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.jvm.cached_packages import packages_of
 from tautochrone.spark.jvm.catalyst import kind
-from tautochrone.spark.jvm.packages import packages_of
 
 __all__ = ["KNOWN_LIMITS", "bounds_files", "limited", "with_v1_options"]
 

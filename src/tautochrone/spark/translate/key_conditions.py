@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.plan import ColumnId, Kept
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
 from tautochrone.spark.translate.literals import LITERALS, NO_ORDER, literals, ranges, suits
 
 if TYPE_CHECKING:
-    from tautochrone.spark.translate.lowering import Lowering
+    from tautochrone.spark.translate.to_catalyst import Lowering
 
 __all__ = ["KeyConditions"]
 

@@ -12,7 +12,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from tautochrone.spark.translate.variance import digits, exact_values, powers, sum_types, variance_of
+from tautochrone.spark.translate.exact_variance import digits, exact_values, powers, sum_types, variance_of
 
 pytestmark = pytest.mark.spark
 

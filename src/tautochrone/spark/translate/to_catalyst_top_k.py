@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.plan import Kept, MergeTop, Top
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
-    from tautochrone.spark.translate.lowering import Lowering
+    from tautochrone.spark.translate.to_catalyst import Lowering
 
 __all__ = ["merge_top"]
 

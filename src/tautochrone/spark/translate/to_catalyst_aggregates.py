@@ -32,12 +32,12 @@ from tautochrone.algebra.plan import (
     Top,
 )
 from tautochrone.model.names import quoted
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
-from tautochrone.spark.translate.variance import powers, type_of_values, variance_of
+from tautochrone.spark.translate.exact_variance import powers, type_of_values, variance_of
 
 if TYPE_CHECKING:
-    from tautochrone.spark.translate.lowering import Lowering
+    from tautochrone.spark.translate.to_catalyst import Lowering
 
 __all__ = ["GroupLowering"]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.execute.floats import FLOAT_TOLERANCE, Floats, close, paired_floats
+from tautochrone.spark.execute.float_tolerance import FLOAT_TOLERANCE, Floats, close, paired_floats
 from tautochrone.spark.execute.multiset_diff import compare
 
 BIT = 1 + 1e-12

@@ -24,10 +24,10 @@ from tautochrone.errors import SettingsError
 from tautochrone.model.names import quoted
 from tautochrone.redaction import redacted
 from tautochrone.spark.session.class_archive import archive_options
-from tautochrone.spark.session.death import stop_session
 from tautochrone.spark.session.gateway import start_context
 from tautochrone.spark.session.jars import resolve
 from tautochrone.spark.session.java import find_java
+from tautochrone.spark.session.jvm_liveness import stop_session
 from tautochrone.spark.session.settings import CatalogSettings, SparkSettings
 
 __all__ = [

@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.algebra.plan import Aggregate, Join, JoinKind, ScalarFilter, Scan, walk
-from tautochrone.spark.analysis.evaluate import activate
-from tautochrone.spark.translate.frontend import View, plan_of
+from tautochrone.spark.analysis.session_context import activate
+from tautochrone.spark.translate.from_catalyst import View, plan_of
 
 pytestmark = pytest.mark.spark
 
@@ -127,7 +127,7 @@ def test_a_plan_that_spark_refuses_over_no_rows_is_an_obstacle(
         # Spark raises it itself, in a rule of ours.
         session._jvm.java.lang.Integer.parseInt("no number")  # type: ignore[union-attr]
 
-    monkeypatch.setattr("tautochrone.spark.translate.frontend.optimised", refused)
+    monkeypatch.setattr("tautochrone.spark.translate.from_catalyst.optimised", refused)
     (obstacle,) = plan_of(frame, "lake").obstacles
     assert obstacle.startswith("its plan cannot be followed: ")
 

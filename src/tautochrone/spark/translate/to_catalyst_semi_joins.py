@@ -13,11 +13,11 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
 from tautochrone.algebra.plan import ColumnId, Kept, Matching, Node, ScanAt, Stored, Touched
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import items
 
 if TYPE_CHECKING:
-    from tautochrone.spark.translate.lowering import Lowering
+    from tautochrone.spark.translate.to_catalyst import Lowering
 
 __all__ = ["lower_asked_again", "lower_matching", "lower_touched", "sent_to_all"]
 

@@ -49,17 +49,17 @@ from tautochrone.algebra.plan import (
     Where,
     Window,
 )
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.translate.key_conditions import KeyConditions
-from tautochrone.spark.translate.lowering_groups import GroupLowering
-from tautochrone.spark.translate.lowering_keys import (
+from tautochrone.spark.translate.to_catalyst_aggregates import GroupLowering
+from tautochrone.spark.translate.to_catalyst_semi_joins import (
     lower_asked_again,
     lower_matching,
     lower_touched,
     sent_to_all,
 )
-from tautochrone.spark.translate.lowering_top import merge_top
+from tautochrone.spark.translate.to_catalyst_top_k import merge_top
 
 __all__ = ["Columns", "Lowering", "Restriction", "Rows"]
 

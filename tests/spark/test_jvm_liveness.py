@@ -17,8 +17,8 @@ from pyspark import SparkContext
 from tautochrone.cli.restart import Restarts
 from tautochrone.errors import SparkDiedError
 from tautochrone.runtime.loop.spark_death import rest
-from tautochrone.spark.session import death as module
-from tautochrone.spark.session.death import death, hear, require_alive
+from tautochrone.spark.session import jvm_liveness as module
+from tautochrone.spark.session.jvm_liveness import death, hear, require_alive
 
 
 class Gateway(SimpleNamespace):

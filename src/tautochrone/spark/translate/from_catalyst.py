@@ -34,14 +34,14 @@ from tautochrone.algebra.plan import (
     walk,
 )
 from tautochrone.model.names import TableName
+from tautochrone.spark.analysis.analyzed_plan import analysed, determinism
 from tautochrone.spark.analysis.optimized_plan import OptimisedPlan, optimised
-from tautochrone.spark.analysis.plans import analysed, determinism
 from tautochrone.spark.analysis.scalar_subqueries import SCALAR, has_subquery
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.translate.frontend_groups import Groups
-from tautochrone.spark.translate.frontend_joins import join
-from tautochrone.spark.translate.used_columns import without_unused_columns
+from tautochrone.spark.translate.column_pruning import without_unused_columns
+from tautochrone.spark.translate.from_catalyst_aggregates import Groups
+from tautochrone.spark.translate.from_catalyst_joins import join
 
 __all__ = ["Translator", "View", "plan_of"]
 

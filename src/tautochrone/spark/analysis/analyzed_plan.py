@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model.definitions import FlowInputs
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.current_time import clocks_of, current_like
-from tautochrone.spark.analysis.evaluate import dataframe_of_plan, sequence
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, sequence
 from tautochrone.spark.jvm.catalyst import items, kind, nodes, roots, walk
 
 __all__ = [

@@ -10,7 +10,7 @@ from tautochrone.algebra.plan import ColumnId, Join, JoinKind, Key, Node, Select
 from tautochrone.spark.jvm.catalyst import kind
 
 if TYPE_CHECKING:
-    from tautochrone.spark.translate.frontend import Translator
+    from tautochrone.spark.translate.from_catalyst import Translator
 
 __all__ = ["join"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.spark.jvm.packages import packages_of
+from tautochrone.spark.jvm.cached_packages import packages_of
 
 __all__ = ["activate", "dataframe_of_plan", "in_session", "parser", "sequence", "with_settings"]
 

@@ -29,11 +29,11 @@ from tautochrone.spark.analysis.nondeterminism import (
     sorted_arrays,
 )
 from tautochrone.spark.jvm.catalyst import decimal_digits, items, kind
-from tautochrone.spark.translate.distinct import is_distinct, parts, values_of
-from tautochrone.spark.translate.variance import exact_values, sum_types
+from tautochrone.spark.translate.distinct_aggregates import is_distinct, parts, values_of
+from tautochrone.spark.translate.exact_variance import exact_values, sum_types
 
 if TYPE_CHECKING:
-    from tautochrone.spark.translate.frontend import Translator
+    from tautochrone.spark.translate.from_catalyst import Translator
 
 __all__ = ["Groups"]
 
