@@ -13,8 +13,8 @@ from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
-from tautochrone.rest_catalog.instants import Instants
 from tautochrone.rest_catalog.metadata_files import MetadataSource, metadata_source
+from tautochrone.rest_catalog.read_points import ReadPoints
 from tautochrone.spark.session.factory import CatalogSettings
 
 FULL = Refresh(mode=RefreshMode.FULL, reason="first build")
@@ -33,7 +33,7 @@ class Lake:
     store: MetaStore
     fence: Fence
     source: MetadataSource
-    instants: Instants
+    read_points: ReadPoints
     uri: str = ""
     numbers: list[int] = field(default_factory=list)
 
@@ -81,8 +81,8 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
             DatasetEntry(name("totals"), "materialized view", "b", frozenset({name("orders")})),
         ],
     )
-    source, instants = metadata_source(settings), Instants(store)
-    made = Lake(spark, settings, store, store.take_over("job"), source, instants)
+    source, read_points = metadata_source(settings), ReadPoints(store)
+    made = Lake(spark, settings, store, store.take_over("job"), source, read_points)
     spark.sql("INSERT INTO lake.db.orders VALUES (1, 10), (2, 20)")
     spark.sql("INSERT INTO lake.db.totals VALUES (2)")
     made.cut()
@@ -94,7 +94,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     made.cut()
     spark.sql("DELETE FROM lake.db.orders WHERE id = 1")
     spark.sql("INSERT INTO lake.db.orders VALUES (4, 40, 'later')")
-    with EmbeddedServer(instants, source) as server:
+    with EmbeddedServer(read_points, source) as server:
         made.uri = server.uri
         yield made
     store.close()

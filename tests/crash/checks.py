@@ -68,10 +68,10 @@ def verify_all(world: World, numbers: Iterable[int]) -> None:
     with world.open() as project:
         definitions, graph = project.analysed()
         store = project.store()
-        instants = project.instants(store)
+        read_points = project.read_points(store)
         for number in numbers:
             views = [view for view in graph.order if view in store.versions_at(number)]
-            for verdict in verify(project.base, store, instants, definitions, graph, views, number):
+            for verdict in verify(project.base, store, read_points, definitions, graph, views, number):
                 assert verdict.equal, verdict
 
 

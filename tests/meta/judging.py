@@ -73,7 +73,7 @@ class Judged:
         self.published[key] = at, self.faults.count
         if part:
             self.seen[incarnation] = max(self.seen.get(incarnation, 0), checkpoint.number)
-        self._one_instant(at)
+        self._assert_one_cut(at)
         behind = {e.name for job in self.faults.behind for e in self.entries[job]}
         for _, name, gone in self.taken_back:
             shown = name not in behind and at.get(name) in gone
@@ -104,7 +104,7 @@ class Judged:
     def _rows_of(self, at: Mapping[TableName, Version]) -> dict[TableName, Mapping[int, int]]:
         return {name: self.lake.rows(name, version) for name, version in at.items()}
 
-    def _one_instant(self, versions: Mapping[TableName, Version]) -> None:
+    def _assert_one_cut(self, versions: Mapping[TableName, Version]) -> None:
         """All tables hold the same rows of each source, and views what their query gives of them."""
         seen: dict[TableName, int] = {}
         for name, version in versions.items():
@@ -122,9 +122,9 @@ class Judged:
             second = self.store.resolve(tables=[*one, *other], lease_ms=0)
         except CheckpointUnavailableError:
             return
-        self._one_instant(dict(second.versions))
+        self._assert_one_cut(dict(second.versions))
         if second.checkpoint == first.checkpoint:
-            self._one_instant({**first.versions, **second.versions})
+            self._assert_one_cut({**first.versions, **second.versions})
 
     def settled(self) -> bool:
         for group in self._groups():

@@ -131,7 +131,7 @@ def entries(table: TableName, *inputs: TableName) -> list[DatasetEntry]:
     return [DatasetEntry(table, kind, "", frozenset(inputs), is_root=not inputs)]
 
 
-def test_jobs_that_share_checkpoints_come_back_at_one_instant(store: MetaStore) -> None:
+def test_jobs_that_share_checkpoints_come_back_at_one_checkpoint(store: MetaStore) -> None:
     apart, other = TableName("lake", ("db",), "apart"), TableName("lake", ("db",), "other")
     found = store.rebuild(
         {

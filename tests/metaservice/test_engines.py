@@ -45,18 +45,20 @@ def uri(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) ->
         yield address
 
 
-@pytest.mark.parametrize(("instant", "row"), [("checkpoint-1", (1, 1)), ("strong", (2, 2)), ("weak", (2, 2))])
-def test_with_a_token(uri: str, spark: SparkSession, instant: str, row: tuple[int, int]) -> None:
-    lake = load_catalog("lake", type="rest", uri=uri, warehouse=instant, token=TOKEN)
+@pytest.mark.parametrize(
+    ("read_point", "row"), [("checkpoint-1", (1, 1)), ("strong", (2, 2)), ("weak", (2, 2))]
+)
+def test_with_a_token(uri: str, spark: SparkSession, read_point: str, row: tuple[int, int]) -> None:
+    lake = load_catalog("lake", type="rest", uri=uri, warehouse=read_point, token=TOKEN)
     assert lake.load_table("default.totals").scan().to_arrow().to_pylist() == [
         {"n": row[0], "newest": row[1]}
     ]
     assert lake.load_table("default.totals").scan().count() == 1
 
     session = spark.newSession()
-    name = f"engine_{instant.replace('-', '_')}"
+    name = f"engine_{read_point.replace('-', '_')}"
     session.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
-    for key, value in {"type": "rest", "uri": uri, "warehouse": instant, "token": TOKEN}.items():
+    for key, value in {"type": "rest", "uri": uri, "warehouse": read_point, "token": TOKEN}.items():
         session.conf.set(f"spark.sql.catalog.{name}.{key}", value)
     assert [tuple(found) for found in session.sql(f"SELECT * FROM {name}.default.totals").collect()] == [row]
     assert session.sql(f"SELECT count(*) FROM {name}.default.events").collect()[0][0] == row[0]

@@ -136,7 +136,7 @@ def test_strong_weak_explicit_and_outsiders(lake: Lake, reader: Reader) -> None:
         reader.sql(query, checkpoint=99)
 
 
-def test_a_strong_query_reads_its_instant_however_late_it_runs(lake: Lake, reader: Reader) -> None:
+def test_a_strong_query_reads_its_checkpoint_however_late_it_runs(lake: Lake, reader: Reader) -> None:
     frame = reader.sql("SELECT id FROM orders").filter("id > 1")
     lake.cut()
     assert rows(frame) == [(2,), (3,)]
@@ -181,7 +181,7 @@ def test_pins_of_weak_reads_end_with_them(lake: Lake, reader: Reader) -> None:
     for _ in range(3):
         assert reader.sql("SELECT n FROM totals", consistency="weak").count() == 1
     eventually(lambda: not reader._leases.pins)
-    assert reader._instants._registered.keys() == {"outsiders"}
+    assert reader._read_points._registered.keys() == {"outsiders"}
 
 
 def test_a_session_never_goes_backwards(lake: Lake, reader: Reader) -> None:

@@ -161,11 +161,11 @@ def read_while_it_runs(pipeline: Pipeline, kills: int, seconds: float) -> None:
     pipeline.verify()
 
 
-def test_no_read_mixes_instants(pipeline: Pipeline) -> None:
+def test_no_read_mixes_checkpoints(pipeline: Pipeline) -> None:
     read_while_it_runs(pipeline, kills=2, seconds=6)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_no_read_mixes_instants_for_long(pipeline: Pipeline) -> None:
+def test_no_read_mixes_checkpoints_for_long(pipeline: Pipeline) -> None:
     read_while_it_runs(pipeline, kills=8, seconds=240)

@@ -16,7 +16,7 @@ from tests.published_lake import Lake, name
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.names import Version
-from tautochrone.rest_catalog.instants import Instants
+from tautochrone.rest_catalog.read_points import ReadPoints
 from tautochrone.spark.session.factory import reader_session
 
 pytestmark = pytest.mark.spark
@@ -34,14 +34,14 @@ def ask(lake: Lake, path: str, method: str = "GET", body: bytes | None = None) -
             return error.code, json.loads(raw)["error"] if raw else None
 
 
-def pyiceberg_rows(lake: Lake, instant: str, table: str) -> list[dict[str, Any]]:
-    catalog = load_catalog("x", type="rest", uri=lake.uri, warehouse=instant)
+def pyiceberg_rows(lake: Lake, read_point: str, table: str) -> list[dict[str, Any]]:
+    catalog = load_catalog("x", type="rest", uri=lake.uri, warehouse=read_point)
     rows = catalog.load_table(table).scan().to_arrow().to_pylist()
     return sorted(rows, key=lambda row: tuple(row.values()))
 
 
-def spark_rows(lake: Lake, instant: str, query: str) -> list[tuple[Any, ...]]:
-    session = reader_session(lake.spark, "lake", lake.uri, instant)
+def spark_rows(lake: Lake, read_point: str, query: str) -> list[tuple[Any, ...]]:
+    session = reader_session(lake.spark, "lake", lake.uri, read_point)
     return sorted(tuple(row) for row in session.sql(query).collect())
 
 
@@ -115,11 +115,11 @@ def test_config_settles_strong_and_pins_it(lake: Lake) -> None:
     assert all(endpoint.startswith(("GET", "HEAD")) for endpoint in found["endpoints"])
     assert lake.store.pinned_checkpoints() == {lake.numbers[-1]}
     ask(lake, "/v1/config")
-    assert len(lake.instants._leases) == 1
-    for instant in ("weak", f"checkpoint-{lake.numbers[0]}"):
-        assert ask(lake, f"/v1/config?warehouse={instant}")[1]["overrides"] == {"prefix": instant}
-    for instant, error_class in (("checkpoint-99", "CHECKPOINT_NOT_FOUND"), ("x", "INSTANT_NOT_FOUND")):
-        status, error = ask(lake, f"/v1/config?warehouse={instant}")
+    assert len(lake.read_points._leases) == 1
+    for read_point in ("weak", f"checkpoint-{lake.numbers[0]}"):
+        assert ask(lake, f"/v1/config?warehouse={read_point}")[1]["overrides"] == {"prefix": read_point}
+    for read_point, error_class in (("checkpoint-99", "CHECKPOINT_NOT_FOUND"), ("x", "INSTANT_NOT_FOUND")):
+        status, error = ask(lake, f"/v1/config?warehouse={read_point}")
         assert (status, error["code"]) == (404, 404)
         assert error_class in error["message"]
 
@@ -200,18 +200,18 @@ def test_weak_follows_what_is_reported(lake: Lake) -> None:
     assert [r["id"] for r in pyiceberg_rows(lake, "weak", "db.orders")] == [2, 3, 4]
 
 
-def test_a_registered_instant_is_dynamic(lake: Lake) -> None:
+def test_a_registered_read_point_is_dynamic(lake: Lake) -> None:
     shown: dict[str, Version] = {"orders": lake.version("db.orders")}
-    lake.instants.register("refresh-job", lambda table: shown.get(table.table))
+    lake.read_points.register("refresh-job", lambda table: shown.get(table.table))
     assert len(pyiceberg_rows(lake, "refresh-job", "db.orders")) == 3
     path = "/v1/refresh-job/namespaces/db/tables/totals"
     assert ask(lake, path)[0] == 404
     shown["totals"] = lake.version("db.totals")
     assert ask(lake, path)[0] == 200
-    lake.instants.unregister("refresh-job")
+    lake.read_points.unregister("refresh-job")
     assert "INSTANT_NOT_FOUND" in ask(lake, path)[1]["message"]
     with pytest.raises(ValueError, match="already means"):
-        lake.instants.register("checkpoint-3", lambda _table: None)
+        lake.read_points.register("checkpoint-3", lambda _table: None)
 
 
 def test_after_create_or_replace_the_old_cut_stays(lake: Lake) -> None:
@@ -231,7 +231,7 @@ def test_a_branch_head_that_became_main_by_fast_forward(lake: Lake) -> None:
     lake.spark.sql("CALL lake.system.fast_forward('db.totals', 'main', 'work')")
     last = lake.cut()
     assert spark_rows(lake, f"checkpoint-{last}", f"SELECT * FROM {table}") == [(3,), (4,), (5,)]
-    lake.instants.register("inner", lambda _table: Version(str(inner)))
+    lake.read_points.register("inner", lambda _table: Version(str(inner)))
     assert spark_rows(lake, "inner", f"SELECT * FROM {table}") == [(3,), (4,)]
     # Branches beside main are nobody's business.
     assert spark_rows(lake, "inner", f"SELECT name FROM {table}.refs") == [("main",)]
@@ -240,7 +240,7 @@ def test_a_branch_head_that_became_main_by_fast_forward(lake: Lake) -> None:
 def test_nothing_published_yet(tmp_path: Path, lake: Lake) -> None:
     with (
         MetaStore.open(f"sqlite:///{tmp_path}/other.db") as store,
-        EmbeddedServer(Instants(store), lake.source) as server,
+        EmbeddedServer(ReadPoints(store), lake.source) as server,
     ):
         lake.uri = server.uri
         status, error = ask(lake, "/v1/config?warehouse=strong")
@@ -252,7 +252,7 @@ def test_start_is_quick_and_silent(lake: Lake, capfd: pytest.CaptureFixture[str]
     taken = []
     for _ in range(3):
         begun = time.monotonic()
-        server = EmbeddedServer(lake.instants, lake.source)
+        server = EmbeddedServer(lake.read_points, lake.source)
         taken.append(time.monotonic() - begun)
         lake.uri = server.uri
         assert ask(lake, "/v1/config")[0] == 200

@@ -107,7 +107,7 @@ def world(tmp_path: Path, spark: SparkSession) -> Iterator[World]:
     made.pipeline.close()
 
 
-def test_a_broken_invariant_keeps_the_old_instant(world: World) -> None:
+def test_a_broken_invariant_keeps_the_old_checkpoint(world: World) -> None:
     world.pay(("a", 5), ("b", 7))
     assert world.run().state == "COMPLETED"
 

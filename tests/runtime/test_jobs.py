@@ -91,7 +91,7 @@ STRONG = """SELECT t.word, t.cnt AS t1, c.cnt AS c1, t.total AS t2, s.total AS s
   JOIN word_count c ON t.word = c.word JOIN word_sum s ON t.word = s.word"""
 
 
-def test_four_jobs_one_instant(topology: Topology) -> None:
+def test_four_jobs_at_one_checkpoint(topology: Topology) -> None:
     topology.add(1)
     first = topology.run(*ALL)
     # The first job to come is alone; each that joins opens one that all take part in.

@@ -24,8 +24,8 @@ from tautochrone.metaservice.openlineage import OpenLineage, transport_to
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit
-from tautochrone.model.instants import Lookup
 from tautochrone.model.names import TableName
+from tautochrone.model.read_points import Lookup
 from tautochrone.project.analyse import analyse
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
@@ -36,8 +36,8 @@ from tautochrone.project.settings import Settings
 from tautochrone.project.shared_sources import shared_sources
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.redaction import redacted_fields
-from tautochrone.rest_catalog.instants import Instants
 from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.rest_catalog.read_points import ReadPoints
 from tautochrone.runtime.job.effects import effects_from_environment
 from tautochrone.runtime.job.job import Job, Journal
 from tautochrone.runtime.streams.bad_records import check_bad_records
@@ -45,7 +45,7 @@ from tautochrone.runtime.streams.rate_limits import check_limits
 from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
 from tautochrone.spark.session.factory import scratch_session, start_session, stop_session, use_database
 
-__all__ = ["LocalInstants", "Project"]
+__all__ = ["LocalReadPoints", "Project"]
 
 
 def _discreet(emit: Emit) -> Emit:
@@ -57,19 +57,19 @@ def _discreet(emit: Emit) -> Emit:
     return told
 
 
-class LocalInstants:
-    """This process's own REST catalog (see `model.instants.InstantServer`)."""
+class LocalReadPoints:
+    """This process's own REST catalog (see `model.read_points.ReadPointServer`)."""
 
     def __init__(self, store: MetaStore, settings: Settings) -> None:
-        self.instants = Instants(store)
-        self._server = EmbeddedServer(self.instants, metadata_source(settings.catalog), store=store)
+        self.read_points = ReadPoints(store)
+        self._server = EmbeddedServer(self.read_points, metadata_source(settings.catalog), store=store)
 
     @property
     def uri(self) -> str:
         return self._server.uri
 
-    def show(self, instant: str, lookup: Lookup) -> None:
-        self.instants.register(instant, lookup)
+    def show(self, read_point: str, lookup: Lookup) -> None:
+        self.read_points.register(read_point, lookup)
 
     def stop(self) -> None:
         self._server.stop()
@@ -134,9 +134,9 @@ class Project:
         self._closing.callback(store.close)
         return store
 
-    def instants(self, store: MetaStore) -> LocalInstants:
+    def read_points(self, store: MetaStore) -> LocalReadPoints:
         """A REST catalog of this process."""
-        server = LocalInstants(store, self.settings)
+        server = LocalReadPoints(store, self.settings)
         self._closing.callback(server.stop)
         return server
 
@@ -167,15 +167,15 @@ class Project:
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
         store = self.store()
-        instants = self.instants(store)
-        self._emit("catalog", uri=instants.uri, warehouse="strong")
+        read_points = self.read_points(store)
+        self._emit("catalog", uri=read_points.uri, warehouse="strong")
         return Job(
             spec=self.spec,
             settings=self.settings,
             base=self.base,
             lake=self.lake,
             journal=Journal(store, self.settings.job, self.effects),
-            instants=instants,
+            read_points=read_points,
             effects=self.effects,
             emit=emit,
             definitions=definitions,

@@ -38,8 +38,8 @@ class ReaderRunner:
         except PySparkException as error:
             # Only found while running: a division by zero, a file that is gone.
             raise query_error(error, sql) from error
-        instant = frame.sparkSession.conf.get(f"spark.sql.catalog.{self._catalog}.warehouse", "") or ""
-        found = _CHECKPOINT.fullmatch(instant)
+        read_point = frame.sparkSession.conf.get(f"spark.sql.catalog.{self._catalog}.warehouse", "") or ""
+        found = _CHECKPOINT.fullmatch(read_point)
         return Answer(
             columns=tuple(frame.columns),
             rows=tuple(tuple(map(_shown, row)) for row in rows[:limit]),

@@ -21,8 +21,8 @@ from tautochrone.metaservice.server import listen, uri_of, uvicorn_server
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.redaction import keep_secret
-from tautochrone.rest_catalog.instants import Instants
 from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.rest_catalog.read_points import ReadPoints
 
 __all__ = ["Place", "access_for", "run"]
 
@@ -70,7 +70,7 @@ def run(options: Options, place: Place, *, meta_url: str | None = None) -> None:
     with ExitStack() as closing:
         bound = closing.enter_context(listen(place.host, place.port))
         store = closing.enter_context(MetaStore.open(settings.meta_url if settings else meta_url or ""))
-        catalog = None if settings is None else (Instants(store), metadata_source(settings.catalog))
+        catalog = None if settings is None else (ReadPoints(store), metadata_source(settings.catalog))
         app = create_app(
             access=access,
             store=store,

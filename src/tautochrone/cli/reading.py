@@ -60,8 +60,10 @@ def verify_views(arguments: argparse.Namespace) -> int:
         definitions, graph = project.analysed()
         store = project.store()
         views = find_all(definitions, arguments.names) or list(graph.order)
-        instants = project.instants(store)
-        for verdict in verify(project.base, store, instants, definitions, graph, views, arguments.checkpoint):
+        read_points = project.read_points(store)
+        for verdict in verify(
+            project.base, store, read_points, definitions, graph, views, arguments.checkpoint
+        ):
             different = different or verdict.equal is False
             if arguments.json:
                 line = {**asdict(verdict), "dataset": str(verdict.dataset)}

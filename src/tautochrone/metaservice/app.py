@@ -24,8 +24,8 @@ from tautochrone.meta import MetaStore
 from tautochrone.metaservice.http.access import Access, Guard, Sessions
 from tautochrone.metaservice.http.problems import PROBLEMS, Problem, add_problems
 from tautochrone.metaservice.http.request_limits import Bounds
-from tautochrone.rest_catalog.instants import InstantResolver
 from tautochrone.rest_catalog.metadata_files import MetadataSource
+from tautochrone.rest_catalog.read_points import ReadPointResolver
 from tautochrone.rest_catalog.routes import catalog_app, no_catalog_app
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def create_app(
     *,
     access: Access,
     store: MetaStore | None = None,
-    catalog: tuple[InstantResolver, MetadataSource] | None = None,
+    catalog: tuple[ReadPointResolver, MetadataSource] | None = None,
     no_catalog: str = "This service serves no catalog",
     forms: Forms | str = _NO_PROJECT,
 ) -> FastAPI:
@@ -58,7 +58,7 @@ def create_app(
     Args:
         access: who may do what.
         store: what all but the catalog is about; None: only the catalog is served.
-        catalog: the instants, and the tables of the lake.
+        catalog: the read points, and the tables of the lake.
         no_catalog: why there is none, half a sentence for who asks for it.
         forms: who stands behind the forms of the pages, or why nobody does.
     """

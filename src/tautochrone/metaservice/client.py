@@ -157,7 +157,7 @@ class Client:
         return self._ask(Versions, "POST", f"/version/{quote(consistency, safe='')}", body)
 
     def pin(self, owner: str, tables: Iterable[str] = (), **request: Any) -> PinMade:
-        """Choose an instant and hold it; `request`: `consistency`, `checkpoint`, `lease_ms`, `after`,
+        """Choose a read point and pin it; `request`: `consistency`, `checkpoint`, `lease_ms`, `after`,
         `wait_ms`."""
         body = {"owner": owner, "tables": list(tables), **request}
         return self._ask(PinMade, "POST", "/api/v1/pins", body)

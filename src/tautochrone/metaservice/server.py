@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from tautochrone.meta import MetaStore
-    from tautochrone.rest_catalog.instants import InstantResolver
     from tautochrone.rest_catalog.metadata_files import MetadataSource
+    from tautochrone.rest_catalog.read_points import ReadPointResolver
 
 __all__ = ["EmbeddedServer", "listen", "uri_of", "uvicorn_server"]
 
@@ -88,7 +88,7 @@ class EmbeddedServer:
 
     def __init__(
         self,
-        instants: InstantResolver,
+        read_points: ReadPointResolver,
         source: MetadataSource,
         *,
         store: MetaStore | None = None,
@@ -100,7 +100,7 @@ class EmbeddedServer:
         self._socket = listen("127.0.0.1", port)
         self._uri = uri_of(self._socket)
         access = Access.on_loopback(Role.READ)
-        app = create_app(access=access, store=store, catalog=(instants, source), forms=_A_JOBS)
+        app = create_app(access=access, store=store, catalog=(read_points, source), forms=_A_JOBS)
         self._server = uvicorn_server(app)
         self._thread = Thread(
             target=self._server.run,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tautochrone.model.adoptable import ForeignTable
-from tautochrone.model.instants import TakenWhole
 from tautochrone.model.lake import CommitNote, LakeTable, Rows, TableDefinition
 from tautochrone.model.names import TableName
+from tautochrone.model.read_points import TakenWhole
 
 __all__ = ["Beginning", "LakeCatalog"]
 

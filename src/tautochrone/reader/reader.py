@@ -1,7 +1,7 @@
 """Reading with plain SQL at one instant: what `tautochrone.connect` and `taut query` stand on.
 
 A query's tables are resolved and pinned in the store; Spark then reads them through a session whose
-catalog is the read-only REST catalog of exactly that instant. It must never write.
+catalog is the read-only REST catalog of exactly that read point. It must never write.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
 from tautochrone.metaservice.api.write_tokens import time_of, wait_for, write_token
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.checkpoint import Consistency, Resolution
-from tautochrone.model.instants import NEWEST
 from tautochrone.model.names import CheckpointNumber, TableName, quoted
+from tautochrone.model.read_points import NEWEST
 from tautochrone.reader.leases import Leases
 from tautochrone.reader.queries import qualified, query_error, sql_of_view, tables_in
-from tautochrone.rest_catalog.instants import Instants, checkpoint_instant
 from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.rest_catalog.read_points import ReadPoints, checkpoint_read_point
 from tautochrone.rest_catalog.topology_tables import show_meta_tables
 from tautochrone.spark.analysis.session_context import activate
 from tautochrone.spark.session.factory import (
@@ -51,7 +51,7 @@ class Reader:
     A reader never goes backwards: after checkpoint 7 no strong read answers from an older one; it
     raises `CHECKPOINT_BEHIND_SESSION` instead. Explicit checkpoints are exempt.
 
-    Other engines read the same instants while the reader is open:
+    Other engines read the same read points while the reader is open:
     `pyiceberg.catalog.load_catalog("x", type="rest", uri=reader.uri, warehouse="strong")`.
 
     Args:
@@ -86,9 +86,9 @@ class Reader:
         # Its parser reads the text of queries, so it must be confined like the sessions that run them.
         self._parsing = confine(self._base.newSession()) if confined else self._base
         self._source = metadata_source(catalog)
-        self._instants = Instants(store, lease_ms=lease_ms)
-        self._instants.register(_OUTSIDERS, lambda _table: NEWEST)
-        self._server = EmbeddedServer(self._instants, self._source)
+        self._read_points = ReadPoints(store, lease_ms=lease_ms)
+        self._read_points.register(_OUTSIDERS, lambda _table: NEWEST)
+        self._server = EmbeddedServer(self._read_points, self._source)
         self._lock = RLock()
         self._highest = CheckpointNumber(0)
         self._behind: Mapping[TableName, str] = {}
@@ -98,7 +98,7 @@ class Reader:
 
     @property
     def uri(self) -> str:
-        """Where this reader serves its instants as an Iceberg REST catalog."""
+        """Where this reader serves its read points as an Iceberg REST catalog."""
         return self._server.uri
 
     def sql(
@@ -246,27 +246,27 @@ class Reader:
             if found.checkpoint is not None:
                 if checkpoint is None:
                     self._highest = max(self._highest, found.checkpoint)
-                return self._session(checkpoint_instant(found.checkpoint), found.pin)
+                return self._session(checkpoint_read_point(found.checkpoint), found.pin)
             # The very versions that were pinned, not those that are newest when Spark asks.
-            instant = f"weak-{found.pin}"
+            read_point = f"weak-{found.pin}"
             versions = dict(found.versions)
-            self._instants.register(instant, lambda table: versions.get(table, NEWEST))
-            return self._session(instant, found.pin, registered=True)
+            self._read_points.register(read_point, lambda table: versions.get(table, NEWEST))
+            return self._session(read_point, found.pin, registered=True)
 
-    def _session(self, instant: str, pin: str | None, *, registered: bool = False) -> SparkSession:
-        """A session fixed to an instant, which holds the pin for as long as it lives.
+    def _session(self, read_point: str, pin: str | None, *, registered: bool = False) -> SparkSession:
+        """A session fixed to a read point, which holds the pin for as long as it lives.
 
         Not the DataFrame: one made from it by `filter` would outlive it, and lose its versions. All
         of them share the session object.
         """
         with self._lock:
-            session, held = self._sessions.get(instant, (None, None))
+            session, held = self._sessions.get(read_point, (None, None))
             if session is not None and (held is None or held in self._leases.pins):
-                self._sessions.move_to_end(instant)
+                self._sessions.move_to_end(read_point)
                 if pin is not None:
                     self._store.release_pin(pin)
                 return session
-            session = reader_session(self._base, self._catalog, self.uri, instant)
+            session = reader_session(self._base, self._catalog, self.uri, read_point)
             if self._confined:
                 confine(session)
             # PySpark ties `RDD.toDF` to the session made last, which would keep it, and so its
@@ -274,11 +274,11 @@ class Reader:
             _monkey_patch_RDD(self._base)
             self._use_database(session)
             if registered:
-                weakref.finalize(session, self._instants.unregister, instant).atexit = False
+                weakref.finalize(session, self._read_points.unregister, read_point).atexit = False
             if pin is not None:
                 self._leases.hold(pin, session)
             if not registered:
-                self._sessions[instant] = (session, pin)
+                self._sessions[read_point] = (session, pin)
                 while len(self._sessions) > _KEEP_SESSIONS:
                     self._sessions.popitem(last=False)
             return session
@@ -293,6 +293,6 @@ class Reader:
 
     def _beat(self) -> None:
         with self._lock:
-            # Old instants must not stay pinned only because nobody asked anything since.
+            # Old read points must not stay pinned only because nobody asked anything since.
             while len(self._sessions) > 1:
                 self._sessions.popitem(last=False)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tautochrone.model.instants import TakenWhole
 from tautochrone.model.names import Version
+from tautochrone.model.read_points import TakenWhole
 
 __all__ = ["SnapshotGoneError", "as_streamed", "at_version"]
 
@@ -65,7 +65,7 @@ def at_version(metadata: Mapping[str, Any], version: Version) -> dict[str, Any]:
 
 
 def as_streamed(metadata: Mapping[str, Any], whole: Iterable[TakenWhole], folder: str) -> dict[str, Any]:
-    """A copy of `metadata` for one stream; see `model.instants.Streamed`."""
+    """A copy of `metadata` for one stream; see `model.read_points.Streamed`."""
     taken = {int(one.version): one for one in whole}
     snapshots = [
         _append_of_all(snapshot, taken[snapshot["snapshot-id"]])

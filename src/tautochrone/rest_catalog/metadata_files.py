@@ -1,6 +1,6 @@
 """Where the REST catalog finds tables: their newest metadata files, through the pipeline's catalog.
 
-It must never know instants or Spark. Only the catalog's pointer is read each time; a metadata file
+It must never know read points or Spark. Only the catalog's pointer is read each time; a metadata file
 never changes, so what was parsed is kept by its location.
 """
 

@@ -1,4 +1,4 @@
-"""The checkpoint as a catalog: a read-only Iceberg REST catalog whose prefix is an instant.
+"""The checkpoint as a catalog: a read-only Iceberg REST catalog whose prefix is a read point.
 
 Any engine that speaks Iceberg REST reads all tables at one checkpoint by opening this catalog with
 `warehouse=strong` (or `checkpoint-42`, `weak`): each table's current snapshot *is* the one of the
@@ -17,11 +17,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from tautochrone.errors import CheckpointUnavailableError, TableMissingError, TautochroneError
-from tautochrone.model.instants import NEWEST, Streamed
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.read_points import NEWEST, Streamed
 from tautochrone.rest_catalog.cut_metadata import SnapshotGoneError, as_streamed, at_version
-from tautochrone.rest_catalog.instants import InstantResolver
 from tautochrone.rest_catalog.metadata_files import MetadataSource
+from tautochrone.rest_catalog.read_points import ReadPointResolver
 
 __all__ = ["catalog_app", "no_catalog_app", "refusal"]
 
@@ -54,17 +54,17 @@ class _RefusedError(Exception):
         return JSONResponse({"error": error}, status_code=self.status)
 
 
-def catalog_app(instants: InstantResolver, source: MetadataSource) -> FastAPI:
+def catalog_app(read_points: ReadPointResolver, source: MetadataSource) -> FastAPI:
     """The catalog as an application of its own, for `/v1`: its errors have Iceberg's form."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    catalog = _Catalog(instants, source)
-    _add_namespaces(app, catalog, instants, source)
-    _add_tables(app, catalog, instants, source)
+    catalog = _Catalog(read_points, source)
+    _add_namespaces(app, catalog, read_points, source)
+    _add_tables(app, catalog, read_points, source)
     _add_refusals(app)  # after the one POST that is answered
 
     @app.get("/config")
     def config(warehouse: str = "strong") -> dict[str, Any]:
-        prefix = instants.settle(warehouse)
+        prefix = read_points.settle(warehouse)
         return {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": _ENDPOINTS}
 
     return app
@@ -88,11 +88,11 @@ def refusal(status: int, error: TautochroneError) -> Response:
 
 
 def _add_namespaces(
-    app: FastAPI, catalog: _Catalog, instants: InstantResolver, source: MetadataSource
+    app: FastAPI, catalog: _Catalog, read_points: ReadPointResolver, source: MetadataSource
 ) -> None:
     @app.api_route("/{prefix}/namespaces", methods=_READ)
     def namespaces(prefix: str, parent: str | None = None) -> dict[str, Any]:
-        instants.versions(prefix)
+        read_points.versions(prefix)
         above = _levels(parent) if parent else ()
         if above:
             catalog.require_namespace(above)
@@ -102,13 +102,15 @@ def _add_namespaces(
 
     @app.api_route("/{prefix}/namespaces/{namespace}", methods=_READ)
     def namespace(prefix: str, namespace: str) -> dict[str, Any]:
-        instants.versions(prefix)
+        read_points.versions(prefix)
         levels = _levels(namespace)
         catalog.require_namespace(levels)
         return {"namespace": list(levels), "properties": {}}
 
 
-def _add_tables(app: FastAPI, catalog: _Catalog, instants: InstantResolver, source: MetadataSource) -> None:
+def _add_tables(
+    app: FastAPI, catalog: _Catalog, read_points: ReadPointResolver, source: MetadataSource
+) -> None:
     @app.api_route(_TABLES, methods=_READ)
     def tables(prefix: str, namespace: str) -> dict[str, Any]:
         levels = _levels(namespace)
@@ -131,13 +133,13 @@ def _add_tables(app: FastAPI, catalog: _Catalog, instants: InstantResolver, sour
 
     @app.api_route(_VIEWS + "/{view:path}", methods=_READ)
     def view(prefix: str, namespace: str, view: str) -> dict[str, Any]:
-        instants.versions(prefix)
+        read_points.versions(prefix)
         name = TableName(source.catalog, _levels(namespace), view)
         found = source.view(name)
         if found is None:
             sentence = f"[TABLE_OR_VIEW_NOT_FOUND] No view {name.without_catalog}."
             raise _RefusedError(404, "NoSuchViewException", sentence)
-        # A view has no rows: its tables are the ones of the instant.
+        # A view has no rows: its tables are the ones of the read point.
         return {"metadata-location": found[0], "metadata": found[1]}
 
 
@@ -183,8 +185,8 @@ def _levels(namespace: str) -> tuple[str, ...]:
 class _Catalog:
     """What the routes share. Bodies are kept: the same file at the same version is the same text."""
 
-    def __init__(self, instants: InstantResolver, source: MetadataSource) -> None:
-        self._instants = instants
+    def __init__(self, read_points: ReadPointResolver, source: MetadataSource) -> None:
+        self._read_points = read_points
         self._source = source
         self._bodies: OrderedDict[tuple[str, str | Streamed], bytes] = OrderedDict()
         self._lock = Lock()
@@ -196,7 +198,7 @@ class _Catalog:
             raise _RefusedError(404, "NoSuchNamespaceException", message)
 
     def names(self, prefix: str, levels: tuple[str, ...]) -> list[dict[str, Any]]:
-        lookup = self._instants.versions(prefix)
+        lookup = self._read_points.versions(prefix)
         return [
             {"namespace": list(levels), "name": name.table}
             for name in self._source.tables(levels)
@@ -204,11 +206,11 @@ class _Catalog:
         ]
 
     def load(self, prefix: str, table: TableName) -> bytes:
-        """The LoadTableResult of `table` as it is at the instant `prefix`."""
-        found = self._instants.versions(prefix)(table)
+        """The LoadTableResult of `table` as it is at the read point `prefix`."""
+        found = self._read_points.versions(prefix)(table)
         location, metadata = self._source.load(table)
         if found is None:
-            why = self._instants.why_absent(prefix, table)
+            why = self._read_points.why_absent(prefix, table)
             raise _RefusedError(
                 404,
                 "NoSuchTableException",

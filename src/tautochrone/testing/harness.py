@@ -188,7 +188,9 @@ class Pipeline:
         """
         job = self.job
         views = job.derived_tables
-        found = list(verify(self.session, job.store, job.instants, job.definitions, job.graph, views, number))
+        found = list(
+            verify(self.session, job.store, job.read_points, job.definitions, job.graph, views, number)
+        )
         wrong = [verdict for verdict in found if verdict.equal is False]
         assert not wrong, wrong
         return found

@@ -4,7 +4,7 @@ The source begins at the oldest snapshot that it finds and takes what that snaps
 snapshots are expired, the rows that they added are skipped without a word; at a snapshot that took rows away
 it stops. It can be told to take all files of a snapshot instead, by an offset in the place where it remembers
 its first one. That is right only of a snapshot that added all files of the table, so such a one is shown
-to it (`model.instants.Streamed`); of any other it takes
+to it (`model.read_points.Streamed`); of any other it takes
 
 - nothing, when it is a compaction, and it stops, when it is an update;
 - a part, when the table has newer ones: as many files as the snapshot added;
@@ -29,8 +29,8 @@ from tautochrone.iceberg.java.api import Iceberg, translate
 from tautochrone.iceberg.java.functions import items
 from tautochrone.model.catalog import Beginning
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.instants import TakenWhole
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.read_points import TakenWhole
 
 __all__ = ["beginning"]
 

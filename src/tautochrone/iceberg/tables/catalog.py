@@ -24,9 +24,9 @@ from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.catalog import Beginning
 from tautochrone.model.durability import Durability
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.instants import TakenWhole
 from tautochrone.model.lake import CommitNote, TableDefinition
 from tautochrone.model.names import TableName
+from tautochrone.model.read_points import TakenWhole
 
 __all__ = ["IcebergLake"]
 

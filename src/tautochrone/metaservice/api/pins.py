@@ -88,7 +88,7 @@ def add(router: APIRouter, store: MetaStore) -> None:
 
     @router.post("/pins", status_code=201, tags=["pins"])
     async def pin(request: PinRequest, http: Request) -> PinMade:
-        """Choose an instant and hold its versions, in one step. The pin is of the token that was shown."""
+        """Choose a read point and pin its versions, in one step. The pin is of the token that was shown."""
         caller = caller_of(http.scope)
         caller.require_lease(request.lease_ms)
         ask = partial(

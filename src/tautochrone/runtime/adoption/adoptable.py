@@ -21,9 +21,9 @@ from tautochrone.ingest.adoption_check import stand_of
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.positions import source_offsets
 from tautochrone.model.adoptable import ForeignTable
-from tautochrone.model.instants import NEWEST
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.read_points import NEWEST
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.clock_table import ClockTable
 from tautochrone.runtime.job.job import Job
@@ -80,10 +80,10 @@ class Survey:
         self._streams = Streams(job)
         self._tables: dict[TableName, ForeignTable] = {}
         self._forks: dict[TableName, Fork] = {}
-        self._sessions = Sessions(job.base, job.instants, job.definitions)
-        self._instant = f"adopt-{job.name}"
+        self._sessions = Sessions(job.base, job.read_points, job.definitions)
+        self._read_point = f"adopt-{job.name}"
         self.outside = self._outside(micros)
-        job.instants.show(self._instant, lambda table: self._versions.get(table, NEWEST))
+        job.read_points.show(self._read_point, lambda table: self._versions.get(table, NEWEST))
 
     @property
     def _versions(self) -> dict[TableName, Version]:
@@ -168,7 +168,7 @@ class Survey:
             raise self._unprovable(view, f"its query is not deterministic: {flow.deterministic_reason}")
         try:
             versions = self._versions
-            session = self._sessions.at(self._instant, view.catalog, flow)
+            session = self._sessions.at(self._read_point, view.catalog, flow)
             found = recompute(session, self._job.definitions, self._job.graph, view, versions)
         except (PySparkException, Py4JError) as error:
             raise self._unprovable(view, f"its query fails: {problem_of(error).message}") from error

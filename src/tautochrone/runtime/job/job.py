@@ -21,10 +21,10 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.details import DatasetDetails
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
-from tautochrone.model.instants import InstantServer
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.lake import CommitNote, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.read_points import ReadPointServer
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.sources import SkippedFiles
 from tautochrone.project.definitions import Definitions
@@ -192,7 +192,7 @@ class Job:
     base: SparkSession
     lake: LakeCatalog
     journal: Journal
-    instants: InstantServer
+    read_points: ReadPointServer
     effects: Effects
     emit: Emit
     definitions: Definitions

@@ -21,10 +21,10 @@ from tautochrone.errors import MetaError, SparkDiedError
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.events import Field
-from tautochrone.model.instants import NEWEST
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.read_points import NEWEST
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import Selection
 from tautochrone.runtime.loop.alignment import Aligner
@@ -76,7 +76,7 @@ class Run:
         self._begun: int | None = None
         self._readers = Readers(job, self._stopping)
         self._began_at, self._cpu_ms = time.monotonic(), 0
-        job.instants.show(f"published-{job.name}", self._published)
+        job.read_points.show(f"published-{job.name}", self._published)
 
     def stop(self) -> None:
         """Ask for an orderly end: the running batch and the open checkpoint are finished first."""

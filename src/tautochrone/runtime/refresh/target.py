@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, RefreshError
 from tautochrone.model.checkpoint import Checkpoint
-from tautochrone.model.instants import NEWEST, Streamed
 from tautochrone.model.lake import NO_VERSION, ChangeKind, Fork
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.read_points import NEWEST, Streamed
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.job import Job
@@ -64,12 +64,12 @@ class Target:
         self.settled: set[TableName] = set()
         self._plans = Plans(job)
         self._changes = Changes(job, self._plans.columns)
-        self._instant = f"refresh-{job.name}"
+        self._read_point = f"refresh-{job.name}"
         self._number: int | None = None
         self._done: set[TableName] = set()
         self._failures: dict[TableName, str] = {}
         self._without_rows: set[TableName] = set()
-        job.instants.show(self._instant, self._lookup)
+        job.read_points.show(self._read_point, self._lookup)
 
     def bring(
         self,
@@ -362,8 +362,8 @@ class Target:
     def _session(self, table: TableName) -> SparkSession:
         """One session per dataset: settings and temporary views of one view never meet another's."""
         if table not in self._sessions:
-            instant = self._instant if self._job.is_view(table) else self._instant_of_stream(table)
-            session = self._new_session(instant)
+            read_point = self._read_point if self._job.is_view(table) else self._read_point_of_stream(table)
+            session = self._new_session(read_point)
             for flow in self._job.flows(table):
                 for key, value in flow.flow.conf.items():
                     session.conf.set(key, value)
@@ -373,26 +373,26 @@ class Target:
     def _reader(self) -> SparkSession:
         """The session of all invariants: they have the same settings, and only read."""
         if self._checking is None:
-            self._checking = self._new_session(self._instant)
+            self._checking = self._new_session(self._read_point)
             for key, value in self._job.spec.configuration.items():
                 self._checking.conf.set(key, value)
         return self._checking
 
-    def _instant_of_stream(self, table: TableName) -> str:
+    def _read_point_of_stream(self, table: TableName) -> str:
         """Streams are shown some versions otherwise than everybody else is, each flow its own."""
-        instant = f"{self._instant}-stream-{self._job.derived_tables.index(table)}"
+        read_point = f"{self._read_point}-stream-{self._job.derived_tables.index(table)}"
 
         def lookup(name: TableName) -> Version | str | Streamed | None:
             version = self._lookup(name)
             return version if version is None else self._streams.shown(table, self._flowing[table], version)
 
-        self._job.instants.show(instant, lookup)
-        return instant
+        self._job.read_points.show(read_point, lookup)
+        return read_point
 
-    def _new_session(self, instant: str) -> SparkSession:
+    def _new_session(self, read_point: str) -> SparkSession:
         job = self._job
         catalog = job.settings.catalog.name
-        session = reader_session(job.base, catalog, job.instants.uri, instant)
+        session = reader_session(job.base, catalog, job.read_points.uri, read_point)
         use_database(session, catalog, job.definitions.scope.namespace[0], create=False)
         # A count that Iceberg answers from metadata comes back as nullable, and Spark then
         # refuses its own plan when the target column is NOT NULL.

@@ -12,8 +12,8 @@ from tautochrone.ingest.column_alignment import align
 from tautochrone.meta.store import MetaStore
 from tautochrone.model.clock import spoken
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.instants import InstantServer
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.read_points import ReadPointServer
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.spark.analysis.current_time import frozen
@@ -40,24 +40,24 @@ class Verdict:
 
 
 class Sessions:
-    """Sessions for recomputations: all views whose flows have the same settings share one per instant.
+    """Sessions for recomputations: all views whose flows have the same settings share one per read point.
 
     Args:
         base: of which the sessions are made.
-        instants: serves the instants that they show.
+        read_points: serves the read points that they show.
         definitions: of the views.
     """
 
-    def __init__(self, base: SparkSession, instants: InstantServer, definitions: Definitions) -> None:
-        self._base, self._instants, self._definitions = base, instants, definitions
+    def __init__(self, base: SparkSession, read_points: ReadPointServer, definitions: Definitions) -> None:
+        self._base, self._read_points, self._definitions = base, read_points, definitions
         self._made: dict[tuple[object, ...], SparkSession] = {}
 
-    def at(self, instant: str, catalog: str, flow: ResolvedFlow) -> SparkSession:
-        """The session that shows `instant` as `catalog` to the flow of a view."""
+    def at(self, read_point: str, catalog: str, flow: ResolvedFlow) -> SparkSession:
+        """The session that shows `read_point` as `catalog` to the flow of a view."""
         settings = tuple(sorted(flow.flow.conf.items()))
-        key = (instant, catalog, settings)
+        key = (read_point, catalog, settings)
         if key not in self._made:
-            session = reader_session(self._base, catalog, self._instants.uri, instant)
+            session = reader_session(self._base, catalog, self._read_points.uri, read_point)
             use_database(session, catalog, self._definitions.scope.namespace[0], create=False)
             for name, value in settings:
                 session.conf.set(name, value)
@@ -68,7 +68,7 @@ class Sessions:
 def verify(
     base: SparkSession,
     store: MetaStore,
-    instants: InstantServer,
+    read_points: ReadPointServer,
     definitions: Definitions,
     graph: Graph,
     views: Sequence[TableName],
@@ -82,7 +82,7 @@ def verify(
     if number is not None:
         store.checkpoint(number)
     newest = {status.dataset: status.checkpoint for status in store.status()}
-    sessions = Sessions(base, instants, definitions)
+    sessions = Sessions(base, read_points, definitions)
     for view in views:
         if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW:
             continue
@@ -128,8 +128,8 @@ def recompute(
     """Rows of the view's query that the view lacks, and rows of the view that its query does not give.
 
     Args:
-        session: shows the view and what it reads at one instant, with the settings of the view's flow.
-        versions: of that instant; clocks among them tell the query's `now()`.
+        session: shows the view and what it reads at one read point, with the settings of the view's flow.
+        versions: of that read point; clocks among them tell the query's `now()`.
     """
     (flow,) = graph.flows_of(view)
     definitions.prepare(session, flow.views)

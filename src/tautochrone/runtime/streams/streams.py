@@ -19,10 +19,10 @@ from tautochrone.ingest.source_files import SourceFiles
 from tautochrone.ingest.source_guard import SourceGuard
 from tautochrone.ingest.text_files import Files
 from tautochrone.model.effects import Step
-from tautochrone.model.instants import Streamed, TakenWhole
 from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.read_points import Streamed, TakenWhole
 from tautochrone.model.sources import RecreatedTopic
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
@@ -143,7 +143,7 @@ class Streams:
         published checkpoint."""
         job = self._job
         catalog = job.settings.catalog.name
-        session = reader_session(job.base, catalog, job.instants.uri, f"published-{job.name}")
+        session = reader_session(job.base, catalog, job.read_points.uri, f"published-{job.name}")
         use_database(session, catalog, flow.flow.scope.namespace[0], create=False)
         for key, value in flow.flow.conf.items():
             session.conf.set(key, value)

@@ -193,12 +193,12 @@ def _with_catalog(base: SparkSession, name: str, options: Mapping[str, str]) -> 
     return session
 
 
-def reader_session(base: SparkSession, name: str, uri: str, instant: str) -> SparkSession:
-    """A session whose catalog `name` is the REST catalog at `uri`, fixed to `instant`.
+def reader_session(base: SparkSession, name: str, uri: str, read_point: str) -> SparkSession:
+    """A session whose catalog `name` is the REST catalog at `uri`, fixed to `read_point`.
 
-    `instant` is what the service resolves: `strong`, `weak`, `checkpoint-42`, or an internal name.
+    `read_point` is what the service resolves: `strong`, `weak`, `checkpoint-42`, or an internal name.
     """
-    return _with_catalog(base, name, {"type": "rest", "uri": uri, "warehouse": instant})
+    return _with_catalog(base, name, {"type": "rest", "uri": uri, "warehouse": read_point})
 
 
 def confine(session: SparkSession) -> SparkSession:

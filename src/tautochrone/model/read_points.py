@@ -1,4 +1,9 @@
-"""The seam between whoever serves instants as a catalog and whoever needs one to read from."""
+"""Read points: names for the versions of all tables that one reader sees.
+
+A read point is `strong` (the newest published checkpoint), `weak` (each table at its newest version),
+`checkpoint-42`, or a name that this process registered with a `Lookup` of its own. The read-only REST
+catalog serves each read point as a warehouse.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import Protocol
 
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["NEWEST", "InstantServer", "Lookup", "Streamed", "TakenWhole"]
+__all__ = ["NEWEST", "Lookup", "ReadPointServer", "Streamed", "TakenWhole"]
 
 NEWEST = "newest"
 """What a `Lookup` answers for a table that it does not care about: its newest version."""
@@ -39,14 +44,14 @@ class Streamed:
 
 
 Lookup = Callable[[TableName], Version | str | Streamed | None]
-"""From a table to its version at the instant; None: it has none there."""
+"""From a table to its version at the read point; None: it has none there."""
 
 
-class InstantServer(Protocol):
-    """Serves instants as a read-only Iceberg REST catalog."""
+class ReadPointServer(Protocol):
+    """Serves read points as a read-only Iceberg REST catalog."""
 
     @property
     def uri(self) -> str: ...
 
-    def show(self, instant: str, lookup: Lookup) -> None:
-        """Make an internal instant readable; asked anew at each table load."""
+    def show(self, read_point: str, lookup: Lookup) -> None:
+        """Make an internal read point readable; asked anew at each table load."""

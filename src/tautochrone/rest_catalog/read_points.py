@@ -1,4 +1,4 @@
-"""What an instant's name means: `strong`, `weak`, `checkpoint-42`, or a mapping registered in process.
+"""Resolves read points (`strong`, `weak`, `checkpoint-42`, or one registered in this process) to versions.
 
 It must never know REST or table metadata: it answers names with versions.
 """
@@ -12,42 +12,42 @@ from typing import Protocol
 from tautochrone.errors import CheckpointUnavailableError, TautochroneError
 from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
 from tautochrone.model.checkpoint import Consistency
-from tautochrone.model.instants import NEWEST, Lookup
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.read_points import NEWEST, Lookup
 
-__all__ = ["InstantResolver", "Instants", "checkpoint_instant"]
+__all__ = ["ReadPointResolver", "ReadPoints", "checkpoint_read_point"]
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
-def checkpoint_instant(number: int) -> str:
-    """The instant's name of a checkpoint."""
+def checkpoint_read_point(number: int) -> str:
+    """The read point that shows a published checkpoint."""
     return f"checkpoint-{number}"
 
 
-class InstantResolver(Protocol):
+class ReadPointResolver(Protocol):
     """What the REST catalog asks."""
 
-    def settle(self, instant: str) -> str:
-        """The instant that a client which asks for `instant` keeps: `strong` becomes a checkpoint.
+    def settle(self, read_point: str) -> str:
+        """The read point that a client keeps after asking for `read_point`: `strong` becomes a checkpoint.
 
         Raises:
-            CheckpointUnavailableError: no such instant.
+            CheckpointUnavailableError: no such read point.
         """
 
-    def versions(self, instant: str) -> Lookup:
-        """The versions at a settled instant.
+    def versions(self, read_point: str) -> Lookup:
+        """The versions at a settled read point.
 
         Raises:
-            CheckpointUnavailableError: no such instant (any more).
+            CheckpointUnavailableError: no such read point (any more).
         """
 
-    def why_absent(self, instant: str, table: TableName) -> str:
-        """Why `versions(instant)(table)` is None."""
+    def why_absent(self, read_point: str, table: TableName) -> str:
+        """Why `versions(read_point)(table)` is None."""
 
 
-class Instants:
-    """The instants of one store, and those registered by the runtime and by readers.
+class ReadPoints:
+    """The read points of one store, and those registered by the runtime and by readers.
 
     A client that comes with `strong` pins its checkpoint for `lease_ms`; while it keeps asking, the
     lease is extended.
@@ -61,27 +61,27 @@ class Instants:
         self._registered: dict[str, Lookup] = {}
         self._leases: dict[str, str] = {}
 
-    def register(self, instant: str, lookup: Lookup) -> None:
+    def register(self, read_point: str, lookup: Lookup) -> None:
         """Give a name to a mapping of this process; asking it again may give newer answers.
 
         The runtime calls this before it evaluates views at an open target.
         """
-        if instant in ("strong", "weak") or _CHECKPOINT.fullmatch(instant):
-            raise ValueError(f"{instant!r} already means something")
+        if read_point in ("strong", "weak") or _CHECKPOINT.fullmatch(read_point):
+            raise ValueError(f"{read_point!r} already means something")
         with self._lock:
-            self._registered[instant] = lookup
+            self._registered[read_point] = lookup
 
-    def unregister(self, instant: str) -> None:
-        """Forget a registered instant. Unknown ones are fine."""
+    def unregister(self, read_point: str) -> None:
+        """Forget a registered read point. Unknown ones are fine."""
         with self._lock:
-            self._registered.pop(instant, None)
+            self._registered.pop(read_point, None)
 
-    def settle(self, instant: str) -> str:
-        if instant != Consistency.STRONG:
-            self.versions(instant)
-            return instant
+    def settle(self, read_point: str) -> str:
+        if read_point != Consistency.STRONG:
+            self.versions(read_point)
+            return read_point
         found = self._store.resolve(lease_ms=self._lease_ms, owner="rest catalog")
-        settled = checkpoint_instant(found.checkpoint or 0)
+        settled = checkpoint_read_point(found.checkpoint or 0)
         with self._lock:
             older = self._leases.get(settled)
             self._leases[settled] = found.pin
@@ -89,27 +89,27 @@ class Instants:
             self._store.release_pin(older)
         return settled
 
-    def versions(self, instant: str) -> Lookup:
+    def versions(self, read_point: str) -> Lookup:
         with self._lock:
-            registered = self._registered.get(instant)
+            registered = self._registered.get(read_point)
         if registered is not None:
             return registered
-        if instant == Consistency.STRONG:
-            return self.versions(self.settle(instant))
-        if instant == Consistency.WEAK:
+        if read_point == Consistency.STRONG:
+            return self.versions(self.settle(read_point))
+        if read_point == Consistency.WEAK:
             return self._or_newest(self._store.newest_versions())
-        matched = _CHECKPOINT.fullmatch(instant)
+        matched = _CHECKPOINT.fullmatch(read_point)
         if matched is None:
             raise CheckpointUnavailableError(
                 "INSTANT_NOT_FOUND",
-                f"{instant!r} is no instant",
+                f"{read_point!r} is no read point",
                 hint="Use strong, weak or checkpoint-<n> as the catalog's warehouse.",
             )
-        self._extend(instant)
+        self._extend(read_point)
         return self._or_newest(self._store.published_versions(int(matched[1])))
 
-    def why_absent(self, instant: str, table: TableName) -> str:
-        matched = _CHECKPOINT.fullmatch(instant)
+    def why_absent(self, read_point: str, table: TableName) -> str:
+        matched = _CHECKPOINT.fullmatch(read_point)
         return self._store.why_absent(table, int(matched[1]) if matched else None)
 
     def _or_newest(self, versions: dict[TableName, Version]) -> Lookup:
@@ -120,9 +120,9 @@ class Instants:
 
         return lookup
 
-    def _extend(self, instant: str) -> None:
+    def _extend(self, read_point: str) -> None:
         with self._lock:
-            pin = self._leases.get(instant)
+            pin = self._leases.get(read_point)
         if pin is None:
             return
         try:
@@ -130,4 +130,4 @@ class Instants:
         except TautochroneError:
             # The client was idle too long. It may go on for as long as the checkpoint is there.
             with self._lock:
-                self._leases.pop(instant, None)
+                self._leases.pop(read_point, None)
