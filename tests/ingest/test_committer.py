@@ -19,8 +19,9 @@ from tautochrone.errors import (
 )
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.model.events import Field
-from tautochrone.model.lake import CommitNote, Committed, FlowPosition, Fork, Prepared, Staged
+from tautochrone.model.lake import CommitNote, Committed, Fork, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.source_position import SparkPosition
 
 NAME = TableName("lake", ("default",), "events")
 NOTE = CommitNote(pipeline="p", job="j", fence=Fence(3), store="s")
@@ -97,8 +98,8 @@ def staged(file: str, rows: int = 1) -> Staged:
     return Staged(table=NAME, files=[file], rows=rows, at_ms=0)
 
 
-def position(batch: int) -> FlowPosition:
-    return FlowPosition(query_id="q", batch_id=batch, offsets=f"o{batch}", commit="")
+def position(batch: int) -> SparkPosition:
+    return SparkPosition(query_id="q", batch_id=batch, offsets=f"o{batch}", commit="")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.flow_folders import FlowFolders, FolderName
 from tautochrone.ingest.inherit_folder import Inherited, inherit
 from tautochrone.ingest.positions import Plan, compare
-from tautochrone.model.commit_metadata import FlowPosition
+from tautochrone.model.source_position import SparkPosition
 
 OFFSETS = "v1\n{}\n7"
 
@@ -88,10 +88,10 @@ def query(files: Memory, folder: str, *, batch: int = 7, finished: bool = True, 
         files.write(f"{folder}/commits/{batch}", "v1\n{}")
 
 
-def position(files: Memory, *, stateful: bool = True) -> FlowPosition:
+def position(files: Memory, *, stateful: bool = True) -> SparkPosition:
     """That of batch 7, archived."""
     files.write("p/0/7.json", json.dumps({"0/7": "files of batch 7"}))
-    return FlowPosition(
+    return SparkPosition(
         query_id="q",
         batch_id=7,
         offsets=OFFSETS,
@@ -101,7 +101,7 @@ def position(files: Memory, *, stateful: bool = True) -> FlowPosition:
     )
 
 
-def taken(files: Memory, at: FlowPosition | None, fence: int = 6, *, stateful: bool = True) -> Inherited:
+def taken(files: Memory, at: SparkPosition | None, fence: int = 6, *, stateful: bool = True) -> Inherited:
     of = folders(files, fence)
     found = inherit(of.own, of.older(), at, stateful=stateful)
     if found.make is not None:
@@ -289,7 +289,7 @@ def test_a_state_whose_folder_is_written_down_in_it(files: Memory) -> None:
     assert files.read("s/f/0-6-a/state/0/_metadata/v2/0") == schema.replace("0-5-z", "0-6-a")
 
 
-def archived(files: Memory, folder: CheckpointFolder, known: FlowPosition | None = None) -> FlowPosition:
+def archived(files: Memory, folder: CheckpointFolder, known: SparkPosition | None = None) -> SparkPosition:
     return folder.position(folder.plan(7), known, stateful=False)
 
 

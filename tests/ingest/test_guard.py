@@ -10,7 +10,7 @@ import pytest
 from tautochrone.errors import IngestError
 from tautochrone.ingest.kafka_topics import KafkaTopics, begin_again
 from tautochrone.ingest.source_files import skipped_files
-from tautochrone.model.lake import FlowPosition
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.model.sources import RecreatedTopic, SkipReason
 from tautochrone.spark.sources.kafka import TopicIdsRefusedError
 
@@ -35,7 +35,7 @@ def test_skipped_files(
 
 
 def test_a_recreated_topic_begins_at_its_earliest_and_the_others_stay() -> None:
-    position = FlowPosition(query_id="q", batch_id=3, offsets=OFFSETS, commit="v1\n{}")
+    position = SparkPosition(query_id="q", batch_id=3, offsets=OFFSETS, commit="v1\n{}")
     moved = begin_again(position, {"0": {"a": {"0": 2}}}, {"0": {"a": "new", "b": "id"}})
     assert json.loads(moved.offsets.splitlines()[2]) == {"a": {"0": 2}, "b": {"0": 3}}
     assert moved.offsets.splitlines()[:2] == OFFSETS.splitlines()[:2]

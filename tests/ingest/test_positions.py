@@ -6,7 +6,7 @@ import pytest
 
 from tautochrone.ingest.checkpoint_folder import FolderState
 from tautochrone.ingest.positions import Plan, compare, same_offsets
-from tautochrone.model.lake import FlowPosition
+from tautochrone.model.source_position import SparkPosition
 
 
 def offsets(*sources: str, clock: int = 1) -> str:
@@ -14,7 +14,7 @@ def offsets(*sources: str, clock: int = 1) -> str:
     return "\n".join(("v1", settings, *sources))
 
 
-AT_5 = FlowPosition(query_id="q", batch_id=5, offsets=offsets('{"t":{"0":7}}'), commit="v1\n{}")
+AT_5 = SparkPosition(query_id="q", batch_id=5, offsets=offsets('{"t":{"0":7}}'), commit="v1\n{}")
 
 
 def folder(
@@ -56,7 +56,7 @@ def folder(
     ],
 )
 def test_decisions(
-    position: FlowPosition | None, state: FolderState, planned: str | None, plan: Plan, reason: str
+    position: SparkPosition | None, state: FolderState, planned: str | None, plan: Plan, reason: str
 ) -> None:
     decision = compare(position, state, planned)
     assert decision.plan is plan
@@ -65,7 +65,7 @@ def test_decisions(
 
 
 def test_the_first_batch() -> None:
-    first = FlowPosition(query_id="q", batch_id=0, offsets=offsets("1"), commit="v1\n{}")
+    first = SparkPosition(query_id="q", batch_id=0, offsets=offsets("1"), commit="v1\n{}")
     decision = compare(first, folder(0, None), first.offsets)
     assert decision.plan is Plan.KEEP
     assert "batch 0 is in the table" in decision.reason

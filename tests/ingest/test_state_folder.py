@@ -9,7 +9,7 @@ import pytest
 
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.text_files import Files
-from tautochrone.model.commit_metadata import FlowPosition
+from tautochrone.model.source_position import SparkPosition
 
 
 class Listed:
@@ -88,7 +88,7 @@ def test_gone(state: tuple[str, ...]) -> None:
 def test_going_back_forgets_what_was_saved_later() -> None:
     state = ["0/0/2.delta", "0/0/3.delta", "0/1/10.snapshot", "1/0/left/3_4a1c.changelog", "0/0/_metadata/9"]
     files: Any = Held(*(f"f/state/{path}" for path in state), "f/offsets/7")
-    position = FlowPosition(query_id="q", batch_id=1, offsets="o", commit="c", stateful=True)
+    position = SparkPosition(query_id="q", batch_id=1, offsets="o", commit="c", stateful=True)
     CheckpointFolder(cast("Files", files), "f", "archive").rewrite(position)
     assert {path for path in files.held if "/state/" in path} == {
         "f/state/0/0/2.delta",

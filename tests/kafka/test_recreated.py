@@ -13,8 +13,8 @@ import pytest
 from tautochrone.errors import IngestError, SettingsError
 from tautochrone.iceberg.commits.metadata import decode, encode
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.model.commit_metadata import FlowPosition
 from tautochrone.model.names import TableName
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.kafka import KafkaBroker
 
@@ -168,7 +168,7 @@ def test_dying_between_the_new_position_and_the_folder(
 
     rewrite, calls = CheckpointFolder.rewrite, count()
 
-    def dies(self: CheckpointFolder, position: FlowPosition) -> None:
+    def dies(self: CheckpointFolder, position: SparkPosition) -> None:
         # The first time a new owner's folder is made.
         if next(calls):
             raise IngestError("FLOW_FAILED", "died")

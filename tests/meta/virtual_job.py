@@ -14,10 +14,10 @@ from tests.meta.virtual_lake import GROUPS, Batch, Run, VirtualTable, query, sou
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, StoreRelation
 from tautochrone.model.checkpoint import Checkpoint
-from tautochrone.model.commit_metadata import FlowPosition
 from tautochrone.model.lake import ChangeKind, CommitNote, Fork
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import RefreshMode
+from tautochrone.model.source_position import SparkPosition
 
 if TYPE_CHECKING:
     from tests.meta.simulation import Simulation
@@ -155,7 +155,7 @@ def ingest(simulation: Simulation, process: Process, name: TableName) -> None:
     position = None if fork.note is None else fork.note.positions.get(_FLOW)
     begin, end = 0 if position is None else int(position.offsets), simulation.sources.rows.get(name, 0)
     if end > begin:
-        at = FlowPosition(query_id=_FLOW, batch_id=end, offsets=str(end), commit="")
+        at = SparkPosition(query_id=_FLOW, batch_id=end, offsets=str(end), commit="")
         old, new, before = table.newest.rows, source_rows(end), source_rows(begin)
         rows = {group: old[group] + new[group] - before[group] for group in GROUPS}
         note = process.note(positions={_FLOW: at})

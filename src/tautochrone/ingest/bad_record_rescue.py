@@ -24,8 +24,9 @@ from tautochrone.ingest.bad_record_search import BadRecord, Search, SearchTooLon
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.positions import source_offsets
 from tautochrone.ingest.stream_errors import explain
-from tautochrone.model.lake import FlowPosition, LakeTable, Staged
+from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.sources.kafka_replay import KafkaReplay, Offsets, obstacle
 
 __all__ = ["Rescue", "Rescued", "ranges_of"]
@@ -178,7 +179,9 @@ class Rescue:
         return staged
 
 
-def ranges_of(folder: CheckpointFolder, known: FlowPosition | None, batch_id: int) -> tuple[Offsets, Offsets]:
+def ranges_of(
+    folder: CheckpointFolder, known: SparkPosition | None, batch_id: int
+) -> tuple[Offsets, Offsets]:
     """Where a batch of a flow with one Kafka source begins and ends.
 
     Raises:

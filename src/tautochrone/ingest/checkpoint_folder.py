@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from tautochrone.ingest.text_files import Files
-from tautochrone.model.lake import FlowPosition
+from tautochrone.model.source_position import SparkPosition
 
 __all__ = ["CheckpointFolder", "FolderState", "Planned"]
 
@@ -102,11 +102,11 @@ class CheckpointFolder:
             fresh={path: self._files.read(f"{self.path}/sources/{path}") or "" for path in sorted(fresh)},
         )
 
-    def position(self, planned: Planned, known: FlowPosition | None, *, stateful: bool) -> FlowPosition:
+    def position(self, planned: Planned, known: SparkPosition | None, *, stateful: bool) -> SparkPosition:
         """The position after the batch, archiving what the sources remember since `known`."""
         finished = self._newest("commits")
         commit = None if finished is None else self._files.read(f"{self.path}/commits/{finished}")
-        return FlowPosition(
+        return SparkPosition(
             query_id=planned.query_id,
             batch_id=planned.batch_id,
             offsets=planned.offsets,
@@ -125,7 +125,7 @@ class CheckpointFolder:
         metadata = self._files.read(f"{self.path}/metadata")
         return None if metadata is None else str(json.loads(metadata)["id"])
 
-    def holds_state_of(self, position: FlowPosition) -> bool:
+    def holds_state_of(self, position: SparkPosition) -> bool:
         """Whether the state in it is the one after `position`, and not after other rows under that number."""
         return (
             self.query_id == position.query_id
@@ -153,7 +153,7 @@ class CheckpointFolder:
                     return False
         return True
 
-    def rewrite(self, position: FlowPosition) -> None:
+    def rewrite(self, position: SparkPosition) -> None:
         """Make the folder say exactly what `position` says. A crash leaves a folder that is known to be torn,
         and is written again. Of a stateful flow the offsets stay that prove of which batches the state is."""
         self._files.write(f"{self.path}/{_REWRITING}", "")
@@ -303,7 +303,7 @@ class CheckpointFolder:
         batches = [int(name) for name in self._files.names(f"{self.path}/{log}") if name.isdigit()]
         return max(batches, default=None)
 
-    def _archive_sources(self, planned: Planned, known: FlowPosition | None) -> tuple[str, ...]:
+    def _archive_sources(self, planned: Planned, known: SparkPosition | None) -> tuple[str, ...]:
         before = () if known is None else known.source_files
         content = dict(planned.fresh)
         if not content:

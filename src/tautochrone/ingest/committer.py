@@ -20,8 +20,9 @@ from functools import partial
 
 from tautochrone.errors import ConflictError, FencedError, TautochroneError
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import CommitNote, Committed, FlowPosition, LakeTable, Prepared, Staged
+from tautochrone.model.lake import CommitNote, Committed, LakeTable, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.source_position import SparkPosition
 
 __all__ = ["TableCommitter", "settle_beside"]
 
@@ -57,7 +58,7 @@ def settle_beside(table: LakeTable, beside: LakeTable, fence: Fence, emit: Emit)
 class _Part:
     flow: str
     staged: Staged
-    position: FlowPosition
+    position: SparkPosition
     bad: Staged | None = None
     done: Committed | None = None
     error: Exception | None = None
@@ -86,7 +87,7 @@ class TableCommitter:
     _door: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(
-        self, flow: str, staged: Staged, position: FlowPosition, bad: Staged | None = None
+        self, flow: str, staged: Staged, position: SparkPosition, bad: Staged | None = None
     ) -> Committed:
         """Commit one staged batch, together with whatever else waits. Blocks until it is committed.
 

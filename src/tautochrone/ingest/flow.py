@@ -36,11 +36,12 @@ from tautochrone.ingest.source_observations import Looks
 from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import FlowPosition, Staged
+from tautochrone.model.lake import CommitNote, Staged
 from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.sources.rate_limits import bounds_files
 
-__all__ = ["FlowQuery", "StreamingFlow"]
+__all__ = ["FlowQuery", "StreamingFlow", "spark_position"]
 
 T = TypeVar("T")
 _STOP_TIMEOUT_S = 60.0
@@ -60,6 +61,22 @@ class StreamingFlow(Protocol):
     def evaluate(self, session: SparkSession) -> DataFrame: ...
 
 
+def spark_position(note: CommitNote | None, flow: str) -> SparkPosition | None:
+    """Where a table says that a flow run by Spark stands; None: it has taken in nothing yet.
+
+    Raises:
+        IngestError: the flow was read by other means before, and its position means nothing to Spark.
+    """
+    position = None if note is None else note.positions.get(flow)
+    if position is None or isinstance(position, SparkPosition):
+        return position
+    raise IngestError(
+        "FLOW_POSITIONS_DIVERGED",
+        f"Flow {flow} read the change log {position.log} before, and reads another source now",
+        hint="start over with --full-refresh",
+    )
+
+
 @dataclass(slots=True)
 class FlowQuery:
     """A flow bound to its table's committer and its folder.
@@ -74,7 +91,7 @@ class FlowQuery:
     folder: CheckpointFolder
     effects: Effects
     emit: Emit
-    position: FlowPosition | None
+    position: SparkPosition | None
     begin: Begin | None = None
     """See `model.catalog.LakeCatalog.beginning`; None for flows that read no stream of the lake."""
     bad_records: BadRecords = BadRecords.FAIL
@@ -224,7 +241,7 @@ class FlowQuery:
     def _ask_the_table(self) -> None:
         """An earlier start of this query may have failed after its commit: memory is no evidence."""
         note = self.committer.table.fork().note
-        self.position = None if note is None else note.positions.get(self.flow.name)
+        self.position = spark_position(note, self.flow.name)
 
     def _reconcile(self) -> None:
         older = [] if self.folders is None else self.folders.older()
@@ -264,7 +281,7 @@ class FlowQuery:
                 reason=decision.reason,
             )
 
-    def _move_to(self, position: FlowPosition) -> None:
+    def _move_to(self, position: SparkPosition) -> None:
         """Let the table say where the flow goes on, then the folder."""
         nothing = Staged(table=self.committer.table.name, files=(), rows=0, at_ms=self._began_ms)
         self.committer.submit(self.flow.name, nothing, position)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.positions import Decision, Plan, compare
-from tautochrone.model.lake import FlowPosition
+from tautochrone.model.source_position import SparkPosition
 
 __all__ = ["Inherited", "inherit"]
 
@@ -33,7 +33,7 @@ class Inherited:
 def inherit(
     own: CheckpointFolder,
     older: Sequence[CheckpointFolder],
-    position: FlowPosition | None,
+    position: SparkPosition | None,
     *,
     stateful: bool,
 ) -> Inherited:
@@ -66,7 +66,7 @@ def inherit(
     return Inherited(Decision(Plan.COPY, reason), take)
 
 
-def _holds(folder: CheckpointFolder, position: FlowPosition) -> bool:
+def _holds(folder: CheckpointFolder, position: SparkPosition) -> bool:
     """Whether the flow's state can go on from what is there."""
     if folder.holds_state_of(position):
         return True

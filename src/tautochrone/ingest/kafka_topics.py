@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import IngestError
 from tautochrone.ingest.positions import source_offsets
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import FlowPosition
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.model.sources import RecreatedTopic
 from tautochrone.spark.sources.kafka import TopicIds, TopicIdsRefusedError, kafka_by_number
 
@@ -26,8 +26,8 @@ Ids = dict[str, dict[str, str]]
 
 
 def begin_again(
-    position: FlowPosition, earliest: Mapping[str, Mapping[str, Mapping[str, int]]], ids: Ids
-) -> FlowPosition:
+    position: SparkPosition, earliest: Mapping[str, Mapping[str, Mapping[str, int]]], ids: Ids
+) -> SparkPosition:
     """The position with other offsets for some topics.
 
     Args:
@@ -60,8 +60,8 @@ class KafkaTopics:
     _progress: tuple[object, object] | None = None
 
     def begin(
-        self, session: SparkSession, rows: DataFrame, position: FlowPosition | None
-    ) -> FlowPosition | None:
+        self, session: SparkSession, rows: DataFrame, position: SparkPosition | None
+    ) -> SparkPosition | None:
         """Before a query over `rows` starts: the ids that count from here on.
 
         Returns:

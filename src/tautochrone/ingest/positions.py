@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tautochrone.ingest.checkpoint_folder import FolderState
-from tautochrone.model.lake import FlowPosition
+from tautochrone.model.source_position import SparkPosition
 
 __all__ = ["Decision", "Plan", "compare", "same_offsets", "source_offsets"]
 
@@ -61,7 +61,7 @@ def _sources(text: str) -> list[object]:
     return found
 
 
-def compare(position: FlowPosition | None, folder: FolderState, planned_offsets: str | None) -> Decision:
+def compare(position: SparkPosition | None, folder: FolderState, planned_offsets: str | None) -> Decision:
     """Decide. `planned_offsets` is the folder's offsets file for the table's batch.
 
     >>> compare(None, FolderState(query_id=None, planned=None, finished=None), None).plan

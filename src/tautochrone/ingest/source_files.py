@@ -18,7 +18,7 @@ from tautochrone.errors import IngestError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.positions import source_offsets
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import FlowPosition
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.model.sources import MOST_PATHS, SkippedFiles, SkipReason
 from tautochrone.spark.sources.files import FileStream, has_files, skips_missing
 
@@ -91,7 +91,7 @@ class SourceFiles:
         self._stream = FileStream(session, query) if has_files(rows) else None
         self._may_miss = self._stream is not None and skips_missing(session, rows)
 
-    def require_all(self, batch_id: int, known: FlowPosition | None) -> None:
+    def require_all(self, batch_id: int, known: SparkPosition | None) -> None:
         """The batch that runs reads all files that were planned for it.
 
         Spark leaves out, without an error, a file that went away after it was planned.
@@ -118,7 +118,7 @@ class SourceFiles:
             )
         self._missing += missing
 
-    def batch_done(self, batch_id: int, known: FlowPosition | None) -> None:
+    def batch_done(self, batch_id: int, known: SparkPosition | None) -> None:
         """The batch is read: whether all its files are still there, where missing ones are ignored."""
         if self._stream is not None and self._may_miss:
             try:
@@ -189,7 +189,7 @@ class SourceFiles:
             self.store(new)
         self._told, self._known = found, True
 
-    def _planned(self, batch_id: int, known: FlowPosition | None) -> set[str]:
+    def _planned(self, batch_id: int, known: SparkPosition | None) -> set[str]:
         assert self._stream is not None
         assert self._folder is not None
         ends = source_offsets(self._folder.offsets(batch_id) or "")

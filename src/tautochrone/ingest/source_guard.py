@@ -17,7 +17,7 @@ from tautochrone.errors import IngestError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.kafka_topics import KafkaTopics
 from tautochrone.ingest.source_files import SourceFiles
-from tautochrone.model.lake import FlowPosition
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.sources.files import taking_all_ages
 
 __all__ = ["SourceGuard"]
@@ -33,8 +33,8 @@ class SourceGuard:
     _started: threading.Event = field(default_factory=threading.Event)
 
     def begin(
-        self, session: SparkSession, rows: DataFrame, position: FlowPosition | None
-    ) -> tuple[DataFrame, FlowPosition | None]:
+        self, session: SparkSession, rows: DataFrame, position: SparkPosition | None
+    ) -> tuple[DataFrame, SparkPosition | None]:
         """Before a query over `rows` starts.
 
         Returns:
@@ -59,7 +59,7 @@ class SourceGuard:
         finally:
             self._started.set()
 
-    def before(self, batch_id: int, known: FlowPosition | None) -> None:
+    def before(self, batch_id: int, known: SparkPosition | None) -> None:
         """A batch is about to be read. `known` is the position that it follows.
 
         Raises:
@@ -70,7 +70,7 @@ class SourceGuard:
             self._started.wait()
             self.files.require_all(batch_id, known)
 
-    def after(self, known: FlowPosition | None, position: FlowPosition) -> FlowPosition:
+    def after(self, known: SparkPosition | None, position: SparkPosition) -> SparkPosition:
         """A batch was read and is about to be committed with `position`: the position with its topics.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What a commit says about itself, and where flows stand: what the lake remembers for us."""
+"""What a commit says about itself: what the lake remembers for us."""
 
 from __future__ import annotations
 
@@ -6,27 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tautochrone.model.names import CheckpointNumber, Fence
+from tautochrone.model.source_position import SourcePosition
 
-__all__ = ["CommitNote", "FlowPosition"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowPosition:
-    """Where one flow stands, as the table itself remembers it.
-
-    `offsets` and `commit` are the texts of Spark's `offsets/<batch>` and `commits/<batch>` files;
-    `source_files` are the side files that hold what the sources keep under `sources/`, oldest first.
-    `query_id` is the streaming query's id, `stateful` tells whether it keeps state. `topics` has by number
-    of the source (as text) the ids that Kafka gave to the topics in the offsets, as far as they are known.
-    """
-
-    query_id: str
-    batch_id: int
-    offsets: str
-    commit: str
-    source_files: tuple[str, ...] = ()
-    stateful: bool = False
-    topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+__all__ = ["CommitNote"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +31,7 @@ class CommitNote:
     checkpoint: CheckpointNumber | None = None
     mode: str | None = None
     definition: str | None = None
-    positions: Mapping[str, FlowPosition] = field(default_factory=dict)
+    positions: Mapping[str, SourcePosition] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     companions: Mapping[str, str] = field(default_factory=dict)
     reset: bool = False

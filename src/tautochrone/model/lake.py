@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from tautochrone.model.commit_metadata import CommitNote, FlowPosition
+from tautochrone.model.commit_metadata import CommitNote
 from tautochrone.model.maintenance import Compacted, Expired, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
 
@@ -32,7 +32,6 @@ __all__ = [
     "ChangeKind",
     "CommitNote",
     "Committed",
-    "FlowPosition",
     "Fork",
     "LakeTable",
     "Outcome",

@@ -22,13 +22,13 @@ from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import (
     ChangeKind,
     CommitNote,
-    FlowPosition,
     LakeTable,
     Outcome,
     TableDefinition,
 )
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.source_position import SparkPosition
 
 __all__ = ["LakeBench", "LakeConformance", "never", "notimpl", "notyet"]
 
@@ -49,8 +49,8 @@ def note(fence: int = 1, **fields: Any) -> CommitNote:
     return CommitNote(pipeline="p", job="j", fence=Fence(fence), store="s", **fields)
 
 
-def position(batch: int) -> FlowPosition:
-    return FlowPosition(query_id="q", batch_id=batch, offsets=f"v1\n{{}}\n{batch}", commit="v1\n{}")
+def position(batch: int) -> SparkPosition:
+    return SparkPosition(query_id="q", batch_id=batch, offsets=f"v1\n{{}}\n{batch}", commit="v1\n{}")
 
 
 class LakeBench:

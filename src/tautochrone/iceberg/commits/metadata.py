@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from tautochrone.model.lake import CommitNote, FlowPosition
+from tautochrone.model.lake import CommitNote
 from tautochrone.model.names import CheckpointNumber, Fence
+from tautochrone.model.source_position import BulkProgress, LogPosition, SourcePosition, SparkPosition
 
 __all__ = ["NOTE_KEY", "carry_forward", "decode", "encode", "with_positions"]
 
@@ -23,9 +24,7 @@ NOTE_KEY = "tautochrone.note"
 def encode(note: CommitNote) -> str:
     """JSON with sorted keys and without the fields that are empty."""
     data = asdict(note)
-    for position in data["positions"].values():
-        if not position["topics"]:
-            del position["topics"]
+    data["positions"] = {flow: _position_fields(position) for flow, position in note.positions.items()}
     return json.dumps(
         {key: value for key, value in data.items() if value not in (None, {}, (), False)},
         sort_keys=True,
@@ -38,10 +37,7 @@ def decode(text: str | None) -> CommitNote | None:
     if text is None:
         return None
     data: dict[str, Any] = json.loads(text)
-    positions = {
-        flow: FlowPosition(**{**position, "source_files": tuple(position["source_files"])})
-        for flow, position in data.get("positions", {}).items()
-    }
+    positions = {flow: _position(fields) for flow, fields in data.get("positions", {}).items()}
     checkpoint = data.get("checkpoint")
     return CommitNote(
         pipeline=data["pipeline"],
@@ -97,6 +93,31 @@ def with_positions(old: CommitNote | None, new: CommitNote) -> CommitNote:
     if old is None or new.reset:
         return new
     return replace(new, positions={**old.positions, **new.positions})
+
+
+def _position_fields(position: SourcePosition) -> dict[str, Any]:
+    """The position as JSON. What reads from where is told by its fields: only a log's has `point`."""
+    fields = asdict(position)
+    optional = ("topics",) if isinstance(position, SparkPosition) else ("marker", "bulk")
+    if isinstance(position, LogPosition):
+        fields["bulk"] = {key: value for key, value in fields["bulk"].items() if value}
+    return {key: value for key, value in fields.items() if value or key not in optional}
+
+
+def _position(fields: Mapping[str, Any]) -> SourcePosition:
+    if "point" not in fields:
+        return SparkPosition(**{**fields, "source_files": tuple(fields["source_files"])})
+    bulk = fields.get("bulk", {})
+    return LogPosition(
+        log=fields["log"],
+        point=fields["point"],
+        marker=fields.get("marker", {}),
+        bulk=BulkProgress(
+            pending={relation: tuple(chunks) for relation, chunks in bulk.get("pending", {}).items()},
+            pass_at=bulk.get("pass_at", {}),
+            waiting=tuple(bulk.get("waiting", ())),
+        ),
+    )
 
 
 def _strings(value: Mapping[str, str] | None) -> dict[str, str]:

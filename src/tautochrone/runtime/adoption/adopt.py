@@ -23,9 +23,10 @@ from tautochrone.errors import LakeError, SettingsError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import Committed, FlowPosition
+from tautochrone.model.lake import Committed
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.runtime.adoption.adoptable import Action, Finding, Survey
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.cut import Cut
@@ -187,9 +188,9 @@ class Adoption:
         )
         return done
 
-    def _positions(self, finding: Finding) -> dict[str, FlowPosition]:
+    def _positions(self, finding: Finding) -> dict[str, SparkPosition]:
         """Positions of a streaming table's flows, with what their sources remember archived."""
-        found: dict[str, FlowPosition] = {}
+        found: dict[str, SparkPosition] = {}
         for flow in self._job.flows(finding.dataset):
             reached = finding.reached.get(flow.flow.name)
             if reached is not None and reached.batch is not None:
@@ -201,5 +202,5 @@ class Adoption:
         return found
 
 
-def _archived(folder: CheckpointFolder, batch: int, *, stateful: bool) -> FlowPosition:
+def _archived(folder: CheckpointFolder, batch: int, *, stateful: bool) -> SparkPosition:
     return folder.position(folder.plan(batch), None, stateful=stateful)

@@ -11,6 +11,7 @@ from tautochrone.meta.expiry import Standing
 from tautochrone.model.lake import CommitNote, LakeTable
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.project.maintenance import Upkeep
 from tautochrone.runtime.job.job import Job
 
@@ -111,7 +112,10 @@ def _by_note(needs: Needs, note: CommitNote, inputs: Iterable[TableName]) -> Non
     for named in (note.inputs, note.companions):
         for text, version in named.items():
             _follow(needs, TableName.parse(text), Version(version))
-    offsets = "\n".join(position.offsets for position in note.positions.values())
+    # Only Spark's positions can name versions of lake tables.
+    offsets = "\n".join(
+        position.offsets for position in note.positions.values() if isinstance(position, SparkPosition)
+    )
     streamed = {Version(found) for found in _STREAMED.findall(offsets)}
     for name in inputs:
         # Which source of the stream is which table does not matter: a table ignores foreign versions.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tautochrone.errors import MetaError
 from tautochrone.meta import LakeVersion, StoreRelation
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import CommitNote, FlowPosition, LakeTable
+from tautochrone.model.lake import CommitNote, LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.ownership.lake_behind_store import require_reported_versions
@@ -141,10 +141,7 @@ def _short(note: CommitNote | None) -> CommitNote | None:
     """The note without the texts of its positions, which may be long: which flows have one is enough here."""
     if note is None:
         return None
-    positions = {
-        flow: FlowPosition(query_id=position.query_id, batch_id=position.batch_id, offsets="", commit="")
-        for flow, position in note.positions.items()
-    }
+    positions = {flow: position.brief() for flow, position in note.positions.items()}
     return replace(note, positions=positions)
 
 

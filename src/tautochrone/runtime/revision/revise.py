@@ -261,7 +261,7 @@ def _lost(then: CommitNote | None, now: CommitNote | None, *, is_view: bool) -> 
         return "what was known of its version is expired"
     for flow, position in then.positions.items():
         known = now.positions.get(flow)
-        if known is None or known.query_id != position.query_id:
+        if known is None or known.origin != position.origin:
             return f"flow {flow} was begun anew since then"
     return None
 

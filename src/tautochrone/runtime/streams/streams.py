@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.committer import TableCommitter
-from tautochrone.ingest.flow import FlowQuery
+from tautochrone.ingest.flow import FlowQuery, spark_position
 from tautochrone.ingest.flow_folders import FlowFolders
 from tautochrone.ingest.kafka_topics import KafkaTopics
 from tautochrone.ingest.source_files import SourceFiles
@@ -96,7 +96,7 @@ class Streams:
                 require_fence=self._job.journal.require,
                 effects=self._job.effects,
                 emit=self._job.emit,
-                position=None if note is None else note.positions.get(name),
+                position=spark_position(note, name),
                 begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
                 bad_records=BadRecords.FAIL if wanted is None else wanted.policy,
                 guard=self._guard(table, name) if flow.inputs.external_streams else SourceGuard(),

@@ -1,0 +1,124 @@
+"""The port of a source: what can be asked of whatever rows come from.
+
+Two kinds stand behind it. Sources that Spark's Structured Streaming reads itself (Kafka, files, Python data
+sources) are leaves of a query's plan: `spark.sources.registry` finds them. Change logs of databases are read
+by us, transaction by transaction: `ChangeLog`, run by `ingest.log_flow`.
+
+What a source cannot do it answers as `Unsupported`, with a reason for people. Only the file of a source knows
+its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tautochrone.model.source_position import LogPosition
+
+__all__ = ["ChangeLog", "LogBatch", "RateLimits", "Source", "SourceRows", "Unsupported"]
+
+SourceRows = Any
+"""A pyarrow Table. The model must not import Arrow, so the port cannot name the type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A source cannot do what it was asked for. `reason` is a part of a sentence about the source."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """Options that bound how much one batch takes. Of these a source accepts one at a time."""
+
+    options: tuple[str, ...]
+
+
+class Source(Protocol):
+    """What every source answers."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    def identity(self) -> frozenset[str]:
+        """What is read, as text by which two flows over the same thing are recognised. Empty: each reader
+        gets rows of its own."""
+
+    def rate_limits(self) -> RateLimits | Unsupported:
+        """How its batches can be bounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBatch:
+    """What was read of a change log at once: whole transactions.
+
+    Attributes:
+        rows: the events, with the columns of `ChangeLog.schema`, in the order of the log.
+        position: behind the last of them, at the end of a transaction.
+        caught_up: whether this was all that the log held when it was read.
+        source_ms: when the newest transaction in it was committed, by the source's clock; None where it
+            does not say.
+    """
+
+    rows: SourceRows
+    position: LogPosition
+    caught_up: bool
+    source_ms: int | None = None
+
+
+class ChangeLog(Source, Protocol):
+    """A database whose committed transactions can be read in order.
+
+    `begin → read … → commit of the table → acknowledge`. Each call is repeatable: whoever crashed between
+    two of them calls them again with the position that its table has.
+
+    A position that was acknowledged allows the source to forget everything up to it. So only the owner of
+    the table acknowledges, and only what its table holds durably.
+    """
+
+    def schema(self) -> Any:
+        """The columns of the log table, as a pyspark StructType."""
+
+    def begin(self) -> LogPosition:
+        """Let the source keep its log from now on, and answer where to read from. Durable at the source.
+        Repeated before anything was acknowledged, it answers a position that loses nothing.
+
+        The position's `bulk.pending` lists the chunks of the first copy; empty for a source without one.
+
+        Raises:
+            IngestError: the log cannot be read: rights, settings of the database.
+        """
+
+    def read(self, after: LogPosition, max_rows: int) -> LogBatch:
+        """The transactions behind `after`, whole ones, until there are at least `max_rows` events or the log
+        ends. A transaction that is bigger than the bound comes alone and whole. Without news the batch has
+        no rows; its position may still move on.
+
+        Raises:
+            IngestError: `SOURCE_LOG_LOST`: what follows `after` is no longer there, or it is another log.
+        """
+
+    def read_chunk(self, relation: str, chunk: str) -> tuple[SourceRows, int, int]:
+        """Copy a chunk of a relation, for sources with a first copy.
+
+        Returns:
+            Its rows with the columns of `schema`; the point of the log up to which its snapshot shows the
+            transactions; and a point read afterwards, which the log must pass before the copied rows together
+            with the log are a state that the database had.
+        """
+
+    def acknowledge(self, position: LogPosition) -> None:
+        """The table holds everything up to `position`; the source may forget it. Repeatable; a position
+        before the one that was acknowledged last changes nothing."""
+
+    def lag(self, position: LogPosition) -> Mapping[str, int]:
+        """How far the log is ahead of `position`, by unit (`bytes`, `transactions`, …)."""
+
+    def relations(self) -> Sequence[str]:
+        """The tables whose events the log has."""
+
+    def close(self) -> None:
+        """Let go of connections; repeatable."""
