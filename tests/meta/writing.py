@@ -24,7 +24,7 @@ class Sources:
 
     def write(self, table: TableName, now: int) -> None:
         """One row more, and a token for it. A store's clock that is set back gives no tokens that are older
-        than those that it gave before (`docs/concepts.md` states this as a limit)."""
+        than those that it gave before (`docs/reading.md` states this as a limit)."""
         self.latest = max(self.latest, now)
         self.rows[table] = self.rows.get(table, 0) + 1
         self.tokens.append((self.latest, table, self.rows[table]))

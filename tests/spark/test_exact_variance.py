@@ -122,7 +122,7 @@ def test_powers_are_exact(spark: SparkSession) -> None:
 
 
 def test_sparks_own_function_errs_where_values_hardly_differ(spark: SparkSession) -> None:
-    """What `docs/concepts.md` says of `taut verify`."""
+    """What `docs/refreshing.md` says of `taut verify`."""
     dice = random.Random(3)
     values = [2_000_000_000 + dice.randint(-3, 3) for _ in range(500)]
     rows = spark.createDataFrame([(value,) for value in values], "x int")

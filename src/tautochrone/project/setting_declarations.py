@@ -130,14 +130,14 @@ SETTINGS = (
         kind=Choice(Durability),
         default="process",
         meaning="what published checkpoints survive: the end of any `process`, or `power_loss` too, for "
-        "tables on local disks (Linux; [what is promised](concepts.md#power-cuts))",
+        "tables on local disks (Linux; [what is promised](running.md#power-cuts))",
         variable="TAUTOCHRONE_DURABILITY",
     ),
     Setting(
         key="refresh.policy",
         kind=Choice(RefreshPolicy, "INVALID_REFRESH_POLICY"),
         default="auto",
-        meaning="how views are refreshed that do not say it themselves ([concepts](concepts.md#policies))",
+        meaning="how views are refreshed that do not say it themselves ([concepts](refreshing.md#policies))",
         variable="TAUTOCHRONE_REFRESH_POLICY",
     ),
     Setting(
