@@ -16,6 +16,9 @@
     ├── MetaError                    the MetaService's store
     ├── RefreshError                 a view could not be brought to a checkpoint
     ├── InvariantError               a checkpoint breaks an invariant
+    ├── SinkError                    a sink, or a delivery to it
+    │   ├── SinkFencedError          a newer owner delivers to it; this one must stop
+    │   └── SinkContentError         what arrived is not what was sent
     ├── QueryError                   a read
     │   └── CheckpointUnavailableError  no such checkpoint, or it is expired or revoked
     ├── AccessError                  who asks the MetaService, and what they may do
@@ -55,6 +58,9 @@ __all__ = [
     "QueryError",
     "RefreshError",
     "SettingsError",
+    "SinkContentError",
+    "SinkError",
+    "SinkFencedError",
     "SparkDiedError",
     "SpecError",
     "StateLostError",
@@ -243,6 +249,25 @@ class InvariantError(TautochroneError):
     """A checkpoint breaks an invariant, or one cannot be checked: it is not published."""
 
     default_sqlstate = "23514"
+
+
+class SinkError(TautochroneError):
+    """A sink refused or failed an operation, or does not fit what shall be delivered to it."""
+
+    default_sqlstate = "58000"
+
+
+class SinkFencedError(SinkError):
+    """A newer owner delivers to the sink. The process that sees this must stop, not retry."""
+
+    default_sqlstate = "25S03"
+
+
+class SinkContentError(SinkError):
+    """What a sink holds of a transaction is not what was sent to it."""
+
+    default_sqlstate = "58030"
+    default_retryable = True
 
 
 class QueryError(TautochroneError):

@@ -1,0 +1,370 @@
+"""The port of a sink: what an adapter must offer, and the states of a delivery's transaction.
+
+A sink mirrors tables of the lake outside of it. It gets one transaction per delivered checkpoint, over all
+of its tables, and never shows half of one:
+
+1. `begin(intent)` opens the transaction. Its id is made by the caller, so that whoever comes back after a
+   crash can name it.
+2. `write` stages what changed in one table (`replace` stages all rows of one). Nothing of it can be read yet.
+3. `prepare` compares what is staged with what was sent, by content. From now on the transaction can be
+   committed without its source.
+4. `commit` makes all tables show it. The pointer to the published checkpoint is written last.
+
+Every operation may be repeated in every state: `TRANSITIONS` says what each answers. An owner is told apart
+by its fence; a sink refuses every fence below the highest one that it has seen. What became of a transaction
+whose answer was lost is asked of the sink by `recover`, never guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from tautochrone.errors import SinkError
+from tautochrone.model.lake import RowChange, Rows
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+
+__all__ = [
+    "TRANSITIONS",
+    "Capabilities",
+    "Chunk",
+    "Digest",
+    "Guarantee",
+    "Intent",
+    "Operation",
+    "Published",
+    "Recovered",
+    "Sink",
+    "TransactionId",
+    "TransactionState",
+    "next_state",
+]
+
+
+class Guarantee(StrEnum):
+    """How often a row of a checkpoint arrives when something fails in between."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a sink can do. The delivery asks before it sends anything, and refuses what does not fit.
+
+    Attributes:
+        guarantee: what holds after crashes and lost answers.
+        several_tables: one transaction spans several tables, which readers see change at once.
+        retractions: it takes rows that went. Without it only insert-only deltas can be delivered.
+        replaces: it can take all rows of a table instead of a delta, which a rebuild needs.
+        keyed: it needs to know which columns identify a row.
+        audits: it can tell what it holds, by content.
+    """
+
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    several_tables: bool = True
+    retractions: bool = True
+    replaces: bool = True
+    keyed: bool = False
+    audits: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionId:
+    """Names one try to deliver one checkpoint to one sink. The same try has the same id in every process.
+
+    Attributes:
+        incarnation: of the store that numbered the checkpoint; a number alone identifies nothing.
+        attempt: counts the tries of one owner, from 1: an aborted transaction is never opened again.
+    """
+
+    incarnation: str
+    sink: str
+    checkpoint: CheckpointNumber
+    fence: Fence
+    attempt: int = 1
+
+    def __str__(self) -> str:
+        """Letters, digits and underscores only, at most 64: usable as a name in most systems."""
+        origin = hashlib.sha256(f"{self.incarnation}\n{self.sink}".encode()).hexdigest()[:12]
+        return f"taut_{origin}_{self.checkpoint}_{self.fence}_{self.attempt}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "incarnation": self.incarnation,
+            "sink": self.sink,
+            "checkpoint": int(self.checkpoint),
+            "fence": int(self.fence),
+            "attempt": self.attempt,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TransactionId:
+        """The inverse of `as_json`."""
+        return cls(
+            incarnation=value["incarnation"],
+            sink=value["sink"],
+            checkpoint=CheckpointNumber(value["checkpoint"]),
+            fence=Fence(value["fence"]),
+            attempt=value["attempt"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The content of a set of rows: their number, and a hash that does not depend on their order.
+
+    How the hash is computed is the adapter's own; it only compares digests of its own making.
+    """
+
+    rows: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A part of a transaction that was sent in one piece.
+
+    Attributes:
+        number: counts the chunks of one table in one transaction, from 0.
+        digest: of what was sent. `prepare` compares it with what arrived.
+        partition: of the sink's table, in the sink's spelling.
+        server: which of several servers took it.
+    """
+
+    table: TableName
+    number: int
+    digest: Digest
+    partition: str = ""
+    server: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "table": str(self.table),
+            "number": self.number,
+            "rows": self.digest.rows,
+            "hash": self.digest.hash,
+            "partition": self.partition,
+            "server": self.server,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Chunk:
+        """The inverse of `as_json`."""
+        return cls(
+            table=TableName.parse(value["table"]),
+            number=value["number"],
+            digest=Digest(value["rows"], value["hash"]),
+            partition=value["partition"],
+            server=value["server"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What a transaction is about to do. The store has it before the sink hears of the transaction.
+
+    Attributes:
+        versions: of the delivered tables at the checkpoint; the sink keeps them beside its pointer.
+        replaces: all rows are sent, instead of those that changed.
+        chunks: what was sent, once it is prepared; None before.
+    """
+
+    transaction: TransactionId
+    versions: Mapping[TableName, Version]
+    replaces: bool = False
+    chunks: tuple[Chunk, ...] | None = None
+
+    @property
+    def checkpoint(self) -> CheckpointNumber:
+        return self.transaction.checkpoint
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "transaction": self.transaction.as_json(),
+            "versions": {str(table): version for table, version in self.versions.items()},
+            "replaces": self.replaces,
+            "chunks": None if self.chunks is None else [chunk.as_json() for chunk in self.chunks],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Intent:
+        """The inverse of `as_json`."""
+        chunks = value["chunks"]
+        return cls(
+            transaction=TransactionId.from_json(value["transaction"]),
+            versions={TableName.parse(name): Version(text) for name, text in value["versions"].items()},
+            replaces=value["replaces"],
+            chunks=None if chunks is None else tuple(Chunk.from_json(chunk) for chunk in chunks),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The pointer of a sink: the transaction that its readers see, and which versions of the lake's tables
+    it stands for. The versions prove whose mirror it is, also to a store that never heard of it."""
+
+    transaction: TransactionId
+    versions: Mapping[TableName, Version] = field(default_factory=dict)
+
+    @property
+    def checkpoint(self) -> CheckpointNumber:
+        return self.transaction.checkpoint
+
+
+class TransactionState(StrEnum):
+    """Where a transaction is. `COMMITTING` and `ABORTING` are decided and not finished: only the same
+    operation may follow."""
+
+    UNKNOWN = "unknown"
+    INITIALIZED = "initialized"
+    PREPARED = "prepared"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What became of a transaction: `COMMITTED`, or `ABORTED` (nothing of it is left in the sink)."""
+
+    transaction: TransactionId
+    state: TransactionState
+
+
+class Operation(StrEnum):
+    """What can be done to a transaction. `WRITE` stands for `Sink.replace` too."""
+
+    BEGIN = "begin"
+    WRITE = "write"
+    PREPARE = "prepare"
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+_S = TransactionState
+TRANSITIONS: Mapping[Operation, Mapping[TransactionState, TransactionState]] = MappingProxyType(
+    {
+        Operation.BEGIN: {_S.UNKNOWN: _S.INITIALIZED, _S.INITIALIZED: _S.INITIALIZED},
+        Operation.WRITE: {_S.INITIALIZED: _S.INITIALIZED},
+        Operation.PREPARE: {_S.INITIALIZED: _S.PREPARED, _S.PREPARED: _S.PREPARED},
+        Operation.COMMIT: {
+            _S.PREPARED: _S.COMMITTED,
+            _S.COMMITTING: _S.COMMITTED,
+            _S.COMMITTED: _S.COMMITTED,
+        },
+        Operation.ABORT: {
+            _S.UNKNOWN: _S.ABORTED,
+            _S.INITIALIZED: _S.ABORTED,
+            _S.PREPARED: _S.ABORTED,
+            _S.ABORTING: _S.ABORTED,
+            _S.ABORTED: _S.ABORTED,
+        },
+    }
+)
+"""For each operation and each state the state that follows; what is missing is refused."""
+
+
+def next_state(operation: Operation, state: TransactionState, transaction: TransactionId) -> TransactionState:
+    """The state that follows, or the error that every adapter raises.
+
+    Raises:
+        SinkError: `SINK_TRANSACTION_STATE`, the operation is refused in this state.
+
+    Example:
+        >>> transaction = TransactionId(incarnation="i", sink="s", checkpoint=1, fence=1)
+        >>> next_state(Operation.BEGIN, TransactionState.UNKNOWN, transaction)
+        <TransactionState.INITIALIZED: 'initialized'>
+    """
+    following = TRANSITIONS[operation].get(state)
+    if following is None:
+        raise SinkError(
+            "SINK_TRANSACTION_STATE",
+            f"Sink {transaction.sink}: {operation} is refused, transaction {transaction} is {state}",
+            parameters={"sink": transaction.sink, "operation": operation, "state": state},
+        )
+    return following
+
+
+class Sink(Protocol):
+    """One sink, opened by its adapter. Used by one thread at a time.
+
+    Whatever fails raises `SinkError`; `SinkFencedError` when a newer owner is seen. An error of any other
+    kind, or no answer, means that the outcome is unknown: the delivery goes on with `recover`.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the sink can do. Asked before anything is sent."""
+
+    def published(self) -> Published | None:
+        """What its readers see now; None while nothing was ever committed."""
+
+    def highest_fence(self) -> Fence:
+        """The highest fence that the sink has seen; 0 for a new one."""
+
+    def fence(self, fence: Fence) -> None:
+        """Refuse everything with a lower fence from now on. Repeatable.
+
+        Raises:
+            SinkFencedError: the sink has seen a higher one.
+        """
+
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
+        """Create what stands for a table, or add the columns that it lacks. Repeatable.
+
+        Args:
+            schema: a pyspark StructType.
+            key: the columns that identify a row; empty when none are known.
+        """
+
+    def begin(self, intent: Intent) -> TransactionState:
+        """Open the transaction. On an open one it answers `INITIALIZED` again."""
+
+    def write(self, transaction: TransactionId, table: TableName, change: RowChange) -> Sequence[Chunk]:
+        """Stage a consolidated delta: no row is in both of its signs. Writing a table again replaces what
+        the transaction staged for it, so a lost answer doubles nothing."""
+
+    def replace(self, transaction: TransactionId, table: TableName, rows: Rows) -> Sequence[Chunk]:
+        """Stage all rows of a table, which the commit puts in the place of what is there."""
+
+    def prepare(self, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+        """Compare what is staged with what was sent.
+
+        Raises:
+            SinkContentError: they differ. The transaction must be aborted.
+        """
+
+    def commit(self, transaction: TransactionId, fence: Fence) -> None:
+        """Show the transaction to readers, the pointer last. Repeatable.
+
+        `fence` is that of the caller, who may be a newer owner than the one that prepared it.
+        """
+
+    def abort(self, transaction: TransactionId, fence: Fence) -> None:
+        """Drop what is staged. Repeatable."""
+
+    def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
+        """After `fence`: finish or drop all transactions of the past, those of `intents` and any other.
+
+        A transaction that is committing is committed, a prepared one whose content is still right may be;
+        everything else is aborted. Answers one value for each intent, in their order. Repeatable.
+        """
+
+    def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
+        """What `audit` would answer if the sink held exactly these rows. Changes nothing."""
+
+    def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
+        """What the sink shows of a table at a checkpoint, by partition.
+
+        Raises:
+            SinkError: `SINK_CHECKPOINT_GONE`, it does not show this checkpoint (any more).
+        """
+
+    def close(self) -> None:
+        """Give connections back. Repeatable."""

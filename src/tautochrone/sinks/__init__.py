@@ -1,0 +1,7 @@
+"""Adapters of sinks, by format. One folder each; the rest of the project knows only `model.sink`."""
+
+from __future__ import annotations
+
+from tautochrone.sinks.registry import has_adapter, open_sink, register_sink
+
+__all__ = ["has_adapter", "open_sink", "register_sink"]
