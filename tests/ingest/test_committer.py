@@ -255,8 +255,8 @@ def test_a_failed_report_keeps_what_is_committed(table: Table) -> None:
     assert (table.discarded, table.aborted) == ([], [])
 
 
-class Beside(Table):
-    """A table beside; what is prepared waits until it is committed or aborted."""
+class QuarantineTable(Table):
+    """A quarantine table: what is prepared waits until it is committed or aborted."""
 
     def __init__(self) -> None:
         super().__init__(name=TableName("lake", ("default",), "events__quarantine"))
@@ -281,64 +281,72 @@ class Beside(Table):
 
 
 @pytest.fixture
-def beside(committer: TableCommitter) -> Beside:
-    committer.beside = Beside()  # type: ignore[assignment]
-    return committer.beside  # type: ignore[return-value]
+def quarantine_table(committer: TableCommitter) -> QuarantineTable:
+    committer.quarantine_table = QuarantineTable()  # type: ignore[assignment]
+    return committer.quarantine_table  # type: ignore[return-value]
 
 
 def test_bad_records_are_named_by_the_table(
-    committer: TableCommitter, table: Table, beside: Beside, reported: list[str]
+    committer: TableCommitter, table: Table, quarantine_table: QuarantineTable, reported: list[str]
 ) -> None:
     committer.submit("a", staged("good"), position(1), staged("bad"))
-    assert table.notes[-1].companions == {str(beside.name): "b1"}
-    assert beside.waiting == []
+    assert table.notes[-1].companions == {str(quarantine_table.name): "b1"}
+    assert quarantine_table.waiting == []
     assert reported == ["1", "b1"]
 
 
-def test_nothing_but_bad_records(committer: TableCommitter, table: Table, beside: Beside) -> None:
+def test_nothing_but_bad_records(
+    committer: TableCommitter, table: Table, quarantine_table: QuarantineTable
+) -> None:
     committer.submit("a", staged("good", rows=0), position(1), staged("bad"))
     assert table.commits == []
-    assert table.notes[-1].companions == {str(beside.name): "b1"}
-    assert beside.version == 1
+    assert table.notes[-1].companions == {str(quarantine_table.name): "b1"}
+    assert quarantine_table.version == 1
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_what_an_error_left_half_done_is_settled(
-    committer: TableCommitter, table: Table, beside: Beside, told: list[tuple[str, Field]], named: bool
+    committer: TableCommitter,
+    table: Table,
+    quarantine_table: QuarantineTable,
+    told: list[tuple[str, Field]],
+    named: bool,
 ) -> None:
     """The next start finds out from the table whether its batch is in."""
-    failing = beside if named else table
+    failing = quarantine_table if named else table
     failing.fails.append(CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", "no answer"))
     with pytest.raises(CommitOutcomeUnknownError):
         committer.submit("a", staged("good"), position(1), staged("bad"))
-    (left,) = beside.waiting
+    (left,) = quarantine_table.waiting
     table.newest = table.notes[-1] if named else NOTE
     committer.emit = lambda event, /, **_: told.append((event, None))
     committer.settle()
-    assert beside.waiting == []
+    assert quarantine_table.waiting == []
     assert [event for event, _ in told] == ["recommit" if named else "abort"]
-    assert (left in beside.aborted) is not named
+    assert (left in quarantine_table.aborted) is not named
     committer.settle()
     assert len(told) == 1
 
 
-def test_what_cannot_be_prepared_beside_leaves_no_files(
-    committer: TableCommitter, table: Table, beside: Beside
+def test_what_cannot_be_prepared_in_quarantine_leaves_no_files(
+    committer: TableCommitter, table: Table, quarantine_table: QuarantineTable
 ) -> None:
-    beside.refuses.append(ConflictError("TABLE_MOVED", "compacted"))
+    quarantine_table.refuses.append(ConflictError("TABLE_MOVED", "compacted"))
     with pytest.raises(ConflictError):
         committer.submit("a", staged("good"), position(1), staged("bad"))
-    assert (beside.discarded, table.discarded, table.commits) == (["bad"], ["good"], [])
+    assert (quarantine_table.discarded, table.discarded, table.commits) == (["bad"], ["good"], [])
     committer.submit("a", staged("good"), position(1), staged("bad"))
-    assert beside.version == 1
+    assert quarantine_table.version == 1
 
 
-def test_a_newer_owner_is_left_alone(committer: TableCommitter, table: Table, beside: Beside) -> None:
+def test_a_newer_owner_is_left_alone(
+    committer: TableCommitter, table: Table, quarantine_table: QuarantineTable
+) -> None:
     table.fails.append(CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", "no answer"))
     with pytest.raises(CommitOutcomeUnknownError):
         committer.submit("a", staged("good"), position(1), staged("bad"))
-    beside.waiting = [replace(beside.waiting[0], note=replace(NOTE, fence=Fence(4)))]
+    quarantine_table.waiting = [replace(quarantine_table.waiting[0], note=replace(NOTE, fence=Fence(4)))]
     with pytest.raises(FencedError):
         committer.settle()
-    assert len(beside.waiting) == 1
-    assert beside.aborted == []
+    assert len(quarantine_table.waiting) == 1
+    assert quarantine_table.aborted == []

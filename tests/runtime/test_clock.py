@@ -61,7 +61,7 @@ class Clocked:
 
     def run(self) -> Happened:
         with self.pipeline.opened() as (job, happened):
-            job.micros = lambda: self.micros
+            job.clock_us = lambda: self.micros
             Run(job, select(job, (), (), everything=False)).once()
         assert not [told for told in happened if "error" in told], list(happened)
         return happened
@@ -133,7 +133,7 @@ def test_what_was_cut_before_the_query_asked_for_the_time_has_none(clocked: Cloc
         # As a process leaves it that dies right after its cut.
         take_over(job)
         cut = take_cut(job, Ingestion(job.emit))
-        left = job.journal.open(cut.roots, cut.micros // 1000)
+        left = job.journal.open(cut.roots, cut.taken_at_us // 1000)
     clocked.pipeline.write("definitions/views.sql", TIMED)
 
     with clocked.pipeline.opened():

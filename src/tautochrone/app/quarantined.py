@@ -20,8 +20,8 @@ def quarantined(found: Iterable[DatasetStatus], settings: CatalogSettings) -> di
     None where it cannot be told: the catalog is not readable from Python, or the version is gone.
     """
     versions = {status.dataset: status.version for status in found}
-    beside = {name: quarantine_of(name) for name in versions if quarantine_of(name) in versions}
-    return {name: _rows(settings, table, versions[table]) for name, table in beside.items()}
+    quarantines = {name: quarantine_of(name) for name in versions if quarantine_of(name) in versions}
+    return {name: _rows(settings, table, versions[table]) for name, table in quarantines.items()}
 
 
 def _rows(settings: CatalogSettings, table: TableName, version: str | None) -> int | None:

@@ -85,7 +85,7 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
     inputs, flows = graph.inputs(name), graph.flows_of(name)
     outside = [*map(spoken, sorted(inputs.clocks)), *inputs.unversioned]
     outside += ["a stream from outside"] if inputs.external_streams else []
-    outside += [f"bad records of {dataset.beside.table}"] if dataset.beside else []
+    outside += [f"bad records of {dataset.bad_records_of.table}"] if dataset.bad_records_of else []
     view = dataset.kind is DatasetKind.MATERIALIZED_VIEW
     policy = policy_of(dataset, default) if view else None
     entry: dict[str, Any] = {

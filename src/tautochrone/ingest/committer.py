@@ -1,13 +1,13 @@
 """One committer per streaming table: several flows stage, one snapshot takes what waits.
 
-Whoever finds the door free becomes the leader and commits everything that is staged by then; the
-others find their batch committed when they get the door. One flow alone pays nothing for it.
+The flow that gets the commit lock first commits everything that is staged by then. The others find
+their batch committed when they get the lock. A table with one flow pays nothing for it.
 
-Bad records go into the table beside, so that either both tables have a batch or none:
+Bad records go into the quarantine table, so that either both tables have a batch or none:
 
-    1. the bad records are prepared beside     2. the table's commit names their version: it decides
-    3. the table beside is committed           4. both versions are reported in one row
-    after a crash: what the table names is committed, anything else that was prepared beside is dropped
+    1. the quarantine table prepares them      2. the table's commit names their version: it decides
+    3. the quarantine table is committed       4. both versions are reported in one row
+    after a crash: what the table names is committed, anything else that it prepared is dropped
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tautochrone.model.lake import CommitNote, Committed, LakeTable, Prepared, S
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.source_position import SparkPosition
 
-__all__ = ["TableCommitter", "settle_beside"]
+__all__ = ["TableCommitter", "settle_quarantine"]
 
 
-def settle_beside(table: LakeTable, beside: LakeTable, fence: Fence, emit: Emit) -> None:
-    """Commit what is prepared beside if the table names it, drop it if not.
+def settle_quarantine(table: LakeTable, quarantine_table: LakeTable, fence: Fence, emit: Emit) -> None:
+    """Commit what the quarantine table prepared if the main table names it; drop it if not.
 
     The table must be settled itself, and out of an older owner's reach.
 
@@ -36,22 +36,28 @@ def settle_beside(table: LakeTable, beside: LakeTable, fence: Fence, emit: Emit)
         FencedError: a newer owner prepared something.
     """
     note = table.fork().note
-    named = None if note is None else note.companions.get(str(beside.name))
-    for prepared in beside.prepared():
+    named = None if note is None else note.companions.get(str(quarantine_table.name))
+    for prepared in quarantine_table.prepared():
         if prepared.note.fence > fence:
             # Not named yet, perhaps: its owner may be about to commit the table.
             raise FencedError(
                 "JOB_FENCED",
-                f"{beside.name} is written by fence {prepared.note.fence}; this writer holds {fence}",
+                f"{quarantine_table.name} is written by fence {prepared.note.fence}; "
+                f"this writer holds {fence}",
                 hint="another process took the job over; this one stops",
             )
         if prepared.version == named:
-            beside.commit(prepared, fence)
-            emit("recommit", dataset=str(beside.name), rows=prepared.rows, fence=int(prepared.note.fence))
+            quarantine_table.commit(prepared, fence)
+            emit(
+                "recommit",
+                dataset=str(quarantine_table.name),
+                rows=prepared.rows,
+                fence=int(prepared.note.fence),
+            )
         else:
-            beside.abort(prepared)
+            quarantine_table.abort(prepared)
             reason = f"{table.name} has not the batch that it belongs to; its source is read again"
-            emit("abort", dataset=str(beside.name), rows=prepared.rows, reason=reason)
+            emit("abort", dataset=str(quarantine_table.name), rows=prepared.rows, reason=reason)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,18 +79,18 @@ class TableCommitter:
         note: pipeline, job, fence and store of this run; positions are added per commit.
         report: called after each commit with the new versions (the *reported unit*).
         emit: who hears of files that could not be deleted (`cleanup_failed`).
-        beside: takes the bad records, for a table with flows that quarantine them.
+        quarantine_table: takes the bad records, for a table with flows that quarantine them.
     """
 
     table: LakeTable
     note: CommitNote
     report: Callable[[Mapping[TableName, Version]], None]
     emit: Emit
-    beside: LakeTable | None = None
+    quarantine_table: LakeTable | None = None
     _unsettled: bool = False
     _waiting: list[_Part] = field(default_factory=list)
     _queue: threading.Lock = field(default_factory=threading.Lock)
-    _door: threading.Lock = field(default_factory=threading.Lock)
+    _commit_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(
         self, flow: str, staged: Staged, position: SparkPosition, bad: Staged | None = None
@@ -101,7 +107,7 @@ class TableCommitter:
         part = _Part(flow, staged, position, bad)
         with self._queue:
             self._waiting.append(part)
-        with self._door:
+        with self._commit_lock:
             if part.done is None and part.error is None:
                 with self._queue:
                     group, self._waiting = self._waiting, []
@@ -112,9 +118,9 @@ class TableCommitter:
         return part.done
 
     @property
-    def alone(self) -> AbstractContextManager[object]:
+    def exclusive(self) -> AbstractContextManager[object]:
         """While it is entered no batch is between reading main and moving it; batches wait meanwhile."""
-        return self._door
+        return self._commit_lock
 
     def _commit(self, group: list[_Part]) -> None:
         note = replace(self.note, positions={part.flow: part.position for part in group})
@@ -130,15 +136,15 @@ class TableCommitter:
             part.done = done
 
     def settle(self) -> None:
-        """Finish what an error left half done between the table and the one beside. Repeatable."""
-        with self._door:
+        """Finish what an error left half done between the table and its quarantine table. Repeatable."""
+        with self._commit_lock:
             self._settle()
 
     def _settle(self) -> None:
-        if not self._unsettled or self.beside is None:
+        if not self._unsettled or self.quarantine_table is None:
             return
-        settle_beside(self.table, self.beside, self.note.fence, self.emit)
-        self.report({each.name: each.current_version() for each in (self.table, self.beside)})
+        settle_quarantine(self.table, self.quarantine_table, self.note.fence, self.emit)
+        self.report({each.name: each.current_version() for each in (self.table, self.quarantine_table)})
         self._unsettled = False
 
     def _write(self, staged: list[Staged], bad: list[Staged], note: CommitNote) -> Committed:
@@ -152,13 +158,13 @@ class TableCommitter:
         return done
 
     def _write_both(self, staged: list[Staged], bad: list[Staged], note: CommitNote) -> Committed:
-        assert self.beside is not None
+        assert self.quarantine_table is not None
         self._unsettled = True
-        prepared = self._prepare(self.beside, bad, note, waiting=staged)
+        prepared = self._prepare(self.quarantine_table, bad, note, waiting=staged)
         named = {str(prepared.table): str(prepared.version)}
         done = self._write_rows(staged, replace(note, companions=named))
-        beside = self.beside.commit(prepared, note.fence)
-        self.report({done.table: done.version, beside.table: beside.version})
+        quarantined = self.quarantine_table.commit(prepared, note.fence)
+        self.report({done.table: done.version, quarantined.table: quarantined.version})
         self._unsettled = False
         return done
 

@@ -389,7 +389,7 @@ class FlowQuery:
             raise
         except Exception as error:
             assert self._evaluated is not None
-            rescue = Rescue(self.flow.name, self.bad_records, self.committer.beside, self._align)
+            rescue = Rescue(self.flow.name, self.bad_records, self.committer.quarantine_table, self._align)
             ranges = partial(ranges_of, self.folder, self.position, batch_id)
             return rescue.rescue(error, *self._evaluated, partial(table.stage, fork), batch_id, ranges)
 
@@ -397,7 +397,7 @@ class FlowQuery:
         return align(rows, self.schema, self.flow.name)
 
     def _tell_quarantined(self, taken: Rescued, batch_id: int) -> None:
-        assert self.committer.beside is not None
+        assert self.committer.quarantine_table is not None
         first = taken.found[0]
         self.emit(
             "quarantined",
@@ -405,7 +405,7 @@ class FlowQuery:
             dataset=self._target,
             batch=batch_id,
             records=len(taken.found),
-            beside=str(self.committer.beside.name),
+            beside=str(self.committer.quarantine_table.name),
             reason=f"[{first.error.error_class}] {first.reason}",
             first=first.place,
         )

@@ -38,7 +38,7 @@ class Dataset:
 
     `schema_ddl` is the user's own schema in Spark DDL, or None when the query decides. `format` is the
     user's `USING …` in lower case, or None. For temporary views `name` carries the pipeline's
-    catalog and database although Spark knows them by the last part alone. `beside` is the table whose
+    catalog and database although Spark knows them by the last part alone. `bad_records_of` is the table whose
     bad records it takes, for a quarantine (`model.quarantine`), which no file declares.
     """
 
@@ -51,7 +51,7 @@ class Dataset:
     partition_columns: tuple[str, ...] = ()
     cluster_columns: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
-    beside: TableName | None = None
+    bad_records_of: TableName | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,7 +340,7 @@ class LakeTable(ReadableTable, Protocol):
         *,
         min_files: int,
         max_files: int,
-        alone: AbstractContextManager[object],
+        exclusive: AbstractContextManager[object],
     ) -> Compacted:
         """Rewrite small data files, and those with many deleted rows, into bigger ones. The rows stay the
         same, so there is no change to follow.
@@ -351,7 +351,7 @@ class LakeTable(ReadableTable, Protocol):
             note: says nothing about rows or positions.
             min_files: fewer small files of a partition are left alone.
             max_files: about so many files are rewritten at a time.
-            alone: entered for the commit; while it is held no other writer of the owner may be between
+            exclusive: entered for the commit; while it is held no other writer of the owner may be between
                 reading main and moving it.
 
         Raises:

@@ -43,11 +43,11 @@ def datasets_of(
     owner = _owners(jobs, graph)
     for table in graph.order:
         # Bad records are committed together with the batch that they were in.
-        beside = definitions.datasets[table].beside
-        if beside is not None:
+        source = definitions.datasets[table].bad_records_of
+        if source is not None:
             owner.pop(table, None)
-            if beside in owner:
-                owner[table] = owner[beside]
+            if source in owner:
+                owner[table] = owner[source]
     mine = frozenset(table for table in graph.order if owner.get(table, own) == job)
     if not mine:
         raise SettingsError(

@@ -26,12 +26,12 @@ def with_quarantines(definitions: Definitions, wanted: Mapping[str, FlowBadRecor
     for flow in definitions.flows:
         target = definitions.datasets.get(flow.target)
         if flow.name in quarantining and target and target.kind is DatasetKind.STREAMING_TABLE:
-            made[quarantine_of(target.name)] = _beside(target)
+            made[quarantine_of(target.name)] = _quarantine_table(target)
     for name, dataset in made.items():
         if name in definitions.datasets:
             raise DefinitionError(
                 "QUARANTINE_NAME_TAKEN",
-                f"The bad records of {dataset.beside} go into {name}, and a dataset is called so",
+                f"The bad records of {dataset.bad_records_of} go into {name}, and a dataset is called so",
                 location=str(definitions.datasets[name].location),
                 hint="rename that dataset",
                 sqlstate="42P07",
@@ -39,12 +39,12 @@ def with_quarantines(definitions: Definitions, wanted: Mapping[str, FlowBadRecor
     return replace(definitions, datasets={**definitions.datasets, **made}) if made else definitions
 
 
-def _beside(target: Dataset) -> Dataset:
+def _quarantine_table(target: Dataset) -> Dataset:
     return Dataset(
         name=quarantine_of(target.name),
         kind=DatasetKind.STREAMING_TABLE,
         location=target.location,
         comment=f"Records on which the flows into {target.name.table} failed",
         schema_ddl=QUARANTINE_SCHEMA,
-        beside=target.name,
+        bad_records_of=target.name,
     )

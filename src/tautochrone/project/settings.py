@@ -78,8 +78,8 @@ class Settings:
     interval_ms: int
     parallelism: int
     refresh_policy: RefreshPolicy
-    tag_outsiders: bool
-    outsider_tags_kept: int
+    tag_external_tables: bool
+    external_table_tags_kept: int
     upkeep: Upkeep
     confs: Mapping[str, str] = field(repr=False)
     limits: Mapping[str, FlowLimits]
@@ -166,8 +166,8 @@ def load_settings(
         interval_ms=of("run", "interval"),
         parallelism=of("run", "parallelism"),
         refresh_policy=of("refresh", "policy"),
-        tag_outsiders=of("outsiders", "tag"),
-        outsider_tags_kept=of("outsiders", "tags_kept"),
+        tag_external_tables=of("outsiders", "tag"),
+        external_table_tags_kept=of("outsiders", "tags_kept"),
         upkeep=Upkeep(
             enabled=of("maintenance", "enabled"),
             keep_ms=of("maintenance", "keep"),

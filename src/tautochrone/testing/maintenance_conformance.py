@@ -107,14 +107,14 @@ class UpkeepConformance(LakeBench):
         fork = table.fork()
         # An append that comes in between is no conflict.
         newest = self.append(spark, table, said, 20).version
-        done = table.compact(fork, note(), min_files=4, max_files=100, alone=nullcontext())
+        done = table.compact(fork, note(), min_files=4, max_files=100, exclusive=nullcontext())
         assert (done.files_before, done.files_after) == (4, 1)
         assert done.version == table.current_version()
         assert self.ids(spark, table) == [0, 1, 2, 3, 10, 11, 13, 20]
         assert table.change_between(newest, table.current_version()).kind is ChangeKind.NONE
         assert table.change_between(fork.version, table.current_version()).kind is ChangeKind.APPEND
         assert table.fork().note == said
-        again = table.compact(table.fork(), note(), min_files=4, max_files=100, alone=nullcontext())
+        again = table.compact(table.fork(), note(), min_files=4, max_files=100, exclusive=nullcontext())
         assert again.version is None
         change = table.changed_rows(spark, fork.version, table.current_version())
         assert change.added is not None
@@ -126,12 +126,12 @@ class UpkeepConformance(LakeBench):
         fork = table.fork()
         table.prepare(fork, [table.stage(fork, self.frame(spark, 9))], note())
         with pytest.raises(ConflictError):
-            table.compact(fork, note(), min_files=3, max_files=100, alone=nullcontext())
+            table.compact(fork, note(), min_files=3, max_files=100, exclusive=nullcontext())
         table.replace_rows(fork, [table.stage(fork, self.frame(spark, 5))], note())
         for prepared in table.prepared():
             table.abort(prepared)
         with pytest.raises(LakeError):
-            table.compact(fork, note(), min_files=3, max_files=100, alone=nullcontext())
+            table.compact(fork, note(), min_files=3, max_files=100, exclusive=nullcontext())
         assert self.ids(spark, table) == [5]
 
     def test_orphans_and_nothing_else(self, spark: SparkSession, lake: LakeCatalog, table: LakeTable) -> None:

@@ -49,7 +49,7 @@ def test_a_day(spark: SparkSession, commits: int) -> None:
         # Somebody is five commits behind, somebody reads the sixth version all day long.
         follower = versions[-BEHIND - 1]
         fork = table.fork()
-        table.compact(fork, note(), min_files=EVERY // 2, max_files=500, alone=nullcontext())
+        table.compact(fork, note(), min_files=EVERY // 2, max_files=500, exclusive=nullcontext())
         assert pinned is not None
         readable = frozenset({pinned, *versions[-KEPT:]})
         table.expire(Retention(readable=readable, followed=frozenset({follower}), after_ms=10**15), Fence(1))

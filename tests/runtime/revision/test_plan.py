@@ -22,7 +22,13 @@ def name(table: str) -> TableName:
 
 
 def node(
-    table: str, kind: str, *inputs: str, streams: str = "", job: str = "a", beside: str = "", own: bool = True
+    table: str,
+    kind: str,
+    *inputs: str,
+    streams: str = "",
+    job: str = "a",
+    bad_records_of: str = "",
+    own: bool = True,
 ) -> Node:
     streamed = frozenset(map(name, streams.split()))
     return Node(
@@ -31,7 +37,7 @@ def node(
         kind=kind,
         inputs=frozenset(map(name, inputs)) | streamed,
         streamed=streamed,
-        beside=name(beside) if beside else None,
+        bad_records_of=name(bad_records_of) if bad_records_of else None,
         own=own,
     )
 
@@ -40,7 +46,7 @@ NODES = {
     one.table: one
     for one in (
         node("events", STREAM),
-        node("events_bad", STREAM, beside="events"),
+        node("events_bad", STREAM, bad_records_of="events"),
         node("names", STREAM),
         node("clean", STREAM, streams="events"),
         node("totals", VIEW, "clean", "outside"),

@@ -88,7 +88,7 @@ class IcebergUpkeep(IcebergReading):
         *,
         min_files: int,
         max_files: int,
-        alone: AbstractContextManager[object],
+        exclusive: AbstractContextManager[object],
     ) -> Compacted:
         at_ms = time.time_ns() // 1_000_000
         groups = self._rewritten(fork, min_files, max_files)
@@ -96,7 +96,7 @@ class IcebergUpkeep(IcebergReading):
             return Compacted(table=self._name)
         paths = self._written(groups)
         try:
-            with alone:
+            with exclusive:
                 version = self._swap(fork, note, groups, at_ms)
         except CommitOutcomeUnknownError:
             # The files may be the table's by now.

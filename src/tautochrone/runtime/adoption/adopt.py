@@ -56,8 +56,8 @@ class Adoption:
                     hint="move the table away and let `taut run` read its sources from the beginning",
                 )
         self._job = job
-        self._micros = job.micros()
-        self._survey = Survey(job, frozenset(rebuild), self._micros)
+        self._now_us = job.clock_us()
+        self._survey = Survey(job, frozenset(rebuild), self._now_us)
 
     def survey(self) -> list[Finding]:
         """Look at everything and write nothing; empty when the job's tables are its own already.
@@ -138,9 +138,9 @@ class Adoption:
             reason = "an earlier adoption ended before it was complete, and tables moved since"
             job.emit("checkpoint_aborted", checkpoint=int(target.number), reason=reason)
             above = max(above, int(target.number) + 1)
-        if job.settings.tag_outsiders:
-            tag_cut(job, Cut(roots, {}, self._micros, job.store.now_ms(), {}))
-        return job.journal.open(roots, self._micros // 1000, above)
+        if job.settings.tag_external_tables:
+            tag_cut(job, Cut(roots, {}, self._now_us, job.store.now_ms(), {}))
+        return job.journal.open(roots, self._now_us // 1000, above)
 
     def _derived(
         self, finding: Finding, versions: dict[TableName, Version], number: CheckpointNumber

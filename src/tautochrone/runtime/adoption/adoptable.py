@@ -71,10 +71,10 @@ class Survey:
 
     Args:
         rebuild: materialized views that are not to be taken over as they are.
-        micros: the instant that `now()` stands for, in microseconds since 1970.
+        now_us: the time that `now()` stands for, in microseconds since 1970.
     """
 
-    def __init__(self, job: Job, rebuild: frozenset[TableName], micros: int) -> None:
+    def __init__(self, job: Job, rebuild: frozenset[TableName], now_us: int) -> None:
         self._job = job
         self._rebuild = rebuild
         self._streams = Streams(job)
@@ -82,7 +82,7 @@ class Survey:
         self._forks: dict[TableName, Fork] = {}
         self._sessions = Sessions(job.base, job.read_points, job.definitions)
         self._read_point = f"adopt-{job.name}"
-        self.outside = self._outside(micros)
+        self.outside = self._outside(now_us)
         job.read_points.show(self._read_point, lambda table: self._versions.get(table, NEWEST))
 
     @property
@@ -241,11 +241,11 @@ class Survey:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _outside(self, micros: int) -> dict[TableName, Version]:
+    def _outside(self, now_us: int) -> dict[TableName, Version]:
         """Versions of what the pipeline only reads; what is not there has none."""
         job = self._job
-        found = {name: ClockTable(name, job.base).version_at(micros) for name in job.clocks}
-        for name in job.outsiders():
+        found = {name: ClockTable(name, job.base).version_at(now_us) for name in job.clocks}
+        for name in job.external_tables():
             try:
                 found[name] = job.lake.load(name).current_version()
             except TableMissingError:

@@ -21,11 +21,11 @@ class ClockTable:
     name: TableName
     session: SparkSession
 
-    def version_at(self, micros: int) -> Version:
+    def version_at(self, now_us: int) -> Version:
         """The clock's version at an instant, in microseconds since 1970."""
         if self.name == NOW:
-            return Version(str(micros))
-        return Version(str(day_of(self.session, zone_of(self.name), micros)))
+            return Version(str(now_us))
+        return Version(str(day_of(self.session, zone_of(self.name), now_us)))
 
     def change_between(self, old: Version, new: Version) -> TableChange:
         kind = ChangeKind.NONE if old == new else ChangeKind.CHANGED

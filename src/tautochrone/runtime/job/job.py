@@ -197,7 +197,7 @@ class Job:
     emit: Emit
     definitions: Definitions
     graph: Graph
-    micros: Callable[[], int] = lambda: time.time_ns() // 1000
+    clock_us: Callable[[], int] = lambda: time.time_ns() // 1000
     """The time of whoever takes cuts, in microseconds since 1970."""
     tables: dict[TableName, LakeTable] = field(default_factory=dict)
     elsewhere: frozenset[TableName] = frozenset()
@@ -272,9 +272,11 @@ class Job:
         """Flows that read a stream of lake tables: brought to each cut."""
         return [flow for flow in self.flows(table) if not self.is_view(table) and flow.inputs.stream]
 
-    def beside(self, table: TableName) -> TableName | None:
+    def quarantine_table(self, table: TableName) -> TableName | None:
         """The table that takes the bad records of a table's flows, if one does."""
-        found = (name for name, dataset in self.definitions.datasets.items() if dataset.beside == table)
+        found = (
+            name for name, dataset in self.definitions.datasets.items() if dataset.bad_records_of == table
+        )
         return next(found, None)
 
     @property
@@ -300,7 +302,7 @@ class Job:
         read = {name for name in self._read_only if not is_clock(name)}
         return {name: known.get(name, "") for name in read & (known.keys() | self.elsewhere)}
 
-    def outsiders(self) -> frozenset[TableName]:
+    def external_tables(self) -> frozenset[TableName]:
         """Lake tables that the job reads (its invariants too) and no job of this store writes."""
         read = frozenset(name for name in self._read_only if not is_clock(name))
         return read - self.foreign().keys() if read else read

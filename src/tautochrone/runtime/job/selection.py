@@ -53,7 +53,7 @@ def select(job: Job, refresh: Sequence[str], full: Sequence[str], *, everything:
         return Selection(None, frozenset(job.graph.order))
     chosen = frozenset(find_all(job.definitions, full))
     # Bad records of rows that are read anew would stand there twice.
-    chosen |= {name for name, dataset in job.definitions.datasets.items() if dataset.beside in chosen}
+    chosen |= {name for name, dataset in job.definitions.datasets.items() if dataset.bad_records_of in chosen}
     if not refresh and not full:
         return Selection()
     return Selection(frozenset(find_all(job.definitions, refresh)) | chosen, chosen)

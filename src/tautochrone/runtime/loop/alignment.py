@@ -53,7 +53,7 @@ class Aligner:
             "alignment",
             bound_ms=bound_ms,
             roots=sorted(map(str, self._columns)),
-            unaligned=sorted(str(name) for name in (roots.keys() - self._columns) | job.outsiders()),
+            unaligned=sorted(str(name) for name in (roots.keys() - self._columns) | job.external_tables()),
             reason=f"tables without '{EVENT_TIME}' are taken as they are",
         )
 

@@ -17,15 +17,19 @@ __all__ = ["Cut", "take_cut", "what_changed"]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Versions of the roots, and outsiders' tables that could not be read with the reason.
+    """The version of every root table, and why some external tables have none.
 
-    `micros` is when it was taken, since 1970: the time that all views of the checkpoint know. `looked_ms`
-    is the same moment by the store's clock. `looks` are as of `MetaStore.beat`.
+    Attributes:
+        roots: versions of ingested roots, external tables and clocks.
+        missing: external tables that could not be read, with the reason.
+        taken_at_us: microseconds since 1970; `now()` in all views of the checkpoint.
+        looked_ms: the same moment by the store's clock, in milliseconds.
+        looks: see `MetaStore.beat`.
     """
 
     roots: dict[TableName, Version]
     missing: dict[TableName, str]
-    micros: int
+    taken_at_us: int
     looked_ms: int
     looks: dict[TableName, int]
 
@@ -36,13 +40,13 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
     A table that went away keeps no version: its readers fail with the reason, the rest goes on. What
     other jobs bring in or look at is not here: the store knows it. Clocks are here for all of them.
     """
-    looked_ms, micros = job.store.now_ms(), job.micros()
+    looked_ms, taken_at_us = job.store.now_ms(), job.clock_us()
     # Before what is reported is read: by then there may be more in a table than its flows have told.
     looks = _ingested(job, ingestion, looked_ms)
     reported = job.store.reported(job.name)
     roots = {name: reported[name] for name in job.root_tables if name in reported}
     missing: dict[TableName, str] = {}
-    outsiders = sorted(job.outsiders())
+    outsiders = sorted(job.external_tables())
     observed = job.store.observed() if outsiders else {}
     for name in outsiders:
         try:
@@ -53,16 +57,16 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
         if agreed:
             looks[name] = looked_ms
     for name in sorted(job.clocks | job.store.shared_clocks(job.name)):
-        roots[name] = ClockTable(name, job.base).version_at(micros)
-    return Cut(roots, missing, micros, looked_ms, looks)
+        roots[name] = ClockTable(name, job.base).version_at(taken_at_us)
+    return Cut(roots, missing, taken_at_us, looked_ms, looks)
 
 
 def _ingested(job: Job, ingestion: Ingestion, looked_ms: int) -> dict[TableName, int]:
     """The looks at the sources of the job's own roots. A table of bad records has those of its table."""
     seen = ingestion.seen()
     ingestion.ask(looked_ms)
-    beside = {job.beside(table): at for table, at in seen.items()}
-    return {table: at for table in job.root_tables for at in (seen.get(table, beside.get(table)),) if at}
+    quarantines = {job.quarantine_table(table): at for table, at in seen.items()}
+    return {table: at for table in job.root_tables for at in (seen.get(table, quarantines.get(table)),) if at}
 
 
 def _observed(job: Job, name: TableName, known: Version | None) -> tuple[Version, bool]:

@@ -18,7 +18,7 @@ def tag_cut(job: Job, cut: Cut) -> None:
     Not being allowed to tag is no failure: the version may expire before its readers are done, and
     they are told so then.
     """
-    for name in sorted(job.outsiders() & cut.roots.keys()):
+    for name in sorted(job.external_tables() & cut.roots.keys()):
         version = cut.roots[name]
         if version == NO_VERSION:
             continue
@@ -26,7 +26,7 @@ def tag_cut(job: Job, cut: Cut) -> None:
             table = job.lake.load(name)
             table.tag(version, f"{_PREFIX}{version}")
             kept = [tag for tag in table.tags() if tag.startswith(_PREFIX)]
-            for tag in kept[: -job.settings.outsider_tags_kept]:
+            for tag in kept[: -job.settings.external_table_tags_kept]:
                 table.untag(tag)
         except TautochroneError as error:
             job.emit("outsider_not_tagged", dataset=str(name), reason=str(error))

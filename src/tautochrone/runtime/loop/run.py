@@ -64,7 +64,7 @@ class Run:
         self._streams = Streams(job, self._selection.full)
         self._stopping = threading.Event()
         self._ingestion = Ingestion(job.emit)
-        self._maintenance = Maintenance(job, alone=self._streams.alone)
+        self._maintenance = Maintenance(job, exclusive=self._streams.exclusive)
         self._failed: dict[TableName, str] = {}
         self._broken: dict[str, str] = {}
         self._refused: dict[TableName, Version] | None = None
@@ -225,12 +225,12 @@ class Run:
                 reason="they are at work on it; a topology has one target at a time",
             )
             return True
-        if job.settings.tag_outsiders:
+        if job.settings.tag_external_tables:
             tag_cut(job, cut)
         try:
             checkpoint = job.journal.open(
                 cut.roots,
-                cut.micros // 1000,
+                cut.taken_at_us // 1000,
                 looked_ms=cut.looked_ms,
                 looks=cut.looks,
                 patience_ms=job.settings.patience_ms,

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tautochrone.errors import LakeError
-from tautochrone.ingest.committer import settle_beside
+from tautochrone.ingest.committer import settle_quarantine
 from tautochrone.meta.jobs import DatasetEntry
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.effects import Step
@@ -55,14 +55,15 @@ def take_over(
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         for table in existing.values():
             job.tables[table.name] = table
-        # A table with bad records beside decides which of them are in: it goes first.
-        beside = [table for table in existing.values() if _dataset(job, table.name).beside]
+        # A table's commit decides which bad records count, so it is settled before its quarantine table.
+        quarantines = [table for table in existing.values() if _dataset(job, table.name).bad_records_of]
         list(
             pool.map(
-                lambda table: _settle(job, table, full), [t for t in existing.values() if t not in beside]
+                lambda table: _settle(job, table, full),
+                [t for t in existing.values() if t not in quarantines],
             )
         )
-        list(pool.map(lambda table: _settle_beside(job, table), beside))
+        list(pool.map(lambda table: _settle_quarantine(job, table), quarantines))
     if missing := [name for name in job.graph.order if name not in existing]:
         # What the store knew of a table that is gone must not be held against the new one.
         identify_tables(job)
@@ -207,11 +208,11 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
     table.raise_fence(table.fork(), job.note())
 
 
-def _settle_beside(job: Job, table: LakeTable) -> None:
+def _settle_quarantine(job: Job, table: LakeTable) -> None:
     """Bad records are in when their table's commit names them, then the fence."""
-    owner = _dataset(job, table.name).beside
+    owner = _dataset(job, table.name).bad_records_of
     if owner in job.tables:
-        settle_beside(job.tables[owner], table, job.journal.fence, job.emit)
+        settle_quarantine(job.tables[owner], table, job.journal.fence, job.emit)
     table.raise_fence(table.fork(), job.note())
 
 

@@ -36,7 +36,7 @@ class Maintenance:
     """Maintains the tables of a job, beside its other writers.
 
     Args:
-        alone: for each table what keeps the job's flows from committing to it.
+        exclusive: for each table what keeps the job's flows from committing to it.
         now_ms: epoch milliseconds.
 
     Attributes:
@@ -45,7 +45,7 @@ class Maintenance:
     """
 
     job: Job
-    alone: Callable[[TableName], AbstractContextManager[object]] = lambda _table: nullcontext()
+    exclusive: Callable[[TableName], AbstractContextManager[object]] = lambda _table: nullcontext()
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     failed: list[TableName] = field(default_factory=list)
     orphans: OrphanSearch = field(init=False)
@@ -224,7 +224,7 @@ class Maintenance:
                 self.job.note(),
                 min_files=rules.min_files,
                 max_files=rules.max_files,
-                alone=self.alone(table.name),
+                exclusive=self.exclusive(table.name),
             )
         except FencedError:
             raise

@@ -25,8 +25,9 @@ __all__ = ["Node", "Request", "Stand", "affected", "plan_revision"]
 class Node:
     """A dataset of the topology.
 
-    `streamed` are those of its `inputs` that it reads as a stream, as far as they are known; `beside` is the
-    table whose bad records it takes. `own` tells that its definition is at hand.
+    `streamed` are those of its `inputs` that it reads as a stream, as far as they are known.
+    `bad_records_of` is the table whose bad records a quarantine table takes. `own`: the definition is
+    in this project.
     """
 
     table: TableName
@@ -34,7 +35,7 @@ class Node:
     kind: str
     inputs: frozenset[TableName]
     streamed: frozenset[TableName] = frozenset()
-    beside: TableName | None = None
+    bad_records_of: TableName | None = None
     own: bool = True
 
     @property
@@ -94,8 +95,8 @@ def affected(request: Request, nodes: Mapping[TableName, Node]) -> tuple[Node, .
     while todo:
         name = todo.pop()
         for other in nodes.values():
-            beside = other.beside == name and name in found
-            if (name in other.inputs or beside) and other.table not in found | kept:
+            holds_bad_records = other.bad_records_of == name and name in found
+            if (name in other.inputs or holds_bad_records) and other.table not in found | kept:
                 found.add(other.table)
                 todo.append(other.table)
     return _ordered(found, nodes)

@@ -228,7 +228,7 @@ def _nodes(job: Job) -> dict[TableName, Node]:
             kind=entry.kind,
             inputs=entry.inputs,
             streamed=job.graph.inputs(entry.name).stream if own else _streamed(entry),
-            beside=None if dataset is None else dataset.beside,
+            bad_records_of=None if dataset is None else dataset.bad_records_of,
             own=own,
         )
     return found

@@ -126,13 +126,13 @@ class Streams:
         """How a table at `version` is shown to a flow that reads it as a stream, `table` being its target."""
         return Streamed(version, self._whole.get(flow, ()), self._beginnings(table, flow))
 
-    def alone(self, table: TableName) -> AbstractContextManager[object]:
+    def exclusive(self, table: TableName) -> AbstractContextManager[object]:
         """Keeps the table's flows from committing while it is entered."""
         # The bad records of a table go the way of its batches.
         dataset = self._job.definitions.datasets.get(table)
-        owner = None if dataset is None else dataset.beside
+        owner = None if dataset is None else dataset.bad_records_of
         known = self._committers.get(owner or table)
-        return nullcontext() if known is None else known.alone
+        return nullcontext() if known is None else known.exclusive
 
     def committer_note(self, table: TableName, note: CommitNote) -> None:
         """What the table's next commits say about themselves."""
@@ -206,13 +206,13 @@ class Streams:
 
     def _committer(self, table: TableName) -> TableCommitter:
         if table not in self._committers:
-            beside = self._job.beside(table)
+            quarantine = self._job.quarantine_table(table)
             self._committers[table] = TableCommitter(
                 table=self._job.tables[table],
                 note=self._job.note(),
                 report=self._job.journal.report,
                 emit=self._job.emit,
-                beside=None if beside is None else self._job.tables[beside],
+                quarantine_table=None if quarantine is None else self._job.tables[quarantine],
             )
         return self._committers[table]
 
