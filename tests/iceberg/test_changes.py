@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import LakeError
 from tautochrone.iceberg import IcebergLake
-from tautochrone.iceberg.changes import changes as rules
 from tautochrone.iceberg.java.functions import items
+from tautochrone.model import limits
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import Fence, TableName
@@ -107,7 +107,7 @@ class TestSparkStatements(Outsiders):
     def test_vectors_that_grew_much_are_compared_whole(
         self, spark: SparkSession, lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(rules, "MOST_POSITIONS", 0)
+        monkeypatch.setattr(limits, "MAX_DELETE_POSITIONS", 0)
         table = self.make(spark, lake, 3)
         spark.sql(f"DELETE FROM {table.name.sql} WHERE id < 3")
         old = table.current_version()
@@ -138,7 +138,7 @@ class TestSparkStatements(Outsiders):
     def test_positions_that_are_too_many_to_list_are_joined(
         self, spark: SparkSession, lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(rules, "MOST_LISTED", 2)
+        monkeypatch.setattr(limits, "MAX_POSITIONS_IN_FILTER", 2)
         table = self.make(spark, lake, 3)
         sql = table.name.sql
         # The same positions in a second file, with other rows.
@@ -153,7 +153,7 @@ class TestSparkStatements(Outsiders):
     def test_what_a_vector_held_before_costs_nothing(
         self, spark: SparkSession, lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(rules, "MOST_POSITIONS", 2)
+        monkeypatch.setattr(limits, "MAX_DELETE_POSITIONS", 2)
         table = self.make(spark, lake, 3)
         spark.sql(f"DELETE FROM {table.name.sql} WHERE id < 12")
         old = table.current_version()
@@ -161,7 +161,7 @@ class TestSparkStatements(Outsiders):
         _, removed, bound = self.check_change(spark, table, old, table.current_version())
         assert (removed, bound) == (Counter([(12, "12"), (13, "13")]), 2)
 
-        monkeypatch.setattr(rules, "MOST_DELETED", 3)
+        monkeypatch.setattr(limits, "MAX_DELETION_VECTOR_POSITIONS", 3)
         assert self.check_change(spark, table, old, table.current_version())[2] > 2
 
     def test_a_compaction_in_between_costs_nothing(self, spark: SparkSession, lake: IcebergLake) -> None:

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError, SettingsError
-from tautochrone.ingest import bad_record_rescue as rescue
+from tautochrone.model import limits
 from tautochrone.testing.harness import Happened, Pipeline
 from tautochrone.testing.kafka import KafkaBroker, KafkaTopics, Record
 
@@ -241,7 +241,7 @@ def test_too_many(pipeline: Pipeline, source: Source, monkeypatch: pytest.Monkey
     source.good(10)
     source.bad("{{")
     with monkeypatch.context() as patch:
-        patch.setattr(rescue, "_MOST_PROBES", 7)
+        patch.setattr(limits, "MAX_BAD_RECORD_PROBES", 7)
         happened = pipeline.run()
     assert happened.state == "FAILED"
     assert happened.failure("events").startswith("[TOO_MANY_BAD_RECORDS]")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.runtime.refresh import changes
+from tautochrone.model import limits
 from tautochrone.testing.harness import Pipeline
 
 pytestmark = pytest.mark.spark
@@ -44,7 +44,7 @@ def rewrite(pipeline: Pipeline, version: int) -> None:
 def test_a_rewritten_file_is_not_taken_for_a_change_of_all_its_rows(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "COUNTED_ABOVE", 100)
+    monkeypatch.setattr(limits, "MIN_REWRITTEN_ROWS_TO_COUNT", 100)
     rewrite(pipeline, 3)
     happened = pipeline.run()
     for view in ("totals", "pairs"):
@@ -58,7 +58,7 @@ def test_a_rewritten_file_is_not_taken_for_a_change_of_all_its_rows(
 def test_more_than_the_driver_holds_is_counted_too(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "COUNTED_ABOVE", 1)
+    monkeypatch.setattr(limits, "MIN_REWRITTEN_ROWS_TO_COUNT", 1)
     rewrite(pipeline, 3)
     pipeline.session.sql(UPDATE.replace("= 1777", "< 5"))
     happened = pipeline.run()
@@ -67,7 +67,7 @@ def test_more_than_the_driver_holds_is_counted_too(
 
 
 def test_rows_without_ids_are_compared(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "COUNTED_ABOVE", 100)
+    monkeypatch.setattr(limits, "MIN_REWRITTEN_ROWS_TO_COUNT", 100)
     rewrite(pipeline, 2)
     happened = pipeline.run()
     assert happened.refresh("totals")["reason"].startswith("100 % of t changed")

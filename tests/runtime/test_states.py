@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.model import limits
 from tautochrone.model.names import TableName
 from tautochrone.runtime.refresh import state_layout as layout
 from tautochrone.runtime.refresh import states
@@ -58,7 +59,7 @@ def runs(pipeline: Pipeline) -> int:
 
 
 def test_runs_are_folded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "_FOLD_AFTER", 2)
+    monkeypatch.setattr(limits, "MAX_STATE_RUNS", 2)
     seen = []
     for number in range(6):
         put(pipeline, number)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version
-from tautochrone.spark.execute import key_lookups
 from tautochrone.spark.execute import materialize as held
 from tautochrone.spark.execute.key_lookups import Lookups, Wanted
 
@@ -71,7 +71,7 @@ def world(spark: SparkSession) -> World:
 def test_some_of_the_same_are_not_read_again(
     world: World, monkeypatch: pytest.MonkeyPatch, literals: int
 ) -> None:
-    monkeypatch.setattr(key_lookups, "LITERALS", literals)
+    monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", literals)
     assert world.rows([3, 5, 9]) == [(3, 3), (5, 5), (9, 9)]
     assert world.rows([5]) == [(3, 3), (5, 5), (9, 9)], "the caller asks these again"
     assert world.reads == 1
@@ -107,7 +107,7 @@ def test_an_older_version_lacks_a_column(world: World) -> None:
 
 @pytest.mark.parametrize("literals", [1, 1000])
 def test_names_and_texts(world: World, monkeypatch: pytest.MonkeyPatch, literals: int) -> None:
-    monkeypatch.setattr(key_lookups, "LITERALS", literals)
+    monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", literals)
     found = world.rows([3, 8], column="part.no", columns=("k", "part.no"))
     assert found == [(n, n % 10) for n in range(100) if n % 10 in (3, 8)]
     assert world.rows(["n1", "n2"], column="name", kind="string", columns=("k",)) == [
@@ -116,7 +116,7 @@ def test_names_and_texts(world: World, monkeypatch: pytest.MonkeyPatch, literals
 
 
 def test_too_many_are_not_held_and_not_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_lookups, "_MOST_ROWS", 25)
+    monkeypatch.setattr(limits, "MAX_LOOKUP_ROWS", 25)
     assert world.rows([1, 2, 3], column="part.no", wider=range(10)) is None
     assert world.reads == 2, "all keys of the change, then those that are needed"
     assert world.rows([4, 5, 6], column="part.no") is None
@@ -137,7 +137,7 @@ def test_no_more_are_kept_than_can_be_held(
         return found, count
 
     monkeypatch.setattr(held, "computed", noted)
-    monkeypatch.setattr(key_lookups, "_MOST_VALUES", 60)
+    monkeypatch.setattr(limits, "MAX_LOOKUP_VALUES", 60)
     query = f"{ROWS.replace('range(100)', f'range(0, 1000, 1, {partitions})')}"
     assert world.rows([1, 2, 3], column="part.no", columns=("k", "part.no", "value"), query=query) is None
     assert kept == [21 * partitions], "each task stops at the first one too many, of three columns"
@@ -145,7 +145,7 @@ def test_no_more_are_kept_than_can_be_held(
 
 @pytest.mark.parametrize("here", [5, 20])
 def test_they_are_held_where_they_fit(world: World, monkeypatch: pytest.MonkeyPatch, here: int) -> None:
-    monkeypatch.setattr(held, "HELD_HERE", here)
+    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", here)
     wanted = [(n, n) for n in range(100) if n % 10 == 3]
     assert world.rows([3], column="part.no") == wanted
     assert world.rows([3], column="part.no") == wanted
@@ -159,7 +159,7 @@ def test_a_read_that_fails_leaves_it_to_the_ordinary_one(world: World) -> None:
 
 
 def test_keys_without_a_text_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_lookups, "LITERALS", 1)
+    monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", 1)
     assert world.rows(["n1", "a\x1fb"], column="name", kind="string") is None
     dates = "SELECT id AS k, date_add(DATE'2020-01-01', CAST(id AS INT)) AS day FROM range(100)"
     days = [dt.date(2020, 1, 5), dt.date(2020, 2, 1)]
@@ -171,7 +171,7 @@ def test_keys_without_a_text_of_their_own(world: World, monkeypatch: pytest.Monk
 
 
 def test_rows_are_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_lookups, "_MOST_HELD", 25)
+    monkeypatch.setattr(limits, "MAX_CACHED_LOOKUP_VALUES", 25)
     world.rows(range(10))
     world.rows(range(10), version="2")
     world.rows(range(10), version="2")

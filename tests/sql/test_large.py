@@ -11,9 +11,9 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.plan import Touched
+from tautochrone.model import limits
 from tautochrone.spark.execute import engine
-from tautochrone.spark.execute import materialize as held
-from tautochrone.spark.translate import key_conditions, to_catalyst, to_catalyst_semi_joins
+from tautochrone.spark.translate import to_catalyst, to_catalyst_semi_joins
 from tautochrone.spark.translate.to_catalyst import Lowering
 
 from .stand import Stand
@@ -41,13 +41,13 @@ def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
 
 @pytest.mark.slow
 def test_many_rows_at_once(stand: Stand) -> None:
-    follow(stand, held.HELD_HERE + 200_000)
+    follow(stand, limits.MAX_DRIVER_ROWS + 200_000)
 
 
 def test_what_counts_as_many_is_a_number(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with less: everything is beyond the limits."""
-    monkeypatch.setattr(held, "HELD_HERE", 100)
-    monkeypatch.setattr(engine, "FEW_ROWS", 100)
+    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 100)
+    monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 100)
     follow(stand, 1_500)
 
 
@@ -69,7 +69,7 @@ def test_a_time_beside_many_rows_moves_all_of_them_off_the_driver(
         return relation, rows
 
     monkeypatch.setattr(engine, "local_relation", counted)
-    monkeypatch.setattr(engine, "_LARGE_ROWS", 100)
+    monkeypatch.setattr(limits, "LARGE_RELATION_ROWS", 100)
     monkeypatch.setattr(engine.SparkEngine, "spread", noted)
     stand.sql(
         "CREATE NAMESPACE lake.src",
@@ -91,10 +91,10 @@ def test_keys_that_are_too_many_to_write_out(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, local_rows: int | None
 ) -> None:
     """Every input of a join changes, and its keys are joined with: of rows on the driver, and of others."""
-    monkeypatch.setattr(key_conditions, "LITERALS", 1)
+    monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", 1)
     if local_rows is not None:
-        monkeypatch.setattr(held, "HELD_HERE", local_rows)
-        monkeypatch.setattr(engine, "FEW_ROWS", local_rows)
+        monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", local_rows)
+        monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", local_rows)
     lowered: list[int] = []
     lower = to_catalyst_semi_joins.lower_touched
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tautochrone.model import limits
 from tautochrone.runtime.refresh import changes
-from tautochrone.spark.execute import engine, key_lookups
+from tautochrone.spark.execute import key_lookups
 
 from .stand import Stand
 
@@ -45,8 +46,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         return read(rows, wanted, most)
 
     monkeypatch.setattr(key_lookups, "_read", noted)
-    monkeypatch.setattr(engine, "_LARGE_ROWS", 100)
-    monkeypatch.setattr(engine, "FEW_ROWS", 100)
+    monkeypatch.setattr(limits, "LARGE_RELATION_ROWS", 100)
+    monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 100)
     return found
 
 
@@ -110,8 +111,8 @@ def test_views_share_what_they_read(
 def test_rows_that_are_too_many_are_not_held(
     stand: Stand, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, literals: int
 ) -> None:
-    monkeypatch.setattr(key_lookups, "_MOST_ROWS", 10)
-    monkeypatch.setattr(key_lookups, "LITERALS", literals)
+    monkeypatch.setattr(limits, "MAX_LOOKUP_ROWS", 10)
+    monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", literals)
     change(stand, 1)
     stand.checkpoint(restart=False)
     tried = Counter(reads)
@@ -123,7 +124,7 @@ def test_rows_that_are_too_many_are_not_held(
 def test_keys_that_are_too_many_to_write_out(
     stand: Stand, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_lookups, "LITERALS", 1)
+    monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", 1)
     for step in (1, 2):
         change(stand, step)
         stand.checkpoint(restart=False)

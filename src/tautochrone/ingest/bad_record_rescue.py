@@ -24,6 +24,7 @@ from tautochrone.ingest.bad_record_search import BadRecord, Search, SearchTooLon
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.positions import source_offsets
 from tautochrone.ingest.stream_errors import explain
+from tautochrone.model import limits
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.source_position import SparkPosition
@@ -31,8 +32,6 @@ from tautochrone.spark.sources.kafka_replay import KafkaReplay, Offsets, obstacl
 
 __all__ = ["Rescue", "Rescued", "ranges_of"]
 
-_MOST_PROBES = 2_000
-_MOST_PROBES_FOR_ONE = 64
 _OF_THE_DATA = ("21", "22", "23", "38", "39", "P0")
 """Classes of SQLSTATE: cardinality, data, constraints, routines of the user, errors raised by the query."""
 _REASONS = "topic STRING, partition INT, offset BIGINT, error_class STRING, reason STRING"
@@ -95,8 +94,10 @@ class Rescue:
             # The second time it went well: nothing is wrong with the records.
             raise told from error
         if self.policy is BadRecords.FAIL or self.quarantine is None:
-            raise self._located(told, Search(probe, _MOST_PROBES_FOR_ONE, first=True), spans) from error
-        found = self._search(told, Search(probe, _MOST_PROBES), spans)
+            raise self._located(
+                told, Search(probe, limits.MAX_FIRST_BAD_RECORD_PROBES, first=True), spans
+            ) from error
+        found = self._search(told, Search(probe, limits.MAX_BAD_RECORD_PROBES), spans)
         if not found:
             # It fails on many records together and on none alone: there is nothing to set aside.
             raise told from error

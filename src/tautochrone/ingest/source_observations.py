@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from tautochrone.model import limits
+
 __all__ = ["Looks", "took_all"]
 
-_MOST = 1_024
 # PySpark makes a text of every offset, also of one that is not there.
 _UNTOLD = (None, "None")
 
@@ -54,7 +55,7 @@ class Looks:
 
     def ask(self, store_ms: int) -> None:
         """It is `store_ms` now, or was a moment ago, by the store's clock."""
-        if len(self._asked) >= _MOST:
+        if len(self._asked) >= limits.MAX_SOURCE_OBSERVATIONS:
             # A batch that runs for long: every second one will do, the newest among them.
             self._asked = deque(list(self._asked)[1::2])
         self._asked.append((store_ms, time.time_ns() // 1_000_000))

@@ -30,22 +30,14 @@ from tautochrone.iceberg.changes.tasks import planned
 from tautochrone.iceberg.commits.compare_and_set import Loaded
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.java.functions import items
+from tautochrone.model import limits
 from tautochrone.model.lake import RowChange
 from tautochrone.model.names import TableName, Version, quoted
 
 __all__ = ["rows_appended", "rows_changed"]
 
-MOST_POSITIONS = 1_000_000
-"""Positions to look for at most; with more of them the data files are compared whole."""
-
-MOST_LISTED = 20_000
-"""Positions that a filter may list; more of them are joined."""
-
 _ROW, _CHANGED_AT, _STAYED = "_row_id", "_last_updated_sequence_number", "__taut_stayed"
 _PLACE, _ROWS_OF_A_FILE = "__taut_place", 1 << 40
-
-MOST_DELETED = 1_000_000
-"""Positions that a deletion vector may hold to be compared with an older one on the driver."""
 
 
 @dataclass(slots=True)
@@ -231,7 +223,7 @@ class _Reader:
                 self.rows += min(rows, known) if by_position else rows
                 continue
             found = self._grown(path, then, now)
-            if found is None or len(positions) + len(found) > MOST_POSITIONS:
+            if found is None or len(positions) + len(found) > limits.MAX_DELETE_POSITIONS:
                 whole.add(path)
             elif found:
                 listed.append(now)
@@ -252,7 +244,7 @@ class _Reader:
             return None
         loader = self._iceberg.api.data.BaseDeleteLoader(self._functions.input_files(self._table.io()))
         last = loader.loadPositionDeletes(newer, path)
-        if int(last.cardinality()) > MOST_DELETED:
+        if int(last.cardinality()) > limits.MAX_DELETION_VECTOR_POSITIONS:
             return None
         had = set(self._functions.numbers(loader.loadPositionDeletes(older, path)))
         has = set(self._functions.numbers(last))
@@ -261,7 +253,7 @@ class _Reader:
 
     def _at(self, frame: DataFrame, places: list[tuple[str, int]]) -> DataFrame:
         """The rows at these places (file, position)."""
-        if len(places) > MOST_LISTED:
+        if len(places) > limits.MAX_POSITIONS_IN_FILTER:
             return self._joined_at(frame, places)
         # Most rows are not even at such a position of another file.
         numbers = self._functions.longs({number for _, number in places})

@@ -8,13 +8,13 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 
 from tautochrone.errors import RefreshError
+from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.execute.engine import are_few
-from tautochrone.spark.translate.literals import LITERALS, literals, suits
+from tautochrone.spark.translate.literals import literals, suits
 
 __all__ = ["find_rows"]
 
-_PRUNING_COLUMNS = 3
 _ROW, _GONE, _EXACT = "__taut_row", "__taut_gone", "__taut_exact"
 _STORED, _REMOVED = "__taut_stored", "__taut_removed"
 _TOLERANCE = 1e-9
@@ -115,10 +115,10 @@ def _literals(kinds: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str
         if not rows or not suits(kind) or kind == "timestamp":
             continue
         values = {row[place] for row in rows}
-        if len(values) <= LITERALS:
+        if len(values) <= limits.MAX_IN_LIST_VALUES:
             found.append((len(values), quoted(name), kind, values))
     found.sort(key=lambda entry: entry[0], reverse=True)
-    return [_in(name, kind, values) for _, name, kind, values in found[:_PRUNING_COLUMNS]]
+    return [_in(name, kind, values) for _, name, kind, values in found[: limits.MAX_PRUNING_COLUMNS]]
 
 
 def _in(name: str, kind: str, values: set[Any]) -> str:

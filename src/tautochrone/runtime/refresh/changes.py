@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from tautochrone.model import limits
 from tautochrone.model.lake import ChangeKind, RowChange
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.runtime.job.job import Job
@@ -21,19 +22,7 @@ from tautochrone.spark.execute.engine import TableDelta
 from tautochrone.spark.execute.key_lookups import Lookups
 from tautochrone.spark.execute.materialize import held, held_if_few
 
-__all__ = ["COUNTED_ABOVE", "Changes"]
-
-_KEPT = 64
-_TOLD_ROWS = 500_000
-"""Changes of views are remembered, the oldest forgotten: so many of them, with so many rows together."""
-
-COUNTED_ABOVE = 20_000
-"""Rows of rewritten files from which on it pays to count what really changed, before anything is decided; if
-it is no more than these, it is held."""
-
-_HELD_TABLES = 16
-_HELD_ROWS = 1_000_000
-"""A change of more rows is read by every view that follows it."""
+__all__ = ["Changes"]
 
 _Between = tuple[TableName, Version, Version]
 
@@ -78,7 +67,9 @@ class Changes:
         """Keep a change for the views downstream; the oldest ones are forgotten."""
         with self._lock:
             self._told[table, old, new] = delta
-            while len(self._told) > _KEPT or (len(self._told) > 1 and self._rows_told() > _TOLD_ROWS):
+            while len(self._told) > limits.MAX_CACHED_VIEW_DELTAS or (
+                len(self._told) > 1 and self._rows_told() > limits.MAX_CACHED_VIEW_DELTA_ROWS
+            ):
                 self._told.popitem(last=False)
 
     def delta(
@@ -98,7 +89,7 @@ class Changes:
         found = self._rows(table, old, new)
         if found.added is None and found.removed is None:
             return None
-        if found.rows > _HELD_ROWS or not self._shared(table):
+        if found.rows > limits.MAX_CACHED_TABLE_CHANGE_ROWS or not self._shared(table):
             return TableDelta(found.added, found.removed, found.rows)
         with self._lock:
             turn = self._holding[table]
@@ -122,7 +113,7 @@ class Changes:
             known = _Held(wanted, _computed(found, sorted(wanted)))
             with self._lock:
                 self._held[at] = known
-                while len(self._held) > _HELD_TABLES:
+                while len(self._held) > limits.MAX_CACHED_TABLE_CHANGES:
                     self._held.popitem(last=False)
         return known.delta
 
@@ -133,7 +124,11 @@ class Changes:
         these are counted, once for all views; few of them are held on the driver from then on.
         """
         bound = self.bound(table, old, new)
-        if bound is None or bound <= COUNTED_ABOVE or not self._rows(table, old, new).carried:
+        if (
+            bound is None
+            or bound <= limits.MIN_REWRITTEN_ROWS_TO_COUNT
+            or not self._rows(table, old, new).carried
+        ):
             return bound
         with self._counting:
             return self._counted(table, old, new).rows
@@ -167,7 +162,7 @@ class Changes:
         if not found.carried:  # Another view has just counted them.
             return found
         came, left = (
-            (None, 0) if rows is None else held_if_few(rows, COUNTED_ABOVE)
+            (None, 0) if rows is None else held_if_few(rows, limits.MIN_REWRITTEN_ROWS_TO_COUNT)
             for rows in (found.added, found.removed)
         )
         found = RowChange(
@@ -179,7 +174,7 @@ class Changes:
     def _remember(self, key: tuple[TableName, Version, Version], found: RowChange) -> None:
         with self._lock:
             self._read[key] = found
-            while len(self._read) > _KEPT:
+            while len(self._read) > limits.MAX_CACHED_VIEW_DELTAS:
                 self._read.popitem(last=False)
 
 

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError
+from tautochrone.model import limits
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.names import TableName, Version
 from tautochrone.project.graph import Invariant
@@ -24,14 +25,6 @@ from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_alive
 
 __all__ = ["Checked", "check", "entries"]
-
-SHOWN_ROWS = 5
-"""Rows that break an invariant and are told."""
-
-COUNTED_ROWS = 1_000
-"""Counting stops here: one bad join may return more rows than the lake has."""
-
-_SHOWN_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +96,15 @@ def _ask(
     try:
         job.definitions.prepare(session, one.query.views)
         rows = _as_text(frozen(flow.evaluate(session), shown))
-        found = rows.limit(SHOWN_ROWS + 1).collect()
+        found = rows.limit(limits.INVARIANT_SAMPLE_ROWS + 1).collect()
         if not found:
             return None
         # Most often nothing breaks it, or little: then there is nothing more to count.
-        count = len(found) if len(found) <= SHOWN_ROWS else rows.limit(COUNTED_ROWS + 1).count()
+        count = (
+            len(found)
+            if len(found) <= limits.INVARIANT_SAMPLE_ROWS
+            else rows.limit(limits.MAX_COUNTED_VIOLATIONS + 1).count()
+        )
     except (PySparkException, Py4JJavaError) as error:
         problem = problem_of(error)
         return _failed(one, place, f"[{problem.error_class}] {problem.message}")
@@ -117,9 +114,9 @@ def _ask(
     return BrokenInvariant(
         name=one.name,
         location=place,
-        rows=min(count, COUNTED_ROWS),
-        at_least=count > COUNTED_ROWS,
-        sample=tuple(_shown(names, tuple(row)) for row in found[:SHOWN_ROWS]),
+        rows=min(count, limits.MAX_COUNTED_VIOLATIONS),
+        at_least=count > limits.MAX_COUNTED_VIOLATIONS,
+        sample=tuple(_shown(names, tuple(row)) for row in found[: limits.INVARIANT_SAMPLE_ROWS]),
     )
 
 
@@ -141,4 +138,4 @@ def _shown(names: list[str], values: tuple[str | None, ...]) -> str:
         f"{name}={'NULL' if value is None else json.dumps(value, ensure_ascii=False)}"
         for name, value in pairs
     )
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    return text if len(text) <= limits.MAX_SAMPLE_CHARACTERS else text[: limits.MAX_SAMPLE_CHARACTERS] + "…"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from tautochrone.errors import RefreshError
+from tautochrone.model import limits
 from tautochrone.model.clock import is_clock, spoken
 from tautochrone.model.lake import ChangeKind, CommitNote, Fork, TableChange
 from tautochrone.model.names import CheckpointNumber, TableName, Version
@@ -17,7 +18,6 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.estimate import Facts, InputFacts, decide
 
 __all__ = [
-    "TINY_ROWS",
     "Choice",
     "Obstacles",
     "Size",
@@ -30,10 +30,6 @@ __all__ = [
     "require_incremental",
     "sizes_of",
 ]
-
-TINY_ROWS = 1_000
-"""Where nobody asked for more, a view whose inputs hold at most so many rows together keeps no state: its
-refresh would cost more than computing everything."""
 
 _FIRST, _REDEFINED = "first build", "the definition changed"
 _LOOKED_AT = 100
@@ -181,7 +177,7 @@ def follows(job: Job, policy: RefreshPolicy, inputs: Mapping[TableName, Version]
         if count is None:
             return True
         rows += count
-    return rows > TINY_ROWS
+    return rows > limits.TINY_INPUT_ROWS
 
 
 def sizes_of(job: Job, changed_rows: Callable[[TableName, Version, Version], int | None]) -> Sizes:

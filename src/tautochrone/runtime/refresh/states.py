@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import TableMissingError
+from tautochrone.model import limits
 from tautochrone.model.lake import CommitNote, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.job.job import Job
@@ -27,7 +28,6 @@ from tautochrone.spark.translate.to_catalyst import Restriction
 __all__ = ["STATE_NAMESPACE", "States"]
 
 STATE_NAMESPACE = ("_tautochrone",)
-_FOLD_AFTER = 24
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class States:
         rows = self._run(layout, frame, run)
         if layout.is_buffer:
             return self._replaced(layout, table, fork, rows, note, local=local)
-        if runs >= _FOLD_AFTER:
+        if runs >= limits.MAX_STATE_RUNS:
             return self._fold(layout, table, fork, rows, note)
         staged = table.stage(fork, rows, local=local)
         return table.commit_staged(fork, [staged], _run_note(layout, note, run, runs + 1)).version

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, RefreshError
+from tautochrone.model import limits
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.lake import NO_VERSION, ChangeKind, Fork
 from tautochrone.model.names import TableName, Version
@@ -22,7 +23,6 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
 from tautochrone.runtime.refresh.choose_mode import (
-    TINY_ROWS,
     Choice,
     choose,
     follows,
@@ -260,7 +260,8 @@ class Target:
         if weighed and choice.mode is not RefreshMode.DIFF and not follows(job, choice.policy, inputs):
             # What so few rows take is noise: measured or estimated, it must not decide.
             reason = (
-                f"its inputs hold at most {TINY_ROWS} rows: comparing is cheaper than following the change"
+                f"its inputs hold at most {limits.TINY_INPUT_ROWS} rows: "
+                "comparing is cheaper than following the change"
             )
             return replace(choice, mode=RefreshMode.DIFF, reason=reason)
         if choice.mode is not RefreshMode.INCREMENTAL:

@@ -30,6 +30,7 @@ from tautochrone.algebra.plan import (
 )
 from tautochrone.algebra.row_bounds import most_rows
 from tautochrone.algebra.row_wise import pieces
+from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.execute.key_lookups import Wanted
 from tautochrone.spark.execute.materialize import computed, fits_here, let_go, local_relation
@@ -38,16 +39,10 @@ from tautochrone.spark.translate.to_catalyst import Columns, Lowering, Restricti
 
 __all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few"]
 
-FEW_ROWS = 50_000
-"""What reads at most so many rows is done in one task."""
-
-_LARGE_ROWS = 200_000
-"""Inputs above this size are worth a job that finds out which keys to read."""
-
 
 def are_few(rows: int | None) -> bool:
     """Whether what reads so many rows is done in one task; None: nobody knows how many."""
-    return rows is not None and rows <= FEW_ROWS
+    return rows is not None and rows <= limits.MAX_SINGLE_TASK_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +157,7 @@ class SparkEngine:
     def _many(self, node: Node) -> bool:
         """Like `large`, of a plan at a cut."""
         counts = [self._leaf_rows(leaf) for leaf in walk(node) if isinstance(leaf, ScanAt | Stored)]
-        return any(count is None or count > _LARGE_ROWS for count in counts)
+        return any(count is None or count > limits.LARGE_RELATION_ROWS for count in counts)
 
     def _leaf_rows(self, leaf: Node) -> int | None:
         match leaf:
@@ -183,7 +178,7 @@ class SparkEngine:
 
     def large(self, node: Node) -> bool:
         counts = [self.inputs.rows(leaf.table) for leaf in walk(node) if isinstance(leaf, Scan)]
-        return any(count is None or count > _LARGE_ROWS for count in counts)
+        return any(count is None or count > limits.LARGE_RELATION_ROWS for count in counts)
 
     def spread(self) -> None:
         self._spread = True

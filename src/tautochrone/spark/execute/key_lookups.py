@@ -18,18 +18,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.spark.execute.materialize import held_up_to
-from tautochrone.spark.translate.literals import LITERALS, NO_ORDER, among, within
+from tautochrone.spark.translate.literals import NO_ORDER, among, within
 
 __all__ = ["Lookups", "Wanted"]
-
-_MOST_ROWS = 300_000
-_MOST_VALUES = 2_500_000
-"""More rows, or more values in all columns, are not held: every read of them is its own."""
-
-_MOST_HELD = 5_000_000
-"""Values of all look-ups together; the oldest are forgotten first."""
 
 _KEY, _SEPARATOR = "__taut_key", "\x1f"
 
@@ -128,7 +122,7 @@ class Lookups:
         there = [name for name in rows.columns if name in columns]
         if wanted.column not in there:
             return None
-        most = min(_MOST_ROWS, _MOST_VALUES // len(there))
+        most = min(limits.MAX_LOOKUP_ROWS, limits.MAX_LOOKUP_VALUES // len(there))
         try:
             found = _read(rows.select(*map(quoted, there)), wanted, most)
         except (PySparkException, Py4JJavaError):
@@ -140,14 +134,17 @@ class Lookups:
                 return None
             held = self._held[at] = _Held(wanted.values, columns, found[0], found[1] * len(there))
             self._held.move_to_end(at)
-            while len(self._held) > 1 and sum(each.size for each in self._held.values()) > _MOST_HELD:
+            while len(self._held) > 1 and self._cached_values() > limits.MAX_CACHED_LOOKUP_VALUES:
                 self._held.popitem(last=False)
         return held
+
+    def _cached_values(self) -> int:
+        return sum(lookup.size for lookup in self._held.values())
 
 
 def _read(rows: DataFrame, wanted: Wanted, most: int) -> tuple[DataFrame, int] | None:
     """The rows with one of the keys, and how many; None when there are more than `most`."""
-    few = len(wanted.values) <= LITERALS
+    few = len(wanted.values) <= limits.MAX_IN_LIST_VALUES
     text = (among if few else within)(quoted(wanted.column), wanted.values, wanted.kind)
     rows = rows.where(text)
     if not few:

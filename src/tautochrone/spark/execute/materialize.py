@@ -7,22 +7,19 @@ from collections.abc import Callable, Sequence
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
+from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.cached_packages import packages_of
 from tautochrone.spark.jvm.catalyst import Catalyst
 
 __all__ = ["computed", "fits_here", "held", "held_if_few", "held_up_to", "let_go", "local_relation"]
 
-HELD_HERE = 20_000
-"""So many rows are held on the driver: plans over them need no shuffle, often no Spark job. More of them are
-work for all cores."""
-
 _NOT_STREAMING = False
 
 
 def fits_here(rows: int) -> bool:
     """Whether so many rows are held on the driver."""
-    return rows <= HELD_HERE
+    return rows <= limits.MAX_DRIVER_ROWS
 
 
 def local_relation(

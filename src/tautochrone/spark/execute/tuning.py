@@ -11,12 +11,11 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import with_settings
 
 __all__ = ["tuned"]
 
-_FEW_CHANGES = 20_000
-_INTERPRETED_ROWS = 100_000
 _ONE_STAGE_AFTER_ANOTHER = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
@@ -33,9 +32,9 @@ def tuned(session: SparkSession, *, delta_rows: int, input_rows: int | None = No
     """Settings for a change of `delta_rows` rows in inputs of `input_rows` rows (None: nobody knows);
     put back afterwards."""
     wanted: dict[str, str] = {}
-    if delta_rows <= _FEW_CHANGES:
+    if delta_rows <= limits.MAX_SINGLE_PARTITION_DELTA_ROWS:
         wanted |= _ONE_STAGE_AFTER_ANOTHER
-        if input_rows is not None and input_rows <= _INTERPRETED_ROWS:
+        if input_rows is not None and input_rows <= limits.MAX_INTERPRETED_ROWS:
             wanted |= _INTERPRETED
     with with_settings(session, wanted):
         yield

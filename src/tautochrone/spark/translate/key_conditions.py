@@ -9,21 +9,15 @@ from typing import TYPE_CHECKING, Any
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.plan import ColumnId, Kept
+from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
-from tautochrone.spark.translate.literals import LITERALS, NO_ORDER, literals, ranges, suits
+from tautochrone.spark.translate.literals import NO_ORDER, literals, ranges, suits
 
 if TYPE_CHECKING:
     from tautochrone.spark.translate.to_catalyst import Lowering
 
 __all__ = ["KeyConditions"]
-
-_ASKED_FOR = 500_000
-"""Keys that are not held on the driver are fetched when there are at most so many."""
-
-
-_ONE_BY_ONE = 1_000
-"""So many rows on the driver come to Python without a Spark job; more of them come faster in columns."""
 
 
 class KeyConditions:
@@ -50,7 +44,7 @@ class KeyConditions:
         if values is None:
             return None, False
         known = [value for value in values if value is not None]
-        exact = len(values) <= LITERALS
+        exact = len(values) <= limits.MAX_IN_LIST_VALUES
         if not exact and type_name.startswith(NO_ORDER):
             return None, False
         among = self._among if exact else self._within
@@ -69,7 +63,7 @@ class KeyConditions:
         are not here. Of few rows on the driver without a Spark job."""
         type_name = self._type_of(column)
         held = kind(keys.handle) == "LocalRelation"
-        if not suits(type_name) or not (held or (fetch and keys.rows <= _ASKED_FOR)):
+        if not suits(type_name) or not (held or (fetch and keys.rows <= limits.MAX_COLLECTED_KEYS)):
             return None
         at = id(keys), source
         if at not in self._values:
@@ -116,6 +110,6 @@ class KeyConditions:
             value = catalyst.cast(value, catalyst.find("types.StringType$"), catalyst.some("UTC"))
         frame = dataframe_of_plan(catalyst.session, keys.handle)
         frame = frame.select(self._lowering.of(value).alias("value"))
-        if kind(keys.handle) == "LocalRelation" and keys.rows <= _ONE_BY_ONE:
+        if kind(keys.handle) == "LocalRelation" and keys.rows <= limits.MAX_ROWS_WITHOUT_ARROW:
             return frozenset(row[0] for row in frame.collect())
         return frozenset(frame.toArrow().column(0).unique().to_pylist())

@@ -8,15 +8,13 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["LITERALS", "NO_ORDER", "among", "literals", "ranges", "suits", "within"]
+from tautochrone.model import limits
 
-LITERALS = 1000
-"""More distinct values than these are joined instead of written out."""
+__all__ = ["NO_ORDER", "among", "literals", "ranges", "suits", "within"]
 
 NO_ORDER = "timestamp"
 """Values of types that begin so are texts here, which have another order."""
 
-_RANGES = 8
 _WORTH_A_SPLIT = 100
 """A gap between values that is at least this part of all that they span parts two ranges."""
 
@@ -66,8 +64,8 @@ def ranges(values: Sequence[Any]) -> list[tuple[Any, Any]]:
         return [(values[0], values[-1])]
     span = values[-1] - values[0]
     gaps = [(high - low, place) for place, (low, high) in enumerate(pairwise(values), 1)]
-    wide = sorted((gap for gap in gaps if gap[0] * _WORTH_A_SPLIT >= span), reverse=True)[: _RANGES - 1]
-    starts = [0, *sorted(place for _, place in wide)]
+    wide = sorted((gap for gap in gaps if gap[0] * _WORTH_A_SPLIT >= span), reverse=True)
+    starts = [0, *sorted(place for _, place in wide[: limits.MAX_KEY_RANGES - 1])]
     return [(values[a], values[b - 1]) for a, b in zip(starts, [*starts[1:], len(values)], strict=True)]
 
 

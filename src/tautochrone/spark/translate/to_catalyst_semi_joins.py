@@ -13,6 +13,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
 from tautochrone.algebra.plan import ColumnId, Kept, Matching, Node, ScanAt, Stored, Touched
+from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import items
 
@@ -21,14 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["lower_asked_again", "lower_matching", "lower_touched", "sent_to_all"]
 
-_SENT_TO_ALL = 1_500_000
-"""So many values at most are sent to every task; more of them are shuffled to meet others."""
-
 
 def sent_to_all(node: Node, width: int) -> bool:
     """Whether `width` columns of a side of a join are known to be little enough to be broadcast. Spark does
     not know: what it keeps for us counts as large as what it was computed from."""
-    return isinstance(node, Kept) and node.rows * width <= _SENT_TO_ALL
+    return isinstance(node, Kept) and node.rows * width <= limits.MAX_BROADCAST_VALUES
 
 
 def lower_matching(lowering: Lowering, node: Matching) -> JavaObject:
