@@ -6,26 +6,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tautochrone.algebra.delta import Row
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     Aggregate,
-    Call,
-    CallKind,
+    AggregateCall,
+    AggregateFunction,
     ColumnId,
     Constant,
     Expand,
     Expression,
-    Extend,
     Filter,
+    FlatMap,
     Join,
+    JoinKey,
     JoinKind,
-    Key,
     Node,
     Project,
     Rename,
     ScalarFilter,
     Scan,
     Select,
-    Top,
+    TopK,
     Union,
     Window,
 )
@@ -48,7 +48,7 @@ class Queries(Scalars):
 
     def __init__(self, tape: Tape) -> None:
         super().__init__(tape)
-        self.stateful: list[Aggregate | Top] = []
+        self.stateful: list[Aggregate | TopK] = []
         self.scans = 0
 
     def query(self, budget: int) -> Node:
@@ -151,7 +151,7 @@ class Queries(Scalars):
             value = number.handle(row)
             return [{made: each} for each in range(0 if value is None else value % 3)]
 
-        return Extend(columns=(*kept, made), child=child, handle=explode, kept=kept, made=(made,))
+        return FlatMap(columns=(*kept, made), child=child, handle=explode, passed=kept, generated=(made,))
 
     # -- joins -------------------------------------------------------------------------------------------
 
@@ -168,7 +168,9 @@ class Queries(Scalars):
         for column in self.tape.some(self.of(right, INT), 1, 1 + self.tape.chance(15)):
             ints = self.of(left, INT)
             if ints and not self.tape.chance(12):
-                keys.append(Key(left=self.tape.choose(ints), right=column, null_safe=self.tape.chance(20)))
+                keys.append(
+                    JoinKey(left=self.tape.choose(ints), right=column, null_safe=self.tape.chance(20))
+                )
         conditions = []
         if self.tape.chance(25) or (not keys and kind is not JoinKind.SEMI):
             conditions.append(self.predicate(left.columns, right.columns))
@@ -233,7 +235,7 @@ class Queries(Scalars):
         calls = [self.call(child) for _ in range(self.tape.below(3) if keys else 1 + self.tape.below(2))]
         if not self.tape.chance(25):
             calls = [call for call in calls if call.merges] or (
-                [] if keys else [self.call(child, CallKind.COUNT)]
+                [] if keys else [self.call(child, AggregateFunction.COUNT)]
             )
         return self.remembered(child, keys, tuple(calls))
 
@@ -242,7 +244,9 @@ class Queries(Scalars):
         columns = tuple(self.of(child, INT, FLAG))
         return self.remembered(child, columns, ()) if columns else child
 
-    def remembered(self, child: Node, keys: tuple[ColumnId, ...], calls: tuple[Call, ...]) -> Aggregate:
+    def remembered(
+        self, child: Node, keys: tuple[ColumnId, ...], calls: tuple[AggregateCall, ...]
+    ) -> Aggregate:
         made = Aggregate(
             columns=(*keys, *(call.output for call in calls)),
             child=child,
@@ -254,25 +258,34 @@ class Queries(Scalars):
         self.stateful.append(made)
         return made
 
-    def call(self, child: Node, kind: CallKind | None = None) -> Call:
-        kind = kind or self.tape.choose(list(CallKind))
+    def call(self, child: Node, kind: AggregateFunction | None = None) -> AggregateCall:
+        kind = kind or self.tape.choose(list(AggregateFunction))
         floats = self.of(child, FLOAT)
-        exact_only = kind is CallKind.VARIANCE or kind.startswith("bit_")
+        exact_only = kind is AggregateFunction.VARIANCE or kind.startswith("bit_")
         inexact = bool(floats) and self.tape.chance(50) and not exact_only
         argument = self.number(child.columns)
         if inexact:
             column = self.tape.choose(floats)
             argument = Expression(lambda row: row[column], frozenset([column]), column)
-        gives = INT if kind is CallKind.COUNT or not inexact else FLOAT
-        gives = {CallKind.AVERAGE: FLOAT, CallKind.VARIANCE: FLOAT, CallKind.OTHER: LIST}.get(kind, gives)
-        width = {CallKind.SUM: 2, CallKind.AVERAGE: 2, CallKind.VARIANCE: 3, CallKind.OTHER: 0}.get(kind, 1)
-        return Call(
+        gives = INT if kind is AggregateFunction.COUNT or not inexact else FLOAT
+        gives = {
+            AggregateFunction.AVERAGE: FLOAT,
+            AggregateFunction.VARIANCE: FLOAT,
+            AggregateFunction.OTHER: LIST,
+        }.get(kind, gives)
+        width = {
+            AggregateFunction.SUM: 2,
+            AggregateFunction.AVERAGE: 2,
+            AggregateFunction.VARIANCE: 3,
+            AggregateFunction.OTHER: 0,
+        }.get(kind, 1)
+        return AggregateCall(
             output=self.column(gives),
             kind=kind,
             handle=lambda rows: tuple(
                 sorted(same(v) for row in rows if (v := argument.handle(row)) is not None)
             ),
-            argument=None if kind is CallKind.COUNT and self.tape.chance(50) else argument,
+            argument=None if kind is AggregateFunction.COUNT and self.tape.chance(50) else argument,
             condition=self.predicate(child.columns) if self.tape.chance(20) else None,
             exact=not inexact,
             accumulators=tuple(self.column(gives) for _ in range(width)),
@@ -297,7 +310,7 @@ class Queries(Scalars):
 
     def top(self, budget: int, limit: int | None = None) -> Node:
         child = self.query(budget)
-        made = Top(
+        made = TopK(
             columns=child.columns,
             child=child,
             order=order_of(self.tape.some(child.columns, len(child.columns), len(child.columns))),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tautochrone.algebra.delta import Row
-from tautochrone.algebra.plan import ColumnId, Expression, Node
+from tautochrone.algebra.nodes import ColumnId, Expression, Node
 from tautochrone.testing.plan_evaluator_nodes import same
 
 from .tape import Tape

@@ -8,19 +8,19 @@ from itertools import count as numbers
 from typing import Any
 
 from tautochrone.algebra.delta import Row
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     Aggregate,
-    Call,
-    CallKind,
+    AggregateCall,
+    AggregateFunction,
     ColumnId,
     Expression,
     Filter,
     Join,
+    JoinKey,
     JoinKind,
-    Key,
     Node,
     Scan,
-    Top,
+    TopK,
     Window,
 )
 
@@ -61,7 +61,7 @@ def join(
     for pair in on.split():
         safe = "==" in pair
         a, b = pair.split("==" if safe else "=")
-        keys.append(Key(left=ColumnId(a), right=ColumnId(b), null_safe=safe))
+        keys.append(JoinKey(left=ColumnId(a), right=ColumnId(b), null_safe=safe))
     columns, exists = (*left.columns, *right.columns), None
     if kind in (JoinKind.SEMI, JoinKind.ANTI):
         columns = left.columns
@@ -80,11 +80,16 @@ def join(
     )
 
 
-def call(kind: CallKind, argument: str = "", exact: bool = True) -> Call:
+def call(kind: AggregateFunction, argument: str = "", exact: bool = True) -> AggregateCall:
     """An aggregate function of a column; without one COUNT counts rows."""
     number = next(_NUMBERS)
-    width = {CallKind.SUM: 2, CallKind.AVERAGE: 2, CallKind.VARIANCE: 3, CallKind.OTHER: 0}.get(kind, 1)
-    return Call(
+    width = {
+        AggregateFunction.SUM: 2,
+        AggregateFunction.AVERAGE: 2,
+        AggregateFunction.VARIANCE: 3,
+        AggregateFunction.OTHER: 0,
+    }.get(kind, 1)
+    return AggregateCall(
         output=ColumnId(f"{kind}{number}"),
         kind=kind,
         handle=lambda rows: tuple(sorted(row[argument] for row in rows if row[argument] is not None)),
@@ -94,7 +99,7 @@ def call(kind: CallKind, argument: str = "", exact: bool = True) -> Call:
     )
 
 
-def group(child: Node, keys: str, *calls: Call) -> Aggregate:
+def group(child: Node, keys: str, *calls: AggregateCall) -> Aggregate:
     return Aggregate(
         columns=(*cols(keys), *(each.output for each in calls)),
         child=child,
@@ -116,8 +121,8 @@ def row_number(child: Node, partition: str, order: str, made: str = "place") -> 
     return Window(columns=columns, child=child, handle=numbered, partition=cols(partition))
 
 
-def first(child: Node, order: str, limit: int, offset: int = 0) -> Top:
-    return Top(
+def first(child: Node, order: str, limit: int, offset: int = 0) -> TopK:
+    return TopK(
         columns=child.columns,
         child=child,
         order=order_of((*cols(order), *child.columns)),

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import assume, given, note, settings
 
 from tautochrone.algebra.delta import Differentiator
-from tautochrone.algebra.plan import WEIGHT, Aggregate, CallKind, JoinKind, Node, ScalarFilter, walk
+from tautochrone.algebra.nodes import WEIGHT, Aggregate, AggregateFunction, JoinKind, Node, ScalarFilter, walk
 from tautochrone.algebra.rules import RULES
 from tautochrone.testing import plan_evaluator_nodes as bagnodes
-from tautochrone.testing.plan_evaluator import BagEngine, MalformedPlanError, answer
+from tautochrone.testing.plan_evaluator import MalformedPlanError, PlanEvaluator, answer
 from tautochrone.testing.plan_evaluator_nodes import counted
 
 from . import world
@@ -46,20 +46,20 @@ class BitView:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(bagnodes, "DIGITS", 17)
             self.states = first_states(query, tables, seed)
-            engine = BagEngine(old=tables, new=tables, rules=RULES, states=self.states, seed=seed)
+            engine = PlanEvaluator(old=tables, new=tables, rules=RULES, states=self.states, seed=seed)
             at = Differentiator(engine, RULES, frozenset(self.states))
-            self.rows = counted(engine.rows(at.old(query)), query.columns)
+            self.rows = counted(engine.rows(at.rows_before(query)), query.columns)
 
     def refresh(self, step: Step) -> None:
         self.seed += 1
         new = applied(self.tables, step)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(bagnodes, "DIGITS", 17)
-            engine = BagEngine(
+            engine = PlanEvaluator(
                 old=self.tables, new=new, changes=step, rules=RULES, states=self.states, seed=self.seed
             )
             at = Differentiator(engine, RULES, frozenset(self.states))
-            change = at.kept(self.query, net=True)
+            change = at.materialized_change(self.query, consolidated=True)
             rows = engine.rows(change.plan) if change.plan else []
             plus, minus = (
                 counted([row for row in rows if row[WEIGHT] == sign], self.query.columns) for sign in (1, -1)
@@ -67,8 +67,8 @@ class BitView:
             assert minus <= self.rows
             self.rows = self.rows - minus + plus
             for node in stateful(self.query):
-                if node.number in at.updates:
-                    update = engine.rows(at.update(node.number))
+                if node.number in at.state_updates:
+                    update = engine.rows(at.state_update(node.number))
                     self.states[node.number] = world.merged_state(node, self.states[node.number], update)
         self.tables = new
 
@@ -96,11 +96,11 @@ def test_09_what_is_taken_back_is_what_was_given(plan: bytes, data: bytes, seed:
 
 
 T = scan("t", "k v")
-SUMS = group(T, "k", call(CallKind.SUM, "v", exact=False))
+SUMS = group(T, "k", call(AggregateFunction.SUM, "v", exact=False))
 SUM = SUMS.columns[1]
 ABOVE = [
-    group(SUMS, SUM, call(CallKind.COUNT)),
-    group(SUMS, "", call(CallKind.MAX, SUM), call(CallKind.MIN, SUM)),
+    group(SUMS, SUM, call(AggregateFunction.COUNT)),
+    group(SUMS, "", call(AggregateFunction.MAX, SUM), call(AggregateFunction.MIN, SUM)),
     first(SUMS, SUM, 2),
 ]
 ROWS = [(key, value) for key in range(4) for value in (0.1, 0.2, 0.3, 0.7)]
@@ -141,7 +141,7 @@ DROWNED = {"a": [(0, 0.1), (0, 1e16)], "b": [(0, 0.1), (0, 1e16), (0, 0.7), (0, 
 
 def test_09_a_query_with_two_right_answers_keeps_to_one() -> None:
     """Whether 1e16 is below the sum is up to the order in which it is added up. The view decides once."""
-    a, total = scan("a", "x v"), group(scan("b", "k w"), "", call(CallKind.SUM, "w", exact=False))
+    a, total = scan("a", "x v"), group(scan("b", "k w"), "", call(AggregateFunction.SUM, "w", exact=False))
     below = expression(f"v {total.columns[0]}", lambda row: row["v"] < row[total.columns[0]])
     below_sum = ScalarFilter(columns=a.columns, child=a, scalars=(total,), condition=below)
     query = join(below_sum, scan("c", "y z"), "x=y", JoinKind.FULL)
@@ -163,5 +163,5 @@ def test_09_a_query_with_two_right_answers_keeps_to_one() -> None:
 
 def answered(query: Node, tables: dict[str, Table], seed: int) -> list[tuple[Any, ...]]:
     """A plain computation whose rows come in an order of its own."""
-    rows = BagEngine(old=tables, new=tables, rules=RULES, seed=seed).rows(query)
+    rows = PlanEvaluator(old=tables, new=tables, rules=RULES, seed=seed).rows(query)
     return [tuple(row[column] for column in query.columns) for row in rows]

@@ -7,13 +7,13 @@ from decimal import Decimal
 
 import pytest
 
-from tautochrone.algebra.plan import CallKind, Node, Rename, Union
-from tautochrone.testing.plan_evaluator import BagEngine
+from tautochrone.algebra.nodes import AggregateFunction, Node, Rename, Union
+from tautochrone.testing.plan_evaluator import PlanEvaluator
 
 from .small import bag, call, cols, first, group, join, row_number, scan
 from .world import View
 
-COUNT, SUM, AVERAGE, VARIANCE, MIN, MAX, BIT_AND, BIT_OR, BIT_XOR, OTHER = CallKind
+COUNT, SUM, AVERAGE, VARIANCE, MIN, MAX, BIT_AND, BIT_OR, BIT_XOR, OTHER = AggregateFunction
 T = scan("t", "k v")
 
 STATE = pytest.mark.parametrize("state", [True, False], ids=["from state", "from inputs"])
@@ -73,7 +73,9 @@ def test_04_a_group_of_nulls_lives_and_its_sum_is_null(state: bool) -> None:
 
 @STATE
 @pytest.mark.parametrize(("kind", "best", "next_best"), [(MIN, 1, 2), (MAX, 3, 2)])
-def test_05_one_of_two_equal_extrema_goes(kind: CallKind, best: int, next_best: int, state: bool) -> None:
+def test_05_one_of_two_equal_extrema_goes(
+    kind: AggregateFunction, best: int, next_best: int, state: bool
+) -> None:
     view = View(group(T, "k", call(kind, "v")), {"t": [(0, best), (0, best), (0, 2), (9, best)]})
     follow(view, [((0, best), -1)], state)
     assert view.rows == bag((0, best), (9, best))
@@ -186,16 +188,16 @@ def test_12_a_change_elsewhere_costs_nothing() -> None:
     """Inputs that did not change ask for no rule, and nothing is computed."""
     query: Node = join(group(T, "k", call(SUM, "v")), scan("t", "j w"), "k=j")
 
-    class Idle(BagEngine):
-        def keep(self, plan: Node):  # type: ignore[no-untyped-def]
+    class Idle(PlanEvaluator):
+        def materialize(self, plan: Node):  # type: ignore[no-untyped-def]
             raise AssertionError(f"{type(plan).__name__} was computed")
 
     view = View(query, {"t": [(1, 1)], "other": [(1,)]})
     new = {**view.tables, "other": [(2,)]}
     engine = Idle(old=view.tables, new=new, states=view.states, rules=view.rules)
     at = view.differentiator(engine)
-    assert not at.kept(query, net=True)
-    assert not at.updates
+    assert not at.materialized_change(query, consolidated=True)
+    assert not at.state_updates
     assert not at.nodes
 
 

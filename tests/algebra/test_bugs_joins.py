@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tautochrone.algebra.delta import Change, Differentiator
-from tautochrone.algebra.plan import (
-    CallKind,
+from tautochrone.algebra.nodes import (
+    AggregateFunction,
     ColumnId,
     Join,
     JoinKind,
@@ -18,34 +18,34 @@ from tautochrone.algebra.plan import (
     walk,
 )
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.union import together
+from tautochrone.algebra.rules.union import sum_changes
 from tautochrone.errors import RefreshError
-from tautochrone.testing.plan_evaluator import BagEngine
+from tautochrone.testing.plan_evaluator import PlanEvaluator
 
 from .small import bag, call, cols, expression, first, group, join, row_number, scan, where
 from .world import View, applied
 
-COUNT, SUM, MAX = CallKind.COUNT, CallKind.SUM, CallKind.MAX
+COUNT, SUM, MAX = AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.MAX
 L, R = scan("l", "k a"), scan("r", "j b")
 
 
 class DoubleCounting:
     """The classic mistake: ΔL⋈R₁ + L₁⋈ΔR."""
 
-    meaning = RULES[Join].meaning
+    evaluate = RULES[Join].evaluate
     mode = RULES[Join].mode
 
     def change(self, node: Join, at: Differentiator) -> Change:
         changes = []
         for left, right in (
-            (at.change(node.left).plan, at.new(node.right)),
-            (at.new(node.left), at.change(node.right).plan),
+            (at.change(node.left).plan, at.rows_after(node.right)),
+            (at.rows_after(node.left), at.change(node.right).plan),
         ):
             if left is not None and right is not None:
                 columns = (*left.columns, *right.columns)
                 plan = Join(columns=columns, left=left, right=right, kind=node.kind, keys=node.keys)
-                changes.append(Change(plan, grows=False))
-        return together(node.columns, changes)
+                changes.append(Change(plan, insert_only=False))
+        return sum_changes(node.columns, changes)
 
 
 BOTH_SIDES = {"l": [((1, "new"), 1), ((1, "old"), -1)], "r": [((1, "R2"), 1), ((1, "R1"), -1)]}
@@ -191,12 +191,12 @@ def test_15_two_ways_from_one_input_meet_at_one_cut() -> None:
 def test_20_nested_joins_do_not_blow_up(kind: JoinKind) -> None:
     """Three times the joins: nine to thirty times the plans that are run. Doubling with each would be 256."""
 
-    class Measuring(BagEngine):
+    class Measuring(PlanEvaluator):
         size = 0
 
-        def keep(self, plan: Node):  # type: ignore[no-untyped-def]
+        def materialize(self, plan: Node):  # type: ignore[no-untyped-def]
             type(self).size += len(walk(plan))
-            return super().keep(plan)
+            return super().materialize(plan)
 
     def size(number: int) -> int:
         query: Node = scan("t0", "a0 b0")
@@ -206,7 +206,7 @@ def test_20_nested_joins_do_not_blow_up(kind: JoinKind) -> None:
         step = {table: [((2, 9), 1), ((0, 0), -1)] for table in old}
         Measuring.size = 0
         engine = Measuring(old=old, new=applied(old, step), changes=step, rules=RULES)
-        assert Differentiator(engine, RULES).kept(query, net=True)
+        assert Differentiator(engine, RULES).materialized_change(query, consolidated=True)
         return Measuring.size
 
     assert size(12) <= 40 * size(4)
@@ -219,6 +219,6 @@ def test_21_columns_that_nobody_reads_and_that_were_not_there() -> None:
     view = View(pruned, {"l": [(1, "x", 0)], "r": [(1, 0)]})
     at = view.refresh({"l": [((1, "x", 0), -1), ((1, "y", 1), 1)]})
     assert not view.changes[-1]
-    assert all(ColumnId("a") not in node.columns for node in walk(at.new(pruned)))
+    assert all(ColumnId("a") not in node.columns for node in walk(at.rows_after(pruned)))
     view.refresh({"r": [((1, 0), -1), ((1, None), 1)]})
     assert view.rows == bag((1, None, 1))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from tautochrone.algebra.explain import explain, explained
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     Aggregate,
-    Call,
-    CallKind,
+    AggregateCall,
+    AggregateFunction,
     ColumnId,
     Constant,
     Expression,
     Filter,
     Join,
+    JoinKey,
     JoinKind,
-    Key,
-    Other,
     Scan,
-    Top,
+    TopK,
     Union,
+    Unsupported,
 )
 from tautochrone.algebra.rules import RULES
 from tautochrone.model.refresh import NodeRefresh, RefreshMode
@@ -32,13 +32,13 @@ A, B, C, X, N, S, E, Z = ids("a", "b", "c", "x", "n", "s", "e", "z")
 ORDERS = Scan(columns=(A, X), table="lake.db.orders")
 ITEMS = Scan(columns=(B, C), table="lake.db.items")
 JOINED = Join(
-    columns=(A, X, B, C), left=ORDERS, right=ITEMS, kind=JoinKind.INNER, keys=(Key(left=A, right=B),)
+    columns=(A, X, B, C), left=ORDERS, right=ITEMS, kind=JoinKind.INNER, keys=(JoinKey(left=A, right=B),)
 )
-COUNT = Call(output=N, kind=CallKind.COUNT, handle=None, accumulators=(S,), text="count(1)")
-MEDIAN = Call(output=E, kind=CallKind.OTHER, handle=None, text="median(x#17L)")
+COUNT = AggregateCall(output=N, kind=AggregateFunction.COUNT, handle=None, accumulators=(S,), text="count(1)")
+MEDIAN = AggregateCall(output=E, kind=AggregateFunction.OTHER, handle=None, text="median(x#17L)")
 
 
-def group(*calls: Call) -> Aggregate:
+def group(*calls: AggregateCall) -> Aggregate:
     columns = (C, *(call.output for call in calls))
     return Aggregate(columns=columns, child=JOINED, keys=(C,), calls=calls, count=Z, number=0)
 
@@ -57,13 +57,13 @@ def test_a_tree() -> None:
 
 def test_only_what_is_kept_is_called_state() -> None:
     assert [part.state for part in explained(group(COUNT, MEDIAN), RULES)] == [0, 0, 0, 0]
-    top = Top(columns=(A, X), child=ORDERS, order=None, limit=3, offset=2, number=0, complete=Z)
+    top = TopK(columns=(A, X), child=ORDERS, order=None, limit=3, offset=2, number=0, complete=Z)
     assert explain(top, RULES)[0].startswith("top 3 after 2 - incremental: ")
     assert explain(top, RULES)[0].endswith("; state: 3 columns")
 
 
 def test_what_has_no_rule_is_diff_and_what_is_below_is_still_told() -> None:
-    odd = Other(columns=(A, X), inputs=(ORDERS,), reason="Sample has no rule")
+    odd = Unsupported(columns=(A, X), inputs=(ORDERS,), reason="Sample has no rule")
     whole = Union(columns=(A, X), inputs=(odd, Constant(columns=(A, X), handle=None)))
     found = explained(whole, RULES)
     assert [(part.node, part.mode) for part in found] == [

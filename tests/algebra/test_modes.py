@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tautochrone.algebra.plan import CallKind, Node
+from tautochrone.algebra.nodes import AggregateFunction, Node
 from tautochrone.model.refresh import RefreshMode
 
 from .small import call, first, group, scan
@@ -19,12 +19,12 @@ def modes(query: Node, *, state: bool) -> set[RefreshMode]:
 
 
 def test_groups_without_a_state_are_still_looked_up_by_key() -> None:
-    grouped = group(T, "k", call(CallKind.SUM, "v"))
+    grouped = group(T, "k", call(AggregateFunction.SUM, "v"))
     assert RefreshMode.DIFF not in modes(grouped, state=True) | modes(grouped, state=False)
 
 
 def test_a_total_without_a_state_is_a_comparison() -> None:
-    total = group(T, "", call(CallKind.SUM, "v"))
+    total = group(T, "", call(AggregateFunction.SUM, "v"))
     assert RefreshMode.DIFF not in modes(total, state=True)
     assert RefreshMode.DIFF in modes(total, state=False)
 

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, note, settings
 
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     Aggregate,
     ColumnId,
     Join,
+    JoinKey,
     JoinKind,
-    Kept,
-    Key,
-    Matching,
+    KeySemiJoin,
+    Materialized,
     Node,
     Scan,
     walk,
 )
-from tautochrone.algebra.pushdown import pushed
+from tautochrone.algebra.pushdown import push_down_keys
 from tautochrone.algebra.rules import RULES
-from tautochrone.testing.plan_evaluator import BagEngine
+from tautochrone.testing.plan_evaluator import PlanEvaluator
 from tautochrone.testing.plan_evaluator_nodes import counted
 
 from .tape import Tape
@@ -31,23 +31,23 @@ from .test_random import CASES, DATA, LARGEST, PLANS, build, shown
 from .world import random_tables
 
 
-class Everything(BagEngine):
+class Everything(PlanEvaluator):
     """Every relation is worth to be asked for keys."""
 
-    def few(self, node: Node) -> bool:
+    def is_small(self, node: Node) -> bool:
         return False
 
 
-def asked(tape: Tape, query: Node, rows: list[dict[ColumnId, Any]], *, exact: bool) -> Matching:
+def asked(tape: Tape, query: Node, rows: list[dict[ColumnId, Any]], *, exact: bool) -> KeySemiJoin:
     """Some of a query's rows, and a row of NULLs now and then, as keys on some of its columns."""
     columns = [column for column in query.columns if tape.chance(50)] or [query.columns[0]]
     ids = {column: ColumnId(f"key_{column}") for column in columns}
     keys = [{ids[column]: row[column] for column in columns} for row in tape.some(rows, 0, 3)]
     keys += [dict.fromkeys(ids.values())] if tape.chance(30) else []
-    return Matching(
+    return KeySemiJoin(
         columns=query.columns,
         child=query,
-        keys=Kept(columns=tuple(ids.values()), handle=keys, rows=len(keys)),
+        keys=Materialized(columns=tuple(ids.values()), handle=keys, rows=len(keys)),
         on=tuple(ids.items()),
         null_safe=tape.chance(50),
         exact=exact,
@@ -65,9 +65,9 @@ def test_the_same_rows_as_above_the_plan(plan: bytes, data: bytes) -> None:
     assume(len(rows) <= LARGEST)
     node = asked(tape, query, rows, exact=True)
     wanted = counted(engine.rows(node), query.columns)
-    assert counted(engine.rows(pushed(node, engine)), query.columns) == wanted
+    assert counted(engine.rows(push_down_keys(node, engine)), query.columns) == wanted
     # What is not exact is asked again: then it must be the same rows, too.
-    loose = pushed(replace(node, exact=False), engine)
+    loose = push_down_keys(replace(node, exact=False), engine)
     assert counted(engine.rows(replace(node, child=loose)), query.columns) == wanted
 
 
@@ -82,8 +82,8 @@ def test_random_queries_are_asked_below_every_kind() -> None:
         )
         engine = Everything(old=tables, new=tables, rules=RULES)
         node = asked(tape, query, [], exact=True)
-        found = pushed(node, engine)
-        asks = [below for below in walk(found) if isinstance(below, Matching) and below.keys is node.keys]
+        found = push_down_keys(node, engine)
+        asks = [below for below in walk(found) if isinstance(below, KeySemiJoin) and below.keys is node.keys]
         for above in walk(found):
             passed[type(above).__name__] += any(each in walk(above) and each is not above for each in asks)
     for kind in ("Filter", "Project", "Aggregate", "Window", "Join", "Union", "Extend", "Rename"):
@@ -91,7 +91,7 @@ def test_random_queries_are_asked_below_every_kind() -> None:
 
 
 @pytest.fixture
-def engine() -> BagEngine:
+def engine() -> PlanEvaluator:
     tables = {"a": [(1, 10), (2, 20)], "b": [(1, 7), (None, 8)]}
     return Everything(old=tables, new=tables, rules=RULES)
 
@@ -100,11 +100,11 @@ def scan(table: str, *columns: str) -> Scan:
     return Scan(columns=tuple(map(ColumnId, columns)), table=table)
 
 
-def of(node: Node, column: str, *values: int) -> Matching:
+def of(node: Node, column: str, *values: int) -> KeySemiJoin:
     name = ColumnId(column)
     key = ColumnId(f"key_{column}")
-    kept = Kept(columns=(key,), handle=[{key: value} for value in values], rows=len(values))
-    return Matching(columns=node.columns, child=node, keys=kept, on=((name, key),))
+    kept = Materialized(columns=(key,), handle=[{key: value} for value in values], rows=len(values))
+    return KeySemiJoin(columns=node.columns, child=node, keys=kept, on=((name, key),))
 
 
 def leaves(plan: Node) -> dict[str, str]:
@@ -112,33 +112,33 @@ def leaves(plan: Node) -> dict[str, str]:
     return {
         str(node.child.table): str(node.on[0][0])
         for node in walk(plan)
-        if isinstance(node, Matching) and isinstance(node.child, Scan)
+        if isinstance(node, KeySemiJoin) and isinstance(node.child, Scan)
     }
 
 
 @pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI])
-def test_what_must_be_equal_is_a_key_of_either_side(engine: BagEngine, kind: JoinKind) -> None:
+def test_what_must_be_equal_is_a_key_of_either_side(engine: PlanEvaluator, kind: JoinKind) -> None:
     left, right = scan("a", "x", "y"), scan("b", "u", "v")
     columns = left.columns if kind in (JoinKind.SEMI, JoinKind.ANTI) else (*left.columns, *right.columns)
-    keys = (Key(left=ColumnId("x"), right=ColumnId("u")),)
+    keys = (JoinKey(left=ColumnId("x"), right=ColumnId("u")),)
     join = Join(columns=columns, left=left, right=right, kind=kind, keys=keys)
-    assert leaves(pushed(of(join, "x", 1), engine)) == {"a": "x", "b": "u"}
+    assert leaves(push_down_keys(of(join, "x", 1), engine)) == {"a": "x", "b": "u"}
 
 
-def test_a_left_join_is_not_asked_by_its_right_side(engine: BagEngine) -> None:
+def test_a_left_join_is_not_asked_by_its_right_side(engine: PlanEvaluator) -> None:
     """A left row would seem to have no partner."""
     left, right = scan("a", "x", "y"), scan("b", "u", "v")
-    keys = (Key(left=ColumnId("x"), right=ColumnId("u")),)
+    keys = (JoinKey(left=ColumnId("x"), right=ColumnId("u")),)
     columns = (*left.columns, *right.columns)
     join = Join(columns=columns, left=left, right=right, kind=JoinKind.LEFT, keys=keys)
-    assert leaves(pushed(of(join, "u", 1), engine)) == {}
+    assert leaves(push_down_keys(of(join, "u", 1), engine)) == {}
 
 
-def test_groups_are_asked_below_their_aggregate_by_their_keys_only(engine: BagEngine) -> None:
+def test_groups_are_asked_below_their_aggregate_by_their_keys_only(engine: PlanEvaluator) -> None:
     rows = scan("a", "x", "y")
     groups = Aggregate(
         columns=rows.columns, child=rows, keys=rows.columns, calls=(), count=ColumnId("n"), number=1
     )
-    found = pushed(of(groups, "x", 1), engine)
+    found = push_down_keys(of(groups, "x", 1), engine)
     assert isinstance(found, Aggregate), "no row is left to be asked above"
     assert leaves(found) == {"a": "x"}

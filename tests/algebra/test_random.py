@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, note, seed, settings
 from hypothesis import strategies as st
 
 from tautochrone.algebra.delta import Change, Differentiator, Rule
-from tautochrone.algebra.plan import JoinKind, Node, Top
+from tautochrone.algebra.nodes import JoinKind, Node, TopK
 from tautochrone.algebra.rules import RULES
 
 from .plans import Queries
@@ -32,9 +32,9 @@ LARGEST = 400
 
 @pytest.fixture(scope="module", autouse=True)
 def small_buffers() -> Iterator[None]:
-    """A few rows must be enough to overflow and to use up what a `Top` keeps."""
+    """A few rows must be enough to overflow and to use up what a `TopK` keeps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Top, "buffer", property(lambda self: self.limit + self.offset + 1))
+        patch.setattr(TopK, "buffer", property(lambda self: self.limit + self.offset + 1))
         yield
 
 
@@ -114,11 +114,11 @@ def test_one_big_step_is_many_small_steps(plan: bytes, data: bytes, seed: int) -
             table: [*everything.get(table, []), *step.get(table, [])] for table in {*everything, *step}
         }
     big.refresh(everything, seed=seed)
-    together: Counter[Any] = Counter()
+    sum_changes: Counter[Any] = Counter()
     for change in small.changes:
-        together.update(change)
-    assert +together == +big.changes[-1]
-    assert -together == -big.changes[-1]
+        sum_changes.update(change)
+    assert +sum_changes == +big.changes[-1]
+    assert -sum_changes == -big.changes[-1]
     assert small.rows == big.rows
 
 
@@ -148,7 +148,7 @@ class Counting:
 
     def change(self, node: Any, at: Differentiator) -> Change:
         found = self.rule.change(node, at)
-        if found and at.engine.keep(found.plan).rows:
+        if found and at.engine.materialize(found.plan).rows:
             self.met[type(node).__name__] += 1
             if hasattr(node, "kind"):
                 self.met[node.kind] += 1

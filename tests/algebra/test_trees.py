@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from tautochrone.algebra.delta import Differentiator, signed
-from tautochrone.algebra.plan import Kept, Node, Scan, walk
+from tautochrone.algebra.delta import Differentiator, zset_columns
+from tautochrone.algebra.nodes import Materialized, Node, Scan, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.join_graph import flattened, walked
-from tautochrone.algebra.rules.multiway_join import tree_change
-from tautochrone.testing.plan_evaluator import BagEngine
+from tautochrone.algebra.rules.join_graph import join_along_keys, join_graph_of
+from tautochrone.algebra.rules.multiway_join import multiway_join_change
+from tautochrone.testing.plan_evaluator import PlanEvaluator
 
 from .small import bag, join, scan
 from .world import Step, View
@@ -53,15 +53,15 @@ def test_all_inputs_change(shape: str, only_new: bool) -> None:
         view = View(query(shape), tables)
         for _ in range(2):
             at = view.refresh(changed(pick, dict(view.tables), only_new=only_new), seed=seed)
-            change = at.kept(view.query, net=True)
-            assert change.grows or not only_new, "what only grows can be appended"
+            change = at.materialized_change(view.query, consolidated=True)
+            assert change.insert_only or not only_new, "what only grows can be appended"
 
 
 def test_a_join_that_no_key_leads_to_has_its_terms() -> None:
     node = join(join(scan("f", "f1"), scan("d", "d1"), "f1=d1"), scan("e", "e1"))
     view = View(node, {"f": [(1,)], "d": [(1,)], "e": [(7,)]})
     at = view.refresh({"f": [((2,), 1)], "d": [((2,), 1)], "e": [((8,), 1)]})
-    assert tree_change(node, flattened(node), at) is None
+    assert multiway_join_change(node, join_graph_of(node), at) is None
     assert view.rows == bag((1, 1, 7), (1, 1, 8), (2, 2, 7), (2, 2, 8))
 
 
@@ -73,16 +73,16 @@ def test_a_row_that_all_other_inputs_reach_is_joined_once() -> None:
 
 def test_a_key_that_goes_with_others_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """From a customer over the nation alone one would get to all its suppliers, for each order."""
-    monkeypatch.setattr(BagEngine, "large", lambda _engine, _node: False)
-    monkeypatch.setattr(BagEngine, "few", lambda _engine, _node: True)
+    monkeypatch.setattr(PlanEvaluator, "is_large", lambda _engine, _node: False)
+    monkeypatch.setattr(PlanEvaluator, "is_small", lambda _engine, _node: True)
     customers = join(scan("o", "o_key o_customer"), scan("c", "c_key c_nation"), "o_customer=c_key")
     suppliers = join(customers, scan("s", "s_key s_nation"), "c_nation=s_nation")
     lines = join(suppliers, scan("l", "l_order l_supplier"), "o_key=l_order s_key=l_supplier")
     node = join(lines, scan("n", "n_key"), "s_nation=n_key")
-    flat = flattened(node)
-    at = Differentiator(BagEngine(old={}, new={}, rules=RULES), RULES)
-    start = Kept(columns=signed(flat.parts[0].columns), handle=[], rows=1)
-    found = walked(node, flat, 0, start, lambda other: flat.parts[other], at)
+    flat = join_graph_of(node)
+    at = Differentiator(PlanEvaluator(old={}, new={}, rules=RULES), RULES)
+    start = Materialized(columns=zset_columns(flat.parts[0].columns), handle=[], rows=1)
+    found = join_along_keys(node, flat, 0, start, lambda other: flat.parts[other], at)
     assert found is not None
     read = [leaf.table for leaf in walk(found) if isinstance(leaf, Scan)]
     assert read.index("l") < read.index("s")
@@ -92,6 +92,6 @@ def test_a_key_that_goes_with_others_waits_for_them(monkeypatch: pytest.MonkeyPa
 def test_joins_inside_a_join_are_not_followed_for_nothing(shape: str) -> None:
     node = query(shape)
     rows: Tables = {table: [(1, 1, 1)] for table in "fdeg"}
-    at = Differentiator(BagEngine(old={table: [] for table in rows}, new=rows, rules=RULES), RULES)
-    assert at.kept(node).grows
+    at = Differentiator(PlanEvaluator(old={table: [] for table in rows}, new=rows, rules=RULES), RULES)
+    assert at.materialized_change(node).insert_only
     assert [done.node for done in at.nodes] == ["join"]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tautochrone.algebra.delta import Bag, Change, Differentiator, Row, Rule
-from tautochrone.algebra.plan import WEIGHT, Aggregate, ColumnId, Constant, Node, Top, walk
+from tautochrone.algebra.nodes import WEIGHT, Aggregate, ColumnId, Constant, Node, TopK, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.aggregate import state_of
-from tautochrone.algebra.rules.top_k import top_state_of
-from tautochrone.testing.plan_evaluator import BagEngine, Table
+from tautochrone.algebra.rules.aggregate import aggregate_state
+from tautochrone.algebra.rules.top_k import top_k_state
+from tautochrone.testing.plan_evaluator import PlanEvaluator, Table
 from tautochrone.testing.plan_evaluator_nodes import counted, same, total
 
 from .plans import TABLES
@@ -86,18 +86,20 @@ class View:
 
     def __post_init__(self) -> None:
         self.states = first_states(self.query, self.tables)
-        engine = BagEngine(old=self.tables, new=self.tables, rules=self.rules)
+        engine = PlanEvaluator(old=self.tables, new=self.tables, rules=self.rules)
         self.rows = counted(engine.rows(self.query), self.query.columns)
 
     def refresh(self, step: Step, *, without: Sequence[int] = (), seed: int = 0) -> Differentiator:
         """Follow a change and hold everything against a full computation; `without` some states."""
         new = applied(self.tables, step)
         states = {number: state for number, state in self.states.items() if number not in without}
-        engine = BagEngine(old=self.tables, new=new, changes=step, states=states, rules=self.rules, seed=seed)
+        engine = PlanEvaluator(
+            old=self.tables, new=new, changes=step, states=states, rules=self.rules, seed=seed
+        )
         at = self.differentiator(engine)
-        change = at.kept(self.query, net=True)
+        change = at.materialized_change(self.query, consolidated=True)
         rows = engine.rows(change.plan) if change.plan else []
-        before, after = (BagEngine(old=t, new=t, rules=RULES, seed=seed + 1) for t in (self.tables, new))
+        before, after = (PlanEvaluator(old=t, new=t, rules=RULES, seed=seed + 1) for t in (self.tables, new))
         self._apply(rows)
         assert self.rows == counted(after.rows(self.query), self.query.columns)
         for node in walk(self.query):
@@ -112,7 +114,7 @@ class View:
         self.tables = new
         return at
 
-    def differentiator(self, engine: BagEngine) -> Differentiator:
+    def differentiator(self, engine: PlanEvaluator) -> Differentiator:
         return Differentiator(engine, self.rules, frozenset(engine.states))
 
     def _apply(self, change: Bag) -> None:
@@ -125,16 +127,18 @@ class View:
         self.rows = self.rows - deleted + inserted
         self.changes.append(total(change, self.query.columns))
 
-    def _take_in(self, node: Aggregate | Top, at: Differentiator) -> None:
-        if node.number not in at.updates:
+    def _take_in(self, node: Aggregate | TopK, at: Differentiator) -> None:
+        if node.number not in at.state_updates:
             return
-        rows = at.engine.rows(at.update(node.number))  # type: ignore[attr-defined]
+        rows = at.engine.rows(at.state_update(node.number))  # type: ignore[attr-defined]
         self.states[node.number] = merged_state(node, self.states[node.number], rows)
 
 
-def stateful(query: Node) -> list[Aggregate | Top]:
+def stateful(query: Node) -> list[Aggregate | TopK]:
     return [
-        node for node in walk(query) if isinstance(node, Top) or (isinstance(node, Aggregate) and node.merges)
+        node
+        for node in walk(query)
+        if isinstance(node, TopK) or (isinstance(node, Aggregate) and node.merges)
     ]
 
 
@@ -145,27 +149,27 @@ def first_states(
     same sums: in an inexact one the last bits would differ, and a row would not be found again."""
     states: dict[int, list[dict[ColumnId, Any]]] = {}
     for node in reversed(stateful(query)):
-        engine = BagEngine(old=tables, new=tables, rules=RULES, states=states, seed=seed)
+        engine = PlanEvaluator(old=tables, new=tables, rules=RULES, states=states, seed=seed)
         at = Differentiator(engine, RULES, frozenset(states))
-        states = {**states, node.number: fresh_state(node, engine, at.old(node.child))}
+        states = {**states, node.number: fresh_state(node, engine, at.rows_before(node.child))}
     return states
 
 
 def fresh_state(
-    node: Aggregate | Top, engine: BagEngine, below: Node | None = None
+    node: Aggregate | TopK, engine: PlanEvaluator, below: Node | None = None
 ) -> list[dict[ColumnId, Any]]:
     """What a first build stores over the rows `below`; without them over those of the child's query."""
     columns = node.child.columns
     rows = [tuple(row[column] for column in columns) for row in engine.rows(below or node.child)]
     child = Constant(columns=columns, handle=rows)
-    if isinstance(node, Top):
-        return engine.rows(top_state_of(node, child))
-    return engine.rows(state_of(node, child, Differentiator(engine, engine.rules)))
+    if isinstance(node, TopK):
+        return engine.rows(top_k_state(node, child))
+    return engine.rows(aggregate_state(node, child, Differentiator(engine, engine.rules)))
 
 
-def merged_state(node: Aggregate | Top, state: Bag, update: Bag) -> list[dict[ColumnId, Any]]:
-    """The newest row of each group; of a `Top` the update is the whole state."""
-    if isinstance(node, Top):
+def merged_state(node: Aggregate | TopK, state: Bag, update: Bag) -> list[dict[ColumnId, Any]]:
+    """The newest row of each group; of a `TopK` the update is the whole state."""
+    if isinstance(node, TopK):
         return [dict(row) for row in update]
     newest = {_key(node, row): dict(row) for row in (*state, *update)}
     return list(newest.values())
@@ -175,9 +179,9 @@ def _key(node: Aggregate, row: Row) -> tuple[Any, ...]:
     return tuple(same(row[key]) for key in node.keys)
 
 
-def _check_node(node: Node, at: Differentiator, before: BagEngine, after: BagEngine) -> None:
+def _check_node(node: Node, at: Differentiator, before: PlanEvaluator, after: PlanEvaluator) -> None:
     """Old rows and change make new rows, at every node, whether read from a state or not."""
-    engine: BagEngine = at.engine  # type: ignore[assignment]
+    engine: PlanEvaluator = at.engine  # type: ignore[assignment]
     change: Change = at.change(node)
     rows = engine.rows(change.plan) if change.plan else []
     old, new = counted(before.rows(node), node.columns), counted(after.rows(node), node.columns)
@@ -185,13 +189,13 @@ def _check_node(node: Node, at: Differentiator, before: BagEngine, after: BagEng
     expected = Counter(new)
     expected.subtract(old)
     assert total(rows, node.columns) == {row: n for row, n in expected.items() if n}, f"change of {what}"
-    if change.grows:
+    if change.insert_only:
         assert all(row[WEIGHT] == 1 for row in rows), f"{what} does not only grow"
-    assert counted(engine.rows(at.old(node)), node.columns) == old, f"old rows of {what}"
-    assert counted(engine.rows(at.new(node)), node.columns) == new, f"new rows of {what}"
+    assert counted(engine.rows(at.rows_before(node)), node.columns) == old, f"old rows of {what}"
+    assert counted(engine.rows(at.rows_after(node)), node.columns) == new, f"new rows of {what}"
 
 
-def _check_state(node: Aggregate | Top, state: Bag, fresh: Bag, rows: Bag) -> None:
+def _check_state(node: Aggregate | TopK, state: Bag, fresh: Bag, rows: Bag) -> None:
     if isinstance(node, Aggregate):
         live, wanted = ([row for row in rows if row[node.count]] for rows in (state, fresh))
         assert len({_key(node, row) for row in state}) == len(state)

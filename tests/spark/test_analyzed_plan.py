@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.algebra.plan import Aggregate, Join, JoinKind, ScalarFilter, Scan, walk
+from tautochrone.algebra.nodes import Aggregate, Join, JoinKind, ScalarFilter, Scan, walk
 from tautochrone.spark.analysis.session_context import activate
 from tautochrone.spark.translate.from_catalyst import View, plan_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.algebra.plan import Kept
+from tautochrone.algebra.nodes import Materialized
 from tautochrone.spark.analysis.session_context import activate, dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items
 from tautochrone.spark.translate.key_conditions import KeyConditions
@@ -84,7 +84,7 @@ def looked_up(session: SparkSession, rows: DataFrame, keys: DataFrame) -> DataFr
     (attribute,), (key,) = items(plan.output()), items(held.output())
     column, source = catalyst.id_of(attribute), catalyst.id_of(key)
     columns = Columns(catalyst, {column: attribute, source: key})
-    kept = Kept(columns=(source,), handle=held, rows=1)
+    kept = Materialized(columns=(source,), handle=held, rows=1)
     conditions = KeyConditions(_lowering(catalyst, columns))
     condition, exact = conditions.condition(column, kept, source, null_safe=False)
     assert exact

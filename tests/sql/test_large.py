@@ -10,7 +10,7 @@ import pytest
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.algebra.plan import Touched
+from tautochrone.algebra.nodes import Materialized, MultiKeySemiJoin, Node
 from tautochrone.model import limits
 from tautochrone.spark.execute import engine
 from tautochrone.spark.translate import to_catalyst, to_catalyst_semi_joins
@@ -55,22 +55,24 @@ def test_a_time_beside_many_rows_moves_all_of_them_off_the_driver(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The change that comes in is one row, so only the rule knows that the one that goes out is large."""
-    spread: list[bool] = []
-    brought: list[int] = []
-    rule, local_relation = engine.SparkEngine.spread, engine.local_relation
+    large: list[int] = []
+    on_driver: list[int] = []
+    materialize, local_relation = engine.SparkEngine.materialize, engine.local_relation
 
-    def noted(self: engine.SparkEngine) -> None:
-        rule(self)
-        spread.append(True)
+    def noted(self: engine.SparkEngine, plan: Node, *, may_be_large: bool = False) -> Materialized:
+        result = materialize(self, plan, may_be_large=may_be_large)
+        large.extend([result.rows] if may_be_large else [])
+        return result
 
     def counted(*frames: DataFrame, **named: Any) -> tuple[JavaObject, int]:
         relation, rows = local_relation(*frames, **named)
-        brought.extend([rows] if spread else [])
+        on_driver.extend([rows] if large else [])
         return relation, rows
 
     monkeypatch.setattr(engine, "local_relation", counted)
     monkeypatch.setattr(limits, "LARGE_RELATION_ROWS", 100)
-    monkeypatch.setattr(engine.SparkEngine, "spread", noted)
+    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 100)
+    monkeypatch.setattr(engine.SparkEngine, "materialize", noted)
     stand.sql(
         "CREATE NAMESPACE lake.src",
         "CREATE TABLE lake.src.sales USING iceberg TBLPROPERTIES ('format-version' = '3') AS "
@@ -78,12 +80,12 @@ def test_a_time_beside_many_rows_moves_all_of_them_off_the_driver(
     )
     stand.view("told", "SELECT id, now() AS at FROM src.sales")
     stand.checkpoint()
-    assert not spread
+    assert not large
     stand.sql("INSERT INTO lake.src.sales VALUES (1000)")
     refresh = stand.checkpoint().refresh("told")
     assert (refresh["mode"], refresh["rows_inserted"], refresh["rows_deleted"]) == ("incremental", 401, 400)
-    assert spread
-    assert not brought
+    assert large == [400]
+    assert not on_driver
 
 
 @pytest.mark.parametrize("local_rows", [None, 5])
@@ -98,7 +100,7 @@ def test_keys_that_are_too_many_to_write_out(
     lowered: list[int] = []
     lower = to_catalyst_semi_joins.lower_touched
 
-    def noted(at: Lowering, node: Touched) -> object:
+    def noted(at: Lowering, node: MultiKeySemiJoin) -> object:
         lowered.append(len(node.keys))
         return lower(at, node)
 

@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tautochrone.algebra.delta import Rule
-from tautochrone.algebra.plan import Aggregate, Constant, Filter, Join, Node, Other, ScalarFilter, Scan, Top
+from tautochrone.algebra.nodes import (
+    Aggregate,
+    Constant,
+    Filter,
+    Join,
+    Node,
+    ScalarFilter,
+    Scan,
+    TopK,
+    Unsupported,
+)
 from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
 __all__ = ["Explained", "explain", "explained"]
@@ -59,7 +69,7 @@ def explained(plan: Node, rules: Mapping[type[Node], Rule], depth: int = 0) -> l
     found = [
         Explained(
             depth=depth,
-            node=type(plan).__name__.lower(),
+            node=plan.label,
             what=_what(plan),
             mode=mode,
             reason=reason,
@@ -74,7 +84,7 @@ def explained(plan: Node, rules: Mapping[type[Node], Rule], depth: int = 0) -> l
 def _mode(node: Node, rules: Mapping[type[Node], Rule]) -> tuple[RefreshMode | None, str]:
     if isinstance(node, (Scan, Constant)):
         return None, ""
-    if isinstance(node, Other):
+    if isinstance(node, Unsupported):
         return RefreshMode.DIFF, node.reason
     return rules[type(node)].mode(node)
 
@@ -82,7 +92,7 @@ def _mode(node: Node, rules: Mapping[type[Node], Rule]) -> tuple[RefreshMode | N
 def _state(node: Node) -> int:
     if isinstance(node, Aggregate):
         return len(node.state_columns) if node.merges else 0
-    return len(node.state_columns) if isinstance(node, Top) else 0
+    return len(node.state_columns) if isinstance(node, TopK) else 0
 
 
 def _what(node: Node) -> str:
@@ -99,7 +109,7 @@ def _what(node: Node) -> str:
             return _short(calls or "distinct") + by
         case Filter() | ScalarFilter():
             return _short(node.condition.text)
-        case Top():
+        case TopK():
             return f"{node.limit}" + (f" after {node.offset}" if node.offset else "")
     return ""
 

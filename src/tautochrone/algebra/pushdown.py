@@ -10,44 +10,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tautochrone.algebra.delta import Engine
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     Aggregate,
-    Altered,
+    ChangedGroups,
     ColumnId,
     Consolidate,
-    Extend,
     Filter,
-    Finish,
+    FinalAggregate,
+    FlagFilter,
+    FlatMap,
     Join,
     JoinKind,
-    Kept,
-    Matching,
+    KeySemiJoin,
+    Materialized,
+    MultiKeySemiJoin,
     Node,
-    Pad,
+    NullExtend,
     Project,
     Rename,
     ScalarFilter,
     Select,
-    Touched,
     Union,
-    Weigh,
-    Where,
     Window,
+    WithWeight,
 )
 
-__all__ = ["pushed"]
+__all__ = ["push_down_keys"]
 
 _On = Sequence[tuple[ColumnId, ColumnId]]
 """Pairs of a relation's column and a column of the keys."""
 
 
-def pushed(node: Matching, engine: Engine) -> Node:
+def push_down_keys(node: KeySemiJoin, engine: Engine) -> Node:
     """The same rows, the keys asked for at the lowest places that have them.
 
     Keys that must not occur, or that are not computed yet, stay where they are; so do those of a relation of
     few rows.
     """
-    if node.absent or not isinstance(node.keys, Kept):
+    if node.absent or not isinstance(node.keys, Materialized):
         return node
     found, exact = _Push(node, engine).into(node.child, node.on)
     return found if exact or not node.exact else replace(node, child=found)
@@ -56,14 +56,14 @@ def pushed(node: Matching, engine: Engine) -> Node:
 class _Push:
     """One set of keys on its way down."""
 
-    def __init__(self, matching: Matching, engine: Engine) -> None:
+    def __init__(self, matching: KeySemiJoin, engine: Engine) -> None:
         self._matching = matching
         self._engine = engine
 
     def into(self, plan: Node, on: _On) -> tuple[Node, bool]:
         """`plan` with fewer rows: all that meet the keys, or (second answer: not) some with other keys, which
         need not be right."""
-        if not on or self._engine.few(plan):
+        if not on or self._engine.is_small(plan):
             return plan, False
         match plan:
             case Union():
@@ -100,20 +100,28 @@ def _below(plan: Node, on: _On) -> _On | None:
     """The pairs as the node's child has them, without those that it has not; None: the node must see other
     rows than those that meet the keys."""
     match plan:
-        case Filter() | Select() | Where() | Consolidate() | ScalarFilter() | Matching() | Touched():
+        case (
+            Filter()
+            | Select()
+            | FlagFilter()
+            | Consolidate()
+            | ScalarFilter()
+            | KeySemiJoin()
+            | MultiKeySemiJoin()
+        ):
             return _known(on, dict.fromkeys(plan.columns))
-        case Altered() | Finish() if plan.of.keys:
+        case ChangedGroups() | FinalAggregate() if plan.of.keys:
             return _known(on, dict.fromkeys(plan.of.keys))
         case Aggregate() if plan.keys:
             return _known(on, dict.fromkeys(plan.keys))
         case Window():
             return _known(on, dict.fromkeys(plan.partition))
-        case Weigh():
+        case WithWeight():
             return _known(on, dict.fromkeys(plan.child.columns))
-        case Pad():
+        case NullExtend():
             return _known(on, dict.fromkeys(set(plan.child.columns) - set(plan.nulls)))
-        case Extend():
-            return _known(on, dict.fromkeys(plan.kept))
+        case FlatMap():
+            return _known(on, dict.fromkeys(plan.passed))
         case Rename():
             return _known(on, dict(zip(plan.columns, plan.sources, strict=True)))
         case Project():

@@ -4,43 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tautochrone.algebra.plan import (
-    Accumulate,
+from tautochrone.algebra.nodes import (
     Aggregate,
-    Altered,
+    ChangedGroups,
     Consolidate,
     Filter,
-    Finish,
-    Flip,
+    FinalAggregate,
+    FlagFilter,
     Join,
     JoinKind,
-    Matching,
+    KeySemiJoin,
     MergeGroups,
-    MergeTop,
+    MergeTopK,
+    MultiKeySemiJoin,
     Node,
-    Pad,
+    NullExtend,
+    PartialAggregate,
+    PredicateChange,
     Project,
     Rename,
     ScalarFilter,
     Select,
-    Top,
-    Touched,
+    TopK,
     Union,
-    Weigh,
-    Where,
     Window,
+    WithWeight,
 )
 
-__all__ = ["most_rows"]
+__all__ = ["max_rows"]
 
 _NO_MORE_THAN_BELOW = (
-    Accumulate, Aggregate, Altered, Consolidate, Filter, Finish, Flip, Matching, Pad, Project, Rename,
-    ScalarFilter, Select, Touched, Weigh, Where, Window,
-)  # fmt: skip
+    PartialAggregate,
+    Aggregate,
+    ChangedGroups,
+    Consolidate,
+    Filter,
+    FinalAggregate,
+    PredicateChange,
+    KeySemiJoin,
+    NullExtend,
+    Project,
+    Rename,
+    ScalarFilter,
+    Select,
+    MultiKeySemiJoin,
+    WithWeight,
+    FlagFilter,
+    Window,
+)
 _LEFT_ROWS_ONLY = (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE, JoinKind.SCALAR)
 
 
-def most_rows(plan: Node, leaf_rows: Callable[[Node], int | None]) -> int | None:
+def max_rows(plan: Node, leaf_rows: Callable[[Node], int | None]) -> int | None:
     """An upper bound; None when nobody knows one: joins may multiply, so may what is computed row by row.
 
     Args:
@@ -50,19 +65,19 @@ def most_rows(plan: Node, leaf_rows: Callable[[Node], int | None]) -> int | None
     if not plan.children:
         return leaf_rows(plan)
     match plan:
-        case Aggregate() | Finish() if not (plan if isinstance(plan, Aggregate) else plan.of).keys:
+        case Aggregate() | FinalAggregate() if not (plan if isinstance(plan, Aggregate) else plan.of).keys:
             # A row also where there is none below.
             return 1
         case Union():
-            each = [most_rows(child, leaf_rows) for child in plan.inputs]
+            each = [max_rows(child, leaf_rows) for child in plan.inputs]
             return None if None in each else sum(rows or 0 for rows in each)
         case MergeGroups():
-            return most_rows(plan.added, leaf_rows)
-        case MergeTop():
+            return max_rows(plan.added, leaf_rows)
+        case MergeTopK():
             return plan.of.buffer
-        case Top():
+        case TopK():
             return plan.limit
         case Join() if plan.kind not in _LEFT_ROWS_ONLY:
             return None
     known = isinstance(plan, (*_NO_MORE_THAN_BELOW, Join))
-    return most_rows(plan.children[0], leaf_rows) if known else None
+    return max_rows(plan.children[0], leaf_rows) if known else None

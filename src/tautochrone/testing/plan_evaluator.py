@@ -1,13 +1,13 @@
 """Plans evaluated in plain Python over bags of dicts: the engine that delta rules are proved on.
 
-What a query node means is written once, in its rule (`Rule.meaning`); the nodes that only rules build get
+What a query node means is written once, in its rule (`Rule.evaluate`); the nodes that only rules build get
 their meaning here, as literally as their docstrings say it. Everything is strict where an engine would be:
 a plan with an unknown column, with two sides that share one, or a bag with other weights than +1 and -1
 is a `MalformedPlanError`, not a wrong answer. Rows come out in a random order: bags have none.
 
 Conventions: `Scan.table` is a name in `tables`, whose rows are tuples; `Scan.handle` picks positions of
 them (None: all). `Constant.handle` is a sequence of tuples. `Expression.handle` is called with a row, and
-`Call.handle` (of `OTHER`) with all rows of a group. `Top.order` is a sort key of a row, and total.
+`AggregateCall.handle` (of `OTHER`) with all rows of a group. `TopK.order` is a sort key of a row, and total.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tautochrone.algebra.delta import NOTHING, Bag, Change, Rule
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     WEIGHT,
-    Accumulate,
-    Altered,
+    ChangedGroups,
     ColumnId,
     Consolidate,
     Constant,
-    Finish,
-    Flip,
-    Kept,
-    Matching,
+    CutSide,
+    FinalAggregate,
+    FlagFilter,
+    KeySemiJoin,
+    Materialized,
     MergeGroups,
-    MergeTop,
-    Moment,
+    MergeTopK,
+    MultiKeySemiJoin,
     Node,
-    Pad,
+    NullExtend,
+    PartialAggregate,
+    PredicateChange,
     Rename,
     Scan,
-    ScanAt,
+    ScanAtCut,
     Select,
-    Stored,
-    Touched,
-    Weigh,
-    Where,
+    StateScan,
+    WithWeight,
 )
-from tautochrone.algebra.row_bounds import most_rows
-from tautochrone.algebra.row_wise import pieces
+from tautochrone.algebra.row_bounds import max_rows
+from tautochrone.algebra.row_wise import row_wise_parts
 from tautochrone.testing.plan_evaluator_nodes import (
     accumulate,
     altered,
@@ -59,7 +59,7 @@ from tautochrone.testing.plan_evaluator_nodes import (
 )
 from tautochrone.testing.wellformed import MalformedPlanError, check_plan
 
-__all__ = ["BagEngine", "MalformedPlanError", "Table", "answer"]
+__all__ = ["MalformedPlanError", "PlanEvaluator", "Table", "answer"]
 
 Table = Sequence[tuple[Any, ...]]
 Dict = dict[ColumnId, Any]
@@ -67,11 +67,11 @@ Dict = dict[ColumnId, Any]
 
 def answer(plan: Node, tables: Mapping[Any, Table], rules: Mapping[type[Node], Rule]) -> list[Dict]:
     """The rows of a query over tables, by the meaning of its nodes alone."""
-    return BagEngine(old=tables, new=tables, rules=rules).rows(plan)
+    return PlanEvaluator(old=tables, new=tables, rules=rules).rows(plan)
 
 
 @dataclass(slots=True)
-class BagEngine:
+class PlanEvaluator:
     """One refresh, in memory.
 
     Attributes:
@@ -98,11 +98,11 @@ class BagEngine:
 
     # -- the protocol ------------------------------------------------------------------------------------
 
-    def keep(self, plan: Node) -> Kept:
+    def materialize(self, plan: Node, *, may_be_large: bool = False) -> Materialized:  # noqa: ARG002
         """Evaluate and hold: as a whole, or in pieces where it has some."""
-        parts = pieces(plan) if self._dice.random() < 0.5 else None
+        parts = row_wise_parts(plan) if self._dice.random() < 0.5 else None
         rows = [row for part in parts or (plan,) for row in self.rows(part)]
-        return Kept(columns=plan.columns, handle=rows, rows=len(rows))
+        return Materialized(columns=plan.columns, handle=rows, rows=len(rows))
 
     def change_of(self, scan: Scan) -> Change:
         """The change of a table, restricted to the columns that the scan reads."""
@@ -111,30 +111,27 @@ class BagEngine:
             return NOTHING
         kept = [{**row, WEIGHT: weight} for row, weight in rows]
         columns = (*scan.columns, WEIGHT)
-        plan: Node = Kept(columns=columns, handle=kept, rows=len(kept))
-        grows, chance = all(weight > 0 for _, weight in rows), self._dice.random()
+        plan: Node = Materialized(columns=columns, handle=kept, rows=len(kept))
+        insert_only, chance = all(weight > 0 for _, weight in rows), self._dice.random()
         # A change need not be computed already, and it may be known to be net.
         if chance < 0.3:
             plan = Select(columns=columns, child=plan)
         elif chance < 0.6:
-            return Change(Consolidate(columns=columns, child=plan), grows, net=True)
-        return Change(plan, grows)
+            return Change(Consolidate(columns=columns, child=plan), insert_only, consolidated=True)
+        return Change(plan, insert_only)
 
     def fresh(self) -> ColumnId:
         """A new column id."""
         self._ids += 1
         return ColumnId(f"fresh{self._ids}")
 
-    def large(self, node: Node) -> bool:  # noqa: ARG002 - both answers must do for any node
+    def is_large(self, node: Node) -> bool:  # noqa: ARG002 - both answers must do for any node
         """Either: rules must not depend on it."""
         return self._dice.random() < 0.5
 
-    def few(self, node: Node) -> bool:
+    def is_small(self, node: Node) -> bool:
         """Either, as above."""
-        return self.large(node)
-
-    def spread(self) -> None:
-        """There is one machine."""
+        return self.is_large(node)
 
     # -- evaluation --------------------------------------------------------------------------------------
 
@@ -147,7 +144,7 @@ class BagEngine:
             self._dice.shuffle(rows)
             # The node is held too: ids of objects that are gone are given out again.
             self._done[id(plan)] = plan, _checked(plan, rows)
-            most = most_rows(plan, lambda leaf: len(self.rows(leaf)))
+            most = max_rows(plan, lambda leaf: len(self.rows(leaf)))
             if most is not None and len(rows) > most:
                 raise MalformedPlanError(f"{type(plan).__name__} gives {len(rows)} rows, not {most} at most")
         return self._done[id(plan)][1]
@@ -166,19 +163,19 @@ class BagEngine:
         match plan:
             case Scan():
                 return [self._picked(plan, row) for row in self.new[plan.table]]
-            case ScanAt(scan=scan, moment=moment):
-                tables = self.old if moment is Moment.OLD else self.new
+            case ScanAtCut(scan=scan, side=side):
+                tables = self.old if side is CutSide.BEFORE else self.new
                 return [self._picked(scan, row) for row in tables[scan.table]]
-            case Stored(of=of):
+            case StateScan(of=of):
                 if of.number not in self.states:
                     raise MalformedPlanError(f"state {of.number} is read, but there is none")
                 return [dict(row) for row in self.states[of.number]]
-            case Matching(exact=False) | Touched() if self._dice.random() < 0.5:
+            case KeySemiJoin(exact=False) | MultiKeySemiJoin() if self._dice.random() < 0.5:
                 return [dict(row) for row in inputs[0]]
-            case _ if type(plan) in _MEANINGS:
-                return _MEANINGS[type(plan)](plan, *inputs)
+            case _ if type(plan) in _EVALUATE:
+                return _EVALUATE[type(plan)](plan, *inputs)
             case _ if type(plan) in self.rules:
-                return self.rules[type(plan)].meaning(plan, *inputs)
+                return self.rules[type(plan)].evaluate(plan, *inputs)
         raise MalformedPlanError(f"{type(plan).__name__} has neither a rule nor a meaning")
 
 
@@ -192,24 +189,24 @@ def _checked(plan: Node, rows: list[Dict]) -> list[Dict]:
     return rows
 
 
-_MEANINGS: dict[type[Node], Callable[..., list[Dict]]] = {
+_EVALUATE: dict[type[Node], Callable[..., list[Dict]]] = {
     Constant: lambda plan: [dict(zip(plan.columns, row, strict=True)) for row in plan.handle],
-    Kept: lambda plan: [dict(row) for row in plan.handle or ()],
-    Weigh: lambda plan, rows: [{**row, WEIGHT: plan.sign} for row in rows],
+    Materialized: lambda plan: [dict(row) for row in plan.handle or ()],
+    WithWeight: lambda plan, rows: [{**row, WEIGHT: plan.sign} for row in rows],
     Consolidate: consolidate,
     Select: lambda plan, rows: [{column: row[column] for column in plan.columns} for row in rows],
     Rename: lambda plan, rows: [
         {column: row[source] for column, source in zip(plan.columns, plan.sources, strict=True)}
         for row in rows
     ],
-    Pad: lambda plan, rows: [{**row, **dict.fromkeys(plan.nulls)} for row in rows],
-    Where: lambda plan, rows: [dict(row) for row in rows if row[plan.flag] is plan.value],
-    Matching: matching,
-    Touched: touched,
-    Accumulate: accumulate,
-    Altered: altered,
+    NullExtend: lambda plan, rows: [{**row, **dict.fromkeys(plan.nulls)} for row in rows],
+    FlagFilter: lambda plan, rows: [dict(row) for row in rows if row[plan.flag] is plan.value],
+    KeySemiJoin: matching,
+    MultiKeySemiJoin: touched,
+    PartialAggregate: accumulate,
+    ChangedGroups: altered,
     MergeGroups: merge_groups,
-    Finish: finish,
-    Flip: flip,
-    MergeTop: merge_top,
+    FinalAggregate: finish,
+    PredicateChange: flip,
+    MergeTopK: merge_top,
 }

@@ -8,21 +8,21 @@ from functools import reduce
 from typing import Any
 
 from tautochrone.algebra.delta import Bag
-from tautochrone.algebra.plan import (
-    COMBINED,
+from tautochrone.algebra.nodes import (
+    MERGE_FUNCTIONS,
     WEIGHT,
-    Accumulate,
-    Altered,
-    Call,
-    CallKind,
+    AggregateCall,
+    AggregateFunction,
+    ChangedGroups,
     ColumnId,
     Consolidate,
-    Finish,
-    Flip,
-    Matching,
+    FinalAggregate,
+    KeySemiJoin,
     MergeGroups,
-    MergeTop,
-    Touched,
+    MergeTopK,
+    MultiKeySemiJoin,
+    PartialAggregate,
+    PredicateChange,
 )
 from tautochrone.testing.wellformed import MalformedPlanError
 
@@ -78,7 +78,7 @@ def consolidate(plan: Consolidate, rows: Bag) -> list[Dict]:
     ]
 
 
-def matching(plan: Matching, rows: Bag, keys: Bag) -> list[Dict]:
+def matching(plan: KeySemiJoin, rows: Bag, keys: Bag) -> list[Dict]:
     """Rows whose key is among the keys, or is not."""
     there = {tuple(same(key[right]) for _, right in plan.on) for key in keys}
     if not plan.null_safe:
@@ -91,7 +91,7 @@ def matching(plan: Matching, rows: Bag, keys: Bag) -> list[Dict]:
     return found
 
 
-def touched(plan: Touched, rows: Bag, *keys: Bag) -> list[Dict]:
+def touched(plan: MultiKeySemiJoin, rows: Bag, *keys: Bag) -> list[Dict]:
     """Rows whose key is among any of the keys."""
     there = [
         {tuple(same(key[right]) for _, right in on) for key in each}
@@ -107,7 +107,7 @@ def touched(plan: Touched, rows: Bag, *keys: Bag) -> list[Dict]:
     ]
 
 
-def _values(call: Call, rows: Iterable[Mapping[ColumnId, Any]]) -> list[Any]:
+def _values(call: AggregateCall, rows: Iterable[Mapping[ColumnId, Any]]) -> list[Any]:
     """What a call aggregates: one value per row that its FILTER lets through, NULLs left out."""
     chosen = [row for row in rows if call.condition is None or call.condition.handle(row) is True]
     if call.argument is None:
@@ -115,16 +115,16 @@ def _values(call: Call, rows: Iterable[Mapping[ColumnId, Any]]) -> list[Any]:
     return [value for row in chosen if (value := call.argument.handle(row)) is not None]
 
 
-def _combined(call: Call, values: Iterable[Any]) -> Any:
+def _combined(call: AggregateCall, values: Iterable[Any]) -> Any:
     there = [value for value in values if value is not None]
-    return reduce(COMBINED[call.kind], there) if there else None
+    return reduce(MERGE_FUNCTIONS[call.kind], there) if there else None
 
 
 def _sum(values: Sequence[Any]) -> Any:
     return sum(values[1:], start=values[0]) if values else None
 
 
-def accumulate(plan: Accumulate, rows: Bag) -> list[Dict]:
+def accumulate(plan: PartialAggregate, rows: Bag) -> list[Dict]:
     """What a signed bag adds to each group that it touches; nothing where there are no rows."""
     groups: dict[tuple[Any, ...], list[Mapping[ColumnId, Any]]] = defaultdict(list)
     for row in rows:
@@ -140,12 +140,12 @@ def accumulate(plan: Accumulate, rows: Bag) -> list[Dict]:
     return found
 
 
-def _added(call: Call, gone: ColumnId, plus: list[Any], minus: list[Any]) -> Dict:
-    if call.kind is CallKind.COUNT:
+def _added(call: AggregateCall, gone: ColumnId, plus: list[Any], minus: list[Any]) -> Dict:
+    if call.kind is AggregateFunction.COUNT:
         return {call.accumulators[0]: len(plus) - len(minus), gone: None}
-    if call.kind in COMBINED:
+    if call.kind in MERGE_FUNCTIONS:
         return {call.accumulators[0]: _combined(call, plus), gone: _combined(call, minus)}
-    if call.kind is CallKind.VARIANCE:
+    if call.kind is AggregateFunction.VARIANCE:
         powers = [sum(v**p for v in plus) - sum(v**p for v in minus) for p in (1, 2, 0)]
         return {**dict(zip(call.accumulators, powers, strict=True)), gone: None}
     summed, count = call.accumulators
@@ -171,7 +171,7 @@ def merge_groups(plan: MergeGroups, stored: Bag, added: Bag) -> list[Dict]:
         again = False
         for call, gone in zip(of.calls, columns.gone, strict=True):
             values, unknown = _merged(call, have, more, more[gone])
-            if not row[of.count] and call.kind in COMBINED:
+            if not row[of.count] and call.kind in MERGE_FUNCTIONS:
                 values = dict.fromkeys(values)  # nothing is left to be looked up in a group without rows
             row |= values
             again |= unknown
@@ -180,20 +180,20 @@ def merge_groups(plan: MergeGroups, stored: Bag, added: Bag) -> list[Dict]:
 
 
 def _merged(
-    call: Call, have: Mapping[ColumnId, Any], more: Mapping[ColumnId, Any], gone: Any
+    call: AggregateCall, have: Mapping[ColumnId, Any], more: Mapping[ColumnId, Any], gone: Any
 ) -> tuple[Dict, bool]:
     """A call's accumulators after the change, and whether they are unknown."""
-    if call.kind is CallKind.COUNT:
+    if call.kind is AggregateFunction.COUNT:
         (column,) = call.accumulators
         return {column: (have[column] or 0) + more[column]}, False
-    if call.kind in COMBINED:
+    if call.kind in MERGE_FUNCTIONS:
         (column,) = call.accumulators
         value = _combined(call, [have[column], more[column]])
-        if gone is None or call.kind not in (CallKind.MIN, CallKind.MAX):
+        if gone is None or call.kind not in (AggregateFunction.MIN, AggregateFunction.MAX):
             return {column: value}, gone is not None
         # Other rows may have the value that went, or not: it is known only that a better one stayed.
         return {column: value}, same(_combined(call, [value, gone])) == same(gone)
-    if call.kind is CallKind.VARIANCE:
+    if call.kind is AggregateFunction.VARIANCE:
         return {column: (have[column] or 0) + more[column] for column in call.accumulators}, False
     summed, count = call.accumulators
     number = (have[count] or 0) + more[count]
@@ -201,7 +201,7 @@ def _merged(
     return {summed: _sum(values) if number else None, count: number}, not call.exact and bool(gone)
 
 
-def finish(plan: Finish, rows: Bag) -> list[Dict]:
+def finish(plan: FinalAggregate, rows: Bag) -> list[Dict]:
     """Rows of the aggregate from rows of its state."""
     of = plan.of
     if not of.keys and not rows:
@@ -214,24 +214,24 @@ def finish(plan: Finish, rows: Bag) -> list[Dict]:
         result = {key: row[key] for key in of.keys}
         for call in of.calls:
             first = value[call.accumulators[0]]
-            if call.kind is CallKind.COUNT:
+            if call.kind is AggregateFunction.COUNT:
                 first = first or 0
-            elif call.kind is CallKind.VARIANCE:
+            elif call.kind is AggregateFunction.VARIANCE:
                 first, squares, count = (value[column] for column in call.accumulators)
                 first = (squares - first * first / count) / count if count else None
-            elif call.kind in (CallKind.SUM, CallKind.AVERAGE):
+            elif call.kind in (AggregateFunction.SUM, AggregateFunction.AVERAGE):
                 count = value[call.accumulators[1]]
-                first = None if not count else first if call.kind is CallKind.SUM else first / count
+                first = None if not count else first if call.kind is AggregateFunction.SUM else first / count
             result[call.output] = first
         found.append(result)
     return found
 
 
-def altered(plan: Altered, rows: Bag) -> list[Dict]:
+def altered(plan: ChangedGroups, rows: Bag) -> list[Dict]:
     """Groups whose row before is not the one after."""
     of = plan.of
     before, after = (
-        Finish(columns=of.columns, child=plan.child, of=of, sources=sources)
+        FinalAggregate(columns=of.columns, child=plan.child, of=of, sources=sources)
         for sources in (plan.before, of.accumulators)
     )
     return [
@@ -241,7 +241,7 @@ def altered(plan: Altered, rows: Bag) -> list[Dict]:
     ]
 
 
-def flip(plan: Flip, rows: Bag, *scalars: Bag) -> list[Dict]:
+def flip(plan: PredicateChange, rows: Bag, *scalars: Bag) -> list[Dict]:
     """+1 for rows for which the condition turns true, -1 where it ceases to be."""
     sides = scalars[: len(plan.before)], scalars[len(plan.before) :]
     nodes = plan.before, plan.after
@@ -257,7 +257,7 @@ def flip(plan: Flip, rows: Bag, *scalars: Bag) -> list[Dict]:
     return found
 
 
-def merge_top(plan: MergeTop, stored: Bag, change: Bag) -> list[Dict]:
+def merge_top(plan: MergeTopK, stored: Bag, change: Bag) -> list[Dict]:
     """Kept rows are always the first of all, in the order, `complete` or not."""
     of = plan.of
     complete = all(row[of.complete] for row in stored)

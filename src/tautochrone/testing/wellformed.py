@@ -7,35 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     WEIGHT,
-    Accumulate,
     Aggregate,
-    Altered,
+    ChangedGroups,
     ColumnId,
     Consolidate,
     Expand,
-    Extend,
     Filter,
-    Finish,
-    Flip,
+    FinalAggregate,
+    FlagFilter,
+    FlatMap,
     Join,
     JoinKind,
-    Matching,
+    KeySemiJoin,
     MergeGroups,
-    MergeTop,
+    MergeTopK,
+    MultiKeySemiJoin,
     Node,
-    Pad,
+    NullExtend,
+    PartialAggregate,
+    PredicateChange,
     Project,
     Rename,
     ScalarFilter,
     Select,
-    Top,
-    Touched,
+    TopK,
     Union,
-    Weigh,
-    Where,
     Window,
+    WithWeight,
 )
 
 __all__ = ["MalformedPlanError", "check_plan"]
@@ -81,9 +81,9 @@ def _project(node: Project) -> None:
         _within(node, [column] if expression is None else expression.references, node.child.columns)
 
 
-def _extend(node: Extend) -> None:
-    _within(node, node.kept, node.child.columns)
-    _gives(node, node.kept, node.made)
+def _extend(node: FlatMap) -> None:
+    _within(node, node.passed, node.child.columns)
+    _gives(node, node.passed, node.generated)
 
 
 def _expand(node: Expand) -> None:
@@ -131,7 +131,7 @@ def _window(node: Window) -> None:
     _within(node, node.child.columns, node.columns)
 
 
-def _top(node: Top) -> None:
+def _top(node: TopK) -> None:
     _signed(node, node.child, False)
     _gives(node, node.child.columns)
 
@@ -141,7 +141,7 @@ def _scalar_filter(node: ScalarFilter) -> None:
     _gives(node, node.child.columns)
 
 
-def _weigh(node: Weigh) -> None:
+def _weigh(node: WithWeight) -> None:
     _signed(node, node.child, False)
     _gives(node, node.child.columns, [WEIGHT])
 
@@ -161,27 +161,27 @@ def _rename(node: Rename) -> None:
         raise MalformedPlanError(f"Rename of {node.sources} to {node.columns}")
 
 
-def _pad(node: Pad) -> None:
+def _pad(node: NullExtend) -> None:
     _within(node, node.nulls, node.like.columns)
     if set(node.nulls) & set(node.child.columns):
         raise MalformedPlanError("Pad of columns that are there")
     _gives(node, node.child.columns, node.nulls)
 
 
-def _matching(node: Matching) -> None:
+def _matching(node: KeySemiJoin) -> None:
     _within(node, (left for left, _ in node.on), node.child.columns)
     _within(node, (right for _, right in node.on), node.keys.columns)
     _gives(node, node.child.columns)
 
 
-def _touched(node: Touched) -> None:
+def _touched(node: MultiKeySemiJoin) -> None:
     for keys, on in zip(node.keys, node.on, strict=True):
         _within(node, (left for left, _ in on), node.child.columns)
         _within(node, (right for _, right in on), keys.columns)
     _gives(node, node.child.columns)
 
 
-def _accumulate(node: Accumulate) -> None:
+def _accumulate(node: PartialAggregate) -> None:
     _signed(node, node.child)
     _gives(node, node.of.state_columns, node.gone)
     if len(node.gone) != len(node.of.calls):
@@ -194,31 +194,31 @@ def _merge_groups(node: MergeGroups) -> None:
     _gives(node, node.of.state_columns, node.before, [node.again])
 
 
-def _finish(node: Finish) -> None:
+def _finish(node: FinalAggregate) -> None:
     _within(node, (*node.of.keys, *node.sources), node.child.columns)
     _gives(node, node.of.columns)
 
 
-def _altered(node: Altered) -> None:
+def _altered(node: ChangedGroups) -> None:
     if not node.of.keys:
         raise MalformedPlanError("Altered of an aggregate without keys")
     _within(node, (*node.of.keys, *node.before, *node.of.accumulators), node.child.columns)
     _gives(node, node.child.columns)
 
 
-def _where(node: Where) -> None:
+def _where(node: FlagFilter) -> None:
     _within(node, [node.flag], node.child.columns)
     _gives(node, node.child.columns)
 
 
-def _flip(node: Flip) -> None:
+def _flip(node: PredicateChange) -> None:
     _signed(node, node.child, False)
     for scalars in (node.before, node.after):
         _within(node, node.condition.references, node.child.columns, *(each.columns for each in scalars))
     _gives(node, node.child.columns, [WEIGHT])
 
 
-def _merge_top(node: MergeTop) -> None:
+def _merge_top(node: MergeTopK) -> None:
     _within(node, node.of.state_columns, node.stored.columns)
     _signed(node, node.change)
     _within(node, node.of.columns, node.change.columns)
@@ -228,26 +228,26 @@ def _merge_top(node: MergeTop) -> None:
 _CHECKS: dict[type[Node], Callable[..., None]] = {
     Filter: _filter,
     Project: _project,
-    Extend: _extend,
+    FlatMap: _extend,
     Expand: _expand,
     Union: _union,
     Join: _join,
     Aggregate: _aggregate,
     Window: _window,
-    Top: _top,
+    TopK: _top,
     ScalarFilter: _scalar_filter,
-    Weigh: _weigh,
+    WithWeight: _weigh,
     Consolidate: _same_signed,
     Select: _select,
     Rename: _rename,
-    Pad: _pad,
-    Matching: _matching,
-    Touched: _touched,
-    Accumulate: _accumulate,
+    NullExtend: _pad,
+    KeySemiJoin: _matching,
+    MultiKeySemiJoin: _touched,
+    PartialAggregate: _accumulate,
     MergeGroups: _merge_groups,
-    Finish: _finish,
-    Altered: _altered,
-    Where: _where,
-    Flip: _flip,
-    MergeTop: _merge_top,
+    FinalAggregate: _finish,
+    ChangedGroups: _altered,
+    FlagFilter: _where,
+    PredicateChange: _flip,
+    MergeTopK: _merge_top,
 }

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tautochrone.algebra.delta import Rule
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     Aggregate,
     Expand,
-    Extend,
     Filter,
+    FlatMap,
     Join,
     Node,
     Project,
     Rename,
     ScalarFilter,
     Select,
-    Top,
+    TopK,
     Union,
     Window,
 )
 from tautochrone.algebra.rules.aggregate import AggregateRule
 from tautochrone.algebra.rules.expand import ExpandRule
 from tautochrone.algebra.rules.filter import FilterRule
-from tautochrone.algebra.rules.flat_map import ExtendRule
+from tautochrone.algebra.rules.flat_map import FlatMapRule
 from tautochrone.algebra.rules.join import JoinRule
 from tautochrone.algebra.rules.project import ProjectRule, RenameRule, SelectRule
 from tautochrone.algebra.rules.scalar_subquery import ScalarFilterRule
-from tautochrone.algebra.rules.top_k import TopRule
+from tautochrone.algebra.rules.top_k import TopKRule
 from tautochrone.algebra.rules.union import UnionRule
 from tautochrone.algebra.rules.window import WindowRule
 
@@ -38,12 +38,12 @@ RULES: Mapping[type[Node], Rule] = {
     Project: ProjectRule(),
     Select: SelectRule(),
     Rename: RenameRule(),
-    Extend: ExtendRule(),
+    FlatMap: FlatMapRule(),
     Expand: ExpandRule(),
     Union: UnionRule(),
     Join: JoinRule(),
     Aggregate: AggregateRule(),
     Window: WindowRule(),
-    Top: TopRule(),
+    TopK: TopKRule(),
     ScalarFilter: ScalarFilterRule(),
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tautochrone.algebra.delta import Bag, Change, Differentiator, signed
-from tautochrone.algebra.plan import ColumnId, Expand
+from tautochrone.algebra.delta import Bag, Change, Differentiator, zset_columns
+from tautochrone.algebra.nodes import ColumnId, Expand
 from tautochrone.model.refresh import RefreshMode
 
 __all__ = ["ExpandRule"]
@@ -15,7 +15,7 @@ __all__ = ["ExpandRule"]
 class ExpandRule:
     """A union of projections of one input: linear."""
 
-    def meaning(self, node: Expand, rows: Bag) -> list[dict[ColumnId, Any]]:
+    def evaluate(self, node: Expand, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [
             {
                 column: row[column] if expression is None else expression.handle(row)
@@ -29,8 +29,8 @@ class ExpandRule:
         child = at.change(node.child)
         assert child.plan is not None
         projections = tuple((*projection, None) for projection in node.projections)
-        plan = replace(node, columns=signed(node.columns), child=child.plan, projections=projections)
-        return Change(plan, child.grows)
+        plan = replace(node, columns=zset_columns(node.columns), child=child.plan, projections=projections)
+        return Change(plan, child.insert_only)
 
     def mode(self, node: Expand) -> tuple[RefreshMode, str]:
         return RefreshMode.APPEND, "grouping sets of the change"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tautochrone.algebra.delta import Bag, Change, Differentiator, signed
-from tautochrone.algebra.plan import ColumnId, Filter
+from tautochrone.algebra.delta import Bag, Change, Differentiator, zset_columns
+from tautochrone.algebra.nodes import ColumnId, Filter
 from tautochrone.model.refresh import RefreshMode
 
 __all__ = ["FilterRule"]
@@ -15,14 +15,14 @@ __all__ = ["FilterRule"]
 class FilterRule:
     """Δσ(X) = σ(ΔX)."""
 
-    def meaning(self, node: Filter, rows: Bag) -> list[dict[ColumnId, Any]]:
+    def evaluate(self, node: Filter, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [dict(row) for row in rows if node.condition.handle(row)]
 
     def change(self, node: Filter, at: Differentiator) -> Change:
         child = at.change(node.child)
         assert child.plan is not None
-        plan = replace(node, columns=signed(node.columns), child=child.plan)
-        return Change(plan, child.grows, child.net)
+        plan = replace(node, columns=zset_columns(node.columns), child=child.plan)
+        return Change(plan, child.insert_only, child.consolidated)
 
     def mode(self, node: Filter) -> tuple[RefreshMode, str]:
         return RefreshMode.APPEND, "filter of the change"

@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tautochrone.algebra.delta import Bag, Change, Differentiator, signed
-from tautochrone.algebra.plan import ColumnId, Extend
+from tautochrone.algebra.delta import Bag, Change, Differentiator, zset_columns
+from tautochrone.algebra.nodes import ColumnId, FlatMap
 from tautochrone.model.refresh import RefreshMode
 
-__all__ = ["ExtendRule"]
+__all__ = ["FlatMapRule"]
 
 
-class ExtendRule:
+class FlatMapRule:
     """Each row's results carry the row's weight."""
 
-    def meaning(self, node: Extend, rows: Bag) -> list[dict[ColumnId, Any]]:
+    def evaluate(self, node: FlatMap, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [
-            {**{column: row[column] for column in node.kept}, **made}
+            {**{column: row[column] for column in node.passed}, **generated}
             for row in rows
-            for made in node.handle(row)
+            for generated in node.handle(row)
         ]
 
-    def change(self, node: Extend, at: Differentiator) -> Change:
+    def change(self, node: FlatMap, at: Differentiator) -> Change:
         child = at.change(node.child)
         assert child.plan is not None
-        columns, kept = signed(node.columns), signed(node.kept)
-        return Change(replace(node, columns=columns, child=child.plan, kept=kept), child.grows)
+        columns, passed = zset_columns(node.columns), zset_columns(node.passed)
+        return Change(replace(node, columns=columns, child=child.plan, passed=passed), child.insert_only)
 
-    def mode(self, node: Extend) -> tuple[RefreshMode, str]:
+    def mode(self, node: FlatMap) -> tuple[RefreshMode, str]:
         return RefreshMode.APPEND, "row by row over the change"

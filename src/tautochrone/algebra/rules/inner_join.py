@@ -8,31 +8,31 @@ input is only read for keys that are known by then. Where many inputs changed, s
 from __future__ import annotations
 
 from tautochrone.algebra.delta import NOTHING, Change, Differentiator
-from tautochrone.algebra.plan import Join, Node
-from tautochrone.algebra.rules.join_graph import Flat, flattened, walked
-from tautochrone.algebra.rules.multiway_join import tree_change
-from tautochrone.algebra.rules.union import together
+from tautochrone.algebra.nodes import Join, Node
+from tautochrone.algebra.rules.join_graph import JoinGraph, join_along_keys, join_graph_of
+from tautochrone.algebra.rules.multiway_join import multiway_join_change
+from tautochrone.algebra.rules.union import sum_changes
 
-__all__ = ["inner_change"]
+__all__ = ["inner_join_change"]
 
 
-def inner_change(node: Join, at: Differentiator) -> Change:
+def inner_join_change(node: Join, at: Differentiator) -> Change:
     """The sum of the terms."""
-    flat = flattened(node)
-    found = tree_change(node, flat, at)
+    flat = join_graph_of(node)
+    found = multiway_join_change(node, flat, at)
     if found is not None:
         return found
-    return together(node.columns, [_term(node, flat, place, at) for place in range(len(flat.parts))])
+    return sum_changes(node.columns, [_term(node, flat, place, at) for place in range(len(flat.parts))])
 
 
-def _term(node: Join, flat: Flat, place: int, at: Differentiator) -> Change:
-    start = at.kept(flat.parts[place])
+def _term(node: Join, flat: JoinGraph, place: int, at: Differentiator) -> Change:
+    start = at.materialized_change(flat.parts[place])
     if start.plan is None:
         return NOTHING
 
     def rows_of(other: int) -> Node:
         part = flat.parts[other]
-        return at.new(part) if other < place or not at.changed(part) else at.old(part)
+        return at.rows_after(part) if other < place or not at.has_changed(part) else at.rows_before(part)
 
-    found = walked(node, flat, place, start.plan, rows_of, at)
-    return NOTHING if found is None else Change(found, start.grows)
+    found = join_along_keys(node, flat, place, start.plan, rows_of, at)
+    return NOTHING if found is None else Change(found, start.insert_only)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tautochrone.algebra.delta import Bag, Change, Differentiator, Row, signed
-from tautochrone.algebra.plan import ColumnId, Join, JoinKind, Key, Node, Pad
-from tautochrone.algebra.rules.inner_join import inner_change
-from tautochrone.algebra.rules.semi_join import half_change
-from tautochrone.algebra.rules.union import together
+from tautochrone.algebra.delta import Bag, Change, Differentiator, Row, zset_columns
+from tautochrone.algebra.nodes import ColumnId, Join, JoinKey, JoinKind, Node, NullExtend
+from tautochrone.algebra.rules.inner_join import inner_join_change
+from tautochrone.algebra.rules.semi_join import semi_join_change
+from tautochrone.algebra.rules.union import sum_changes
 from tautochrone.model.refresh import RefreshMode
 
 __all__ = ["JoinRule"]
@@ -28,7 +28,7 @@ _WORDS = {
 class JoinRule:
     """See `inner` and `half` for the two halves of it."""
 
-    def meaning(self, node: Join, left: Bag, right: Bag) -> list[dict[ColumnId, Any]]:
+    def evaluate(self, node: Join, left: Bag, right: Bag) -> list[dict[ColumnId, Any]]:
         if node.kind is JoinKind.SCALAR and len(right) > 1:
             raise ValueError("a scalar subquery gave more than one row")
         found: list[dict[ColumnId, Any]] = []
@@ -56,17 +56,17 @@ class JoinRule:
     def change(self, node: Join, at: Differentiator) -> Change:
         match node.kind:
             case JoinKind.INNER:
-                return inner_change(node, at)
+                return inner_join_change(node, at)
             case JoinKind.LEFT:
-                return together(node.columns, [_inner(node, at), _left_alone(node, at)])
+                return sum_changes(node.columns, [_inner(node, at), _left_alone(node, at)])
             case JoinKind.FULL:
                 turned = replace(
                     node, left=node.right, right=node.left, keys=tuple(_turned(key) for key in node.keys)
                 )
                 parts = [_inner(node, at), _left_alone(node, at), _left_alone(turned, at)]
-                return together(node.columns, parts)
+                return sum_changes(node.columns, parts)
             case _:
-                return half_change(node, at)
+                return semi_join_change(node, at)
 
     def mode(self, node: Join) -> tuple[RefreshMode, str]:
         return RefreshMode.INCREMENTAL, f"{node.kind} join: {_WORDS[node.kind]}"
@@ -83,23 +83,25 @@ def _holds(node: Join, left: Row, right: Row) -> bool:
     return all(condition.handle(both) for condition in node.condition)
 
 
-def _turned(key: Key) -> Key:
-    return Key(left=key.right, right=key.left, null_safe=key.null_safe)
+def _turned(key: JoinKey) -> JoinKey:
+    return JoinKey(left=key.right, right=key.left, null_safe=key.null_safe)
 
 
 def _inner(node: Join, at: Differentiator) -> Change:
     columns = (*node.left.columns, *node.right.columns)
-    return inner_change(replace(node, columns=columns, kind=JoinKind.INNER), at)
+    return inner_join_change(replace(node, columns=columns, kind=JoinKind.INNER), at)
 
 
 def _left_alone(node: Join, at: Differentiator) -> Change:
     """The change of the left rows without a partner, padded to the join's columns."""
     alone = replace(node, columns=node.left.columns, kind=JoinKind.ANTI)
-    found = half_change(alone, at)
+    found = semi_join_change(alone, at)
     if found.plan is None:
         return found
-    return Change(_padded(found.plan, node.left, node.right), found.grows)
+    return Change(_padded(found.plan, node.left, node.right), found.insert_only)
 
 
-def _padded(change: Node, left: Node, right: Node) -> Pad:
-    return Pad(columns=signed((*left.columns, *right.columns)), child=change, nulls=right.columns, like=right)
+def _padded(change: Node, left: Node, right: Node) -> NullExtend:
+    return NullExtend(
+        columns=zset_columns((*left.columns, *right.columns)), child=change, nulls=right.columns, like=right
+    )

@@ -14,25 +14,35 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tautochrone.algebra.delta import Change, Differentiator, signed
-from tautochrone.algebra.plan import Consolidate, Join, Kept, Key, Node, Select, Touched, Union, Weigh
-from tautochrone.algebra.rules.join_graph import Flat, links, walked
+from tautochrone.algebra.delta import Change, Differentiator, zset_columns
+from tautochrone.algebra.nodes import (
+    Consolidate,
+    Join,
+    JoinKey,
+    Materialized,
+    MultiKeySemiJoin,
+    Node,
+    Select,
+    Union,
+    WithWeight,
+)
+from tautochrone.algebra.rules.join_graph import JoinGraph, join_along_keys, keys_between
 
-__all__ = ["tree_change"]
+__all__ = ["multiway_join_change"]
 
 _MANY = 3
 """Changed inputs from which on two joins of all inputs are fewer than one for each."""
 
-_Tree = dict[int, tuple[int, list[Key]]]
+_Tree = dict[int, tuple[int, list[JoinKey]]]
 """Input → the one above it and the keys between them, that one's side left; parents first."""
 
-_Reached = list[tuple[Kept, list[Key]]]
+_Reached = list[tuple[Materialized, list[JoinKey]]]
 """Rows of inputs right below an input, and the keys by which they lead to it."""
 
 
-def tree_change(node: Join, flat: Flat, at: Differentiator) -> Change | None:
+def multiway_join_change(node: Join, flat: JoinGraph, at: Differentiator) -> Change | None:
     """The change of the join; None: better one term per input."""
-    changes = [at.kept(part) for part in flat.parts]
+    changes = [at.materialized_change(part) for part in flat.parts]
     moved = [place for place, change in enumerate(changes) if change.plan is not None]
     if len(moved) < _MANY:
         return None
@@ -47,56 +57,62 @@ def tree_change(node: Join, flat: Flat, at: Differentiator) -> Change | None:
         if found is not None:
             reached[above].append((found, keys))
     part = flat.parts[root]
-    touched = at.engine.keep(_touched(at.new(part), reached[root])) if reached[root] else None
+    touched = at.engine.materialize(_touched(at.rows_after(part), reached[root])) if reached[root] else None
     before, after = _starts(part, changes[root], touched)
     sums = [
-        walked(node, flat, root, before, lambda other: at.old(flat.parts[other]), at) if before else None,
-        walked(node, flat, root, after, lambda other: at.new(flat.parts[other]), at) if after else None,
+        join_along_keys(node, flat, root, before, lambda other: at.rows_before(flat.parts[other]), at)
+        if before
+        else None,
+        join_along_keys(node, flat, root, after, lambda other: at.rows_after(flat.parts[other]), at)
+        if after
+        else None,
     ]
     inputs = tuple(found for found in sums if found is not None)
     if not inputs:
         return Change(None)
-    columns = signed(node.columns)
+    columns = zset_columns(node.columns)
     whole = inputs[0] if len(inputs) == 1 else Union(columns=columns, inputs=inputs)
-    grows = all(changes[place].grows for place in moved)
-    return Change(Consolidate(columns=columns, child=whole), grows, net=True)
+    insert_only = all(changes[place].insert_only for place in moved)
+    return Change(Consolidate(columns=columns, child=whole), insert_only, consolidated=True)
 
 
-def _weight(flat: Flat, place: int, at: Differentiator) -> tuple[bool, bool, int]:
+def _weight(flat: JoinGraph, place: int, at: Differentiator) -> tuple[bool, bool, int]:
     """The root is read once and for few keys: the largest input, in the middle of the others."""
     part = flat.parts[place]
-    linked = sum(bool(links(flat, part, other)) for other in flat.parts if other is not part)
-    return at.engine.large(part), not at.engine.few(part), linked
+    linked = sum(bool(keys_between(flat, part, other)) for other in flat.parts if other is not part)
+    return at.engine.is_large(part), not at.engine.is_small(part), linked
 
 
-def _tree(flat: Flat, root: int) -> _Tree:
+def _tree(flat: JoinGraph, root: int) -> _Tree:
     """The inputs that keys lead to from the root, the nearest first."""
     tree: _Tree = {}
     front = [root]
     for above in front:
         for place, part in enumerate(flat.parts):
-            keys = links(flat, flat.parts[above], part)
+            keys = keys_between(flat, flat.parts[above], part)
             if place != root and place not in tree and keys:
                 tree[place] = above, keys
                 front.append(place)
     return tree
 
 
-def _leading(part: Node, change: Change, below: _Reached, keys: list[Key], at: Differentiator) -> Kept | None:
+def _leading(
+    part: Node, change: Change, below: _Reached, keys: list[JoinKey], at: Differentiator
+) -> Materialized | None:
     """Rows of an input with the keys that lead to the input above; None: no row does."""
     columns = tuple(dict.fromkeys(key.right for key in keys))
     if not below:
-        return change.plan if isinstance(change.plan, Kept) else None
-    plans: list[Node] = [_touched(at.new(part), below)]
+        return change.plan if isinstance(change.plan, Materialized) else None
+    plans: list[Node] = [_touched(at.rows_after(part), below)]
     if change.plan is not None:
         plans.append(change.plan)
     chosen = tuple(Select(columns=columns, child=plan) for plan in plans)
-    found = at.engine.keep(chosen[0] if len(chosen) == 1 else Union(columns=columns, inputs=chosen))
+    found = at.engine.materialize(chosen[0] if len(chosen) == 1 else Union(columns=columns, inputs=chosen))
     return found if found.rows else None
 
 
-def _touched(rows: Node, reached: _Reached) -> Touched:
-    return Touched(
+def _touched(rows: Node, reached: _Reached) -> MultiKeySemiJoin:
+    return MultiKeySemiJoin(
         columns=rows.columns,
         child=rows,
         keys=tuple(found for found, _ in reached),
@@ -105,12 +121,12 @@ def _touched(rows: Node, reached: _Reached) -> Touched:
     )
 
 
-def _starts(part: Node, change: Change, touched: Kept | None) -> tuple[Node | None, Node | None]:
+def _starts(part: Node, change: Change, touched: Materialized | None) -> tuple[Node | None, Node | None]:
     """What is joined with the old rows of all others, and what with the new ones."""
-    columns = signed(part.columns)
+    columns = zset_columns(part.columns)
     own = None if change.plan is None else Select(columns=columns, child=change.plan)
     if touched is None or not touched.rows:
         return own, None
-    gone = Weigh(columns=columns, child=touched, sign=-1)
+    gone = WithWeight(columns=columns, child=touched, sign=-1)
     before: Node = gone if own is None else Union(columns=columns, inputs=(own, gone))
-    return before, Weigh(columns=columns, child=touched)
+    return before, WithWeight(columns=columns, child=touched)

@@ -10,52 +10,56 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tautochrone.algebra.delta import Change, Differentiator, signed
-from tautochrone.algebra.plan import Join, JoinKind, Matching, Node, Weigh
-from tautochrone.algebra.pushdown import pushed
-from tautochrone.algebra.rules.join_graph import restricted
-from tautochrone.algebra.rules.union import together
+from tautochrone.algebra.delta import Change, Differentiator, zset_columns
+from tautochrone.algebra.nodes import Join, JoinKind, KeySemiJoin, Node, WithWeight
+from tautochrone.algebra.pushdown import push_down_keys
+from tautochrone.algebra.rules.join_graph import restrict_to_keys
+from tautochrone.algebra.rules.union import sum_changes
 
-__all__ = ["half_change"]
+__all__ = ["semi_join_change"]
 
 
-def half_change(node: Join, at: Differentiator) -> Change:
+def semi_join_change(node: Join, at: Differentiator) -> Change:
     """The change of a join that gives left rows only."""
     # Left rows are looked for, and met twice, for each row of the right side's change.
-    left, right = at.kept(node.left), at.kept(node.right, net=True)
+    left, right = at.materialized_change(node.left), at.materialized_change(node.right, consolidated=True)
     parts = []
     if left.plan is not None:
-        rows = at.new(node.right)
+        rows = at.rows_after(node.right)
         if node.keys:
-            rows = restricted(rows, left.plan, [(key.right, key.left) for key in node.keys], node.keys, at)
-        plan = replace(node, columns=signed(node.columns), left=left.plan, right=rows)
-        parts.append(Change(plan, left.grows))
+            rows = restrict_to_keys(
+                rows, left.plan, [(key.right, key.left) for key in node.keys], node.keys, at
+            )
+        plan = replace(node, columns=zset_columns(node.columns), left=left.plan, right=rows)
+        parts.append(Change(plan, left.insert_only))
     if right.plan is not None:
-        if not node.keys and at.engine.large(node.left):
-            at.engine.spread()
-        touched = at.engine.keep(_touched(node, at.old(node.left), right.plan, at))
+        # Without keys one changed right row may affect every left row.
+        touched = at.engine.materialize(
+            _touched(node, at.rows_before(node.left), right.plan, at),
+            may_be_large=not node.keys and at.engine.is_large(node.left),
+        )
         if touched.rows:
-            for sign, rows in ((1, at.new(node.right)), (-1, at.old(node.right))):
+            for sign, rows in ((1, at.rows_after(node.right)), (-1, at.rows_before(node.right))):
                 if node.keys:
                     on = [(key.right, key.right) for key in node.keys]
-                    rows = restricted(rows, right.plan, on, node.keys, at)
+                    rows = restrict_to_keys(rows, right.plan, on, node.keys, at)
                 plan = replace(node, left=touched, right=rows)
-                signed_plan = Weigh(columns=signed(node.columns), child=plan, sign=sign)
-                parts.append(Change(signed_plan, grows=False))
-    return together(node.columns, parts)
+                signed_plan = WithWeight(columns=zset_columns(node.columns), child=plan, sign=sign)
+                parts.append(Change(signed_plan, insert_only=False))
+    return sum_changes(node.columns, parts)
 
 
 def _touched(node: Join, left: Node, change: Node, at: Differentiator) -> Node:
     """Left rows that some changed right row could join."""
     if node.keys:
-        asked = Matching(
+        asked = KeySemiJoin(
             columns=left.columns,
             child=left,
             keys=change,
             on=tuple((key.left, key.right) for key in node.keys),
             null_safe=any(key.null_safe for key in node.keys),
         )
-        return pushed(asked, at.engine)
+        return push_down_keys(asked, at.engine)
     if node.condition:
         return Join(
             columns=left.columns,

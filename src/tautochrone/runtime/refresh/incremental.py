@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.delta import Change, Differentiator
-from tautochrone.algebra.plan import Aggregate, Kept, Moment, Scan, walk
+from tautochrone.algebra.nodes import Aggregate, CutSide, Materialized, Scan, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.algebra.rules.aggregate import state_of
-from tautochrone.algebra.rules.top_k import top_state_of
+from tautochrone.algebra.rules.aggregate import aggregate_state
+from tautochrone.algebra.rules.top_k import top_k_state
 from tautochrone.model.lake import CommitNote, Fork, LakeTable, Staged
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
@@ -77,11 +77,11 @@ class IncrementalRefresh:
 
     def _refresh(self, choice: Choice, engine: SparkEngine, states: States) -> tuple[Version, Refresh]:
         at = Differentiator(engine, RULES, states=states.numbers())
-        change = at.kept(self.planned.view.plan, net=True)
+        change = at.materialized_change(self.planned.view.plan, consolidated=True)
         nodes = tuple(dict.fromkeys(at.nodes))
         require_incremental(self.job, self.table.name, choice.policy, nodes)
-        updates = {number: engine.frame(update) for number, update in at.updates.items()}
-        here = {number for number, update in at.updates.items() if engine.is_here(update)}
+        updates = {number: engine.frame(update) for number, update in at.state_updates.items()}
+        here = {number for number, update in at.state_updates.items() if engine.is_here(update)}
         delta = self._delta(engine, change)
         local = change.plan is not None and engine.is_here(change.plan)
         places: Mapping[str, Sequence[int]] = {}
@@ -124,11 +124,11 @@ class IncrementalRefresh:
         for layout in self.planned.layouts.values():
             node = layout.node
             at = Differentiator(engine, RULES, states=frozenset(built))
-            rows = at.new(node.child)
-            plan = state_of(node, rows, at) if isinstance(node, Aggregate) else top_state_of(node, rows)
+            rows = at.rows_after(node.child)
+            plan = aggregate_state(node, rows, at) if isinstance(node, Aggregate) else top_k_state(node, rows)
             built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.note)
         at = Differentiator(engine, RULES, states=frozenset(built))
-        frame = engine.lowering.frame(at.new(self.planned.view.plan)).toDF(*self._names())
+        frame = engine.lowering.frame(at.rows_after(self.planned.view.plan)).toDF(*self._names())
         return frame, states.companions(built)
 
     # -- inside -----------------------------------------------------------------------------------
@@ -149,26 +149,26 @@ class IncrementalRefresh:
         delta: Callable[[TableName, Sequence[str]], TableDelta | None] | None = None,
     ) -> SparkEngine:
         old = {} if self.fork.note is None else self.fork.note.inputs
-        frames: dict[tuple[TableName, Moment], DataFrame] = {}
+        frames: dict[tuple[TableName, CutSide], DataFrame] = {}
 
-        def version(table: TableName, moment: Moment) -> Version:
-            return Version(old[str(table)]) if moment is Moment.OLD else self.inputs[table]
+        def version(table: TableName, side: CutSide) -> Version:
+            return Version(old[str(table)]) if side is CutSide.BEFORE else self.inputs[table]
 
-        def read(table: TableName, moment: Moment) -> DataFrame:
-            at = version(table, moment)
-            if (table, moment) not in frames:
-                frames[table, moment] = self.job.input_table(table).read(self.job.base, at)
-            return frames[table, moment]
+        def read(table: TableName, side: CutSide) -> DataFrame:
+            at = version(table, side)
+            if (table, side) not in frames:
+                frames[table, side] = self.job.input_table(table).read(self.job.base, at)
+            return frames[table, side]
 
         def change(table: TableName, columns: Sequence[str]) -> TableDelta | None:
-            old, new = version(table, Moment.OLD), version(table, Moment.NEW)
+            old, new = version(table, CutSide.BEFORE), version(table, CutSide.AFTER)
             return self.changes.delta(table, old, new, columns)
 
         def looked_up(
-            table: TableName, moment: Moment, wanted: Wanted, wider: Callable[[], Wanted | None]
+            table: TableName, side: CutSide, wanted: Wanted, wider: Callable[[], Wanted | None]
         ) -> DataFrame | None:
-            at = version(table, moment)
-            return self.changes.lookups.rows(table, at, wanted, wider, lambda: read(table, moment))
+            at = version(table, side)
+            return self.changes.lookups.rows(table, at, wanted, wider, lambda: read(table, side))
 
         inputs = Inputs(
             read=read,
@@ -193,10 +193,10 @@ class IncrementalRefresh:
         """Rows to add and rows to remove, with the view's column names."""
         if change.plan is None:
             return TableDelta(None, None, 0)
-        assert isinstance(change.plan, Kept)
+        assert isinstance(change.plan, Materialized)
         frame = engine.frame(change.plan).toDF(*self._names(), _SIGN)
         added, removed = (frame.where(f"{_SIGN} = {sign}").drop(_SIGN) for sign in (1, -1))
-        return TableDelta(added, None if change.grows else removed, change.plan.rows)
+        return TableDelta(added, None if change.insert_only else removed, change.plan.rows)
 
     def _commit(
         self, staged: Sequence[Staged], places: Mapping[str, Sequence[int]], note: CommitNote

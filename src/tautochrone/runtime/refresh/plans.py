@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pyspark.sql import SparkSession
 
-from tautochrone.algebra.plan import Aggregate, Join, Top, Window, walk
+from tautochrone.algebra.nodes import Aggregate, Join, TopK, Window, walk
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName
@@ -43,7 +43,7 @@ class Plans:
         """How many operators of a view's plan look at other rows than those that changed."""
         plan = self._plan(view, sessions).view.plan
         # What stands in two places is followed once.
-        return sum(isinstance(node, Aggregate | Join | Top | Window) for node in dict.fromkeys(walk(plan)))
+        return sum(isinstance(node, Aggregate | Join | TopK | Window) for node in dict.fromkeys(walk(plan)))
 
     def columns(self, table: TableName) -> frozenset[str]:
         """The columns that the plans made so far read of a table."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyspark
 from pyspark.sql.types import StructType
 
-from tautochrone.algebra.plan import Aggregate, Node, Scan, Top, walk
+from tautochrone.algebra.nodes import Aggregate, Node, Scan, TopK, walk
 from tautochrone.model.names import TableName
 from tautochrone.spark.translate.from_catalyst import View
 
@@ -31,13 +31,13 @@ class StateLayout:
     """The table of one stateful node.
 
     Attributes:
-        keys: columns that tell a row, none for the buffer of a `Top`.
+        keys: columns that tell a row, none for the buffer of a `TopK`.
         values: the others, of a group first its row count.
         schema: all of them and the run, all nullable.
         signature: two states with the same one are read the same way.
     """
 
-    node: Aggregate | Top
+    node: Aggregate | TopK
     keys: tuple[str, ...]
     values: tuple[str, ...]
     schema: StructType
@@ -46,7 +46,7 @@ class StateLayout:
     @property
     def is_buffer(self) -> bool:
         """Whether it is stored as a whole each time, not as a log of runs."""
-        return isinstance(self.node, Top)
+        return isinstance(self.node, TopK)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -84,13 +84,13 @@ def _reads(view: View) -> dict[TableName, frozenset[str]]:
     return found
 
 
-def _stateful(plan: Node) -> list[Aggregate | Top]:
+def _stateful(plan: Node) -> list[Aggregate | TopK]:
     return [
-        node for node in walk(plan) if isinstance(node, Top) or (isinstance(node, Aggregate) and node.merges)
+        node for node in walk(plan) if isinstance(node, TopK) or (isinstance(node, Aggregate) and node.merges)
     ]
 
 
-def _layout(view: View, node: Aggregate | Top) -> StateLayout | None:
+def _layout(view: View, node: Aggregate | TopK) -> StateLayout | None:
     types = [json.loads(view.attributes[column].dataType().json()) for column in node.state_columns]
     texts = [json.dumps(of_column) for of_column in types]
     if any(word in text for text in texts for word in _NOT_STORED):
@@ -106,7 +106,7 @@ def _layout(view: View, node: Aggregate | Top) -> StateLayout | None:
     fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in named]
     # Spark numbers its columns anew each time.
     what = [re.sub(r"\d+", "", text) for text in what]
-    told = json.dumps([_FORMAT, pyspark.__version__, node.number, type(node).__name__, what, fields])
+    told = json.dumps([_FORMAT, pyspark.__version__, node.number, node.label.capitalize(), what, fields])
     return StateLayout(
         node=node,
         keys=keys,

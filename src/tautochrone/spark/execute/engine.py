@@ -10,26 +10,26 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
-from tautochrone.algebra.delta import NOTHING, Change, signed
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.delta import NOTHING, Change, zset_columns
+from tautochrone.algebra.nodes import (
     ColumnId,
     Consolidate,
     Constant,
-    Kept,
-    Matching,
-    Moment,
+    CutSide,
+    KeySemiJoin,
+    Materialized,
     Node,
-    Pad,
+    NullExtend,
     Rename,
     Scan,
-    ScanAt,
-    Stored,
+    ScanAtCut,
+    StateScan,
     Union,
-    Weigh,
+    WithWeight,
     walk,
 )
-from tautochrone.algebra.row_bounds import most_rows
-from tautochrone.algebra.row_wise import pieces
+from tautochrone.algebra.row_bounds import max_rows
+from tautochrone.algebra.row_wise import row_wise_parts
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.execute.key_lookups import Wanted
@@ -65,10 +65,10 @@ class _Delta:
     """A table's change as a signed bag, `plan`; `sides` are the rows that came and those that went."""
 
     plan: Node
-    sides: tuple[Kept, ...]
-    grows: bool
+    sides: tuple[Materialized, ...]
+    insert_only: bool
 
-    def values(self, of: Callable[[Kept], frozenset[Any] | None]) -> frozenset[Any] | None:
+    def values(self, of: Callable[[Materialized], frozenset[Any] | None]) -> frozenset[Any] | None:
         """All that `of` answers for the sides; None where it answers None."""
         found = [of(side) for side in self.sides]
         return None if None in found else frozenset().union(*(values or () for values in found))
@@ -88,12 +88,12 @@ class Inputs:
         looked_up: rows of a table at a cut whose key is among some, and maybe others; see `Lookups`.
     """
 
-    read: Callable[[TableName, Moment], DataFrame]
+    read: Callable[[TableName, CutSide], DataFrame]
     delta: Callable[[TableName, Sequence[str]], TableDelta | None]
     rows: Callable[[TableName], int | None]
     stored_rows: Callable[[int], int | None]
     stored: Callable[[int, Restriction | None], DataFrame]
-    looked_up: Callable[[TableName, Moment, Wanted, Callable[[], Wanted | None]], DataFrame | None]
+    looked_up: Callable[[TableName, CutSide, Wanted, Callable[[], Wanted | None]], DataFrame | None]
 
 
 @dataclass(slots=True)
@@ -111,26 +111,25 @@ class SparkEngine:
     columns: Columns = field(init=False)
     lowering: Lowering = field(init=False)
     _deltas: dict[TableName, _Delta | None] = field(default_factory=dict)
-    _spread: bool = False
 
     def __post_init__(self) -> None:
         self.columns = Columns(self.catalyst, self.attributes)
         self.lowering = Lowering(
             self.catalyst,
             self.columns,
-            Rows(self._rows_at, self._stored, self._looked_up, self.few, self._many),
+            Rows(self._rows_at, self._stored, self._looked_up, self.is_small, self._many),
         )
 
     # -- the protocol -----------------------------------------------------------------------------
 
-    def keep(self, plan: Node) -> Kept:
-        if not self._surely_few(plan):
+    def materialize(self, plan: Node, *, may_be_large: bool = False) -> Materialized:
+        if may_be_large or not self._surely_few(plan):
             handle, rows = self._hold_fitting(plan.columns, self.lowering.frame(plan))
         else:
             # Each piece is computed on the driver; a union of them would be a job.
-            parts = pieces(plan) or (plan,)
+            parts = row_wise_parts(plan) or (plan,)
             handle, rows = self._hold_here(plan.columns, *(self.lowering.frame(part) for part in parts))
-        return Kept(columns=plan.columns, handle=handle, rows=rows)
+        return Materialized(columns=plan.columns, handle=handle, rows=rows)
 
     def change_of(self, scan: Scan) -> Change:
         found = self._delta(scan.table)
@@ -140,56 +139,55 @@ class SparkEngine:
         used = tuple(column for column in scan.columns if column in scan.handle)
         sources = tuple(found.plan.columns[names.index(self._name(column))] for column in used)
         # A row may be there with both signs once columns are left out that another occurrence reads.
-        net = {*found.plan.columns} <= {*signed(sources)}
-        plan: Node = Rename(columns=signed(used), child=found.plan, sources=signed(sources))
+        consolidated = {*found.plan.columns} <= {*zset_columns(sources)}
+        plan: Node = Rename(columns=zset_columns(used), child=found.plan, sources=zset_columns(sources))
         if used != scan.columns:
             nulls = tuple(column for column in scan.columns if column not in scan.handle)
-            plan = Pad(columns=signed(scan.columns), child=plan, nulls=nulls, like=scan)
-        return Change(plan, found.grows, net)
+            plan = NullExtend(columns=zset_columns(scan.columns), child=plan, nulls=nulls, like=scan)
+        return Change(plan, found.insert_only, consolidated)
 
     def fresh(self) -> ColumnId:
         return self.columns.fresh()
 
-    def few(self, node: Node) -> bool:
+    def is_small(self, node: Node) -> bool:
         """Whether all rows that a node reads fit into one task."""
         return all(are_few(self._leaf_rows(leaf)) for leaf in walk(node) if not leaf.children)
 
     def _many(self, node: Node) -> bool:
-        """Like `large`, of a plan at a cut."""
-        counts = [self._leaf_rows(leaf) for leaf in walk(node) if isinstance(leaf, ScanAt | Stored)]
+        """Like `is_large`, of a plan at a cut."""
+        counts = [self._leaf_rows(leaf) for leaf in walk(node) if isinstance(leaf, ScanAtCut | StateScan)]
         return any(count is None or count > limits.LARGE_RELATION_ROWS for count in counts)
 
     def _leaf_rows(self, leaf: Node) -> int | None:
         match leaf:
-            case Kept():
+            case Materialized():
                 return leaf.rows
             case Scan():
                 return self.inputs.rows(leaf.table)
-            case ScanAt():
+            case ScanAtCut():
                 rows = self.inputs.rows(leaf.scan.table)
                 # All that went was there before.
-                return rows if rows is None or leaf.moment is Moment.NEW else rows + self.delta_rows
-            case Stored():
+                return rows if rows is None or leaf.side is CutSide.AFTER else rows + self.delta_rows
+            case StateScan():
                 return self.inputs.stored_rows(leaf.of.number)
             case Constant():
                 return rows_of(leaf.handle)
             case _:
                 return None
 
-    def large(self, node: Node) -> bool:
+    def is_large(self, node: Node) -> bool:
         counts = [self.inputs.rows(leaf.table) for leaf in walk(node) if isinstance(leaf, Scan)]
         return any(count is None or count > limits.LARGE_RELATION_ROWS for count in counts)
 
-    def spread(self) -> None:
-        self._spread = True
-
     def _surely_few(self, plan: Node) -> bool:
-        """Whether a plan's result may be held on the driver without being counted before."""
-        if self._spread:
-            return False
-        if fits_here(self.delta_rows):
+        """Whether a plan's result may be held on the driver without being counted before.
+
+        What follows from few changed rows is small, unless it is made of a materialized result that is not.
+        """
+        results = [leaf for leaf in walk(plan) if isinstance(leaf, Materialized)]
+        if fits_here(self.delta_rows) and all(fits_here(result.rows) for result in results):
             return True
-        rows = most_rows(plan, self._leaf_rows)
+        rows = max_rows(plan, self._leaf_rows)
         return rows is not None and fits_here(rows)
 
     # -- inputs -----------------------------------------------------------------------------------
@@ -217,39 +215,39 @@ class SparkEngine:
     def _read_delta(self, table: TableName, found: TableDelta) -> _Delta | None:
         names = self._names_of(table)
         ids = tuple(self.fresh() for _ in names)
-        sides: list[Kept] = []
+        sides: list[Materialized] = []
         parts: list[Node] = []
         for frame, sign in ((found.added, 1), (found.removed, -1)):
             if frame is None:
                 continue
             chosen = self._typed(table, frame.select(*map(quoted, names)), ids)
-            sides.append(Kept(columns=ids, handle=chosen, rows=found.rows))
-            parts.append(Weigh(columns=signed(ids), child=sides[-1], sign=sign))
+            sides.append(Materialized(columns=ids, handle=chosen, rows=found.rows))
+            parts.append(WithWeight(columns=zset_columns(ids), child=sides[-1], sign=sign))
         if not parts:
             return None
-        whole = parts[0] if len(parts) == 1 else Union(columns=signed(ids), inputs=tuple(parts))
-        grows = found.removed is None
-        plan = whole if grows else Consolidate(columns=whole.columns, child=whole)
+        whole = parts[0] if len(parts) == 1 else Union(columns=zset_columns(ids), inputs=tuple(parts))
+        insert_only = found.removed is None
+        plan = whole if insert_only else Consolidate(columns=whole.columns, child=whole)
         once = sum(scan.table == table for scan in self.scans) == 1
         if found.held and once and not fits_here(found.rows):
             # Whoever asks for it computes it together with what the query does to it.
             self.delta_rows += found.rows
-            return _Delta(plan, tuple(sides), grows)
+            return _Delta(plan, tuple(sides), insert_only)
         kept = self._kept_delta(plan, most=found.rows)
         self.delta_rows += kept.rows
-        return _Delta(kept, (kept,), grows) if kept.rows else None
+        return _Delta(kept, (kept,), insert_only) if kept.rows else None
 
-    def _kept_delta(self, plan: Node, most: int) -> Kept:
+    def _kept_delta(self, plan: Node, most: int) -> Materialized:
         """A change of at most `most` rows, held. A rewritten file holds mostly what it held before, so only
         the change itself tells whether the driver can hold it."""
         hold = self._hold_here if fits_here(most) else self._hold_fitting
         handle, rows = hold(plan.columns, self.lowering.frame(plan))
-        return Kept(columns=plan.columns, handle=handle, rows=rows)
+        return Materialized(columns=plan.columns, handle=handle, rows=rows)
 
-    def _looked_up(self, node: Matching, at: ScanAt) -> JavaObject | None:
+    def _looked_up(self, node: KeySemiJoin, at: ScanAtCut) -> JavaObject | None:
         """Rows of an input that are held, all those with one of the keys; None: not worth it or too many."""
         keys, scan = node.keys, at.scan
-        if not isinstance(keys, Kept) or not self._many(at):
+        if not isinstance(keys, Materialized) or not self._many(at):
             return None
         found = []
         for column, source in node.on:
@@ -264,7 +262,7 @@ class SparkEngine:
         type_name = str(self.columns.attribute(column).dataType().catalogString())
         wanted = Wanted(self._name(column), type_name, values, self._names_of(scan.table))
         wider = partial(self._wider, column, source, wanted)
-        rows = self.inputs.looked_up(scan.table, at.moment, wanted, wider)
+        rows = self.inputs.looked_up(scan.table, at.side, wanted, wider)
         return None if rows is None else self._of_scan(scan, rows)
 
     def _wider(self, column: ColumnId, source: ColumnId, wanted: Wanted) -> Wanted | None:
@@ -279,8 +277,8 @@ class SparkEngine:
         more = changed.values(lambda side: keys.values(column, side, side.columns[place], fetch=True))
         return replace(wanted, values=more - {None}) if more is not None and wanted.values < more else None
 
-    def _rows_at(self, node: ScanAt) -> JavaObject:
-        return self._of_scan(node.scan, self.inputs.read(node.scan.table, node.moment))
+    def _rows_at(self, node: ScanAtCut) -> JavaObject:
+        return self._of_scan(node.scan, self.inputs.read(node.scan.table, node.side))
 
     def _of_scan(self, scan: Scan, frame: DataFrame) -> JavaObject:
         """Rows of a table as a scan gives them."""
@@ -306,7 +304,7 @@ class SparkEngine:
         ]
         return self.lowering.projected(named, plan)
 
-    def _stored(self, node: Stored, only: Restriction | None) -> JavaObject:
+    def _stored(self, node: StateScan, only: Restriction | None) -> JavaObject:
         plan = self.inputs.stored(node.of.number, only)._jdf.queryExecution().analyzed()  # noqa: SLF001
         pairs = zip(node.columns, items(plan.output()), strict=True)
         named = [
@@ -319,7 +317,7 @@ class SparkEngine:
     def is_here(self, plan: Node) -> bool:
         """Whether all that a plan is made of is held on the driver."""
         leaves = (leaf for leaf in walk(plan) if not leaf.children)
-        return all(isinstance(leaf, Kept) and kind(leaf.handle) == "LocalRelation" for leaf in leaves)
+        return all(isinstance(leaf, Materialized) and kind(leaf.handle) == "LocalRelation" for leaf in leaves)
 
     def frame(self, plan: Node) -> DataFrame:
         """A plan's rows as a DataFrame, columns in order; over held results it needs no Spark job."""
@@ -332,7 +330,7 @@ class SparkEngine:
     def _hold_fitting(self, columns: tuple[ColumnId, ...], frame: DataFrame) -> tuple[JavaObject, int]:
         """The same for rows that nobody counted yet: many stay where they were computed."""
         held, rows = computed(frame)
-        if fits_here(rows) and not self._spread:
+        if fits_here(rows):
             here = self._hold_here(columns, held)
             let_go(held)
             return here

@@ -10,7 +10,7 @@ from py4j.java_gateway import JavaObject
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tautochrone.algebra.plan import ColumnId
+from tautochrone.algebra.nodes import ColumnId
 from tautochrone.spark.jvm.cached_packages import packages_of
 
 __all__ = ["Catalyst", "decimal_digits", "holds", "items", "kind", "nodes", "roots", "rows_of", "walk"]

@@ -9,26 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     Aggregate,
     ColumnId,
     Expand,
     Expression,
-    Extend,
     Filter,
+    FlatMap,
     Join,
     Node,
-    Other,
     Project,
     Rename,
     ScalarFilter,
     Scan,
     Select,
-    Top,
+    TopK,
     Union,
+    Unsupported,
     Window,
     walk,
-    with_children,
 )
 
 __all__ = ["without_unused_columns"]
@@ -79,7 +78,7 @@ def _by_groups(node: Node) -> Iterator[ColumnId]:
             yield from node.keys
             for call in node.calls:
                 yield from call.reads
-        case Extend() | Window() | Top() | Other() | Union():
+        case FlatMap() | Window() | TopK() | Unsupported() | Union():
             for child in node.children:
                 yield from child.columns
         case _:
@@ -99,7 +98,7 @@ def _pruned(node: Node, used: set[ColumnId], known: dict[int, Node]) -> Node:
         if isinstance(node, Scan):
             known[id(node)] = replace(node, handle=frozenset(used.intersection(node.columns)))
         elif node.children:
-            known[id(node)] = with_children(node, [_pruned(child, used, known) for child in node.children])
+            known[id(node)] = node.with_children([_pruned(child, used, known) for child in node.children])
         else:
             known[id(node)] = node
     return known[id(node)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.algebra.plan import Call
+from tautochrone.algebra.nodes import AggregateCall
 from tautochrone.spark.jvm.catalyst import decimal_digits, kind
 
 __all__ = ["digits", "exact_values", "powers", "sum_types", "type_of_values", "variance_of"]
@@ -36,7 +36,7 @@ def digits(type_name: str) -> tuple[int, int] | None:
     return (precision, scale) if precision <= _MOST_DIGITS and scale >= 0 else None
 
 
-def type_of_values(call: Call) -> str:
+def type_of_values(call: AggregateCall) -> str:
     """Of which type the values are that a call takes the variance of."""
     assert call.argument is not None
     return str(call.argument.handle.dataType().catalogString())

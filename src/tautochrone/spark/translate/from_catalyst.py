@@ -14,23 +14,23 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     ColumnId,
     Constant,
     Expand,
     Expression,
-    Extend,
     Filter,
+    FlatMap,
     Join,
     JoinKind,
     Node,
-    Other,
     Project,
     Rename,
     ScalarFilter,
     Scan,
     Select,
     Union,
+    Unsupported,
     walk,
 )
 from tautochrone.model.names import TableName
@@ -90,7 +90,7 @@ def _unplanned(frame: DataFrame, reason: str) -> View:
     handle = analysed(frame)
     catalyst = Catalyst(frame.sparkSession)
     attributes = {catalyst.id_of(attribute): attribute for attribute in items(handle.output())}
-    plan = Other(columns=tuple(attributes), inputs=(), reason=reason)
+    plan = Unsupported(columns=tuple(attributes), inputs=(), reason=reason)
     return View(plan=plan, attributes=attributes, obstacles=(reason,))
 
 
@@ -191,7 +191,7 @@ class Translator:
         children = tuple(self.node(child) for child in items(plan.children()))
         # One reason is enough: parts of an operator that has no rule have none either.
         self.obstacles = [*before, reason if children else f"{kind(plan)} has no versions"]
-        return Other(columns=self.meet_all(plan.output()), inputs=children, reason=reason)
+        return Unsupported(columns=self.meet_all(plan.output()), inputs=children, reason=reason)
 
     def computed(self, child: Node, expressions: list[JavaObject]) -> tuple[Node, list[ColumnId]]:
         """The child with a column for each expression; attributes are columns already."""
@@ -328,10 +328,10 @@ class Translator:
         # EXCEPT ALL gives out copies of columns under their own ids.
         passed = dict.fromkeys(self.meet_all(plan.requiredChildOutput()))
         kept = tuple(column for column in passed if column not in made)
-        return Extend(columns=(*kept, *made), child=child, handle=plan, kept=kept, made=made)
+        return FlatMap(columns=(*kept, *made), child=child, handle=plan, passed=kept, generated=made)
 
     def _python(self, plan: JavaObject) -> Node:
         child = self.node(plan.child())
         made = self.meet_all(plan.resultAttrs())
         columns = (*child.columns, *made)
-        return Extend(columns=columns, child=child, handle=plan, kept=child.columns, made=made)
+        return FlatMap(columns=columns, child=child, handle=plan, passed=child.columns, generated=made)

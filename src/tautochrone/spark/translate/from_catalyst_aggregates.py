@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     Aggregate,
-    Call,
-    CallKind,
+    AggregateCall,
+    AggregateFunction,
     ColumnId,
     Expression,
     Join,
+    JoinKey,
     JoinKind,
-    Key,
     Node,
     Rename,
     Select,
-    Top,
+    TopK,
     Window,
 )
 from tautochrone.spark.analysis.nondeterminism import (
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 __all__ = ["Groups"]
 
 _KINDS = {
-    "Count": CallKind.COUNT,
-    "Sum": CallKind.SUM,
-    "Average": CallKind.AVERAGE,
-    "Min": CallKind.MIN,
-    "Max": CallKind.MAX,
-    "BitAndAgg": CallKind.BIT_AND,
-    "BitOrAgg": CallKind.BIT_OR,
-    "BitXorAgg": CallKind.BIT_XOR,
+    "Count": AggregateFunction.COUNT,
+    "Sum": AggregateFunction.SUM,
+    "Average": AggregateFunction.AVERAGE,
+    "Min": AggregateFunction.MIN,
+    "Max": AggregateFunction.MAX,
+    "BitAndAgg": AggregateFunction.BIT_AND,
+    "BitOrAgg": AggregateFunction.BIT_OR,
+    "BitXorAgg": AggregateFunction.BIT_XOR,
 }
 _RANKS = frozenset({"Rank", "DenseRank", "PercentRank"})
 _INEXACT = ("double", "float")
@@ -124,7 +124,7 @@ class Groups:
             left=left,
             right=renamed,
             kind=JoinKind.INNER,
-            keys=tuple(Key(left=a, right=b, null_safe=True) for a, b in zip(keys, ids, strict=True)),
+            keys=tuple(JoinKey(left=a, right=b, null_safe=True) for a, b in zip(keys, ids, strict=True)),
         )
 
     def _of_one_kind(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
@@ -189,7 +189,7 @@ class Groups:
 
         return function.withNewChildren(catalyst.seq([column(child) for child in items(function.children())]))
 
-    def _call(self, handle: JavaObject) -> Call:
+    def _call(self, handle: JavaObject) -> AggregateCall:
         translator = self._translator
         function = handle.aggregateFunction()
         if int(handle.resultId().id()) not in self._sorted and (reason := by_chance(function)):
@@ -199,29 +199,36 @@ class Groups:
             arguments = [self._all_there(arguments)]
         condition = handle.filter()
         output = translator.meet(handle.resultAttribute())
-        found = _KINDS.get(kind(function), CallKind.OTHER)
+        found = _KINDS.get(kind(function), AggregateFunction.OTHER)
         type_name = str(arguments[0].dataType().catalogString()) if arguments else ""
         if len(arguments) != 1:
-            found = CallKind.OTHER
-        if found in (CallKind.SUM, CallKind.AVERAGE) and type_name.startswith(_NOT_SUMMED):
-            found = CallKind.OTHER
-        if found in (CallKind.MIN, CallKind.MAX) and type_name.startswith(_NOT_ORDERED):
-            found = CallKind.OTHER
-        if found in (CallKind.SUM, CallKind.AVERAGE) and str(function.prettyName()).startswith("try_"):
-            found = CallKind.OTHER
+            found = AggregateFunction.OTHER
+        if found in (AggregateFunction.SUM, AggregateFunction.AVERAGE) and type_name.startswith(_NOT_SUMMED):
+            found = AggregateFunction.OTHER
+        if found in (AggregateFunction.MIN, AggregateFunction.MAX) and type_name.startswith(_NOT_ORDERED):
+            found = AggregateFunction.OTHER
+        if found in (AggregateFunction.SUM, AggregateFunction.AVERAGE) and str(
+            function.prettyName()
+        ).startswith("try_"):
+            found = AggregateFunction.OTHER
         if (exact := exact_values(function)) is not None:
-            found, arguments, type_name = CallKind.VARIANCE, [exact], str(exact.dataType().catalogString())
+            found, arguments, type_name = (
+                AggregateFunction.VARIANCE,
+                [exact],
+                str(exact.dataType().catalogString()),
+            )
         argument = arguments[0] if arguments else None
-        if found in (CallKind.SUM, CallKind.AVERAGE) and _rounds(type_name, function):
-            found = CallKind.OTHER
-        rows_only = found is CallKind.COUNT and argument is not None and not argument.nullable()
-        return Call(
+        if found in (AggregateFunction.SUM, AggregateFunction.AVERAGE) and _rounds(type_name, function):
+            found = AggregateFunction.OTHER
+        rows_only = found is AggregateFunction.COUNT and argument is not None and not argument.nullable()
+        return AggregateCall(
             output=output,
             kind=found,
             handle=handle,
             argument=None if argument is None or rows_only else self._where(argument, condition),
             condition=translator.expression(condition.get()) if condition.isDefined() else None,
-            exact=not type_name.startswith(_INEXACT) or found not in (CallKind.SUM, CallKind.AVERAGE),
+            exact=not type_name.startswith(_INEXACT)
+            or found not in (AggregateFunction.SUM, AggregateFunction.AVERAGE),
             accumulators=self._accumulators(found, function, type_name),
             reads=translator.catalyst.references(handle),
             text=str(handle.toString()),
@@ -243,17 +250,19 @@ class Groups:
             there = catalyst.expression("And")(there, catalyst.expression("IsNotNull")(argument))
         return catalyst.expression("If")(there, catalyst.literal(True), catalyst.null(there.dataType()))
 
-    def _accumulators(self, found: CallKind, function: JavaObject, type_name: str) -> tuple[ColumnId, ...]:
+    def _accumulators(
+        self, found: AggregateFunction, function: JavaObject, type_name: str
+    ) -> tuple[ColumnId, ...]:
         match found:
-            case CallKind.OTHER:
+            case AggregateFunction.OTHER:
                 return ()
-            case CallKind.COUNT:
+            case AggregateFunction.COUNT:
                 return (self._fresh("bigint"),)
-            case CallKind.SUM:
+            case AggregateFunction.SUM:
                 return self._fresh(str(function.dataType().sql())), self._fresh("bigint")
-            case CallKind.AVERAGE:
+            case AggregateFunction.AVERAGE:
                 return self._fresh(_average_sum(type_name)), self._fresh("bigint")
-            case CallKind.VARIANCE:
+            case AggregateFunction.VARIANCE:
                 return (*map(self._fresh, sum_types(type_name)), self._fresh("bigint"))
             case _:
                 return (self._fresh(str(function.dataType().sql())),)
@@ -349,7 +358,7 @@ class Groups:
         child = translator.node(below.child())
         order = list(items(below.order()))
         self._number += 1
-        top = Top(
+        top = TopK(
             columns=child.columns,
             child=child,
             order=[*order, *self.ties(child, order)],

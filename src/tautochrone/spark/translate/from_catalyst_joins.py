@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.algebra.plan import ColumnId, Join, JoinKind, Key, Node, Select
+from tautochrone.algebra.nodes import ColumnId, Join, JoinKey, JoinKind, Node, Select
 from tautochrone.spark.jvm.catalyst import kind
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def join(translator: Translator, plan: JavaObject) -> Node:
     whole_left, left_keys = translator.computed(left, [pair[0] for pair in equal])
     whole_right, right_keys = translator.computed(right, [pair[1] for pair in equal])
     keys = tuple(
-        Key(left=a, right=b, null_safe=pair[2])
+        JoinKey(left=a, right=b, null_safe=pair[2])
         for a, b, pair in zip(left_keys, right_keys, equal, strict=True)
     )
     exists = wanted[-1] if name == "ExistenceJoin" else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.algebra.plan import ColumnId, Kept
+from tautochrone.algebra.nodes import ColumnId, Materialized
 from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
@@ -26,10 +26,10 @@ class KeyConditions:
     def __init__(self, lowering: Lowering) -> None:
         self._lowering = lowering
         # With the keys themselves, whose number Python would else give to others.
-        self._values: dict[tuple[int, ColumnId], tuple[Kept, frozenset[Any] | None]] = {}
+        self._values: dict[tuple[int, ColumnId], tuple[Materialized, frozenset[Any] | None]] = {}
 
     def condition(
-        self, column: ColumnId, keys: Kept, source: ColumnId, *, null_safe: bool, fetch: bool = False
+        self, column: ColumnId, keys: Materialized, source: ColumnId, *, null_safe: bool, fetch: bool = False
     ) -> tuple[JavaObject | None, bool]:
         """What is true of `column` where its value occurs among those of `source`, and whether it is true
         of no other rows. None: there is no such condition.
@@ -57,7 +57,7 @@ class KeyConditions:
         return (catalyst.literal(False) if whole is None else whole), exact
 
     def values(
-        self, column: ColumnId, keys: Kept, source: ColumnId, *, fetch: bool = False
+        self, column: ColumnId, keys: Materialized, source: ColumnId, *, fetch: bool = False
     ) -> frozenset[Any] | None:
         """Distinct values of `source`, as `literals` takes them; None where they cannot be written out, or
         are not here. Of few rows on the driver without a Spark job."""
@@ -103,7 +103,7 @@ class KeyConditions:
         session_state = self._lowering.catalyst.session._jsparkSession.sessionState()  # noqa: SLF001
         return session_state.sqlParser().parseExpression(f"x IN ({literals(values, type_name)})").list()
 
-    def _values_of(self, keys: Kept, source: ColumnId, type_name: str) -> frozenset[Any]:
+    def _values_of(self, keys: Materialized, source: ColumnId, type_name: str) -> frozenset[Any]:
         catalyst = self._lowering.catalyst
         value = keys.handle.output().apply(keys.columns.index(source))
         if type_name.startswith(NO_ORDER):

@@ -14,40 +14,40 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import Column, DataFrame
 
-from tautochrone.algebra.plan import (
+from tautochrone.algebra.nodes import (
     WEIGHT,
-    Accumulate,
     Aggregate,
-    Altered,
+    ChangedGroups,
     ColumnId,
     Consolidate,
     Constant,
     Expand,
     Expression,
-    Extend,
     Filter,
-    Finish,
-    Flip,
+    FinalAggregate,
+    FlagFilter,
+    FlatMap,
     Join,
     JoinKind,
-    Kept,
-    Matching,
+    KeySemiJoin,
+    Materialized,
     MergeGroups,
-    MergeTop,
+    MergeTopK,
+    MultiKeySemiJoin,
     Node,
-    Pad,
+    NullExtend,
+    PartialAggregate,
+    PredicateChange,
     Project,
     Rename,
     ScalarFilter,
-    ScanAt,
+    ScanAtCut,
     Select,
-    Stored,
-    Top,
-    Touched,
+    StateScan,
+    TopK,
     Union,
-    Weigh,
-    Where,
     Window,
+    WithWeight,
 )
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
@@ -114,60 +114,60 @@ class Rows:
         at: rows of an input.
         stored: rows of a state; what it is given is done to the state's log before that is grouped.
         looked_up: rows of an input, all those with one of the keys; None: they have to be read.
-        few: whether so little is read below a node that one task is enough.
+        is_small: whether so little is read below a node that one task is enough.
         many: whether so much is read that a job pays which tells what of it is needed.
     """
 
-    at: Callable[[ScanAt], JavaObject]
-    stored: Callable[[Stored, Restriction | None], JavaObject]
-    looked_up: Callable[[Matching, ScanAt], JavaObject | None]
-    few: Callable[[Node], bool]
+    at: Callable[[ScanAtCut], JavaObject]
+    stored: Callable[[StateScan, Restriction | None], JavaObject]
+    looked_up: Callable[[KeySemiJoin, ScanAtCut], JavaObject | None]
+    is_small: Callable[[Node], bool]
     many: Callable[[Node], bool]
 
 
 class Lowering:
     """Lowers plans for one refresh.
 
-    `few` tells of a node whether all that it reads fits into one task: then everything is done in that task,
+    `is_small` tells whether all that a node reads fits into one task: then everything is done in that task,
     without the stages, broadcasts and shuffles that take most of the time of a small query.
     """
 
     def __init__(self, catalyst: Catalyst, columns: Columns, rows: Rows) -> None:
         self.catalyst = catalyst
         self.rows = rows
-        self.few = rows.few
+        self.is_small = rows.is_small
         self.columns = columns
         self.keys = KeyConditions(self)
-        self._used: dict[int, Kept] = {}
+        self._used: dict[int, Materialized] = {}
         groups = GroupLowering(self)
         self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
-            ScanAt: rows.at,
-            Stored: lambda node: rows.stored(node, None),
-            Kept: self._kept,
+            ScanAtCut: rows.at,
+            StateScan: lambda node: rows.stored(node, None),
+            Materialized: self._kept,
             Constant: lambda node: node.handle,
             Filter: self._filter,
             Project: self._project,
             Select: lambda node: self.arranged(self.plan(node.child), node.child.columns, node.columns),
             Rename: self._rename,
-            Extend: self._extend,
+            FlatMap: self._extend,
             Expand: self._expand,
             Union: self._union,
             Join: self._join,
             Window: self._window,
             ScalarFilter: self._scalar_filter,
-            Pad: self._pad,
-            Weigh: self._weigh,
-            Matching: lambda node: lower_matching(self, node),
-            Touched: lambda node: lower_touched(self, node),
-            Where: self._where,
-            Top: groups.top,
+            NullExtend: self._pad,
+            WithWeight: self._weigh,
+            KeySemiJoin: lambda node: lower_matching(self, node),
+            MultiKeySemiJoin: lambda node: lower_touched(self, node),
+            FlagFilter: self._where,
+            TopK: groups.top,
             Aggregate: groups.aggregate,
-            Accumulate: groups.accumulate,
+            PartialAggregate: groups.accumulate,
             MergeGroups: groups.merge_groups,
-            Finish: groups.finish,
-            Altered: groups.altered,
-            MergeTop: lambda node: merge_top(self, node),
-            Flip: groups.flip,
+            FinalAggregate: groups.finish,
+            ChangedGroups: groups.altered,
+            MergeTopK: lambda node: merge_top(self, node),
+            PredicateChange: groups.flip,
             Consolidate: groups.consolidate,
         }
 
@@ -178,7 +178,7 @@ class Lowering:
     def gathered(self, node: Node) -> JavaObject:
         """The plan of a node whose rows are about to be grouped, sorted or joined."""
         plan = self.plan(node)
-        return self.one_task(plan) if self.few(node) else plan
+        return self.one_task(plan) if self.is_small(node) else plan
 
     def gathered_frame(self, node: Node) -> DataFrame:
         """Like `named_frame`, of a plan that is `gathered`."""
@@ -240,7 +240,7 @@ class Lowering:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def _kept(self, node: Kept) -> JavaObject:
+    def _kept(self, node: Materialized) -> JavaObject:
         plan = node.handle
         if id(node) not in self._used:
             self._used[id(node)] = node
@@ -277,7 +277,7 @@ class Lowering:
             child,
         )
 
-    def _extend(self, node: Extend) -> JavaObject:
+    def _extend(self, node: FlatMap) -> JavaObject:
         handle = node.handle.withNewChildren(self.catalyst.seq([self.plan(node.child)]))
         return self.selected(handle, node.columns)
 
@@ -301,7 +301,7 @@ class Lowering:
 
     def _join(self, node: Join) -> JavaObject:
         left, (right, hint) = self.plan(node.left), self._right(node)
-        if node.keys and self.few(node.left) and self.few(node.right):
+        if node.keys and self.is_small(node.left) and self.is_small(node.right):
             left, right, hint = self.one_task(left), self.one_task(right), self.catalyst.hash_hint
         conditions = [condition.handle for condition in node.condition]
         for key in node.keys:
@@ -326,7 +326,7 @@ class Lowering:
         ):
             return self.plan(right), self.catalyst.no_hint
         hint = self.catalyst.hint_to_send_left
-        if isinstance(right, Matching) and right.keys is node.left and not right.exact:
+        if isinstance(right, KeySemiJoin) and right.keys is node.left and not right.exact:
             return lower_asked_again(self, right), hint
         return self.plan(right), hint
 
@@ -358,7 +358,7 @@ class Lowering:
         if node.kind is JoinKind.EXISTENCE:
             assert node.exists is not None
             return catalyst.find("catalyst.plans.ExistenceJoin")(self.columns.attribute(node.exists))
-        if node.kind is JoinKind.SCALAR and isinstance(node.right, Kept):
+        if node.kind is JoinKind.SCALAR and isinstance(node.right, Materialized):
             return self.join_type("LeftOuter")
         return self.join_type(names[node.kind])
 
@@ -374,14 +374,14 @@ class Lowering:
         """A plan with the only row of each scalar beside every row."""
         for scalar in scalars:
             # A result that is held was counted; others are checked while they run.
-            name = "LeftOuter" if isinstance(scalar, Kept) else "LeftSingle"
+            name = "LeftOuter" if isinstance(scalar, Materialized) else "LeftSingle"
             how = self.join_type(name)
             plan = self.catalyst.logical("Join")(
                 plan, self.plan(scalar), how, self.catalyst.none, self.catalyst.no_hint
             )
         return plan
 
-    def _pad(self, node: Pad) -> JavaObject:
+    def _pad(self, node: NullExtend) -> JavaObject:
         child = self.plan(node.child)
         nulls = set(node.nulls)
         return self.projected(
@@ -394,12 +394,12 @@ class Lowering:
             child,
         )
 
-    def _weigh(self, node: Weigh) -> JavaObject:
+    def _weigh(self, node: WithWeight) -> JavaObject:
         child = self.plan(node.child)
         sign = self.catalyst.literal(node.sign)
         return self.projected([*self.attributes(node.columns[:-1]), self.columns.named(WEIGHT, sign)], child)
 
-    def _where(self, node: Where) -> JavaObject:
+    def _where(self, node: FlagFilter) -> JavaObject:
         flag = self.columns.attribute(node.flag)
         condition = self.equal(flag, self.catalyst.literal(node.value), null_safe=True)
         return self.catalyst.logical("Filter")(condition, self.plan(node.child))

@@ -14,22 +14,22 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from tautochrone.algebra.plan import (
-    COMBINED,
+from tautochrone.algebra.nodes import (
+    MERGE_FUNCTIONS,
     WEIGHT,
-    Accumulate,
     Aggregate,
-    Altered,
-    Call,
-    CallKind,
+    AggregateCall,
+    AggregateFunction,
+    ChangedGroups,
     ColumnId,
     Consolidate,
     Expression,
-    Finish,
-    Flip,
+    FinalAggregate,
     MergeGroups,
     Node,
-    Top,
+    PartialAggregate,
+    PredicateChange,
+    TopK,
 )
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupLowering"]
 
-_BITS = {CallKind.BIT_AND: "&", CallKind.BIT_OR: "|", CallKind.BIT_XOR: "^"}
+_BITS = {AggregateFunction.BIT_AND: "&", AggregateFunction.BIT_OR: "|", AggregateFunction.BIT_XOR: "^"}
 
 
 class GroupLowering:
@@ -62,7 +62,7 @@ class GroupLowering:
             catalyst.seq(keys), catalyst.seq([*keys, *calls]), child, catalyst.none
         )
 
-    def top(self, node: Top) -> JavaObject:
+    def top(self, node: TopK) -> JavaObject:
         low = self._lowering
         catalyst = low.catalyst
         plan = catalyst.logical("Sort")(
@@ -83,7 +83,7 @@ class GroupLowering:
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
         return low.bound(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
 
-    def flip(self, node: Flip) -> JavaObject:
+    def flip(self, node: PredicateChange) -> JavaObject:
         low = self._lowering
         was, now = low.columns.fresh(), low.columns.fresh()
         rows = node.columns[:-1]
@@ -100,7 +100,7 @@ class GroupLowering:
 
     # -- state ------------------------------------------------------------------------------------
 
-    def accumulate(self, node: Accumulate) -> JavaObject:
+    def accumulate(self, node: PartialAggregate) -> JavaObject:
         low = self._lowering
         of = node.of
         names: dict[int, ColumnId] = {}
@@ -122,17 +122,17 @@ class GroupLowering:
             grouped = grouped.selectExpr(*map(quoted, of.keys), *chosen)
         return low.bound(grouped, node.columns)
 
-    def _sums(self, call: Call, names: Mapping[int, ColumnId]) -> list[str]:
+    def _sums(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> list[str]:
         """What rows add to the accumulators of a call."""
         there, value = _counted(call, names)
         number = f"coalesce(sum({_where(there, f'CAST({WEIGHT} AS BIGINT)')}), 0L)"
-        if call.kind is CallKind.COUNT:
+        if call.kind is AggregateFunction.COUNT:
             return [number]
-        if call.kind in (CallKind.SUM, CallKind.AVERAGE):
+        if call.kind in (AggregateFunction.SUM, AggregateFunction.AVERAGE):
             wide = f"CAST({value} AS {self._type(call.accumulators[0])})"
             moved = _where(there, f"CASE WHEN {WEIGHT} > 0 THEN {wide} ELSE -{wide} END")
             return [f"CAST(sum({moved}) AS {self._type(call.accumulators[0])})", number]
-        if call.kind is CallKind.VARIANCE:
+        if call.kind is AggregateFunction.VARIANCE:
             both = zip(powers(str(value), type_of_values(call)), call.accumulators[:-1], strict=True)
             sums = [
                 f"CAST(sum({_where(there, f'{power} * {WEIGHT}')}) AS {self._type(column)})"
@@ -141,12 +141,12 @@ class GroupLowering:
             return [*sums, number]
         return [f"{call.kind}({value}) FILTER (WHERE {there} AND {WEIGHT} > 0)"]
 
-    def _gone(self, call: Call, names: Mapping[int, ColumnId]) -> str:
+    def _gone(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> str:
         """What tells that a call must look again: the extremum, or the number, of the values taken out."""
         there, value = _counted(call, names)
-        if call.kind in (CallKind.MIN, CallKind.MAX):
+        if call.kind in (AggregateFunction.MIN, AggregateFunction.MAX):
             return f"{call.kind}({value}) FILTER (WHERE {there} AND {WEIGHT} < 0)"
-        if call.exact and call.kind not in COMBINED:
+        if call.exact and call.kind not in MERGE_FUNCTIONS:
             return "0L"
         return f"count_if({there} AND {WEIGHT} < 0)"
 
@@ -157,7 +157,7 @@ class GroupLowering:
         added = low.gathered_frame(node.added).alias("new")
         stored = low.gathered_frame(node.stored).alias("old")
         same = " AND ".join(f"new.{key} <=> old.{key}" for key in of.keys) or "true"
-        here = bool(of.keys) and low.few(node.added) and low.few(node.stored)
+        here = bool(of.keys) and low.is_small(node.added) and low.is_small(node.stored)
         joined = added.join(stored.hint("shuffle_hash" if here else "broadcast"), sf.expr(same), "left")
         gone = dict(zip((call.output for call in of.calls), node.accumulate.gone, strict=True))
         alive = f"({_plus(of.count)}) > 0"
@@ -176,13 +176,13 @@ class GroupLowering:
         )
         return low.bound(chosen, node.columns)
 
-    def _merge(self, call: Call, gone: ColumnId) -> tuple[list[str], str]:
+    def _merge(self, call: AggregateCall, gone: ColumnId) -> tuple[list[str], str]:
         """A call's accumulators after the change, and whether they may be wrong."""
         first = call.accumulators[0]
         before, add = f"old.{first}", f"new.{first}"
-        if call.kind is CallKind.COUNT:
+        if call.kind is AggregateFunction.COUNT:
             return [_plus(first)], "false"
-        if call.kind in (CallKind.SUM, CallKind.AVERAGE, CallKind.VARIANCE):
+        if call.kind in (AggregateFunction.SUM, AggregateFunction.AVERAGE, AggregateFunction.VARIANCE):
             *sums, count = call.accumulators
             number = _plus(count)
             kept = [f"CASE WHEN ({number}) > 0 THEN {self._total(column)} END" for column in sums]
@@ -190,7 +190,7 @@ class GroupLowering:
         if call.kind in _BITS:
             both = f"CAST({before} {_BITS[call.kind]} {add} AS {self._type(first)})"
             return [f"coalesce({both}, {before}, {add})"], f"new.{gone} > 0"
-        ahead, reached = ("<", "<=") if call.kind is CallKind.MIN else (">", ">=")
+        ahead, reached = ("<", "<=") if call.kind is AggregateFunction.MIN else (">", ">=")
         extremum = f"CASE WHEN {before} IS NULL OR {add} {ahead} {before} THEN {add} ELSE {before} END"
         return [extremum], f"new.{gone} {reached} ({extremum})"
 
@@ -199,7 +199,7 @@ class GroupLowering:
         both = f"CAST({before} + {add} AS {self._type(column)})"
         return f"CASE WHEN {before} IS NULL THEN {add} WHEN {add} IS NULL THEN {before} ELSE {both} END"
 
-    def finish(self, node: Finish) -> JavaObject:
+    def finish(self, node: FinalAggregate) -> JavaObject:
         low = self._lowering
         of = node.of
         source = dict(zip(of.accumulators, node.sources, strict=True))
@@ -215,7 +215,7 @@ class GroupLowering:
         chosen = frame.select(*map(quoted, of.keys), *map(self._column, self._values(of, source)))
         return low.bound(chosen, node.columns)
 
-    def altered(self, node: Altered) -> JavaObject:
+    def altered(self, node: ChangedGroups) -> JavaObject:
         low = self._lowering
         of = node.of
         sides = [
@@ -241,22 +241,22 @@ class GroupLowering:
     def _values(self, of: Aggregate, source: Mapping[ColumnId, ColumnId]) -> list[str | JavaObject]:
         return [self._value(call, [source[column] for column in call.accumulators]) for call in of.calls]
 
-    def _value(self, call: Call, sources: Sequence[ColumnId]) -> str | JavaObject:
+    def _value(self, call: AggregateCall, sources: Sequence[ColumnId]) -> str | JavaObject:
         wanted = self._type(call.output)
-        if call.kind is CallKind.COUNT:
+        if call.kind is AggregateFunction.COUNT:
             return f"CAST(coalesce({sources[0]}, 0) AS {wanted})"
-        if call.kind in COMBINED:
+        if call.kind in MERGE_FUNCTIONS:
             return str(sources[0])
-        if call.kind is CallKind.VARIANCE:
+        if call.kind is AggregateFunction.VARIANCE:
             return variance_of(call.handle.aggregateFunction(), type_of_values(call), *map(str, sources))
         total, number = sources
-        if call.kind is CallKind.SUM:
+        if call.kind is AggregateFunction.SUM:
             return f"CASE WHEN {number} > 0 THEN CAST({total} AS {wanted}) END"
         if not wanted.startswith("decimal"):
             return f"CASE WHEN {number} > 0 THEN CAST({total} AS DOUBLE) / CAST({number} AS DOUBLE) END"
         return self._exact_average(call, total, number)
 
-    def _exact_average(self, call: Call, total: ColumnId, number: ColumnId) -> JavaObject:
+    def _exact_average(self, call: AggregateCall, total: ColumnId, number: ColumnId) -> JavaObject:
         """Sum by number as Spark's own function divides them, to the last digit; 0 by 0 is NULL there."""
         low = self._lowering
         function = call.handle.aggregateFunction()
@@ -312,7 +312,7 @@ def _expressions(of: Aggregate) -> list[Expression]:
     return [expression for expression in found if expression is not None]
 
 
-def _counted(call: Call, names: Mapping[int, ColumnId]) -> tuple[str, ColumnId | None]:
+def _counted(call: AggregateCall, names: Mapping[int, ColumnId]) -> tuple[str, ColumnId | None]:
     """Whether a row counts for a call, as SQL, and the column of its value."""
     parts = []
     if call.condition is not None:

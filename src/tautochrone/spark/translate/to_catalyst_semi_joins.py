@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
-from tautochrone.algebra.plan import ColumnId, Kept, Matching, Node, ScanAt, Stored, Touched
+from tautochrone.algebra.nodes import (
+    ColumnId,
+    KeySemiJoin,
+    Materialized,
+    MultiKeySemiJoin,
+    Node,
+    ScanAtCut,
+    StateScan,
+)
 from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import items
@@ -26,17 +34,19 @@ __all__ = ["lower_asked_again", "lower_matching", "lower_touched", "sent_to_all"
 def sent_to_all(node: Node, width: int) -> bool:
     """Whether `width` columns of a side of a join are known to be little enough to be broadcast. Spark does
     not know: what it keeps for us counts as large as what it was computed from."""
-    return isinstance(node, Kept) and node.rows * width <= limits.MAX_BROADCAST_VALUES
+    return isinstance(node, Materialized) and node.rows * width <= limits.MAX_BROADCAST_VALUES
 
 
-def lower_matching(lowering: Lowering, node: Matching) -> JavaObject:
+def lower_matching(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
     """The child's rows whose key occurs in the keys, or does not."""
     if node.absent:
         attributes = lowering.attributes(tuple(column for column, _ in node.on))
         how = lowering.join_type("LeftAnti")
-        return _met(lowering, lowering.plan(node.child), attributes, node, how, few=lowering.few(node))
+        return _met(
+            lowering, lowering.plan(node.child), attributes, node, how, is_small=lowering.is_small(node)
+        )
     conditions, exact = _conditions(lowering, node)
-    if isinstance(node.child, Stored):
+    if isinstance(node.child, StateScan):
         plan = _of_state(lowering, node, node.child, joined=not exact)
         return _where(lowering, conditions, plan)
     plan = _where(lowering, conditions, _child(lowering, node))
@@ -44,28 +54,28 @@ def lower_matching(lowering: Lowering, node: Matching) -> JavaObject:
         return plan
     attributes = lowering.attributes(tuple(column for column, _ in node.on))
     how = lowering.join_type("LeftSemi")
-    return _met(lowering, plan, attributes, node, how, few=lowering.few(node))
+    return _met(lowering, plan, attributes, node, how, is_small=lowering.is_small(node))
 
 
-def lower_asked_again(lowering: Lowering, node: Matching) -> JavaObject:
+def lower_asked_again(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
     """Rows of the child, all of those whose key occurs in the keys: a join above asks again."""
     conditions, _ = _conditions(lowering, node)
     return _where(lowering, conditions, _child(lowering, node))
 
 
-def lower_touched(lowering: Lowering, node: Touched) -> JavaObject:
+def lower_touched(lowering: Lowering, node: MultiKeySemiJoin) -> JavaObject:
     """The child's rows that meet any of several sets of keys, read once."""
     catalyst = lowering.catalyst
     plan = lowering.plan(node.child)
     wanted: list[JavaObject] = []
     for keys, on, null_safe in zip(node.keys, node.on, node.null_safe, strict=True):
-        one = Matching(columns=node.columns, child=node.child, keys=keys, on=on, null_safe=null_safe)
+        one = KeySemiJoin(columns=node.columns, child=node.child, keys=keys, on=on, null_safe=null_safe)
         found = _all_of(lowering, one)
         if found is None:
             flag = lowering.columns.named(lowering.columns.fresh(), catalyst.literal(True)).toAttribute()
             how = catalyst.find("catalyst.plans.ExistenceJoin")(flag)
             attributes = lowering.attributes(tuple(column for column, _ in on))
-            plan = _met(lowering, plan, attributes, one, how, few=lowering.few(node))
+            plan = _met(lowering, plan, attributes, one, how, is_small=lowering.is_small(node))
             found = flag
         wanted.append(found)
     any_of = wanted[0]
@@ -74,15 +84,15 @@ def lower_touched(lowering: Lowering, node: Touched) -> JavaObject:
     return lowering.selected(catalyst.logical("Filter")(any_of, plan), node.columns)
 
 
-def _child(lowering: Lowering, node: Matching) -> JavaObject:
+def _child(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
     """The child's rows, or only those with one of the keys where another look-up has found them."""
-    found = lowering.rows.looked_up(node, node.child) if isinstance(node.child, ScanAt) else None
+    found = lowering.rows.looked_up(node, node.child) if isinstance(node.child, ScanAtCut) else None
     return lowering.plan(node.child) if found is None else found
 
 
-def _conditions(lowering: Lowering, node: Matching) -> tuple[list[JavaObject], bool]:
+def _conditions(lowering: Lowering, node: KeySemiJoin) -> tuple[list[JavaObject], bool]:
     """Conditions that all rows with a key meet, and whether no others do."""
-    if not isinstance(node.keys, Kept):
+    if not isinstance(node.keys, Materialized):
         return [], False
     fetch = lowering.rows.many(node.child)
     found = [
@@ -93,9 +103,9 @@ def _conditions(lowering: Lowering, node: Matching) -> tuple[list[JavaObject], b
     return [condition for condition, _ in found if condition is not None], exact
 
 
-def _all_of(lowering: Lowering, node: Matching) -> JavaObject | None:
+def _all_of(lowering: Lowering, node: KeySemiJoin) -> JavaObject | None:
     """A condition on each column of a key; None when one of them cannot be written out."""
-    assert isinstance(node.keys, Kept)
+    assert isinstance(node.keys, Materialized)
     whole: JavaObject | None = None
     for column, source in node.on:
         part, exact = lowering.keys.condition(column, node.keys, source, null_safe=node.null_safe)
@@ -111,7 +121,7 @@ def _where(lowering: Lowering, conditions: Sequence[JavaObject], plan: JavaObjec
     return plan
 
 
-def _of_state(lowering: Lowering, node: Matching, state: Stored, *, joined: bool) -> JavaObject:
+def _of_state(lowering: Lowering, node: KeySemiJoin, state: StateScan, *, joined: bool) -> JavaObject:
     """Rows of a state. Keys are asked for below its grouping, or all of its log would be grouped; conditions
     go there by themselves."""
 
@@ -121,7 +131,7 @@ def _of_state(lowering: Lowering, node: Matching, state: Stored, *, joined: bool
         places = [state.columns.index(column) for column, _ in node.on]
         keys = [lowering.as_planned(state.columns[place], output[place]) for place in places]
         how = lowering.join_type("LeftSemi")
-        made = _met(lowering, plan, keys, node, how, few=lowering.few(node))
+        made = _met(lowering, plan, keys, node, how, is_small=lowering.is_small(node))
         return dataframe_of_plan(lowering.catalyst.session, made)
 
     return lowering.rows.stored(state, only if joined else None)
@@ -131,10 +141,10 @@ def _met(
     lowering: Lowering,
     plan: JavaObject,
     values: Sequence[JavaObject],
-    node: Matching,
+    node: KeySemiJoin,
     how: JavaObject,
     *,
-    few: bool,
+    is_small: bool,
 ) -> JavaObject:
     """`plan` with `values` of its columns joined with the keys under ids of their own; in one task when there
     are few rows."""
@@ -148,6 +158,6 @@ def _met(
         for value, new in zip(values, ids, strict=True)
     ]
     hint = catalyst.broadcast_hint if sent_to_all(node.keys, len(ids)) else catalyst.no_hint
-    if few:
+    if is_small:
         plan, renamed, hint = lowering.one_task(plan), lowering.one_task(renamed), catalyst.hash_hint
     return catalyst.logical("Join")(plan, renamed, how, lowering.conjunction(conditions), hint)

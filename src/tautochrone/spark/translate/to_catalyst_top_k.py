@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.algebra.plan import Kept, MergeTop, Top
+from tautochrone.algebra.nodes import Materialized, MergeTopK, TopK
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
 
@@ -22,12 +22,12 @@ __all__ = ["merge_top"]
 _STORED, _CHANGE, _COUNTED = "__taut_top_stored", "__taut_top_change", "__taut_top_counted"
 
 
-def merge_top(low: Lowering, node: MergeTop) -> JavaObject:
+def merge_top(low: Lowering, node: MergeTopK) -> JavaObject:
     """See the node. A row behind the last kept one says nothing about rows that were never kept."""
     of, names = node.of, [f"r{place}" for place in range(len(node.of.columns))]
     change = low.named_frame(node.change).toDF(*names, "weight")
     stored = None
-    if not (isinstance(node.stored, Kept) and node.stored.handle is None):
+    if not (isinstance(node.stored, Materialized) and node.stored.handle is None):
         stored = low.named_frame(node.stored).toDF(*names, "complete")
     whole = stored is None or bool(stored.where("NOT complete").isEmpty())
     session = low.catalyst.session
@@ -63,7 +63,7 @@ def _counted(names: Sequence[str], *, from_stored: bool) -> str:
     """
 
 
-def _ordered(low: Lowering, of: Top, counted: DataFrame) -> tuple[DataFrame, str]:
+def _ordered(low: Lowering, of: TopK, counted: DataFrame) -> tuple[DataFrame, str]:
     """The counted rows with what orders them beside, and the order as SQL."""
     columns = low.columns
     beside = (columns.fresh(), columns.fresh())

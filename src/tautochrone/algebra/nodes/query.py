@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from tautochrone.algebra.nodes import ColumnId, Expression, Node, Unary
+from tautochrone.algebra.nodes.base import ColumnId, Expression, Node, Unary
 
 __all__ = [
-    "COMBINED",
+    "MERGE_FUNCTIONS",
     "Aggregate",
-    "Call",
-    "CallKind",
+    "AggregateCall",
+    "AggregateFunction",
     "Expand",
-    "Extend",
     "Filter",
+    "FlatMap",
     "Join",
+    "JoinKey",
     "JoinKind",
-    "Key",
-    "Other",
     "Project",
     "Rename",
     "ScalarFilter",
     "Select",
-    "Top",
+    "TopK",
     "Union",
+    "Unsupported",
     "Window",
+    "inner_join_of",
 ]
 
 
@@ -59,13 +60,17 @@ class Rename(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Extend(Unary):
+class FlatMap(Unary):
     """The engine's own row-by-row operator (explode, Python functions): each row gives any number of rows
-    with the child's `kept` columns and `made` new ones."""
+    with the child's `passed` columns and the `generated` ones."""
 
     handle: Any
-    kept: tuple[ColumnId, ...]
-    made: tuple[ColumnId, ...]
+    passed: tuple[ColumnId, ...]
+    generated: tuple[ColumnId, ...]
+
+    @property
+    def label(self) -> str:
+        return "extend"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -86,6 +91,9 @@ class Union(Node):
     def children(self) -> tuple[Node, ...]:
         return self.inputs
 
+    def with_children(self, children: Sequence[Node]) -> Node:
+        return replace(self, inputs=tuple(children))
+
 
 # -- joins -----------------------------------------------------------------------------------------------
 
@@ -102,7 +110,7 @@ class JoinKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Key:
+class JoinKey:
     """`left = right` as part of a join condition; `<=>` when `null_safe`. Both sides are columns."""
 
     left: ColumnId
@@ -117,7 +125,7 @@ class Join(Node):
     left: Node
     right: Node
     kind: JoinKind
-    keys: tuple[Key, ...] = ()
+    keys: tuple[JoinKey, ...] = ()
     condition: tuple[Expression, ...] = ()
     exists: ColumnId | None = None
 
@@ -125,11 +133,15 @@ class Join(Node):
     def children(self) -> tuple[Node, ...]:
         return (self.left, self.right)
 
+    def with_children(self, children: Sequence[Node]) -> Node:
+        left, right = children
+        return replace(self, left=left, right=right)
+
 
 # -- groups ----------------------------------------------------------------------------------------------
 
 
-class CallKind(StrEnum):
+class AggregateFunction(StrEnum):
     """How an aggregate function follows a change.
 
     `COUNT`, `SUM`, `AVERAGE`, `VARIANCE` add up; `MIN` and `MAX` follow inserts and look again when an
@@ -149,18 +161,18 @@ class CallKind(StrEnum):
     OTHER = "other"
 
 
-COMBINED: Mapping[CallKind, Callable[[Any, Any], Any]] = {
-    CallKind.MIN: min,
-    CallKind.MAX: max,
-    CallKind.BIT_AND: operator.and_,
-    CallKind.BIT_OR: operator.or_,
-    CallKind.BIT_XOR: operator.xor,
+MERGE_FUNCTIONS: Mapping[AggregateFunction, Callable[[Any, Any], Any]] = {
+    AggregateFunction.MIN: min,
+    AggregateFunction.MAX: max,
+    AggregateFunction.BIT_AND: operator.and_,
+    AggregateFunction.BIT_OR: operator.or_,
+    AggregateFunction.BIT_XOR: operator.xor,
 }
 """What makes one value of two, for the functions that keep nothing but their value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Call:
+class AggregateCall:
     """One aggregate function of a group.
 
     Attributes:
@@ -169,12 +181,12 @@ class Call:
         condition: FILTER (WHERE …).
         exact: sums are exact, so a row can be taken out of them again. Floats are not.
         accumulators: columns of the state: of COUNT one, of SUM and AVERAGE sum and count, of VARIANCE sum,
-            sum of squares and count, of those in `COMBINED` the value.
+            sum of squares and count, of those in `MERGE_FUNCTIONS` the value.
         reads: all columns that the function and its condition read.
     """
 
     output: ColumnId
-    kind: CallKind
+    kind: AggregateFunction
     handle: Any
     argument: Expression | None = None
     condition: Expression | None = None
@@ -185,7 +197,7 @@ class Call:
 
     @property
     def merges(self) -> bool:
-        return self.kind is not CallKind.OTHER
+        return self.kind is not AggregateFunction.OTHER
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -196,7 +208,7 @@ class Aggregate(Unary):
     """
 
     keys: tuple[ColumnId, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[AggregateCall, ...]
     count: ColumnId
     number: int
     """Of the stateful nodes of a view, in order: names the node's state."""
@@ -224,7 +236,7 @@ class Window(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Top(Unary):
+class TopK(Unary):
     """The first `limit` rows after `offset` in a total order."""
 
     order: Any
@@ -233,6 +245,10 @@ class Top(Unary):
     number: int
     complete: ColumnId
     """The state's column that tells whether the kept rows are all that the child has."""
+
+    @property
+    def label(self) -> str:
+        return "top"
 
     @property
     def buffer(self) -> int:
@@ -255,9 +271,13 @@ class ScalarFilter(Unary):
     def children(self) -> tuple[Node, ...]:
         return (self.child, *self.scalars)
 
+    def with_children(self, children: Sequence[Node]) -> Node:
+        child, *scalars = children
+        return replace(self, child=child, scalars=tuple(scalars))
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Other(Node):
+class Unsupported(Node):
     """An operator without a rule; `reason` says which. Nobody computes a plan that holds one: the query is
     compared as a whole. It is there to tell people why, and how what is below it would be followed."""
 
@@ -265,5 +285,18 @@ class Other(Node):
     reason: str
 
     @property
+    def label(self) -> str:
+        return "other"
+
+    @property
     def children(self) -> tuple[Node, ...]:
         return self.inputs
+
+    def with_children(self, children: Sequence[Node]) -> Node:
+        return replace(self, inputs=tuple(children))
+
+
+def inner_join_of(node: Node) -> Join | None:
+    """The inner join that a node is, or whose columns it selects: part of another inner join right above."""
+    below = node.child if isinstance(node, Select) else node
+    return below if isinstance(below, Join) and below.kind is JoinKind.INNER else None

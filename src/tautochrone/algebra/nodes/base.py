@@ -1,8 +1,9 @@
-"""What all nodes share, and the leaves."""
+"""What all nodes share, and the leaves of plans."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NewType
 
@@ -10,13 +11,14 @@ __all__ = [
     "WEIGHT",
     "ColumnId",
     "Constant",
+    "CutSide",
     "Expression",
-    "Kept",
-    "Moment",
+    "Materialized",
     "Node",
     "Scan",
-    "ScanAt",
+    "ScanAtCut",
     "Unary",
+    "walk",
 ]
 
 ColumnId = NewType("ColumnId", str)
@@ -48,8 +50,19 @@ class Node:
     columns: tuple[ColumnId, ...]
 
     @property
+    def label(self) -> str:
+        """The node's name in events and reports. Scripts read it, so it stays when the class is renamed."""
+        return type(self).__name__.lower()
+
+    @property
     def children(self) -> tuple[Node, ...]:
         return ()
+
+    def with_children(self, children: Sequence[Node]) -> Node:
+        """The same node over other children that give the same columns. Only nodes of a query have it."""
+        if children:
+            raise TypeError(f"{type(self).__name__} is not a node of a query")
+        return self
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -62,15 +75,20 @@ class Unary(Node):
     def children(self) -> tuple[Node, ...]:
         return (self.child,)
 
+    def with_children(self, children: Sequence[Node]) -> Node:
+        if len(children) != 1:
+            return Node.with_children(self, children)
+        return replace(self, child=children[0])
+
 
 # -- leaves ----------------------------------------------------------------------------------------------
 
 
-class Moment(StrEnum):
+class CutSide(StrEnum):
     """Which of the two cuts an input is read at."""
 
-    OLD = "old"
-    NEW = "new"
+    BEFORE = "before"
+    AFTER = "after"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -82,11 +100,11 @@ class Scan(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ScanAt(Node):
+class ScanAtCut(Node):
     """The rows of an input at one of the two cuts."""
 
     scan: Scan
-    moment: Moment
+    side: CutSide
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -97,8 +115,16 @@ class Constant(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Kept(Node):
+class Materialized(Node):
     """A result that the engine computed once and holds; `rows` is its size."""
 
     handle: Any
     rows: int
+
+
+def walk(node: Node) -> Sequence[Node]:
+    """The node and everything below it, parents first."""
+    nodes = [node]
+    for child in node.children:
+        nodes.extend(walk(child))
+    return nodes

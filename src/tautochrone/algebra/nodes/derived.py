@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tautochrone.algebra.nodes import ColumnId, Expression, Kept, Node, Unary
-from tautochrone.algebra.query import Aggregate, Top
+from tautochrone.algebra.nodes.base import ColumnId, Expression, Materialized, Node, Unary
+from tautochrone.algebra.nodes.query import Aggregate, TopK
 
 __all__ = [
-    "Accumulate",
-    "Altered",
+    "ChangedGroups",
     "Consolidate",
-    "Finish",
-    "Flip",
-    "Matching",
+    "FinalAggregate",
+    "FlagFilter",
+    "KeySemiJoin",
     "MergeGroups",
-    "MergeTop",
-    "Pad",
-    "Stored",
-    "Touched",
-    "Weigh",
-    "Where",
+    "MergeTopK",
+    "MultiKeySemiJoin",
+    "NullExtend",
+    "PartialAggregate",
+    "PredicateChange",
+    "StateScan",
+    "WithWeight",
 ]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Weigh(Unary):
+class WithWeight(Unary):
     """An unsigned bag as a signed one: `WEIGHT` is `sign` everywhere."""
 
     sign: int = 1
@@ -37,7 +37,7 @@ class Consolidate(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Pad(Unary):
+class NullExtend(Unary):
     """The child with NULLs for the columns `nulls`, typed as in `like`."""
 
     nulls: tuple[ColumnId, ...]
@@ -45,7 +45,7 @@ class Pad(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Matching(Unary):
+class KeySemiJoin(Unary):
     """Rows of the child whose key occurs in `keys` (or does not, when `absent`).
 
     `on` pairs a column of the child with a column of `keys`. NULL meets NULL when `null_safe`, as in
@@ -66,13 +66,13 @@ class Matching(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Touched(Unary):
+class MultiKeySemiJoin(Unary):
     """Rows of the child whose key occurs in any of several sets of keys; others may be among them.
 
-    `on` pairs columns of the child with columns of the keys, for each of `keys`; NULLs as in `Matching`.
+    `on` pairs columns of the child with columns of the keys, for each of `keys`; NULLs as in `KeySemiJoin`.
     """
 
-    keys: tuple[Kept, ...]
+    keys: tuple[Materialized, ...]
     on: tuple[tuple[tuple[ColumnId, ColumnId], ...], ...]
     null_safe: tuple[bool, ...]
 
@@ -82,15 +82,15 @@ class Touched(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Stored(Node):
+class StateScan(Node):
     """The state of a stateful node as it was committed with the view: one row per group (or per kept row
-    of a `Top`)."""
+    of a `TopK`)."""
 
-    of: Aggregate | Top
+    of: Aggregate | TopK
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Accumulate(Unary):
+class PartialAggregate(Unary):
     """A signed bag as what it adds to each group: keys, accumulators and, per MIN or MAX, the extremum of
     the rows taken out. See `MergeGroups`."""
 
@@ -108,8 +108,8 @@ class MergeGroups(Node):
     """
 
     stored: Node
-    added: Accumulate | Kept
-    accumulate: Accumulate
+    added: PartialAggregate | Materialized
+    accumulate: PartialAggregate
     of: Aggregate
     before: tuple[ColumnId, ...]
     again: ColumnId
@@ -120,7 +120,7 @@ class MergeGroups(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Altered(Unary):
+class ChangedGroups(Unary):
     """Rows of `MergeGroups` for groups whose row of the aggregate is another one after the change, or came,
     or went. The aggregate has keys. `before` are the child's columns with the accumulators before."""
 
@@ -129,7 +129,7 @@ class Altered(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Where(Unary):
+class FlagFilter(Unary):
     """Rows whose boolean column `flag` is `value`."""
 
     flag: ColumnId
@@ -137,7 +137,7 @@ class Where(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Flip(Unary):
+class PredicateChange(Unary):
     """Rows of the child for which `condition` turns when the rows `before` become those `after`: signed,
     +1 where it turns true. `before` and `after` hold the one row of each scalar, or none."""
 
@@ -151,8 +151,8 @@ class Flip(Unary):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class MergeTop(Node):
-    """The kept rows of a `Top` (its `state_columns`) with a signed change of its child taken in.
+class MergeTopK(Node):
+    """The kept rows of a `TopK` (its `state_columns`) with a signed change of its child taken in.
 
     A change behind the last kept row is only taken in when the kept rows are complete. Gives at most
     `of.buffer` rows and whether they are complete.
@@ -160,7 +160,7 @@ class MergeTop(Node):
 
     stored: Node
     change: Node
-    of: Top
+    of: TopK
 
     @property
     def children(self) -> tuple[Node, ...]:
@@ -168,7 +168,7 @@ class MergeTop(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Finish(Unary):
+class FinalAggregate(Unary):
     """State rows as rows of the aggregate; groups without rows give none (unless there are no keys).
 
     `sources` are the child's columns that stand for `of.accumulators`.
