@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.algebra.nodes import Aggregate, Join, JoinKind, ScalarFilter, Scan, walk
-from tautochrone.spark.analysis.session_context import activate
+from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.translate.from_catalyst import View, plan_of
 
 pytestmark = pytest.mark.spark
@@ -20,7 +20,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 def planned(session: SparkSession, query: str) -> View:
-    activate(session)
+    set_active_session(session)
     return plan_of(session.sql(query.replace(" t", " lake.planned.t")), "lake")
 
 
@@ -127,7 +127,7 @@ def test_a_plan_that_spark_refuses_over_no_rows_is_an_obstacle(
         # Spark raises it itself, in a rule of ours.
         session._jvm.java.lang.Integer.parseInt("no number")  # type: ignore[union-attr]
 
-    monkeypatch.setattr("tautochrone.spark.translate.from_catalyst.optimised", refused)
+    monkeypatch.setattr("tautochrone.spark.translate.from_catalyst.optimized_plan", refused)
     (obstacle,) = plan_of(frame, "lake").obstacles
     assert obstacle.startswith("its plan cannot be followed: ")
 

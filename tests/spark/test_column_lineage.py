@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from tautochrone.model.details import ColumnLineage, ColumnRef
 from tautochrone.spark.analysis.column_lineage import column_lineage
-from tautochrone.spark.analysis.session_context import activate
+from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.testing import tpch
 
 pytestmark = pytest.mark.spark
@@ -40,7 +40,7 @@ def _said(found: Iterable[ColumnRef]) -> str:
 
 
 def traced(session: SparkSession, query: str) -> tuple[dict[str, str], str]:
-    activate(session)
+    set_active_session(session)
     text = query.replace(" t", " lake.origin.t").replace(" u", " lake.origin.u")
     return said(column_lineage(session.sql(text), "lake"))
 
@@ -114,7 +114,7 @@ def test_constructs(session: SparkSession, query: str, values: dict[str, str], r
 
 
 def test_through_views_python_functions_and_two_columns_of_one_name(session: SparkSession) -> None:
-    activate(session)
+    set_active_session(session)
     session.sql("SELECT x AS renamed, k FROM lake.origin.t WHERE g = 'a'").createOrReplaceTempView("origin_v")
     shout = f.udf(lambda text: text, "string")
     view = session.table("origin_v")
@@ -125,13 +125,13 @@ def test_through_views_python_functions_and_two_columns_of_one_name(session: Spa
 
 
 def test_what_has_no_rule_is_made_from_everything(session: SparkSession) -> None:
-    activate(session)
+    set_active_session(session)
     frame = session.table("lake.origin.u").mapInPandas(lambda parts: parts, "z INT")
     assert said(column_lineage(frame, "lake"))[0] == {"z": "u.k u.y"}
 
 
 def test_what_comes_from_outside_the_lake_has_no_origin(session: SparkSession, tmp_path: Path) -> None:
-    activate(session)
+    set_active_session(session)
     (tmp_path / "a.csv").write_text("1,2\n")
     frame = (
         session.read.schema("p INT, q INT")
@@ -185,7 +185,7 @@ def _answers(files: Path, query: str, columns: list[str], kept: Iterable[ColumnR
 
 @pytest.mark.parametrize("name", tpch.queries(0.01))
 def test_tpch_answers_hang_on_nothing_else(tables: SparkSession, files: Path, name: str) -> None:
-    activate(tables)
+    set_active_session(tables)
     query = tpch.queries(0.01)[name]
     frame = tables.sql(query.replace("tpch.", "lake.tpch."))
     lineage = column_lineage(frame, "lake")
@@ -197,7 +197,7 @@ def test_tpch_answers_hang_on_nothing_else(tables: SparkSession, files: Path, na
 
 
 def test_tpch_origins_by_hand(tables: SparkSession) -> None:
-    activate(tables)
+    set_active_session(tables)
 
     def origins(name: str) -> tuple[dict[str, str], str]:
         query = tpch.queries(0.01)[name].replace("tpch.", "lake.tpch.")

@@ -12,7 +12,13 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from tautochrone.spark.translate.exact_variance import digits, exact_values, powers, sum_types, variance_of
+from tautochrone.spark.translate.exact_variance import (
+    exact_digits,
+    sum_terms,
+    sum_types,
+    variance_argument,
+    variance_sql,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -26,7 +32,7 @@ def function(spark: SparkSession, name: str, type_name: str) -> JavaObject:
 
 def by_sums(spark: SparkSession, name: str, type_name: str, values: list[Decimal | int]) -> float | None:
     """The function over values from S, Q and n alone."""
-    _, scale = digits(type_name) or (0, 0)
+    _, scale = exact_digits(type_name) or (0, 0)
     units = [int(Decimal(value) * 10**scale) for value in values]
     total = sum(map(Decimal, values), start=Decimal(0))
     return from_sums(spark, name, type_name, total, sum(unit * unit for unit in units), len(units))
@@ -47,7 +53,7 @@ def from_sums(
             for value, of, column in zip((total, squares, number), kinds, "sqn", strict=True)
         )
     )
-    text = variance_of(function(spark, name, type_name), type_name, "s", "q", "n")
+    text = variance_sql(function(spark, name, type_name), type_name, "s", "q", "n")
     row = sums.select(sf.expr(text).alias("v")).first()
     assert row is not None
     found: float | None = row["v"]
@@ -101,7 +107,7 @@ def test_few_values(spark: SparkSession) -> None:
 @pytest.mark.parametrize("name", ["var_pop", "var_samp", "stddev_pop", "stddev_samp"])
 @pytest.mark.parametrize("type_name", ["smallint", "decimal(13,4)"])
 def test_what_is_exact(spark: SparkSession, name: str, type_name: str) -> None:
-    values = exact_values(function(spark, name, type_name))
+    values = variance_argument(function(spark, name, type_name))
     assert values is not None
     assert values.dataType().catalogString() == type_name
 
@@ -111,14 +117,14 @@ def test_what_is_exact(spark: SparkSession, name: str, type_name: str) -> None:
     [("var_pop", "double"), ("stddev", "bigint"), ("var_samp", "decimal(14,2)"), ("skewness", "int")],
 )
 def test_what_is_not(spark: SparkSession, name: str, type_name: str) -> None:
-    assert exact_values(function(spark, name, type_name)) is None
+    assert variance_argument(function(spark, name, type_name)) is None
 
 
 def test_powers_are_exact(spark: SparkSession) -> None:
-    least, tenth = powers("CAST(-2147483648 AS INT)", "int"), powers("-1.23BD", "decimal(3,2)")
+    least, tenth = sum_terms("CAST(-2147483648 AS INT)", "int"), sum_terms("-1.23BD", "decimal(3,2)")
     row = spark.sql(f"SELECT {', '.join((*least, *tenth))}").first()
     assert row == (-(2**31), 2**62, Decimal("-1.23"), Decimal(15129))
-    assert digits("decimal(3,-2)") is None
+    assert exact_digits("decimal(3,-2)") is None
 
 
 def test_sparks_own_function_errs_where_values_hardly_differ(spark: SparkSession) -> None:

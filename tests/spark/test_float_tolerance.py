@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.execute.float_tolerance import FLOAT_TOLERANCE, Floats, close, paired_floats
-from tautochrone.spark.execute.multiset_diff import compare
+from tautochrone.spark.execute.float_tolerance import FLOAT_TOLERANCE, Floats, count_close_pairs, is_close
+from tautochrone.spark.execute.multiset_diff import diff_sizes
 
 BIT = 1 + 1e-12
 """What another order of additions may change."""
@@ -39,24 +39,24 @@ BIT = 1 + 1e-12
     ],
 )
 def test_close(left: float | None, right: float | None, equal: bool) -> None:
-    assert close(left, right) is equal
-    assert close(right, left) is equal
+    assert is_close(left, right) is equal
+    assert is_close(right, left) is equal
 
 
 def test_partners_are_taken_once_and_copies_are_counted() -> None:
-    assert paired_floats([((1.0,), 3)], [((BIT,), 2)]) == 2
-    assert paired_floats([((1.0,), 1), ((BIT,), 1)], [((1.0 / BIT,), 1)]) == 1
-    assert paired_floats([((1.0, 5.0), 1), ((BIT, 3.0), 1)], [((1.0, 3.0), 1), ((BIT, 5.0), 1)]) == 2
-    assert paired_floats([((1.0, None), 1)], [((1.0, 0.0), 1)]) == 0
-    assert paired_floats([((None, math.nan), 2)], [((None, math.nan), 2)]) == 2
-    assert paired_floats([((math.inf,), 1)], [((-math.inf,), 1)]) == 0
-    assert paired_floats([], [((1.0,), 1)]) == 0
+    assert count_close_pairs([((1.0,), 3)], [((BIT,), 2)]) == 2
+    assert count_close_pairs([((1.0,), 1), ((BIT,), 1)], [((1.0 / BIT,), 1)]) == 1
+    assert count_close_pairs([((1.0, 5.0), 1), ((BIT, 3.0), 1)], [((1.0, 3.0), 1), ((BIT, 5.0), 1)]) == 2
+    assert count_close_pairs([((1.0, None), 1)], [((1.0, 0.0), 1)]) == 0
+    assert count_close_pairs([((None, math.nan), 2)], [((None, math.nan), 2)]) == 2
+    assert count_close_pairs([((math.inf,), 1)], [((-math.inf,), 1)]) == 0
+    assert count_close_pairs([], [((1.0,), 1)]) == 0
 
 
 def test_many_rows_without_a_key_do_not_take_for_ever() -> None:
     left = [((0.0, float(n)), 1) for n in range(20_000)]
     right = [((0.0, n * BIT), 1) for n in range(20_000)]
-    assert paired_floats(left, right) == 20_000
+    assert count_close_pairs(left, right) == 20_000
 
 
 values = st.none() | st.sampled_from([0.0, 1.0, -1.0, 1e10, math.nan, math.inf, 3.5])
@@ -78,7 +78,7 @@ def test_against_the_most_that_is_possible(left: list[Any], right: list[Any]) ->
 
     ours, theirs = copies(left), copies(right)
     possible = sum(min(count, theirs.get(row, 0)) for row, count in ours.items())
-    assert paired_floats(left, [(shaken(row), count) for row, count in right]) == possible
+    assert count_close_pairs(left, [(shaken(row), count) for row, count in right]) == possible
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_compare(
         ]
     else:
         sides = [session.createDataFrame(rows, schema) for rows in (expected, actual)]
-    assert compare(*sides) == answer
+    assert diff_sizes(*sides) == answer
 
 
 @pytest.mark.spark
@@ -145,5 +145,5 @@ def test_a_sum_in_another_order_is_equal(session: SparkSession) -> None:
     sums = [frame.groupBy("k").agg({"x": "sum"}) for frame in (forth, back)]
     exact = sums[0].exceptAll(sums[1]).count()
     assert exact > 0, "the orders give the same sums, so this proves nothing"
-    assert compare(*sums) == (0, 0)
+    assert diff_sizes(*sums) == (0, 0)
     assert FLOAT_TOLERANCE == 1e-9

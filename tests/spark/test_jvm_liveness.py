@@ -18,7 +18,7 @@ from tautochrone.cli.restart import Restarts
 from tautochrone.errors import SparkDiedError
 from tautochrone.runtime.loop.spark_death import rest
 from tautochrone.spark.session import jvm_liveness as module
-from tautochrone.spark.session.jvm_liveness import death, hear, require_alive
+from tautochrone.spark.session.jvm_liveness import jvm_failure, require_live_jvm, set_stderr_tail
 
 
 class Gateway(SimpleNamespace):
@@ -56,8 +56,8 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_killed_process_is_told_with_its_signal_and_last_lines(gateway: Any, process: Any) -> None:
     gateway(Gateway(process))
-    require_alive()
-    hear(lambda: ["one", "", "java.lang.OutOfMemoryError"])
+    require_live_jvm()
+    set_stderr_tail(lambda: ["one", "", "java.lang.OutOfMemoryError"])
     process.kill()
     with pytest.raises(SparkDiedError, match=r"SIGKILL.*one / java\.lang\.OutOfMemoryError") as raised:
         rest(threading.Event(), 60)
@@ -74,7 +74,7 @@ def test_process_that_ended_by_itself_is_told_with_its_status(
     monkeypatch.chdir(tmp_path)
     report = tmp_path / f"hs_err_pid{process.pid}.log"
     report.write_text("# a crash")
-    died = death()
+    died = jvm_failure()
     assert died is not None
     assert "exit status 0; it said nothing" in str(died)
     assert str(report) in str(died.hint)
@@ -83,15 +83,15 @@ def test_process_that_ended_by_itself_is_told_with_its_status(
 def test_process_that_is_there_and_silent_is_no_datasets_failure(gateway: Any, process: Any) -> None:
     for silent in (Gateway(process, answers=False), Gateway(None, answers=False)):
         gateway(silent)
-        assert death() is None
-        died = death(ask=True)
+        assert jvm_failure() is None
+        died = jvm_failure(ask=True)
         assert died is not None
         assert died.error_class == "SPARK_NOT_ANSWERING"
 
 
 def test_without_spark_nothing_has_died(gateway: Any) -> None:
     gateway(None)
-    require_alive()
+    require_live_jvm()
 
 
 def test_waits_between_restarts_grow_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

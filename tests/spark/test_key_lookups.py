@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version
 from tautochrone.spark.execute import materialize as held
-from tautochrone.spark.execute.key_lookups import Lookups, Wanted
+from tautochrone.spark.execute.key_lookups import KeyLookups, LookupRequest
 
 pytestmark = pytest.mark.spark
 
@@ -29,10 +29,10 @@ class World:
     session: SparkSession
     known: frozenset[str] = frozenset()
     reads: int = 0
-    lookups: Lookups = field(init=False)
+    lookups: KeyLookups = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lookups = Lookups(lambda _table: self.known)
+        self.lookups = KeyLookups(lambda _table: self.known)
 
     def rows(
         self,
@@ -50,10 +50,10 @@ class World:
             self.reads += 1
             return self.session.sql(query)
 
-        def wanted(values: Collection[Any]) -> Wanted:
-            return Wanted(column=column, kind=kind, values=frozenset(values), columns=columns)
+        def wanted(values: Collection[Any]) -> LookupRequest:
+            return LookupRequest(column=column, kind=kind, values=frozenset(values), columns=columns)
 
-        more: Callable[[], Wanted | None] = lambda: None if wider is None else wanted(wider)  # noqa: E731
+        more: Callable[[], LookupRequest | None] = lambda: None if wider is None else wanted(wider)  # noqa: E731
         found = self.lookups.rows(TABLE, Version(version), wanted(values), more, read)
         return (
             None
@@ -129,14 +129,14 @@ def test_no_more_are_kept_than_can_be_held(
     world: World, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     kept: list[int] = []
-    computed = held.computed
+    computed = held.checkpointed
 
     def noted(frame: DataFrame) -> tuple[DataFrame, int]:
         found, count = computed(frame)
         kept.append(count)
         return found, count
 
-    monkeypatch.setattr(held, "computed", noted)
+    monkeypatch.setattr(held, "checkpointed", noted)
     monkeypatch.setattr(limits, "MAX_LOOKUP_VALUES", 60)
     query = f"{ROWS.replace('range(100)', f'range(0, 1000, 1, {partitions})')}"
     assert world.rows([1, 2, 3], column="part.no", columns=("k", "part.no", "value"), query=query) is None

@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.nodes import Materialized
-from tautochrone.spark.analysis.session_context import activate, dataframe_of_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.jvm.catalyst import Catalyst, items
 from tautochrone.spark.translate.key_conditions import KeyConditions
 from tautochrone.spark.translate.literals import literals
-from tautochrone.spark.translate.to_catalyst import Columns, Lowering, Rows
+from tautochrone.spark.translate.to_catalyst import Columns, LeafPlans, Lowering
 
 pytestmark = pytest.mark.spark
 
@@ -22,7 +22,7 @@ def session(spark: SparkSession) -> SparkSession:
     """In a time zone whose offset was 9:18:59 until 1887."""
     made = spark.newSession()
     made.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    activate(made)
+    set_active_session(made)
     return made
 
 
@@ -97,4 +97,4 @@ def _lowering(catalyst: Catalyst, columns: Columns) -> Lowering:
     def nothing(_: Any) -> Any:
         raise AssertionError("literals read no table")
 
-    return Lowering(catalyst, columns, Rows(nothing, nothing, nothing, nothing, nothing))
+    return Lowering(catalyst, columns, LeafPlans(nothing, nothing, nothing, nothing, nothing))

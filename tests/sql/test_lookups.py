@@ -41,7 +41,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     read = key_lookups._read
 
-    def noted(rows: DataFrame, wanted: key_lookups.Wanted, most: int) -> tuple[DataFrame, int] | None:
+    def noted(rows: DataFrame, wanted: key_lookups.LookupRequest, most: int) -> tuple[DataFrame, int] | None:
         found.append((wanted.column, len(wanted.values)))
         return read(rows, wanted, most)
 

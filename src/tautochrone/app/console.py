@@ -35,7 +35,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.revision.plan import Request
 from tautochrone.runtime.revision.revise import complete_pending, revise, survey
 from tautochrone.spark.session.factory import start_session, stop_session
-from tautochrone.spark.session.jvm_liveness import death
+from tautochrone.spark.session.jvm_liveness import jvm_failure
 
 __all__ = ["Console"]
 
@@ -124,7 +124,7 @@ class Console:
 
     def _spark(self) -> SparkSession:
         with self._starting:
-            died = death() if self._own and self._base is not None else None
+            died = jvm_failure() if self._own and self._base is not None else None
             if died is not None:
                 _log.error("%s", died)
                 self._base = None

@@ -270,9 +270,9 @@ def _death() -> SparkDiedError | None:
     """Why Spark's process is gone, if it is: then that is the reason for whatever failed."""
     if "pyspark" not in sys.modules:
         return None
-    from tautochrone.spark.session.jvm_liveness import death
+    from tautochrone.spark.session.jvm_liveness import jvm_failure
 
-    return death(ask=True)
+    return jvm_failure(ask=True)
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:

@@ -13,7 +13,7 @@ from tautochrone.errors import (
     StateLostError,
     TautochroneError,
 )
-from tautochrone.spark.session.jvm_liveness import death
+from tautochrone.spark.session.jvm_liveness import jvm_failure
 from tautochrone.traces import trace_of
 
 __all__ = ["batch_failure", "diverged", "explain", "state_lost"]
@@ -62,7 +62,7 @@ def batch_failure(error: Exception, flow: str) -> TautochroneError:
         return error
     explained = explain(error, flow)
     # What has a class of Spark's is about the data or the source, and no defect.
-    if explained.error_class != _UNEXPLAINED or isinstance(error, PySparkException) or death(ask=True):
+    if explained.error_class != _UNEXPLAINED or isinstance(error, PySparkException) or jvm_failure(ask=True):
         return explained
     trace = trace_of(error, f"batch of flow {flow}")
     return IngestError(

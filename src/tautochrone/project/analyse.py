@@ -26,13 +26,13 @@ from tautochrone.project.invariant_files import as_invariant
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
 from tautochrone.project.validate import did_you_mean
 from tautochrone.spark.analysis.analyzed_plan import (
-    analysed,
-    constants_of,
+    analyzed_plan,
+    constant_relations,
     determinism,
     inputs_of,
     linearity,
     stateful_node,
-    views_of,
+    temp_views_of,
 )
 from tautochrone.spark.analysis.empty_catalog import Scratch
 from tautochrone.spark.analysis.parsed_relations import relations_of
@@ -177,12 +177,12 @@ class _Analysis:
         return error
 
     def _resolve(self, flow: Flow, frame: DataFrame) -> ResolvedFlow:
-        plan = analysed(frame)
+        plan = analyzed_plan(frame)
         streaming = bool(frame.isStreaming)
         state = stateful_node(plan) if streaming else None
         linear, linear_reason = linearity(plan, self._scratch.catalog)
         deterministic, deterministic_reason = determinism(plan)
-        views = {self._definitions.view_named(view) for view in views_of(plan)} - {None}
+        views = {self._definitions.view_named(view) for view in temp_views_of(plan)} - {None}
         known_views = frozenset(view for view in views if view is not None)
         return ResolvedFlow(
             flow=flow,
@@ -197,7 +197,7 @@ class _Analysis:
             deterministic=deterministic,
             deterministic_reason=deterministic_reason,
             sources=outside_sources(frame) if streaming else frozenset(),
-            fingerprint=self._fingerprint(flow, frame.schema, known_views, constants_of(plan)),
+            fingerprint=self._fingerprint(flow, frame.schema, known_views, constant_relations(plan)),
         )
 
     def _kind(self, flow: Flow) -> DatasetKind:

@@ -17,7 +17,7 @@ from tautochrone.project.names import NameScope
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock
-from tautochrone.spark.analysis.session_context import in_session
+from tautochrone.spark.analysis.session_context import use_session
 from tautochrone.spark.jvm.errors import SparkProblem
 
 __all__ = ["Asked", "Definitions", "Flow", "Query", "Sink", "missing", "missing_relation"]
@@ -90,7 +90,7 @@ class Flow:
         """
         with evaluation_lock:
             try:
-                with in_session(session, self.scope.catalog, self.scope.namespace, self.conf):
+                with use_session(session, self.scope.catalog, self.scope.namespace, self.conf):
                     return self.query.dataframe(session, asked)
             except Exception as error:
                 raise explain(error, self.query.place_of, self.location) from error

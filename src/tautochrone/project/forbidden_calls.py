@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.udf import UDFRegistration
 
 from tautochrone.errors import DefinitionError
-from tautochrone.spark.analysis.session_context import parser
+from tautochrone.spark.analysis.session_context import spark_sql_parser
 
 __all__ = ["Rule", "rules"]
 
@@ -94,7 +94,7 @@ def _sql(rewrite: Callable[[str], str]) -> Apply:
         text = args[0] if args else kwargs.pop("sqlQuery")
         # A text with {placeholders} becomes SQL only inside spark.sql; it can only be a query then.
         if not {key for key in kwargs if key != "args"}:
-            plan = parser(session).parsePlan(text)
+            plan = spark_sql_parser(session).parsePlan(text)
             kind = str(plan.getClass().getSimpleName())
             command = session._jvm.java.lang.Class.forName(  # noqa: SLF001
                 "org.apache.spark.sql.catalyst.plans.logical.Command"

@@ -21,8 +21,8 @@ from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, SqlQuery
 from tautochrone.project.sqltext import normalise, split
 from tautochrone.project.statements import syntax_error
-from tautochrone.spark.analysis.session_context import parser
-from tautochrone.spark.jvm.cached_packages import packages_of
+from tautochrone.spark.analysis.session_context import spark_sql_parser
+from tautochrone.spark.jvm.cached_packages import cached_packages
 from tautochrone.spark.jvm.catalyst import kind, walk
 
 __all__ = ["FOLDER", "as_invariant", "read_invariants"]
@@ -55,7 +55,7 @@ def _read(
     (chunk,) = statements
     location = SourceLocation(shown, chunk.line)
     try:
-        plan = parser(session).parsePlan(scope.rewrite(chunk.text))
+        plan = spark_sql_parser(session).parsePlan(scope.rewrite(chunk.text))
     except PySparkException as error:
         raise syntax_error(error, chunk, shown) from error
     wrong = _no_query(session, plan)
@@ -74,7 +74,7 @@ def _read(
 
 def _no_query(session: SparkSession, plan: JavaObject) -> str | None:
     """The name of a node that does something instead of asking; None when there is none."""
-    classes = packages_of(session._jvm).java.lang.Class  # noqa: SLF001
+    classes = cached_packages(session._jvm).java.lang.Class  # noqa: SLF001
     doing = [classes.forName(f"{_LOGICAL}.{name}") for name in ("Command", "ParsedStatement")]
     for node in walk(plan):
         if any(one.isInstance(node) for one in doing) or kind(node) == "CompoundBody":

@@ -23,7 +23,7 @@ from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock, user_code
 from tautochrone.project.validate import validate
-from tautochrone.spark.analysis.session_context import in_session
+from tautochrone.spark.analysis.session_context import use_session
 
 __all__ = ["load_definitions"]
 
@@ -60,7 +60,7 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
         with (
             evaluation_lock,
             # Files ask for their parameters by spark.conf.get while they are imported.
-            in_session(session, None, None, spec.configuration),
+            use_session(session, None, None, spec.configuration),
             graph_element_registration_context(registry),
         ):
             for file in files:

@@ -23,7 +23,7 @@ from tautochrone.project.explain_failure import Place
 from tautochrone.project.names import NameScope
 from tautochrone.project.statements import query_of
 from tautochrone.project.usercode import Bindings, user_code
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, parser
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, spark_sql_parser
 from tautochrone.spark.jvm.errors import SparkProblem
 
 __all__ = ["Project", "PythonQuery", "SqlQuery"]
@@ -86,7 +86,7 @@ class SqlQuery:
         return self.statement.strip()
 
     def dataframe(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
-        query = query_of(parser(session).parsePlan(self.scope.rewrite(self.statement)))
+        query = query_of(spark_sql_parser(session).parsePlan(self.scope.rewrite(self.statement)))
         if asked is not None:
             asked(query)
         frame = dataframe_of_plan(session, query)
@@ -94,7 +94,7 @@ class SqlQuery:
 
     def view_text(self, session: SparkSession) -> str | None:
         """The text after AS of a CREATE VIEW, with the names as our catalog knows them."""
-        plan: JavaObject = parser(session).parsePlan(self.scope.rewrite(self.statement))
+        plan: JavaObject = spark_sql_parser(session).parsePlan(self.scope.rewrite(self.statement))
         if plan.getClass().getSimpleName() != "CreateView":
             return None
         text = plan.originalText()
@@ -142,7 +142,7 @@ class PythonQuery:
             if asked is not None:
                 # Names and conditions come by here too: only whole queries parse as such.
                 with contextlib.suppress(PySparkException):
-                    query = parser(session).parsePlan(rewritten)
+                    query = spark_sql_parser(session).parsePlan(rewritten)
                     asked(query)
             return rewritten
 

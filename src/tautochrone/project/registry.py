@@ -26,7 +26,7 @@ from tautochrone.project.source_text import source_text
 from tautochrone.project.sqltext import normalise
 from tautochrone.project.statements import Statement, StatementKind, parse_statements
 from tautochrone.project.usercode import Bindings
-from tautochrone.spark.analysis.session_context import parser
+from tautochrone.spark.analysis.session_context import spark_sql_parser
 
 __all__ = ["Registry"]
 
@@ -109,7 +109,7 @@ class Registry(GraphElementRegistry):
 
     def _parts(self, name: str, location: SourceLocation) -> tuple[str, ...]:
         try:
-            seq = parser(self._session).parseMultipartIdentifier(name)
+            seq = spark_sql_parser(self._session).parseMultipartIdentifier(name)
         except Exception as error:
             raise DefinitionError(
                 "INVALID_IDENTIFIER",

@@ -17,7 +17,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import quoted
 from tautochrone.project.sqltext import Chunk, split
-from tautochrone.spark.analysis.session_context import parser
+from tautochrone.spark.analysis.session_context import spark_sql_parser
 from tautochrone.spark.jvm.catalyst import items
 from tautochrone.spark.jvm.errors import problem_of
 
@@ -67,7 +67,7 @@ def parse_statements(text: str, file: str, session: SparkSession) -> list[Statem
         DefinitionError: a syntax error (Spark's class), or a statement that SDP does not allow
             (PIPELINE_SQL_GRAPH_ELEMENT_REGISTRATION_ERROR), with `file:line`.
     """
-    spark_parser = parser(session)
+    spark_parser = spark_sql_parser(session)
     return [_statement(chunk, file, spark_parser) for chunk in split(text)]
 
 

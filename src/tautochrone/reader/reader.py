@@ -29,12 +29,12 @@ from tautochrone.reader.queries import qualified, query_error, sql_of_view, tabl
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints, checkpoint_read_point
 from tautochrone.rest_catalog.topology_tables import show_meta_tables
-from tautochrone.spark.analysis.session_context import activate
+from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.session.factory import (
     CatalogSettings,
     SparkSettings,
-    confine,
     reader_session,
+    restrict_to_tables,
     start_session,
     stop_session,
 )
@@ -61,7 +61,8 @@ class Reader:
         base: a session of ours whose context is shared; it stays open when the reader closes.
         database: what unqualified names mean.
         lease_ms: how long versions stay pinned without a sign of life.
-        confined: queries come from people who may only read tables (see `spark.session.factory.confine`).
+        confined: queries come from people who may only read tables (see
+            `spark.session.factory.restrict_to_tables`).
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Reader:
         self._base = base or start_session(spark or SparkSettings(), catalog)
         self._confined = confined
         # Its parser reads the text of queries, so it must be confined like the sessions that run them.
-        self._parsing = confine(self._base.newSession()) if confined else self._base
+        self._parsing = restrict_to_tables(self._base.newSession()) if confined else self._base
         self._source = metadata_source(catalog)
         self._read_points = ReadPoints(store, lease_ms=lease_ms)
         self._read_points.register(_OUTSIDERS, lambda _table: NEWEST)
@@ -208,7 +209,7 @@ class Reader:
         found: set[TableName] = set()
         if self._confined:
             # The parser takes its settings from the thread's active session, not from its own.
-            activate(self._parsing)
+            set_active_session(self._parsing)
         for name in qualified(tables_in(self._parsing, query), self._catalog, database):
             view = None if name in seen or self._store.knows(name) else self._source.view(name)
             if view is None:
@@ -268,7 +269,7 @@ class Reader:
                 return session
             session = reader_session(self._base, self._catalog, self.uri, read_point)
             if self._confined:
-                confine(session)
+                restrict_to_tables(session)
             # PySpark ties `RDD.toDF` to the session made last, which would keep it, and so its
             # pin, alive. It belongs to the user's session anyway.
             _monkey_patch_RDD(self._base)

@@ -25,8 +25,8 @@ from tautochrone.iceberg.java.functions import Functions
 from tautochrone.iceberg.java.task_sets import TaskSets
 from tautochrone.model.durability import Durability
 from tautochrone.model.names import TableName
-from tautochrone.spark.analysis.session_context import activate
-from tautochrone.spark.jvm.cached_packages import packages_of
+from tautochrone.spark.analysis.session_context import set_active_session
+from tautochrone.spark.jvm.cached_packages import cached_packages
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = ["Iceberg", "MetadataMovedError", "java_error_class", "translate"]
@@ -85,7 +85,7 @@ class Iceberg:
         self.session = session
         self.durability = durability
         self.catalog_name = catalog
-        jvm: Any = packages_of(session._jvm)  # noqa: SLF001
+        jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
         self.jvm = jvm
         self.jsession: Any = session._jsparkSession  # noqa: SLF001
         self.api: Any = jvm.org.apache.iceberg
@@ -114,7 +114,7 @@ class Iceberg:
 
     def activate(self, session: SparkSession) -> None:
         """Make `session` the active one of this thread's JVM thread."""
-        activate(session)
+        set_active_session(session)
 
     def identifier(self, name: TableName) -> Any:
         if name not in self._identifiers:

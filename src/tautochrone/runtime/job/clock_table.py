@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model.clock import NOW, spoken, zone_of
 from tautochrone.model.lake import ChangeKind, RowChange, TableChange
 from tautochrone.model.names import TableName, Version
-from tautochrone.spark.analysis.current_time import day_of, row_of
+from tautochrone.spark.analysis.current_time import clock_row, date_in_zone
 
 __all__ = ["ClockTable"]
 
@@ -25,18 +25,18 @@ class ClockTable:
         """The clock's version at an instant, in microseconds since 1970."""
         if self.name == NOW:
             return Version(str(now_us))
-        return Version(str(day_of(self.session, zone_of(self.name), now_us)))
+        return Version(str(date_in_zone(self.session, zone_of(self.name), now_us)))
 
     def change_between(self, old: Version, new: Version) -> TableChange:
         kind = ChangeKind.NONE if old == new else ChangeKind.CHANGED
         return TableChange(kind=kind, reason=f"{spoken(self.name)} is another one")
 
     def changed_rows(self, session: SparkSession, old: Version, new: Version) -> RowChange:
-        added, removed = row_of(session, self.name, new), row_of(session, self.name, old)
+        added, removed = clock_row(session, self.name, new), clock_row(session, self.name, old)
         return RowChange(added=added, removed=removed, rows=2)
 
     def row_count(self, version: Version) -> int:  # noqa: ARG002
         return 1
 
     def read(self, session: SparkSession, version: Version) -> DataFrame:
-        return row_of(session, self.name, version)
+        return clock_row(session, self.name, version)

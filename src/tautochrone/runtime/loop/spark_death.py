@@ -7,7 +7,7 @@ import time
 
 from tautochrone.errors import FencedError, SparkDiedError
 from tautochrone.runtime.job.job import Job
-from tautochrone.spark.session.jvm_liveness import death
+from tautochrone.spark.session.jvm_liveness import jvm_failure
 from tautochrone.traces import trace_of
 
 __all__ = ["rest", "tell_death"]
@@ -23,7 +23,7 @@ def rest(stopping: threading.Event, seconds: float) -> None:
     """
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0 and not stopping.wait(min(left, _WATCH_S)):
-        died = death()
+        died = jvm_failure()
         if died is not None:
             raise died
 
@@ -32,7 +32,7 @@ def tell_death(job: Job, error: Exception) -> SparkDiedError:
     """Tell that Spark is gone, which is why `error` came; anything else is raised again."""
     died = error if isinstance(error, SparkDiedError) else None
     if died is None and not isinstance(error, FencedError):
-        died = death(ask=True)
+        died = jvm_failure(ask=True)
     if died is None:
         raise error
     last = {"the last lines of Spark's Java process": died.parameters.get("last_lines", "")}

@@ -25,7 +25,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.orphans import OrphanSearch
 from tautochrone.runtime.maintenance.retention import Needs, needs_of, outlived
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE
-from tautochrone.spark.session.jvm_liveness import require_alive
+from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
 
 __all__ = ["Maintenance"]
@@ -127,7 +127,7 @@ class Maintenance:
         return done
 
     def _tell_failure(self, error: TautochroneError, **where: str) -> None:
-        require_alive()
+        require_live_jvm()
         text = str(error)
         if is_defect(error):
             text = f"{text} ({trace_of(error, ' '.join(['maintenance', *where.values()]))})"
@@ -229,7 +229,7 @@ class Maintenance:
         except FencedError:
             raise
         except LakeError as error:
-            require_alive()
+            require_live_jvm()
             self.job.emit("compaction_skipped", dataset=str(table.name), reason=str(error))
             return
         if done.version is not None:

@@ -11,7 +11,7 @@ from tautochrone.errors import RefreshError
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.execute.engine import are_few
-from tautochrone.spark.translate.literals import literals, suits
+from tautochrone.spark.translate.literals import has_literals, literals
 
 __all__ = ["find_rows"]
 
@@ -112,7 +112,7 @@ def _literals(kinds: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str
     """Conditions `column IN (…)` for the columns that tell the rows apart best."""
     found = []
     for place, (name, kind) in enumerate(kinds):
-        if not rows or not suits(kind) or kind == "timestamp":
+        if not rows or not has_literals(kind) or kind == "timestamp":
             continue
         values = {row[place] for row in rows}
         if len(values) <= limits.MAX_IN_LIST_VALUES:

@@ -19,8 +19,8 @@ from tautochrone.model.lake import ChangeKind, RowChange
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.runtime.job.job import Job
 from tautochrone.spark.execute.engine import TableDelta
-from tautochrone.spark.execute.key_lookups import Lookups
-from tautochrone.spark.execute.materialize import held, held_if_few
+from tautochrone.spark.execute.key_lookups import KeyLookups
+from tautochrone.spark.execute.materialize import materialize, materialize_if_small
 
 __all__ = ["Changes"]
 
@@ -49,7 +49,7 @@ class Changes:
     def __init__(self, job: Job, columns: Callable[[TableName], frozenset[str]]) -> None:
         self._job = job
         self._columns = columns
-        self.lookups = Lookups(columns)
+        self.lookups = KeyLookups(columns)
         self._lock = threading.Lock()
         self._counting = threading.Lock()
         self._told: OrderedDict[_Between, TableDelta] = OrderedDict()
@@ -162,7 +162,7 @@ class Changes:
         if not found.carried:  # Another view has just counted them.
             return found
         came, left = (
-            (None, 0) if rows is None else held_if_few(rows, limits.MIN_REWRITTEN_ROWS_TO_COUNT)
+            (None, 0) if rows is None else materialize_if_small(rows, limits.MIN_REWRITTEN_ROWS_TO_COUNT)
             for rows in (found.added, found.removed)
         )
         found = RowChange(
@@ -184,7 +184,7 @@ def _computed(change: RowChange, columns: Collection[str]) -> TableDelta:
     def side(rows: DataFrame | None) -> tuple[DataFrame | None, int]:
         if rows is None:
             return None, 0
-        found, count = held(rows.select(*map(quoted, columns)), most=change.rows)
+        found, count = materialize(rows.select(*map(quoted, columns)), most=change.rows)
         return (found, count) if count else (None, 0)
 
     (added, came), (removed, left) = side(change.added), side(change.removed)

@@ -20,9 +20,9 @@ from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.names import TableName, Version
 from tautochrone.project.graph import Invariant
 from tautochrone.runtime.job.job import Job
-from tautochrone.spark.analysis.current_time import frozen
+from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.jvm_liveness import require_alive
+from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
 __all__ = ["Checked", "check", "entries"]
 
@@ -95,7 +95,7 @@ def _ask(
     flow, place = one.query.flow, str(one.query.flow.location)
     try:
         job.definitions.prepare(session, one.query.views)
-        rows = _as_text(frozen(flow.evaluate(session), shown))
+        rows = _as_text(with_fixed_time(flow.evaluate(session), shown))
         found = rows.limit(limits.INVARIANT_SAMPLE_ROWS + 1).collect()
         if not found:
             return None
@@ -122,7 +122,7 @@ def _ask(
 
 def _failed(one: Invariant, place: str, problem: str) -> BrokenInvariant:
     # Of a Spark that is gone nothing follows for the rows.
-    require_alive()
+    require_live_jvm()
     return BrokenInvariant(name=one.name, location=place, rows=0, problem=problem)
 
 

@@ -27,14 +27,14 @@ from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.choose_mode import Choice, require_incremental
 from tautochrone.runtime.refresh.state_layout import Planned
 from tautochrone.runtime.refresh.states import States
-from tautochrone.spark.analysis.analyzed_plan import analysed
-from tautochrone.spark.analysis.session_context import activate, dataframe_of_plan
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta
-from tautochrone.spark.execute.key_lookups import Wanted
-from tautochrone.spark.execute.materialize import fits_here
+from tautochrone.spark.execute.key_lookups import LookupRequest
+from tautochrone.spark.execute.materialize import fits_on_driver
 from tautochrone.spark.execute.tuning import tuned
 from tautochrone.spark.jvm.catalyst import Catalyst
-from tautochrone.spark.translate.to_catalyst import Restriction
+from tautochrone.spark.translate.to_catalyst import RowFilter
 
 __all__ = ["IncrementalRefresh"]
 
@@ -65,7 +65,7 @@ class IncrementalRefresh:
         Raises:
             RefreshError: the policy forbids a node's mode; the view lacks a row that it should lose.
         """
-        activate(self.session)
+        set_active_session(self.session)
         states = States(self.job, self.table.name, self.planned.layouts, self.fork)
         engine = self._engine(states.rows, states.row_count)
         with tuned(self.session, delta_rows=choice.delta_rows):
@@ -88,7 +88,7 @@ class IncrementalRefresh:
         if delta.removed is not None:
             stored = self._stored_rows(delta.removed.columns)
             whole = self.table.row_count(self.fork.version)
-            few = local and fits_here(delta.rows)
+            few = local and fits_on_driver(delta.rows)
             places = find_rows(stored, self.table.name, delta.removed, stored_rows=whole, few=few)
         staged = [self.table.stage(self.fork, delta.added, local=local)] if delta.added is not None else []
         note = replace(self.note, companions=states.write(updates, self.note, here))
@@ -113,7 +113,7 @@ class IncrementalRefresh:
         their order: rows and states must come from the same sums, to the bit, or a refresh would later look
         for old rows that are not quite there.
         """
-        activate(self.session)
+        set_active_session(self.session)
         states = States(self.job, self.table.name, self.planned.layouts, self.fork)
         built: dict[int, Version] = {}
         engine = self._engine(
@@ -137,14 +137,14 @@ class IncrementalRefresh:
         rows = self.table.read(self.job.base, self.fork.version)
         chosen = rows.select(*map(quoted, names), "_file", "_pos")
         # In the view's own session, whose settings suit the size of the change.
-        return dataframe_of_plan(self.session, analysed(chosen))
+        return dataframe_of_plan(self.session, analyzed_plan(chosen))
 
     def _names(self) -> list[str]:
         return [field.name for field in self.job.graph.schemas[self.table.name].fields]
 
     def _engine(
         self,
-        stored: Callable[[int, Restriction | None], DataFrame],
+        stored: Callable[[int, RowFilter | None], DataFrame],
         stored_rows: Callable[[int], int | None],
         delta: Callable[[TableName, Sequence[str]], TableDelta | None] | None = None,
     ) -> SparkEngine:
@@ -165,7 +165,7 @@ class IncrementalRefresh:
             return self.changes.delta(table, old, new, columns)
 
         def looked_up(
-            table: TableName, side: CutSide, wanted: Wanted, wider: Callable[[], Wanted | None]
+            table: TableName, side: CutSide, wanted: LookupRequest, wider: Callable[[], LookupRequest | None]
         ) -> DataFrame | None:
             at = version(table, side)
             return self.changes.lookups.rows(table, at, wanted, wider, lambda: read(table, side))

@@ -14,7 +14,7 @@ from tautochrone.model.names import TableName
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.state_layout import Planned, planned
 from tautochrone.runtime.refresh.states import States
-from tautochrone.spark.analysis.session_context import activate
+from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.translate.from_catalyst import plan_of
 
 __all__ = ["Plans"]
@@ -67,7 +67,7 @@ class Plans:
 
     def _made(self, view: TableName, session: SparkSession) -> Planned:
         (flow,) = self._job.flows(view)
-        activate(session)
+        set_active_session(session)
         self._job.definitions.prepare(session, flow.views)
         frame = align(flow.flow.evaluate(session), self._job.graph.schemas[view], flow.flow.name)
         return planned(plan_of(frame, view.catalog))

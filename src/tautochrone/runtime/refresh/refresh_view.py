@@ -22,10 +22,10 @@ from tautochrone.runtime.refresh.choose_mode import Choice
 from tautochrone.runtime.refresh.incremental import IncrementalRefresh
 from tautochrone.runtime.refresh.state_layout import Planned
 from tautochrone.spark.analysis.analyzed_plan import substitute_leaves
-from tautochrone.spark.analysis.current_time import frozen
-from tautochrone.spark.execute.multiset_diff import difference, incomparable, survivors
+from tautochrone.spark.analysis.current_time import with_fixed_time
+from tautochrone.spark.execute.multiset_diff import multiset_diff, surviving_rows, ungroupable_column
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.jvm_liveness import require_alive
+from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
 
 __all__ = ["Refreshed", "refresh_view"]
@@ -147,21 +147,21 @@ class _Worker:
 
     def diff(self, choice: Choice) -> Refreshed:
         new = self._query()
-        column = incomparable(new.schema)
+        column = ungroupable_column(new.schema)
         if column is not None:
             reason = f"{choice.reason}; column {column} cannot be compared"
             return self.full(Choice(RefreshMode.FULL, reason))
         old = self.table.read(self.job.base, self.fork.version).select(
             *map(quoted, new.columns), "_file", "_pos"
         )
-        found = difference(old, new)
+        found = multiset_diff(old, new)
         if found.inserted == 0 and found.deleted == 0:
             return self._unchanged(choice)
         if found.deleted == 0:
             staged = self.table.stage(self.fork, found.inserts)
             done = self.table.commit_staged(self.fork, [staged], self.note)
         else:
-            rows = survivors(old, found).unionByName(found.inserts)
+            rows = surviving_rows(old, found).unionByName(found.inserts)
             staged = self.table.stage(self.fork, rows)
             done = self.table.replace_files(self.fork, found.files, [staged], self.note)
         return self._done(choice, done, inserted=found.inserted, deleted=found.deleted)
@@ -172,7 +172,7 @@ class _Worker:
             return self.rows
         self.job.definitions.prepare(self.session, self.flow.views)
         versions = {TableName.parse(name): Version(version) for name, version in self.note.inputs.items()}
-        asked = frozen(self.flow.flow.evaluate(self.session), versions)
+        asked = with_fixed_time(self.flow.flow.evaluate(self.session), versions)
         return align(asked, self.job.graph.schemas[self.table.name], self.flow.flow.name)
 
     def _stored_rows(self) -> int:
@@ -214,7 +214,7 @@ def as_text(error: Exception, where: str) -> str:
     Raises:
         SparkDiedError: Spark is gone; then the error says nothing of its own.
     """
-    require_alive()
+    require_live_jvm()
     text = str(error)
     if not isinstance(error, TautochroneError):
         problem = problem_of(error)

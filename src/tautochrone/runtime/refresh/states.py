@@ -23,7 +23,7 @@ from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.engine import are_few
 from tautochrone.spark.execute.materialize import local_relation
-from tautochrone.spark.translate.to_catalyst import Restriction
+from tautochrone.spark.translate.to_catalyst import RowFilter
 
 __all__ = ["STATE_NAMESPACE", "States"]
 
@@ -71,7 +71,7 @@ class States:
     def numbers(self) -> frozenset[int]:
         return frozenset(self.layouts)
 
-    def rows(self, number: int, only: Restriction | None = None) -> DataFrame:
+    def rows(self, number: int, only: RowFilter | None = None) -> DataFrame:
         """A state's rows at the fork."""
         return self.rows_at(number, self._version(number), only)
 
@@ -79,7 +79,7 @@ class States:
         """Rows that a state's log has at the fork; None when its table does not tell."""
         return self._table(number).row_count(self._version(number))
 
-    def rows_at(self, number: int, version: Version, only: Restriction | None = None) -> DataFrame:
+    def rows_at(self, number: int, version: Version, only: RowFilter | None = None) -> DataFrame:
         """A state's rows: its node's state columns in order, the newest run of each key. `only` leaves out
         keys of its log, with all their rows."""
         layout, table = self.layouts[number], self._table(number)

@@ -34,9 +34,9 @@ from tautochrone.runtime.refresh.plans import Plans
 from tautochrone.runtime.refresh.refresh_view import Refreshed, as_text, refresh_view
 from tautochrone.runtime.refresh.upstream_jobs import Brought, look_elsewhere
 from tautochrone.runtime.streams.streams import Streams
-from tautochrone.spark.session.cpu_usage import metered
+from tautochrone.spark.session.cpu_usage import metered_jobs
 from tautochrone.spark.session.factory import reader_session, use_database
-from tautochrone.spark.session.jvm_liveness import require_alive
+from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
 __all__ = ["Target"]
 
@@ -163,7 +163,7 @@ class Target:
         job = self._job
         started = time.monotonic()
         try:
-            with metered(job.base) as used:
+            with metered_jobs(job.base) as used:
                 if job.is_view(table):
                     found = self._view(checkpoint, table, last)
                 else:
@@ -196,7 +196,7 @@ class Target:
 
     def _fail(self, checkpoint: Checkpoint, table: TableName, text: str, because: str | None) -> str:
         # Not the dataset's failure when Spark is gone: then everything fails, each in its own words.
-        require_alive()
+        require_live_jvm()
         full = text if because is None else f"{text}: {because}"
         self._job.journal.failure(checkpoint.number, table, full)
         self._job.emit("refresh_failed", dataset=str(table), checkpoint=int(checkpoint.number), error=full)

@@ -16,8 +16,8 @@ from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.read_points import ReadPointServer
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
-from tautochrone.spark.analysis.current_time import frozen
-from tautochrone.spark.execute.multiset_diff import compare
+from tautochrone.spark.analysis.current_time import with_fixed_time
+from tautochrone.spark.execute.multiset_diff import diff_sizes
 from tautochrone.spark.session.factory import reader_session, use_database
 from tautochrone.spark.translate.from_catalyst import plan_of
 
@@ -133,9 +133,9 @@ def recompute(
     """
     (flow,) = graph.flows_of(view)
     definitions.prepare(session, flow.views)
-    asked = frozen(flow.flow.evaluate(session), versions)
+    asked = with_fixed_time(flow.flow.evaluate(session), versions)
     expected = align(asked, graph.schemas[view], flow.flow.name)
-    return compare(expected, session.table(view.sql))
+    return diff_sizes(expected, session.table(view.sql))
 
 
 def _unknown(view: TableName, at: CheckpointNumber | None, reason: str) -> Verdict:

@@ -18,7 +18,7 @@ from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.model.events import Emit
 from tautochrone.model.names import TableName
-from tautochrone.spark.session.jvm_liveness import require_alive
+from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
 __all__ = ["Ingestion"]
 
@@ -151,7 +151,7 @@ class Ingestion:
     def _failed(self, flow: _Flow, error: TautochroneError) -> None:
         if isinstance(error, FencedError):
             raise error
-        require_alive()
+        require_live_jvm()
         # Progress since the last failure makes this one a new trouble.
         flow.failures = 1 if flow.query.progressed else flow.failures + 1
         again = "processingTime" in self._trigger

@@ -13,25 +13,25 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.definitions import FlowInputs
 from tautochrone.model.names import TableName
-from tautochrone.spark.analysis.current_time import clocks_of, current_like
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, sequence
-from tautochrone.spark.jvm.catalyst import items, kind, nodes, roots, walk
+from tautochrone.spark.analysis.current_time import clocks_of, reads_current_time
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
+from tautochrone.spark.jvm.catalyst import items, kind, plan_and_subqueries, walk, walk_with_subqueries
 
 __all__ = [
     "VERSION_OPTION",
-    "Replacement",
-    "analysed",
+    "LeafReplacement",
+    "analyzed_plan",
     "determinism",
     "inputs_of",
     "lake_table",
     "linearity",
+    "replace_leaves",
     "stateful_node",
     "substitute_leaves",
-    "views_of",
-    "with_leaves",
+    "temp_views_of",
 ]
 
-Replacement = Callable[[TableName, int], Mapping[str, str] | None]
+LeafReplacement = Callable[[TableName, int], Mapping[str, str] | None]
 """Gets a lake table and the running number of its leaf; answers read options, or None: no rows."""
 
 VERSION_OPTION = "snapshot-id"
@@ -64,7 +64,7 @@ _RANDOM = {
 _NOT_STREAMING = False
 
 
-def analysed(frame: DataFrame) -> JavaObject:
+def analyzed_plan(frame: DataFrame) -> JavaObject:
     """The analysed logical plan."""
     return frame._jdf.queryExecution().analyzed()  # noqa: SLF001
 
@@ -90,7 +90,7 @@ def inputs_of(plan: JavaObject, catalog: str) -> FlowInputs:
     stream: set[TableName] = set()
     unversioned: dict[str, None] = {}
     external = False
-    for root in roots(plan):
+    for root in plan_and_subqueries(plan):
         for leaf in items(root.collectLeaves()):
             what = kind(leaf)
             if what in ("StreamingRelationV2", "StreamingRelation", "StreamingDataSourceV2Relation"):
@@ -108,9 +108,9 @@ def inputs_of(plan: JavaObject, catalog: str) -> FlowInputs:
     return FlowInputs(frozenset(batch), frozenset(stream), external, tuple(unversioned), clocks)
 
 
-def constants_of(plan: JavaObject) -> list[str]:
+def constant_relations(plan: JavaObject) -> list[str]:
     """What the plan's literal relations hold: they are part of the definition, not inputs."""
-    leaves = [leaf for root in roots(plan) for leaf in items(root.collectLeaves())]
+    leaves = [leaf for root in plan_and_subqueries(plan) for leaf in items(root.collectLeaves())]
     found = []
     for leaf in leaves:
         what = kind(leaf)
@@ -136,15 +136,15 @@ def _describe(leaf: JavaObject) -> str:
     return "local data"
 
 
-def views_of(plan: JavaObject) -> frozenset[str]:
+def temp_views_of(plan: JavaObject) -> frozenset[str]:
     """Names of the temporary views that an analysed plan went through."""
-    found = (node.desc().identifier().table() for node in nodes(plan) if kind(node) == "View")
+    found = (node.desc().identifier().table() for node in walk_with_subqueries(plan) if kind(node) == "View")
     return frozenset(str(name) for name in found)
 
 
 def stateful_node(plan: JavaObject) -> str | None:
     """The kind of the first node for which a streaming query keeps state, or None."""
-    for node in nodes(plan):
+    for node in walk_with_subqueries(plan):
         if not node.isStreaming():
             continue
         what = kind(node)
@@ -175,8 +175,8 @@ def linearity(plan: JavaObject, catalog: str) -> tuple[bool, str]:
 
 def determinism(plan: JavaObject) -> tuple[bool, str]:
     """Would the query give the same rows again at the same time? With the function that would not."""
-    plans = list(roots(plan))
-    if all(root.deterministic() for root in plans) and not any(current_like(root) for root in plans):
+    plans = list(plan_and_subqueries(plan))
+    if all(root.deterministic() for root in plans) and not any(reads_current_time(root) for root in plans):
         return True, ""
     for root in plans:
         for node in walk(root):
@@ -207,7 +207,7 @@ def _uncertain(expression: JavaObject) -> str:
 
 
 def substitute_leaves(
-    session: SparkSession, frame: DataFrame, replacement: Replacement, catalog: str
+    session: SparkSession, frame: DataFrame, replacement: LeafReplacement, catalog: str
 ) -> DataFrame:
     """Copy the analysed plan with new read options on each leaf that is a table of `catalog`.
 
@@ -218,7 +218,7 @@ def substitute_leaves(
         session: where the copy lives.
         frame: a DataFrame whose lake leaves are children, not hidden in subquery expressions;
             those stay as they are (a linear plan has none).
-        replacement: see `Replacement`.
+        replacement: see `LeafReplacement`.
         catalog: the lake catalog's name.
     """
     jvm = session._jvm  # noqa: SLF001
@@ -233,7 +233,7 @@ def substitute_leaves(
         count += 1
         if options is None:
             return jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
-                node.output(), sequence(session, []), _NOT_STREAMING, jvm.scala.Option.empty()
+                node.output(), scala_seq(session, []), _NOT_STREAMING, jvm.scala.Option.empty()
             )
         merged = jvm.java.util.HashMap(node.options().asCaseSensitiveMap())
         table, travel = node.table(), node.timeTravelSpec()
@@ -247,15 +247,15 @@ def substitute_leaves(
         text_map = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(merged)
         return node.copy(table, node.output(), node.catalog(), node.identifier(), text_map, travel)
 
-    return dataframe_of_plan(session, with_leaves(session, analysed(frame), leaf))
+    return dataframe_of_plan(session, replace_leaves(session, analyzed_plan(frame), leaf))
 
 
-def with_leaves(
+def replace_leaves(
     session: SparkSession, plan: JavaObject, leaf: Callable[[JavaObject], JavaObject]
 ) -> JavaObject:
     """A copy of a plan with its leaves replaced, in reading order. Subqueries in expressions stay."""
     children = plan.children()
     if children.size() == 0:
         return leaf(plan)
-    copies = [with_leaves(session, child, leaf) for child in items(children)]
-    return plan.withNewChildren(sequence(session, copies))
+    copies = [replace_leaves(session, child, leaf) for child in items(children)]
+    return plan.withNewChildren(scala_seq(session, copies))

@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tautochrone.model.details import ColumnLineage, ColumnRef
-from tautochrone.spark.analysis.analyzed_plan import analysed, lake_table
-from tautochrone.spark.jvm.catalyst import holds, items, kind, walk
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, lake_table
+from tautochrone.spark.jvm.catalyst import contains_pattern, items, kind, walk
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = ["column_lineage"]
@@ -48,7 +48,7 @@ def column_lineage(frame: DataFrame, catalog: str) -> ColumnLineage:
     query that Spark has analysed: what cannot be followed is the answer's `problem`.
     """
     try:
-        plan = analysed(frame)
+        plan = analyzed_plan(frame)
         tracer = _Tracer(catalog)
         known = tracer.node(plan, {})
         values: dict[str, Origin] = {}
@@ -222,11 +222,11 @@ class _Tracer:
         for column in items(expression.references().toSeq()):
             number = _id(column)
             found |= known.get(number, outer.get(number, _NOTHING))
-        if holds(expression, _OUTER):
+        if contains_pattern(expression, _OUTER):
             for part in walk(expression):
                 if kind(part) == "OuterReference":
                     found |= outer.get(_id(part), _NOTHING)
-        if holds(expression, _SUBQUERY):
+        if contains_pattern(expression, _SUBQUERY):
             for part in walk(expression):
                 if kind(part) in _SUBQUERIES:
                     found |= self._subquery(part, {**outer, **known})

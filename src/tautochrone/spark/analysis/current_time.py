@@ -14,10 +14,10 @@ from tautochrone.model.clock import NOW, today
 from tautochrone.model.names import TableName, Version
 from tautochrone.spark.analysis.scalar_subqueries import SCALAR
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.jvm.callbacks import Rewrite, allow_callbacks
-from tautochrone.spark.jvm.catalyst import Catalyst, holds, items, kind, roots, walk
+from tautochrone.spark.jvm.callbacks import TransformRule, start_callback_server
+from tautochrone.spark.jvm.catalyst import Catalyst, contains_pattern, items, kind, plan_and_subqueries, walk
 
-__all__ = ["clocks_of", "current_like", "day_of", "frozen", "row_of", "with_clocks"]
+__all__ = ["clock_row", "clocks_of", "date_in_zone", "read_clocks", "reads_current_time", "with_fixed_time"]
 
 _FUNCTIONS = {
     "CurrentTimestamp": "current_timestamp()",
@@ -31,7 +31,7 @@ _FUNCTIONS = {
 def clocks_of(plan: JavaObject) -> Mapping[TableName, str]:
     """The clocks that a query reads, subqueries included, each with a function that asks for it."""
     found: dict[TableName, str] = {}
-    asking = (node for root in roots(plan) if current_like(root) for node in walk(root))
+    asking = (node for root in plan_and_subqueries(plan) if reads_current_time(root) for node in walk(root))
     for node in asking:
         for expression in items(node.expressions()):
             for part in walk(expression):
@@ -41,10 +41,10 @@ def clocks_of(plan: JavaObject) -> Mapping[TableName, str]:
     return found
 
 
-def current_like(plan: JavaObject) -> bool:
+def reads_current_time(plan: JavaObject) -> bool:
     """Whether a function of the time is in a plan or its expressions. The bit also covers
     current_database() and its kin, which a definition fixes."""
-    return holds(plan, "CURRENT_LIKE")
+    return contains_pattern(plan, "CURRENT_LIKE")
 
 
 def _clock_of(expression: JavaObject) -> TableName | None:
@@ -54,19 +54,19 @@ def _clock_of(expression: JavaObject) -> TableName | None:
     return today(str(expression.timeZoneId().get())) if name == "CurrentDate" else NOW
 
 
-def day_of(session: SparkSession, zone: str, micros: int) -> int:
+def date_in_zone(session: SparkSession, zone: str, micros: int) -> int:
     """The date in a time zone, in days since 1970, as Spark counts it."""
     times = Catalyst(session).find("catalyst.util.DateTimeUtils")
     return int(times.microsToDays(micros, times.getZoneId(zone)))
 
 
-def row_of(session: SparkSession, clock: TableName, version: Version) -> DataFrame:
+def clock_row(session: SparkSession, clock: TableName, version: Version) -> DataFrame:
     """What a clock shows: one row with the column `at`."""
     function = "timestamp_micros" if clock == NOW else "date_from_unix_date"
     return session.sql(f"SELECT {function}({int(version)}) AS at")
 
 
-def frozen(frame: DataFrame, versions: Mapping[TableName, Version]) -> DataFrame:
+def with_fixed_time(frame: DataFrame, versions: Mapping[TableName, Version]) -> DataFrame:
     """The same query at the time that `versions` has for the clocks that it reads.
 
     Raises:
@@ -84,11 +84,13 @@ def frozen(frame: DataFrame, versions: Mapping[TableName, Version]) -> DataFrame
         at = catalyst.expression("Literal")(int(versions[clock]), _type_of(catalyst, clock))
         return _as_asked(catalyst, expression, at)
 
-    allow_callbacks(frame.sparkSession)
-    return dataframe_of_plan(frame.sparkSession, plan.transformAllExpressionsWithSubqueries(Rewrite(given)))
+    start_callback_server(frame.sparkSession)
+    return dataframe_of_plan(
+        frame.sparkSession, plan.transformAllExpressionsWithSubqueries(TransformRule(given))
+    )
 
 
-def with_clocks(
+def read_clocks(
     catalyst: Catalyst, node: JavaObject, leaf: Callable[[TableName, JavaObject], JavaObject]
 ) -> JavaObject:
     """A plan's node that asks scalar subqueries for the time.
@@ -106,7 +108,7 @@ def with_clocks(
         at = leaf(clock, catalyst.alias(shape, "at", expr_id).toAttribute())
         return _as_asked(catalyst, expression, _scalar(catalyst, at))
 
-    return node.transformExpressions(Rewrite(subquery))
+    return node.transformExpressions(TransformRule(subquery))
 
 
 def _scalar(catalyst: Catalyst, plan: JavaObject) -> JavaObject:

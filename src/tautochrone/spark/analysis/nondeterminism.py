@@ -14,11 +14,11 @@ from py4j.java_gateway import JavaObject
 from tautochrone.spark.jvm.catalyst import items, kind
 
 __all__ = [
-    "by_chance",
-    "chance_in_range",
-    "chance_without_order",
-    "first_of_partition",
-    "sorted_arrays",
+    "is_first_of_partition",
+    "nondeterministic_function",
+    "nondeterministic_range_frame",
+    "nondeterministic_unordered_rows",
+    "order_insensitive_arrays",
 ]
 
 _FIRST = {"First": "first()", "Last": "last()", "Mode": "mode()"}
@@ -39,7 +39,7 @@ _NULLS_LAST = (
 )
 
 
-def by_chance(function: JavaObject) -> str | None:
+def nondeterministic_function(function: JavaObject) -> str | None:
     """Why a function's answer is one of several, or None."""
     name = kind(function)
     if name in _FIRST and not (name == "Mode" and function.reverseOpt().isDefined()):
@@ -55,25 +55,29 @@ def by_chance(function: JavaObject) -> str | None:
     return None
 
 
-def chance_in_range(window: JavaObject) -> str | None:
+def nondeterministic_range_frame(window: JavaObject) -> str | None:
     """Why a window function over a RANGE frame gives one of several answers where rows tie, or None."""
     called = window.windowFunction()
     if kind(called) == "NthValue":
         return "nth_value() takes any of several rows"
-    return by_chance(called.aggregateFunction()) if kind(called) == "AggregateExpression" else None
+    return (
+        nondeterministic_function(called.aggregateFunction())
+        if kind(called) == "AggregateExpression"
+        else None
+    )
 
 
-def chance_without_order(entry: JavaObject) -> str | None:
+def nondeterministic_unordered_rows(entry: JavaObject) -> str | None:
     """Why a window function over a ROWS frame without ORDER BY gives one of several answers, or None."""
     window = entry.child()
     called, frame = window.windowFunction(), window.windowSpec().frameSpecification()
     ends = kind(frame.lower()), kind(frame.upper())
     if kind(called) != "AggregateExpression" or ends != ("UnboundedPreceding", "UnboundedFollowing"):
         return "a window function over rows without ORDER BY is no function of its input"
-    return by_chance(called.aggregateFunction())
+    return nondeterministic_function(called.aggregateFunction())
 
 
-def first_of_partition(window: JavaObject) -> bool:
+def is_first_of_partition(window: JavaObject) -> bool:
     """Whether it is first_value() of an ordered partition, wherever the frame ends after the row."""
     called, spec = window.windowFunction(), window.windowSpec()
     if kind(called) != "AggregateExpression" or kind(called.aggregateFunction()) != "First":
@@ -85,7 +89,7 @@ def first_of_partition(window: JavaObject) -> bool:
     return whole and ends and not called.aggregateFunction().ignoreNulls() and not spec.orderSpec().isEmpty()
 
 
-def sorted_arrays(expression: JavaObject) -> set[int]:
+def order_insensitive_arrays(expression: JavaObject) -> set[int]:
     """Results (by id) of functions whose array `expression` reads without regard to its order."""
     if kind(expression) not in _ORDERLESS and not _sorts_by_value(expression):
         return set()

@@ -8,20 +8,20 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.names import TableName
-from tautochrone.spark.analysis.analyzed_plan import analysed, lake_table
-from tautochrone.spark.analysis.current_time import current_like, with_clocks
-from tautochrone.spark.analysis.scalar_subqueries import beside_rows
-from tautochrone.spark.analysis.session_context import with_settings
-from tautochrone.spark.jvm.callbacks import Rewrite, allow_callbacks
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, lake_table
+from tautochrone.spark.analysis.current_time import read_clocks, reads_current_time
+from tautochrone.spark.analysis.scalar_subqueries import join_scalar_subqueries
+from tautochrone.spark.analysis.session_context import session_settings
+from tautochrone.spark.jvm.callbacks import TransformRule, start_callback_server
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 
-__all__ = ["DISTINCT_MARK", "NULLABLE", "OptimisedPlan", "optimised"]
+__all__ = ["DISTINCT_MODE", "KNOWN_NULLABLE", "OptimizedPlan", "optimized_plan"]
 
-DISTINCT_MARK = "Partial"
+DISTINCT_MODE = "Partial"
 """Catalyst's mode of an aggregate function that sees each combination of its arguments once. Nobody but the
 planner of physical plans uses it, and in it a function reads what it reads in the usual mode."""
 
-NULLABLE = "KnownNullable"
+KNOWN_NULLABLE = "KnownNullable"
 """Spark's tag for what it must take for NULL at times; it is around the arguments of COUNT(DISTINCT …)."""
 
 _RULES = "org.apache.spark.sql.catalyst.optimizer"
@@ -38,7 +38,7 @@ _NOT_WANTED = (
 )
 
 
-class OptimisedPlan:
+class OptimizedPlan:
     """A plan and, per leaf that stands for a lake table, the table's name (by the RDD of the leaf, which
     also copies of the leaf keep). `obstacles`: why it is not the whole query."""
 
@@ -52,7 +52,7 @@ class OptimisedPlan:
         return self._tables.get(int(leaf.rdd().id()))
 
 
-def optimised(frame: DataFrame, catalog: str) -> OptimisedPlan:
+def optimized_plan(frame: DataFrame, catalog: str) -> OptimizedPlan:
     """Optimise a query after its lake tables were replaced by leaves without statistics or rows.
 
     A leaf over an RDD cannot be folded, pruned or pushed into, so that everything the query does is in
@@ -60,19 +60,19 @@ def optimised(frame: DataFrame, catalog: str) -> OptimisedPlan:
     """
     session = frame.sparkSession
     catalyst = Catalyst(session)
-    allow_callbacks(session)
+    start_callback_server(session)
     leaves = _Leaves(catalyst, catalog)
-    plan = analysed(frame).transformUpWithSubqueries(Rewrite(leaves.replaced))
+    plan = analyzed_plan(frame).transformUpWithSubqueries(TransformRule(leaves.replaced))
     with _without_rules(session):
         dataset = catalyst.find("classic.Dataset")
         answer = dataset.ofRows(session._jsparkSession, plan).queryExecution().optimizedPlan()  # noqa: SLF001
-    return OptimisedPlan(beside_rows(catalyst, answer), leaves.tables, leaves.obstacles)
+    return OptimizedPlan(join_scalar_subqueries(catalyst, answer), leaves.tables, leaves.obstacles)
 
 
 def _without_rules(session: SparkSession) -> AbstractContextManager[None]:
     before = session.conf.get(_EXCLUDED, None)
     ours = ",".join(f"{_RULES}.{rule}" for rule in _NOT_WANTED)
-    return with_settings(session, {_EXCLUDED: f"{before},{ours}" if before else ours})
+    return session_settings(session, {_EXCLUDED: f"{before},{ours}" if before else ours})
 
 
 def _unlike_the_table(relation: JavaObject) -> str | None:
@@ -105,9 +105,9 @@ class _Leaves:
             if reason := _unlike_the_table(node):
                 self.obstacles.append(f"it reads {name} {reason}")
             return self._leaf(name, node.output())
-        if current_like(node):
+        if reads_current_time(node):
             one = self._catalyst.seq
-            node = with_clocks(self._catalyst, node, lambda clock, at: self._leaf(clock, one([at])))
+            node = read_clocks(self._catalyst, node, lambda clock, at: self._leaf(clock, one([at])))
         return self._with_marks(node) if kind(node) == "Aggregate" else node
 
     def _leaf(self, name: TableName, output: JavaObject) -> JavaObject:
@@ -147,7 +147,7 @@ class _Leaves:
                 function = function.withNewChildren(catalyst.seq(children))
             return expression.copy(
                 function,
-                catalyst.expression(f"aggregate.{DISTINCT_MARK}$"),
+                catalyst.expression(f"aggregate.{DISTINCT_MODE}$"),
                 False,
                 expression.filter(),
                 expression.resultId(),
@@ -157,4 +157,4 @@ class _Leaves:
         return node.copy(node.groupingExpressions(), catalyst.seq(named), node.child(), node.hint())
 
     def _nullable(self, argument: JavaObject) -> JavaObject:
-        return argument if argument.foldable() else self._catalyst.expression(NULLABLE)(argument)
+        return argument if argument.foldable() else self._catalyst.expression(KNOWN_NULLABLE)(argument)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.spark.jvm.catalyst import items, kind, nodes
+from tautochrone.spark.jvm.catalyst import items, kind, walk_with_subqueries
 
 __all__ = ["relations_of"]
 
@@ -19,7 +19,7 @@ def relations_of(plan: JavaObject) -> list[tuple[str, ...]]:
 
 
 def _collect(plan: JavaObject, found: dict[tuple[str, ...], None], own: set[str]) -> None:
-    for node in nodes(plan):
+    for node in walk_with_subqueries(plan):
         match kind(node):
             case "UnresolvedRelation":
                 found[tuple(str(part) for part in items(node.multipartIdentifier()))] = None

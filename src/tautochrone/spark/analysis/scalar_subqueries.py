@@ -8,37 +8,37 @@ from __future__ import annotations
 
 from py4j.java_gateway import JavaObject
 
-from tautochrone.spark.jvm.callbacks import Rewrite
-from tautochrone.spark.jvm.catalyst import Catalyst, holds, items, kind
+from tautochrone.spark.jvm.callbacks import TransformRule
+from tautochrone.spark.jvm.catalyst import Catalyst, contains_pattern, items, kind
 
-__all__ = ["SCALAR", "beside_rows", "has_subquery"]
+__all__ = ["SCALAR", "has_subquery", "join_scalar_subqueries"]
 
 SCALAR = "ScalarSubquery"
 
 
-def beside_rows(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
+def join_scalar_subqueries(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     """The plan with scalar subqueries in filters, and in results of aggregates, only."""
-    if not holds(plan, "SCALAR_SUBQUERY"):
+    if not contains_pattern(plan, "SCALAR_SUBQUERY"):
         return plan
-    return plan.transformUpWithSubqueries(Rewrite(lambda node: _moved(catalyst, node)))
+    return plan.transformUpWithSubqueries(TransformRule(lambda node: _moved(catalyst, node)))
 
 
 def has_subquery(plan: JavaObject) -> bool:
     """Whether an expression holds a plan of its own, anywhere in a plan or in an expression."""
-    return holds(plan, "PLAN_EXPRESSION")
+    return contains_pattern(plan, "PLAN_EXPRESSION")
 
 
 def _moved(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     if kind(node) == "Filter" or node.children().isEmpty():
         return node
-    if not any(holds(expression, "SCALAR_SUBQUERY") for expression in items(node.expressions())):
+    if not any(contains_pattern(expression, "SCALAR_SUBQUERY") for expression in items(node.expressions())):
         return node
     beside = _Beside(catalyst)
     if kind(node) == "Aggregate":
         grouping, results = beside.grouped(node)
         rewritten = node.copy(grouping, results, beside.joined(node.child()), node.hint())
     else:
-        rewritten = node.transformExpressions(Rewrite(lambda part: beside.column(part) or part))
+        rewritten = node.transformExpressions(TransformRule(lambda part: beside.column(part) or part))
         first, *rest = items(node.children())
         rewritten = rewritten.withNewChildren(catalyst.seq([beside.joined(first), *rest]))
     if rewritten.output().size() == node.output().size():

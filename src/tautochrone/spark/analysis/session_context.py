@@ -13,12 +13,19 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.spark.jvm.cached_packages import packages_of
+from tautochrone.spark.jvm.cached_packages import cached_packages
 
-__all__ = ["activate", "dataframe_of_plan", "in_session", "parser", "sequence", "with_settings"]
+__all__ = [
+    "dataframe_of_plan",
+    "scala_seq",
+    "session_settings",
+    "set_active_session",
+    "spark_sql_parser",
+    "use_session",
+]
 
 
-def parser(session: SparkSession) -> JavaObject:
+def spark_sql_parser(session: SparkSession) -> JavaObject:
     """Spark's own SQL parser, without the extensions that catalogs put before it.
 
     Iceberg's extension already resolves `CREATE VIEW` while parsing, which needs the database to
@@ -27,9 +34,9 @@ def parser(session: SparkSession) -> JavaObject:
     return _packages(session).execution.SparkSqlParser()
 
 
-def sequence(session: SparkSession, items: list[JavaObject]) -> JavaObject:
+def scala_seq(session: SparkSession, items: list[JavaObject]) -> JavaObject:
     """A Scala sequence of JVM objects."""
-    return packages_of(session._jvm).org.apache.spark.api.python.PythonUtils.toSeq(items)  # noqa: SLF001
+    return cached_packages(session._jvm).org.apache.spark.api.python.PythonUtils.toSeq(items)  # noqa: SLF001
 
 
 def dataframe_of_plan(session: SparkSession, plan: JavaObject) -> DataFrame:
@@ -38,13 +45,13 @@ def dataframe_of_plan(session: SparkSession, plan: JavaObject) -> DataFrame:
     return DataFrame(made, session)
 
 
-def activate(session: SparkSession) -> None:
+def set_active_session(session: SparkSession) -> None:
     """Make `session` the one that Spark's parser and optimiser use on this thread."""
     _packages(session).classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
 @contextmanager
-def with_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+def session_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """Settings of a session while something runs; put back afterwards.
 
     Raises:
@@ -66,7 +73,7 @@ def with_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[
 
 
 @contextmanager
-def in_session(
+def use_session(
     session: SparkSession, catalog: str | None, namespace: tuple[str, ...] | None, conf: Mapping[str, str]
 ) -> Iterator[None]:
     """Make `session` the active one, `catalog.namespace` its current database (None: leave it),
@@ -85,7 +92,7 @@ def in_session(
     catalogs = session._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
     current: tuple[str, list[str]] | None = None
     try:
-        with with_settings(session, conf):
+        with session_settings(session, conf):
             if catalog is not None and namespace is not None:
                 current = catalogs.currentCatalog().name(), list(catalogs.currentNamespace())
                 catalogs.setCurrentCatalog(catalog)
@@ -106,7 +113,7 @@ def in_session(
 
 
 def _packages(session: SparkSession) -> Any:
-    return packages_of(session._jvm).org.apache.spark.sql  # noqa: SLF001
+    return cached_packages(session._jvm).org.apache.spark.sql  # noqa: SLF001
 
 
 def _array(session: SparkSession, parts: tuple[str, ...]) -> JavaObject:

@@ -32,10 +32,10 @@ from tautochrone.algebra.row_bounds import max_rows
 from tautochrone.algebra.row_wise import row_wise_parts
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
-from tautochrone.spark.execute.key_lookups import Wanted
-from tautochrone.spark.execute.materialize import computed, fits_here, let_go, local_relation
-from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, rows_of
-from tautochrone.spark.translate.to_catalyst import Columns, Lowering, Restriction, Rows
+from tautochrone.spark.execute.key_lookups import LookupRequest
+from tautochrone.spark.execute.materialize import checkpointed, fits_on_driver, local_relation, unpersist
+from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, known_row_count
+from tautochrone.spark.translate.to_catalyst import Columns, LeafPlans, Lowering, RowFilter
 
 __all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few"]
 
@@ -92,8 +92,10 @@ class Inputs:
     delta: Callable[[TableName, Sequence[str]], TableDelta | None]
     rows: Callable[[TableName], int | None]
     stored_rows: Callable[[int], int | None]
-    stored: Callable[[int, Restriction | None], DataFrame]
-    looked_up: Callable[[TableName, CutSide, Wanted, Callable[[], Wanted | None]], DataFrame | None]
+    stored: Callable[[int, RowFilter | None], DataFrame]
+    looked_up: Callable[
+        [TableName, CutSide, LookupRequest, Callable[[], LookupRequest | None]], DataFrame | None
+    ]
 
 
 @dataclass(slots=True)
@@ -117,7 +119,7 @@ class SparkEngine:
         self.lowering = Lowering(
             self.catalyst,
             self.columns,
-            Rows(self._rows_at, self._stored, self._looked_up, self.is_small, self._many),
+            LeafPlans(self._rows_at, self._stored, self._looked_up, self.is_small, self._many),
         )
 
     # -- the protocol -----------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class SparkEngine:
             case StateScan():
                 return self.inputs.stored_rows(leaf.of.number)
             case Constant():
-                return rows_of(leaf.handle)
+                return known_row_count(leaf.handle)
             case _:
                 return None
 
@@ -185,10 +187,10 @@ class SparkEngine:
         What follows from few changed rows is small, unless it is made of a materialized result that is not.
         """
         results = [leaf for leaf in walk(plan) if isinstance(leaf, Materialized)]
-        if fits_here(self.delta_rows) and all(fits_here(result.rows) for result in results):
+        if fits_on_driver(self.delta_rows) and all(fits_on_driver(result.rows) for result in results):
             return True
         rows = max_rows(plan, self._leaf_rows)
-        return rows is not None and fits_here(rows)
+        return rows is not None and fits_on_driver(rows)
 
     # -- inputs -----------------------------------------------------------------------------------
 
@@ -229,7 +231,7 @@ class SparkEngine:
         insert_only = found.removed is None
         plan = whole if insert_only else Consolidate(columns=whole.columns, child=whole)
         once = sum(scan.table == table for scan in self.scans) == 1
-        if found.held and once and not fits_here(found.rows):
+        if found.held and once and not fits_on_driver(found.rows):
             # Whoever asks for it computes it together with what the query does to it.
             self.delta_rows += found.rows
             return _Delta(plan, tuple(sides), insert_only)
@@ -240,7 +242,7 @@ class SparkEngine:
     def _kept_delta(self, plan: Node, most: int) -> Materialized:
         """A change of at most `most` rows, held. A rewritten file holds mostly what it held before, so only
         the change itself tells whether the driver can hold it."""
-        hold = self._hold_here if fits_here(most) else self._hold_fitting
+        hold = self._hold_here if fits_on_driver(most) else self._hold_fitting
         handle, rows = hold(plan.columns, self.lowering.frame(plan))
         return Materialized(columns=plan.columns, handle=handle, rows=rows)
 
@@ -260,12 +262,12 @@ class SparkEngine:
         # Of several columns the one that tells rows apart best; by another there would be more of them.
         _, column, source, values = max(found, key=lambda each: each[0])
         type_name = str(self.columns.attribute(column).dataType().catalogString())
-        wanted = Wanted(self._name(column), type_name, values, self._names_of(scan.table))
+        wanted = LookupRequest(self._name(column), type_name, values, self._names_of(scan.table))
         wider = partial(self._wider, column, source, wanted)
         rows = self.inputs.looked_up(scan.table, at.side, wanted, wider)
         return None if rows is None else self._of_scan(scan, rows)
 
-    def _wider(self, column: ColumnId, source: ColumnId, wanted: Wanted) -> Wanted | None:
+    def _wider(self, column: ColumnId, source: ColumnId, wanted: LookupRequest) -> LookupRequest | None:
         """All keys of the change that some were chosen from, by a filter of this view; None when there are no
         others."""
         scan = next((scan for scan in self.scans if source in scan.handle), None)
@@ -304,7 +306,7 @@ class SparkEngine:
         ]
         return self.lowering.projected(named, plan)
 
-    def _stored(self, node: StateScan, only: Restriction | None) -> JavaObject:
+    def _stored(self, node: StateScan, only: RowFilter | None) -> JavaObject:
         plan = self.inputs.stored(node.of.number, only)._jdf.queryExecution().analyzed()  # noqa: SLF001
         pairs = zip(node.columns, items(plan.output()), strict=True)
         named = [
@@ -329,9 +331,9 @@ class SparkEngine:
 
     def _hold_fitting(self, columns: tuple[ColumnId, ...], frame: DataFrame) -> tuple[JavaObject, int]:
         """The same for rows that nobody counted yet: many stay where they were computed."""
-        held, rows = computed(frame)
-        if fits_here(rows):
+        held, rows = checkpointed(frame)
+        if fits_on_driver(rows):
             here = self._hold_here(columns, held)
-            let_go(held)
+            unpersist(held)
             return here
         return self.lowering.bound(held, columns), rows

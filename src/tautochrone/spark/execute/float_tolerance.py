@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-__all__ = ["FLOAT_TOLERANCE", "Floats", "close", "paired_floats"]
+__all__ = ["FLOAT_TOLERANCE", "Floats", "count_close_pairs", "is_close"]
 
 FLOAT_TOLERANCE = 1e-9
 """Relative: a billionth of the larger of two numbers."""
@@ -14,7 +14,7 @@ FLOAT_TOLERANCE = 1e-9
 Floats = tuple[float | None, ...]
 
 
-def close(left: float | None, right: float | None) -> bool:
+def is_close(left: float | None, right: float | None) -> bool:
     """Whether two values count as equal. NULL equals NULL and NaN equals NaN; nothing is near 0 but 0.
 
     >>> close(1.0, 1.0 + 1e-12), close(1.0, 1.0 + 1e-6), close(None, 0.0), close(math.nan, math.nan)
@@ -27,7 +27,7 @@ def close(left: float | None, right: float | None) -> bool:
     return math.isclose(left, right, rel_tol=FLOAT_TOLERANCE, abs_tol=0.0)
 
 
-def paired_floats(left: Sequence[tuple[Floats, int]], right: Sequence[tuple[Floats, int]]) -> int:
+def count_close_pairs(left: Sequence[tuple[Floats, int]], right: Sequence[tuple[Floats, int]]) -> int:
     """How many copies of `left` rows find a partner of their own among `right` rows.
 
     Each side lists distinct rows with their numbers of copies. Rows are taken in the order of one column
@@ -48,7 +48,7 @@ def paired_floats(left: Sequence[tuple[Floats, int]], right: Sequence[tuple[Floa
         for place in range(bisect_left(ranks, low), bisect_right(ranks, high)):
             if count == 0:
                 break
-            if copies[place] and all(map(close, row, partners[place][0])):
+            if copies[place] and all(map(is_close, row, partners[place][0])):
                 taken = min(count, copies[place])
                 count -= taken
                 copies[place] -= taken

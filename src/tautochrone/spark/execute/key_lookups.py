@@ -20,10 +20,10 @@ from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version, quoted
-from tautochrone.spark.execute.materialize import held_up_to
-from tautochrone.spark.translate.literals import NO_ORDER, among, within
+from tautochrone.spark.execute.materialize import materialize_up_to
+from tautochrone.spark.translate.literals import UNORDERED_TYPE, in_list, in_ranges
 
-__all__ = ["Lookups", "Wanted"]
+__all__ = ["KeyLookups", "LookupRequest"]
 
 _KEY, _SEPARATOR = "__taut_key", "\x1f"
 
@@ -31,7 +31,7 @@ _At = tuple[TableName, Version, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LookupRequest:
     """Which rows are asked for.
 
     Attributes:
@@ -56,12 +56,12 @@ class _Held:
     rows: DataFrame
     size: int
 
-    def has(self, wanted: Wanted) -> bool:
+    def has(self, wanted: LookupRequest) -> bool:
         """Whether all that is wanted is here."""
         return wanted.values <= self.values and self.columns.issuperset(wanted.columns)
 
 
-class Lookups:
+class KeyLookups:
     """Safe to use from the threads of one run.
 
     Args:
@@ -79,8 +79,8 @@ class Lookups:
         self,
         table: TableName,
         version: Version,
-        wanted: Wanted,
-        wider: Callable[[], Wanted | None],
+        wanted: LookupRequest,
+        wider: Callable[[], LookupRequest | None],
         read: Callable[[], DataFrame],
     ) -> DataFrame | None:
         """The rows of a version whose key is among those wanted, and maybe rows with other keys, held.
@@ -112,11 +112,13 @@ class Lookups:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _limit(self, at: _At, asked: Wanted) -> int:
+    def _limit(self, at: _At, asked: LookupRequest) -> int:
         """So many keys are too many, as an earlier look-up has shown."""
         return self._too_many.get((at[0], at[2]), len(asked.values) + 1)
 
-    def _looked_up(self, at: _At, wanted: Wanted, known: _Held | None, rows: DataFrame) -> _Held | None:
+    def _looked_up(
+        self, at: _At, wanted: LookupRequest, known: _Held | None, rows: DataFrame
+    ) -> _Held | None:
         columns = self._columns(at[0]).union(wanted.columns, [wanted.column], known.columns if known else ())
         # An older version may lack columns: who asks for them reads NULLs there.
         there = [name for name in rows.columns if name in columns]
@@ -142,23 +144,23 @@ class Lookups:
         return sum(lookup.size for lookup in self._held.values())
 
 
-def _read(rows: DataFrame, wanted: Wanted, most: int) -> tuple[DataFrame, int] | None:
+def _read(rows: DataFrame, wanted: LookupRequest, most: int) -> tuple[DataFrame, int] | None:
     """The rows with one of the keys, and how many; None when there are more than `most`."""
     few = len(wanted.values) <= limits.MAX_IN_LIST_VALUES
-    text = (among if few else within)(quoted(wanted.column), wanted.values, wanted.kind)
+    text = (in_list if few else in_ranges)(quoted(wanted.column), wanted.values, wanted.kind)
     rows = rows.where(text)
     if not few:
         keys = _keys(rows.sparkSession, wanted)
         if keys is None:
             return None
         rows = rows.join(sf.broadcast(keys), rows[quoted(wanted.column)] == keys[_KEY], "left_semi")
-    return held_up_to(rows, most)
+    return materialize_up_to(rows, most)
 
 
-def _keys(session: SparkSession, wanted: Wanted) -> DataFrame | None:
+def _keys(session: SparkSession, wanted: LookupRequest) -> DataFrame | None:
     """The keys as one column of rows, sent as one text; None when there is no such text."""
     texts = [f"{v:f}" if isinstance(v, decimal.Decimal) else str(v) for v in wanted.values]
-    if wanted.kind.startswith(NO_ORDER) or any(_SEPARATOR in text for text in texts):
+    if wanted.kind.startswith(UNORDERED_TYPE) or any(_SEPARATOR in text for text in texts):
         return None
     each = sf.explode(sf.split(sf.lit(_SEPARATOR.join(texts)), _SEPARATOR))
     return session.range(1).select(each.alias(_KEY)).select(sf.col(_KEY).cast(wanted.kind).alias(_KEY))

@@ -9,15 +9,23 @@ from pyspark.sql import DataFrame
 
 from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.jvm.cached_packages import packages_of
+from tautochrone.spark.jvm.cached_packages import cached_packages
 from tautochrone.spark.jvm.catalyst import Catalyst
 
-__all__ = ["computed", "fits_here", "held", "held_if_few", "held_up_to", "let_go", "local_relation"]
+__all__ = [
+    "checkpointed",
+    "fits_on_driver",
+    "local_relation",
+    "materialize",
+    "materialize_if_small",
+    "materialize_up_to",
+    "unpersist",
+]
 
 _NOT_STREAMING = False
 
 
-def fits_here(rows: int) -> bool:
+def fits_on_driver(rows: int) -> bool:
     """Whether so many rows are held on the driver."""
     return rows <= limits.MAX_DRIVER_ROWS
 
@@ -33,7 +41,7 @@ def local_relation(
         frames: with the same types, column by column.
         identify: may give the attributes of the first frame's output other ids.
     """
-    jvm = packages_of(frames[0].sparkSession._jvm)  # noqa: SLF001
+    jvm = cached_packages(frames[0].sparkSession._jvm)  # noqa: SLF001
     executions = [frame._jdf.queryExecution() for frame in frames]  # noqa: SLF001
     data, count = None, 0
     for execution in executions:
@@ -58,55 +66,58 @@ def _nullable_as_any(outputs: Sequence[JavaObject]) -> JavaObject:
     return first
 
 
-def computed(frame: DataFrame) -> tuple[DataFrame, int]:
+def checkpointed(frame: DataFrame) -> tuple[DataFrame, int]:
     """A DataFrame's rows, computed now and kept by Spark where they are, and how many there are."""
     found = frame.localCheckpoint(eager=True)
     # Counted without a plan: that would take longer than to count.
     return found, int(found._jdf.queryExecution().toRdd().count())  # noqa: SLF001
 
 
-def held(frame: DataFrame, *, most: int) -> tuple[DataFrame, int]:
+def materialize(frame: DataFrame, *, most: int) -> tuple[DataFrame, int]:
     """A DataFrame's rows, computed now and held, and how many there are.
 
     Args:
         frame: any.
         most: it is known that there are no more; when these fit, that saves a job.
     """
-    return _here(frame) if fits_here(most) else _where_it_fits(*computed(frame))
+    return _here(frame) if fits_on_driver(most) else _where_it_fits(*checkpointed(frame))
 
 
-def held_up_to(frame: DataFrame, most: int) -> tuple[DataFrame, int] | None:
+def materialize_up_to(frame: DataFrame, most: int) -> tuple[DataFrame, int] | None:
     """The same; None when there are more than `most` rows, of which only some are computed then."""
     catalyst = Catalyst(frame.sparkSession)
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
     # No task goes on beyond it. A limit for all of them would have one task look at one part after another.
     limited = catalyst.logical("LocalLimit")(catalyst.literal(most + 1), plan)
-    found, rows = computed(dataframe_of_plan(frame.sparkSession, limited))
+    found, rows = checkpointed(dataframe_of_plan(frame.sparkSession, limited))
     if rows <= most:
         return _where_it_fits(found, rows)
-    let_go(found)
+    unpersist(found)
     return None
 
 
-def held_if_few(frame: DataFrame, most: int) -> tuple[DataFrame, int]:
+def materialize_if_small(frame: DataFrame, most: int) -> tuple[DataFrame, int]:
     """A DataFrame and its number of rows: its rows held when there are at most `most`, else itself.
 
     Rows that are many are not kept anywhere: whoever reads them computes them again.
     """
-    found, rows = computed(frame)
+    found, rows = checkpointed(frame)
     return _where_it_fits(found, rows) if rows <= most else (frame, rows)
 
 
 def _where_it_fits(found: DataFrame, rows: int) -> tuple[DataFrame, int]:
-    if not fits_here(rows):
+    if not fits_on_driver(rows):
         return found, rows
     here = _here(found)
-    let_go(found)
+    unpersist(found)
     return here
 
 
-def let_go(found: DataFrame) -> None:
-    """Of what was `computed`: nobody reads it again, and Spark would only see that when Java collects it."""
+def unpersist(found: DataFrame) -> None:
+    """Drop the blocks of a `checkpointed` DataFrame, which nobody reads again.
+
+    Without this call Spark drops them only when the JVM collects the RDD as garbage.
+    """
     found._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
 
 

@@ -13,10 +13,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tautochrone.model.names import quoted
-from tautochrone.spark.analysis.session_context import with_settings
-from tautochrone.spark.execute.float_tolerance import Floats, paired_floats
+from tautochrone.spark.analysis.session_context import session_settings
+from tautochrone.spark.execute.float_tolerance import Floats, count_close_pairs
 
-__all__ = ["BagDifference", "compare", "difference", "incomparable", "survivors"]
+__all__ = ["MultisetDiff", "diff_sizes", "multiset_diff", "surviving_rows", "ungroupable_column"]
 
 _PLAIN = {"spark.sql.constraintPropagation.enabled": "false"}
 """Below a union, Spark 4.1 looks for columns inside scalar subqueries, and fails (`PruneFilters`)."""
@@ -26,7 +26,7 @@ FILE, POSITION = "_file", "_pos"
 
 
 @dataclass(frozen=True, slots=True)
-class BagDifference:
+class MultisetDiff:
     """`new` minus `old`, computed once and kept.
 
     Attributes:
@@ -44,7 +44,7 @@ class BagDifference:
     files: frozenset[str]
 
 
-def incomparable(schema: StructType) -> str | None:
+def ungroupable_column(schema: StructType) -> str | None:
     """The first column whose type Spark cannot group by, or None."""
 
     return next((column.name for column in schema.fields if _holds(column.dataType, "variant")), None)
@@ -95,7 +95,7 @@ def _key_of_fields(column: Column, kind: StructType) -> Column:
     return sf.struct(*(_key(column[field.name], field.dataType).alias(field.name) for field in kind.fields))
 
 
-def difference(old: DataFrame, new: DataFrame) -> BagDifference:
+def multiset_diff(old: DataFrame, new: DataFrame) -> MultisetDiff:
     """What turns the stored rows `old` (with `_file` and `_pos`) into `new`. Runs two Spark jobs.
 
     NULLs are equal to each other, so are NaNs, and so are 0.0 and -0.0, as in `GROUP BY`.
@@ -118,7 +118,7 @@ def difference(old: DataFrame, new: DataFrame) -> BagDifference:
         # collect_list leaves NULLs out: only stored copies have a place.
         sf.collect_list(_PLACES).alias(_PLACES),
     )
-    with with_settings(new.sparkSession, _PLAIN):
+    with session_settings(new.sparkSession, _PLAIN):
         # Materialised: a second evaluation of a query with side effects or ties could differ.
         changed = counted.where(sf.col(_NEW) != sf.col(_OLD)).localCheckpoint(eager=True)
     more = sf.col(_NEW) - sf.col(_OLD)
@@ -134,17 +134,17 @@ def difference(old: DataFrame, new: DataFrame) -> BagDifference:
     files: frozenset[str] = frozenset()
     if deleted:
         files = frozenset(row[FILE] for row in deletes.select(FILE).distinct().collect())
-    return BagDifference(inserts, deletes, inserted, deleted, files)
+    return MultisetDiff(inserts, deletes, inserted, deleted, files)
 
 
-def survivors(old: DataFrame, found: BagDifference) -> DataFrame:
+def surviving_rows(old: DataFrame, found: MultisetDiff) -> DataFrame:
     """Rows of the touched files that stay."""
     touched = old.where(sf.col(FILE).isin(sorted(found.files)))
     kept = touched.join(found.deletes, on=[FILE, POSITION], how="left_anti")
     return kept.drop(FILE, POSITION)
 
 
-def compare(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
+def diff_sizes(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
     """Sizes of `expected EXCEPT ALL actual` and of `actual EXCEPT ALL expected`.
 
     One grouping answers both, so each side is evaluated once instead of twice. Rows that are left over on
@@ -159,7 +159,7 @@ def compare(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
     keys, values = _keys(expected)
     surplus = both.groupBy(*keys).agg(*values, sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
     floats = [field.name for field in expected.schema.fields if _is_float(field.dataType)]
-    with with_settings(expected.sparkSession, _PLAIN):
+    with session_settings(expected.sparkSession, _PLAIN):
         if not floats:
             return _sizes(surplus)
         surplus = surplus.localCheckpoint(eager=True)
@@ -199,7 +199,7 @@ def _paired(surplus: DataFrame, floats: list[str]) -> int:
         .select(_NEW, _OLD)
     )
     # On the driver, group by group: only numbers travel, and only of rows that are not equal as they are.
-    return sum(paired_floats(_groups(row[_NEW]), _groups(row[_OLD])) for row in groups.toLocalIterator())
+    return sum(count_close_pairs(_groups(row[_NEW]), _groups(row[_OLD])) for row in groups.toLocalIterator())
 
 
 def _groups(rows: list[Row]) -> list[tuple[Floats, int]]:

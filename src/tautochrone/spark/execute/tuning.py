@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from tautochrone.model import limits
-from tautochrone.spark.analysis.session_context import with_settings
+from tautochrone.spark.analysis.session_context import session_settings
 
 __all__ = ["tuned"]
 
@@ -36,5 +36,5 @@ def tuned(session: SparkSession, *, delta_rows: int, input_rows: int | None = No
         wanted |= _ONE_STAGE_AFTER_ANOTHER
         if input_rows is not None and input_rows <= limits.MAX_INTERPRETED_ROWS:
             wanted |= _INTERPRETED
-    with with_settings(session, wanted):
+    with session_settings(session, wanted):
         yield

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaClass, JavaPackage
 
-__all__ = ["Packages", "packages_of"]
+__all__ = ["CachedPackage", "cached_packages"]
 
 
-class Packages:
+class CachedPackage:
     """Behaves as the package or class that it stands for, and remembers every name below it.
 
     Static fields are remembered too: what is read through here must be constant.
@@ -26,7 +26,7 @@ class Packages:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
         if isinstance(found, JavaPackage | JavaClass):
-            found = Packages(found)
+            found = CachedPackage(found)
         self.__dict__[name] = found
         return found
 
@@ -34,11 +34,11 @@ class Packages:
         return self._target(*arguments)
 
 
-_KNOWN: WeakKeyDictionary[Any, Packages] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Any, CachedPackage] = WeakKeyDictionary()
 
 
-def packages_of(jvm: Any) -> Packages:
+def cached_packages(jvm: Any) -> CachedPackage:
     """The remembering form of a gateway's `jvm`."""
     if jvm not in _KNOWN:
-        _KNOWN[jvm] = Packages(jvm)
+        _KNOWN[jvm] = CachedPackage(jvm)
     return _KNOWN[jvm]

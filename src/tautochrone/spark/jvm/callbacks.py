@@ -8,17 +8,17 @@ from py4j.java_gateway import JavaObject
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-__all__ = ["Rewrite", "allow_callbacks"]
+__all__ = ["TransformRule", "start_callback_server"]
 
 
-def allow_callbacks(session: SparkSession) -> None:
-    """To be called before a `Rewrite` is handed to the JVM."""
+def start_callback_server(session: SparkSession) -> None:
+    """To be called before a `TransformRule` is handed to the JVM."""
     gateway = session.sparkContext._gateway  # noqa: SLF001
     assert gateway is not None
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
 
 
-class Rewrite:
+class TransformRule:
     """For Catalyst's `transform…`: gets every node of a tree, answers with the node or with another one."""
 
     def __init__(self, rule: Callable[[JavaObject], JavaObject]) -> None:

@@ -11,9 +11,19 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tautochrone.algebra.nodes import ColumnId
-from tautochrone.spark.jvm.cached_packages import packages_of
+from tautochrone.spark.jvm.cached_packages import cached_packages
 
-__all__ = ["Catalyst", "decimal_digits", "holds", "items", "kind", "nodes", "roots", "rows_of", "walk"]
+__all__ = [
+    "Catalyst",
+    "contains_pattern",
+    "decimal_digits",
+    "items",
+    "kind",
+    "known_row_count",
+    "plan_and_subqueries",
+    "walk",
+    "walk_with_subqueries",
+]
 
 
 def items(seq: JavaObject) -> Iterator[JavaObject]:
@@ -35,7 +45,7 @@ def decimal_digits(type_name: str) -> tuple[int, int] | None:
     return precision, scale
 
 
-def rows_of(plan: JavaObject) -> int | None:
+def known_row_count(plan: JavaObject) -> int | None:
     """How many rows a plan has that reads nothing; None when it does not tell."""
     match kind(plan):
         case "OneRowRelation":
@@ -54,19 +64,19 @@ def walk(tree: JavaObject) -> Iterator[JavaObject]:
         yield from walk(child)
 
 
-def roots(plan: JavaObject) -> Iterator[JavaObject]:
+def plan_and_subqueries(plan: JavaObject) -> Iterator[JavaObject]:
     """The plan and the plan of every subquery in its expressions, at any depth."""
     yield plan
     yield from items(plan.subqueriesAll())
 
 
-def nodes(plan: JavaObject) -> Iterator[JavaObject]:
+def walk_with_subqueries(plan: JavaObject) -> Iterator[JavaObject]:
     """Every node, subqueries in expressions included."""
-    for root in roots(plan):
+    for root in plan_and_subqueries(plan):
         yield from walk(root)
 
 
-def holds(tree: JavaObject, pattern: str) -> bool:
+def contains_pattern(tree: JavaObject, pattern: str) -> bool:
     """Whether something of one of Catalyst's `TreePattern`s is in a plan, its expressions included, or in an
     expression. Catalyst keeps that as a bit: the tree is not walked."""
     return bool(tree.treePatternBits().get(_number(pattern)))
@@ -77,7 +87,7 @@ def _number(pattern: str) -> int:
     """A pattern's number in this Spark."""
     context = SparkContext._active_spark_context  # noqa: SLF001
     assert context is not None
-    patterns = packages_of(context._jvm).org.apache.spark.sql.catalyst.trees.TreePattern  # noqa: SLF001
+    patterns = cached_packages(context._jvm).org.apache.spark.sql.catalyst.trees.TreePattern  # noqa: SLF001
     return int(getattr(patterns, pattern)().id())
 
 
@@ -90,7 +100,7 @@ class Catalyst:
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
-        self.jvm: Any = packages_of(session._jvm)  # noqa: SLF001
+        self.jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
 
     # -- classes ----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.spark.jvm.catalyst import items
 
-__all__ = ["Metered", "cpu_ms", "metered"]
+__all__ = ["MeteredJobs", "cpu_ms", "metered_jobs"]
 
 _PATIENCE_MS = 200
 """Spark counts what tasks used when it hears of their end; so long that news is waited for."""
@@ -37,7 +37,7 @@ def cpu_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Metered:
+class MeteredJobs:
     """A piece of work in Spark, by the tag that its Spark jobs carry."""
 
     _context: Any
@@ -58,12 +58,12 @@ class Metered:
 
 
 @contextmanager
-def metered(session: SparkSession) -> Iterator[Metered]:
+def metered_jobs(session: SparkSession) -> Iterator[MeteredJobs]:
     """What Spark does inside for this thread, and for the streams that it starts, is told apart."""
     context = session.sparkContext
     tag = f"tautochrone-{uuid4().hex}"
     context.addJobTag(tag)
     try:
-        yield Metered(context._jsc.sc(), tag)  # noqa: SLF001
+        yield MeteredJobs(context._jsc.sc(), tag)  # noqa: SLF001
     finally:
         context.removeJobTag(tag)

@@ -33,9 +33,9 @@ from tautochrone.spark.session.settings import CatalogSettings, SparkSettings
 __all__ = [
     "CatalogSettings",
     "SparkSettings",
-    "confine",
     "lake_conf",
     "reader_session",
+    "restrict_to_tables",
     "scratch_session",
     "start_session",
     "stop_session",
@@ -201,7 +201,7 @@ def reader_session(base: SparkSession, name: str, uri: str, read_point: str) -> 
     return _with_catalog(base, name, {"type": "rest", "uri": uri, "warehouse": read_point})
 
 
-def confine(session: SparkSession) -> SparkSession:
+def restrict_to_tables(session: SparkSession) -> SparkSession:
     """Let its queries reach nothing but tables: no files by their paths, no Java methods, and neither
     settings nor environment variables put into the text. For queries of people who may only read."""
     session.conf.set("spark.sql.runSQLOnFiles", "false")

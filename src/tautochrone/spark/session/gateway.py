@@ -22,8 +22,8 @@ from pyspark.java_gateway import launch_gateway
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.redaction import redacted
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.jvm_liveness import death, forget, hear
-from tautochrone.spark.session.py4j_quickack import answer_promptly
+from tautochrone.spark.session.jvm_liveness import jvm_failure, reset_pyspark, set_stderr_tail
+from tautochrone.spark.session.py4j_quickack import enable_quickack
 
 __all__ = ["start_context"]
 
@@ -49,9 +49,9 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
         EnvironmentProblemError: `JVM_NOT_STARTED` or `SPARK_NOT_STARTED`, with Spark's own reason.
     """
     if SparkContext._gateway is not None:  # noqa: SLF001
-        if death() is None:
+        if jvm_failure() is None:
             return
-        forget()
+        reset_pyspark()
     public = SparkConf(loadDefaults=False).setAll([(k, v) for k, v in conf.items() if k not in secret])
     reading, writing = os.pipe()
     ear = _Ear(reading)
@@ -71,8 +71,8 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
             "JAVA_TOOL_OPTIONS; `taut doctor` checks Java itself",
         ) from error
     ear.let_go()
-    hear(ear.last_lines)
-    answer_promptly(gateway)
+    set_stderr_tail(ear.last_lines)
+    enable_quickack(gateway)
     try:
         settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
         SparkContext(conf=settings, gateway=gateway)

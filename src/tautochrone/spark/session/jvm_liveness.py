@@ -1,7 +1,7 @@
 """Whether Spark's Java process lives, and what it left behind when it does not.
 
-Everything that Spark does fails when its process has ended, each call with another error. So nobody looks at
-errors: before a failure is put down to a dataset, a flow or an invariant, `require_alive` asks the process.
+When the process has ended, every call into Spark fails, each with another error. So errors are not inspected:
+before a failure is attributed to a dataset, a flow or an invariant, `require_live_jvm` asks the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import SparkDiedError
 
-__all__ = ["death", "forget", "hear", "require_alive", "stop_session"]
+__all__ = ["jvm_failure", "require_live_jvm", "reset_pyspark", "set_stderr_tail", "stop_session"]
 
 _ENDING_S = 10.0
 """A process that is killed closes its sockets a moment before it has ended."""
@@ -29,24 +29,24 @@ Lines = Callable[[], Sequence[str]]
 _last_lines: Lines | None = None
 
 
-def hear(last_lines: Lines) -> None:
+def set_stderr_tail(last_lines: Lines) -> None:
     """From now on `last_lines` knows what the Java process said last."""
     global _last_lines
     _last_lines = last_lines
 
 
-def require_alive() -> None:
+def require_live_jvm() -> None:
     """Ask Spark's process for an answer.
 
     Raises:
         SparkDiedError: it has ended, or does not answer.
     """
-    died = death(ask=True)
+    died = jvm_failure(ask=True)
     if died is not None:
         raise died
 
 
-def death(*, ask: bool = False) -> SparkDiedError | None:
+def jvm_failure(*, ask: bool = False) -> SparkDiedError | None:
     """How Spark's process ended; None while it lives, and when there is none.
 
     Args:
@@ -119,7 +119,7 @@ def _hint(pid: int, status: int) -> str:
     return "nothing is lost: the next run finishes what was begun"
 
 
-def forget() -> None:
+def reset_pyspark() -> None:
     """Let this process start a new Spark after the Java process of the old one has ended."""
     context = SparkContext._active_spark_context  # noqa: SLF001
     server: Any = getattr(context, "_accumulatorServer", None)
@@ -133,11 +133,11 @@ def forget() -> None:
 
 def stop_session(session: SparkSession) -> None:
     """End a session's Spark, which may have ended by itself."""
-    if death() is None:
+    if jvm_failure() is None:
         try:
             session.stop()
             return
         except (Py4JError, OSError):
-            if death(ask=True) is None:
+            if jvm_failure(ask=True) is None:
                 raise
-    forget()
+    reset_pyspark()

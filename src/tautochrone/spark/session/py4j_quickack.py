@@ -17,7 +17,7 @@ from py4j.clientserver import JavaClient
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = ["answer_promptly"]
+__all__ = ["enable_quickack"]
 
 _BUFFER_BYTES = 1 << 16
 
@@ -37,7 +37,7 @@ class _Prompt(io.RawIOBase):
         return self._socket.recv_into(buffer)
 
 
-def answer_promptly(gateway: Any) -> None:
+def enable_quickack(gateway: Any) -> None:
     """Have the connections to the JVM of a Py4J gateway, this thread's and those that others will make, read
     this way, where the system can."""
     client = gateway._gateway_client  # noqa: SLF001

@@ -5,8 +5,8 @@ from __future__ import annotations
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
-from tautochrone.spark.analysis.analyzed_plan import analysed
-from tautochrone.spark.jvm.catalyst import kind, nodes
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
+from tautochrone.spark.jvm.catalyst import kind, walk_with_subqueries
 from tautochrone.spark.sources.kafka import kafka_sources
 
 __all__ = ["outside_sources"]
@@ -22,7 +22,7 @@ def outside_sources(frame: DataFrame) -> frozenset[str]:
         for source in kafka_sources(frame)
         for topic in source.topics or {f"pattern {source.options.get('subscribePattern', '')}"}
     }
-    found |= {folder for node in nodes(analysed(frame)) if (folder := _folder(node))}
+    found |= {folder for node in walk_with_subqueries(analyzed_plan(frame)) if (folder := _folder(node))}
     return frozenset(found)
 
 

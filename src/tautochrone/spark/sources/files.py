@@ -13,9 +13,9 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tautochrone.spark.analysis.analyzed_plan import analysed, with_leaves
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.jvm.cached_packages import packages_of
+from tautochrone.spark.jvm.cached_packages import cached_packages
 from tautochrone.spark.jvm.catalyst import items, kind
 from tautochrone.spark.sources.rate_limits import with_v1_options
 
@@ -107,14 +107,14 @@ def _private(instance: JavaObject, name: str) -> Any:
 
 def has_files(frame: DataFrame) -> bool:
     """Whether a streaming query reads files."""
-    return any(_is_files(leaf) for leaf in items(analysed(frame).collectLeaves()))
+    return any(_is_files(leaf) for leaf in items(analyzed_plan(frame).collectLeaves()))
 
 
 def skips_missing(session: SparkSession, frame: DataFrame) -> bool:
     """Whether the user lets a file source of the query go on without files that went away."""
     if str(session.conf.get("spark.sql.files.ignoreMissingFiles", "false")).lower() == "true":
         return True
-    leaves = [leaf for leaf in items(analysed(frame).collectLeaves()) if _is_files(leaf)]
+    leaves = [leaf for leaf in items(analyzed_plan(frame).collectLeaves()) if _is_files(leaf)]
     return any(_options(session, leaf).get(_MISSING, "").lower() == "true" for leaf in leaves)
 
 
@@ -128,7 +128,7 @@ def taking_all_ages(session: SparkSession, frame: DataFrame) -> DataFrame:
             return node
         return with_v1_options(session, node, {_AGE: _NO_AGE}, {_AGE})
 
-    return dataframe_of_plan(session, with_leaves(session, analysed(frame), leaf))
+    return dataframe_of_plan(session, replace_leaves(session, analyzed_plan(frame), leaf))
 
 
 def _is_files(node: JavaObject) -> bool:
@@ -137,6 +137,6 @@ def _is_files(node: JavaObject) -> bool:
 
 def _options(session: SparkSession, node: JavaObject) -> dict[str, str]:
     """The reader's options, their names in small letters: Spark does not tell them apart."""
-    convert: Any = packages_of(session._jvm).scala.jdk.javaapi.CollectionConverters  # noqa: SLF001
+    convert: Any = cached_packages(session._jvm).scala.jdk.javaapi.CollectionConverters  # noqa: SLF001
     options = convert.asJava(node.dataSource().options())
     return {str(key).lower(): str(options[key]) for key in options}

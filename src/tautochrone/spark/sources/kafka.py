@@ -12,8 +12,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import IngestError
-from tautochrone.spark.analysis.analyzed_plan import analysed
-from tautochrone.spark.jvm.catalyst import items, kind, nodes
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
+from tautochrone.spark.jvm.catalyst import items, kind, walk_with_subqueries
 
 __all__ = ["KafkaSource", "TopicIds", "TopicIdsRefusedError", "ask", "kafka_by_number", "kafka_sources"]
 
@@ -45,14 +45,14 @@ class KafkaSource:
 
 def kafka_sources(frame: DataFrame) -> Iterator[KafkaSource]:
     """What a query reads from Kafka as a stream. (Spark hides the options of reads that are no streams.)"""
-    for node in nodes(analysed(frame)):
+    for node in walk_with_subqueries(analyzed_plan(frame)):
         if kind(node) == "StreamingRelationV2" and str(node.sourceName()).lower() == "kafka":
             yield KafkaSource(_options(node.extraOptions()))
 
 
 def kafka_by_number(frame: DataFrame) -> dict[int, KafkaSource]:
     """The same by the number that each source has in the offsets of a query over the frame."""
-    leaves = items(analysed(frame).collectLeaves())
+    leaves = items(analyzed_plan(frame).collectLeaves())
     streams = [leaf for leaf in leaves if kind(leaf) in ("StreamingRelation", "StreamingRelationV2")]
     return {
         number: KafkaSource(_options(leaf.extraOptions()))

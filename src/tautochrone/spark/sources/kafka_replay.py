@@ -13,10 +13,10 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.spark.analysis.analyzed_plan import analysed, determinism, with_leaves
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, sequence
-from tautochrone.spark.jvm.cached_packages import packages_of
-from tautochrone.spark.jvm.catalyst import items, kind, nodes
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, determinism, replace_leaves
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
+from tautochrone.spark.jvm.cached_packages import cached_packages
+from tautochrone.spark.jvm.catalyst import items, kind, walk_with_subqueries
 from tautochrone.spark.sources.kafka import KafkaSource, kafka_sources
 
 __all__ = ["EARLIEST", "KafkaReplay", "Offsets", "obstacle"]
@@ -39,10 +39,10 @@ _NOT_OF_A_REPLAY = (
 
 def obstacle(frame: DataFrame) -> str:
     """Why a streaming query cannot be run record by record over one Kafka source; empty when it can."""
-    plan = analysed(frame)
+    plan = analyzed_plan(frame)
     if plan.subqueriesAll().size() > 0:
         return "it has a subquery"
-    found = [kind(node) for node in nodes(plan)]
+    found = [kind(node) for node in walk_with_subqueries(plan)]
     for what in found:
         if what not in _ROW_BY_ROW:
             return f"it is not row by row over one Kafka source: {what}"
@@ -62,7 +62,7 @@ class KafkaReplay:
 
     def __init__(self, session: SparkSession, frame: DataFrame) -> None:
         self._session = session
-        self._plan = analysed(frame)
+        self._plan = analyzed_plan(frame)
         (self._source,) = kafka_sources(frame)
 
     def records(self, starts: Offsets, ends: Offsets) -> DataFrame:
@@ -85,16 +85,16 @@ class KafkaReplay:
         """The flow's query over records that `records` gave, or some of them."""
 
         def leaf(node: JavaObject) -> JavaObject:
-            return self._as(node, analysed(records)) if kind(node) == "StreamingRelationV2" else node
+            return self._as(node, analyzed_plan(records)) if kind(node) == "StreamingRelationV2" else node
 
-        return dataframe_of_plan(self._session, with_leaves(self._session, self._plan, leaf))
+        return dataframe_of_plan(self._session, replace_leaves(self._session, self._plan, leaf))
 
     def _as(self, source: JavaObject, records: JavaObject) -> JavaObject:
         """The records under the attributes by which the plan knows its source."""
-        jvm: Any = packages_of(self._session._jvm)  # noqa: SLF001
+        jvm: Any = cached_packages(self._session._jvm)  # noqa: SLF001
         catalyst = jvm.org.apache.spark.sql.catalyst
         given = {str(column.name()): column for column in items(records.output())}
-        nothing = sequence(self._session, [])
+        nothing = scala_seq(self._session, [])
         renamed = [
             catalyst.expressions.Alias(
                 given[str(column.name())],
@@ -106,7 +106,7 @@ class KafkaReplay:
             )
             for column in items(source.output())
         ]
-        return catalyst.plans.logical.Project(sequence(self._session, renamed), records)
+        return catalyst.plans.logical.Project(scala_seq(self._session, renamed), records)
 
 
 def _kept(source: KafkaSource) -> dict[str, str]:

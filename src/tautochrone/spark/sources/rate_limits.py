@@ -12,9 +12,9 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.spark.analysis.analyzed_plan import analysed, with_leaves
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.jvm.cached_packages import packages_of
+from tautochrone.spark.jvm.cached_packages import cached_packages
 from tautochrone.spark.jvm.catalyst import kind
 
 __all__ = ["KNOWN_LIMITS", "bounds_files", "limited", "with_v1_options"]
@@ -63,16 +63,16 @@ def limited(
             session, node, wanted, dropped
         )
 
-    plan = with_leaves(session, analysed(frame), leaf)
+    plan = replace_leaves(session, analyzed_plan(frame), leaf)
     return dataframe_of_plan(session, plan), sources, frozenset(taken)
 
 
 def bounds_files(frame: DataFrame) -> bool:
     """Whether a file source of a streaming query may take a part of the files that are there."""
-    convert = packages_of(frame.sparkSession._jvm).scala.jdk.javaapi.CollectionConverters  # noqa: SLF001
+    convert = cached_packages(frame.sparkSession._jvm).scala.jdk.javaapi.CollectionConverters  # noqa: SLF001
     options = {
         str(option).lower()
-        for leaf in convert.asJava(analysed(frame).collectLeaves())
+        for leaf in convert.asJava(analyzed_plan(frame).collectLeaves())
         if kind(leaf) == "StreamingRelation"
         for option in convert.asJava(leaf.dataSource().options())
     }
@@ -94,7 +94,7 @@ def with_v1_options(
     session: SparkSession, node: JavaObject, wanted: Mapping[str, str], dropped: set[str]
 ) -> JavaObject:
     """A copy of a `StreamingRelation` with the options `wanted`, without `dropped` (small letters)."""
-    jvm: Any = packages_of(session._jvm)  # noqa: SLF001
+    jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
     old = node.dataSource()
     options = _merged(jvm.scala.jdk.javaapi.CollectionConverters.asJava(old.options()), wanted, dropped)
     fields = [old.productElement(index) for index in range(old.productArity())]
@@ -107,7 +107,7 @@ def with_v1_options(
 def _with_v2(
     session: SparkSession, node: JavaObject, wanted: Mapping[str, str], dropped: set[str]
 ) -> JavaObject:
-    jvm: Any = packages_of(session._jvm)  # noqa: SLF001
+    jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
     fields = [node.productElement(index) for index in range(node.productArity())]
     place = [node.productElementName(index) for index in range(node.productArity())].index("extraOptions")
     old = fields[place].asCaseSensitiveMap()

@@ -30,10 +30,10 @@ from tautochrone.algebra.nodes import (
     walk,
 )
 
-__all__ = ["without_unused_columns"]
+__all__ = ["prune_columns"]
 
 
-def without_unused_columns(plan: Node) -> Node:
+def prune_columns(plan: Node) -> Node:
     """The same plan over scans that know which of their columns somebody names."""
     used: set[ColumnId] = set(plan.columns)
     for node in walk(plan):

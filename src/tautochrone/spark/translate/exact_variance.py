@@ -13,7 +13,7 @@ from py4j.java_gateway import JavaObject
 from tautochrone.algebra.nodes import AggregateCall
 from tautochrone.spark.jvm.catalyst import decimal_digits, kind
 
-__all__ = ["digits", "exact_values", "powers", "sum_types", "type_of_values", "variance_of"]
+__all__ = ["argument_type", "exact_digits", "sum_terms", "sum_types", "variance_argument", "variance_sql"]
 
 _FUNCTIONS = frozenset({"VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"})
 _WHOLE = {"tinyint": 3, "smallint": 5, "int": 10}
@@ -21,22 +21,22 @@ _MOST_DIGITS = 13
 """Squares of that many digits, added up 10¹⁰ times, and what is made of them, are still a DECIMAL(38)."""
 
 
-def exact_values(function: JavaObject) -> JavaObject | None:
+def variance_argument(function: JavaObject) -> JavaObject | None:
     """What a variance or standard deviation is taken of, before Spark makes a double of it; None: it is
     another function, or its values have no exact squares."""
     if kind(function) not in _FUNCTIONS or kind(function.child()) != "Cast":
         return None
     values = function.child().child()
-    return None if digits(str(values.dataType().catalogString())) is None else values
+    return None if exact_digits(str(values.dataType().catalogString())) is None else values
 
 
-def digits(type_name: str) -> tuple[int, int] | None:
+def exact_digits(type_name: str) -> tuple[int, int] | None:
     """Digits of a number, in all and behind the point; None: too many, or not exact."""
     precision, scale = decimal_digits(type_name) or (_WHOLE.get(type_name, _MOST_DIGITS + 1), 0)
     return (precision, scale) if precision <= _MOST_DIGITS and scale >= 0 else None
 
 
-def type_of_values(call: AggregateCall) -> str:
+def argument_type(call: AggregateCall) -> str:
     """Of which type the values are that a call takes the variance of."""
     assert call.argument is not None
     return str(call.argument.handle.dataType().catalogString())
@@ -48,14 +48,14 @@ def sum_types(type_name: str) -> tuple[str, str]:
     return f"decimal({precision + 10},{scale})", f"decimal({2 * precision + 11},0)"
 
 
-def powers(value: str, type_name: str) -> tuple[str, str]:
+def sum_terms(value: str, type_name: str) -> tuple[str, str]:
     """What S and Q are the sums of, as SQL."""
     precision, scale = _known(type_name)
     units = _in_units(value, precision, scale)
     return f"CAST({value} AS DECIMAL({precision},{scale}))", f"{units} * {units}"
 
 
-def variance_of(function: JavaObject, type_name: str, total: str, squares: str, number: str) -> str:
+def variance_sql(function: JavaObject, type_name: str, total: str, squares: str, number: str) -> str:
     """The function's value, as SQL, from columns with S, Q and n."""
     precision, scale = _known(type_name)
     total = _in_units(total, precision + 10, scale)
@@ -86,6 +86,6 @@ def _in_units(value: str, precision: int, scale: int) -> str:
 
 
 def _known(type_name: str) -> tuple[int, int]:
-    found = digits(type_name)
+    found = exact_digits(type_name)
     assert found is not None
     return found

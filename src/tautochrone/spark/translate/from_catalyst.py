@@ -34,12 +34,12 @@ from tautochrone.algebra.nodes import (
     walk,
 )
 from tautochrone.model.names import TableName
-from tautochrone.spark.analysis.analyzed_plan import analysed, determinism
-from tautochrone.spark.analysis.optimized_plan import OptimisedPlan, optimised
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, determinism
+from tautochrone.spark.analysis.optimized_plan import OptimizedPlan, optimized_plan
 from tautochrone.spark.analysis.scalar_subqueries import SCALAR, has_subquery
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.translate.column_pruning import without_unused_columns
+from tautochrone.spark.translate.column_pruning import prune_columns
 from tautochrone.spark.translate.from_catalyst_aggregates import Groups
 from tautochrone.spark.translate.from_catalyst_joins import join
 
@@ -87,7 +87,7 @@ def plan_of(frame: DataFrame, catalog: str) -> View:
 
 
 def _unplanned(frame: DataFrame, reason: str) -> View:
-    handle = analysed(frame)
+    handle = analyzed_plan(frame)
     catalyst = Catalyst(frame.sparkSession)
     attributes = {catalyst.id_of(attribute): attribute for attribute in items(handle.output())}
     plan = Unsupported(columns=tuple(attributes), inputs=(), reason=reason)
@@ -95,13 +95,13 @@ def _unplanned(frame: DataFrame, reason: str) -> View:
 
 
 def _plan_of(frame: DataFrame, catalog: str) -> View:
-    translator = Translator(Catalyst(frame.sparkSession), optimised(frame, catalog))
+    translator = Translator(Catalyst(frame.sparkSession), optimized_plan(frame, catalog))
     plan = translator.node(translator.source.plan)
     plan = Select(columns=plan.columns, child=plan) if isinstance(plan, Scan) else plan
-    certain, reason = determinism(analysed(frame))
+    certain, reason = determinism(analyzed_plan(frame))
     if not certain:
         translator.obstacles = [f"{reason} gives something else each time"]
-    plan = without_unused_columns(plan)
+    plan = prune_columns(plan)
     obstacles = [*translator.obstacles, *_not_compared(plan, translator.attributes)]
     return View(
         plan=plan,
@@ -127,7 +127,7 @@ def _not_compared(plan: Node, attributes: Mapping[ColumnId, JavaObject]) -> list
 class Translator:
     """One translation. `attributes` grows as columns are met."""
 
-    def __init__(self, catalyst: Catalyst, source: OptimisedPlan) -> None:
+    def __init__(self, catalyst: Catalyst, source: OptimizedPlan) -> None:
         self.catalyst = catalyst
         self.source = source
         self.attributes: dict[ColumnId, JavaObject] = {}

@@ -22,15 +22,19 @@ from tautochrone.algebra.nodes import (
     Window,
 )
 from tautochrone.spark.analysis.nondeterminism import (
-    by_chance,
-    chance_in_range,
-    chance_without_order,
-    first_of_partition,
-    sorted_arrays,
+    is_first_of_partition,
+    nondeterministic_function,
+    nondeterministic_range_frame,
+    nondeterministic_unordered_rows,
+    order_insensitive_arrays,
 )
 from tautochrone.spark.jvm.catalyst import decimal_digits, items, kind
-from tautochrone.spark.translate.distinct_aggregates import is_distinct, parts, values_of
-from tautochrone.spark.translate.exact_variance import exact_values, sum_types
+from tautochrone.spark.translate.distinct_aggregates import (
+    distinct_aggregate_groups,
+    distinct_children,
+    is_distinct,
+)
+from tautochrone.spark.translate.exact_variance import sum_types, variance_argument
 
 if TYPE_CHECKING:
     from tautochrone.spark.translate.from_catalyst import Translator
@@ -81,7 +85,7 @@ class Groups:
             if kind(expression) == "AggregateExpression":
                 calls.append(expression)
                 return expression.resultAttribute()
-            self._sorted.update(sorted_arrays(expression))
+            self._sorted.update(order_insensitive_arrays(expression))
             return next((key for other, key in computed if other.semanticEquals(expression)), None)
 
         named = []
@@ -102,7 +106,7 @@ class Groups:
 
     def _grouped(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
         """Groups with plain calls, and beside them one grouping for each argument of DISTINCT."""
-        groups = parts(calls)
+        groups = distinct_aggregate_groups(calls)
         if len(groups) < 2:
             return self._of_one_kind(child, keys, calls)
         whole: Node | None = None
@@ -148,7 +152,7 @@ class Groups:
         can follow a change by its own state. Where a FILTER does not hold, x is NULL, which never counts."""
         translator = self._translator
         catalyst = translator.catalyst
-        arguments = values_of(calls[0])
+        arguments = distinct_children(calls[0])
         if not arguments:
             translator.obstacles.append("DISTINCT of a constant has no rule")
         if calls[0].filter().isDefined():
@@ -177,7 +181,7 @@ class Groups:
         return rows, plain
 
     def _over(self, function: JavaObject, values: list[JavaObject]) -> JavaObject:
-        """A DISTINCT function over columns instead of its `values_of`."""
+        """A DISTINCT function over columns instead of its `distinct_children`."""
         catalyst = self._translator.catalyst
         left = iter(values)
 
@@ -192,7 +196,9 @@ class Groups:
     def _call(self, handle: JavaObject) -> AggregateCall:
         translator = self._translator
         function = handle.aggregateFunction()
-        if int(handle.resultId().id()) not in self._sorted and (reason := by_chance(function)):
+        if int(handle.resultId().id()) not in self._sorted and (
+            reason := nondeterministic_function(function)
+        ):
             translator.one_of_several(reason)
         arguments = list(items(function.children()))
         if kind(function) == "Count" and len(arguments) > 1:
@@ -211,7 +217,7 @@ class Groups:
             function.prettyName()
         ).startswith("try_"):
             found = AggregateFunction.OTHER
-        if (exact := exact_values(function)) is not None:
+        if (exact := variance_argument(function)) is not None:
             found, arguments, type_name = (
                 AggregateFunction.VARIANCE,
                 [exact],
@@ -297,15 +303,15 @@ class Groups:
             if _told_apart(window):
                 by_rows.append(entry)
                 continue
-            reason = chance_in_range(window) if more else None
-            if reason is not None and first_of_partition(window):
+            reason = nondeterministic_range_frame(window) if more else None
+            if reason is not None and is_first_of_partition(window):
                 # Which row is first does not hang on where the frame ends.
                 by_rows.append(entry)
                 continue
             if reason is not None:
                 translator.one_of_several(reason)
             by_range.append(entry)
-        if not order and (reason := next(filter(None, map(chance_without_order, by_rows)), None)):
+        if not order and (reason := next(filter(None, map(nondeterministic_unordered_rows, by_rows)), None)):
             # Spark itself makes such ones of a LIMIT in a LATERAL subquery.
             translator.one_of_several(reason)
             return translator.other(plan, reason)

@@ -12,7 +12,7 @@ from tautochrone.algebra.nodes import ColumnId, Materialized
 from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
-from tautochrone.spark.translate.literals import NO_ORDER, literals, ranges, suits
+from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, key_ranges, literals
 
 if TYPE_CHECKING:
     from tautochrone.spark.translate.to_catalyst import Lowering
@@ -45,7 +45,7 @@ class KeyConditions:
             return None, False
         known = [value for value in values if value is not None]
         exact = len(values) <= limits.MAX_IN_LIST_VALUES
-        if not exact and type_name.startswith(NO_ORDER):
+        if not exact and type_name.startswith(UNORDERED_TYPE):
             return None, False
         among = self._among if exact else self._within
         parts = among(attribute, known, type_name)
@@ -63,7 +63,7 @@ class KeyConditions:
         are not here. Of few rows on the driver without a Spark job."""
         type_name = self._type_of(column)
         held = kind(keys.handle) == "LocalRelation"
-        if not suits(type_name) or not (held or (fetch and keys.rows <= limits.MAX_COLLECTED_KEYS)):
+        if not has_literals(type_name) or not (held or (fetch and keys.rows <= limits.MAX_COLLECTED_KEYS)):
             return None
         at = id(keys), source
         if at not in self._values:
@@ -89,7 +89,7 @@ class KeyConditions:
         """`column BETWEEN … AND …` for each range."""
         make = self._lowering.catalyst.expression
         found: list[JavaObject] = []
-        for bounds in ranges(sorted(values)):
+        for bounds in key_ranges(sorted(values)):
             low, high = (self._parsed([bound], type_name).apply(0) for bound in bounds)
             above, below = (
                 make("GreaterThanOrEqual")(attribute, low),
@@ -106,7 +106,7 @@ class KeyConditions:
     def _values_of(self, keys: Materialized, source: ColumnId, type_name: str) -> frozenset[Any]:
         catalyst = self._lowering.catalyst
         value = keys.handle.output().apply(keys.columns.index(source))
-        if type_name.startswith(NO_ORDER):
+        if type_name.startswith(UNORDERED_TYPE):
             value = catalyst.cast(value, catalyst.find("types.StringType$"), catalyst.some("UTC"))
         frame = dataframe_of_plan(catalyst.session, keys.handle)
         frame = frame.select(self._lowering.of(value).alias("value"))

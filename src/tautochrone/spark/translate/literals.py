@@ -10,9 +10,9 @@ from typing import Any
 
 from tautochrone.model import limits
 
-__all__ = ["NO_ORDER", "among", "literals", "ranges", "suits", "within"]
+__all__ = ["UNORDERED_TYPE", "has_literals", "in_list", "in_ranges", "key_ranges", "literals"]
 
-NO_ORDER = "timestamp"
+UNORDERED_TYPE = "timestamp"
 """Values of types that begin so are texts here, which have another order."""
 
 _WORTH_A_SPLIT = 100
@@ -24,7 +24,7 @@ _SUFFIXES = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
 _MOMENTS = {"timestamp": "TIMESTAMP_LTZ '{} UTC'", "timestamp_ntz": "TIMESTAMP_NTZ '{}'"}
 
 
-def suits(kind: str) -> bool:
+def has_literals(kind: str) -> bool:
     """Whether values of a type (its catalog string) have exact literals. Floats have not."""
     return kind in (*_SUFFIXES, *_MOMENTS, "string", "date") or kind.startswith("decimal")
 
@@ -43,22 +43,24 @@ def literals(values: Collection[Any], kind: str) -> str:
     return ", ".join(_literal(value, kind) for value in values if value is not None)
 
 
-def among(name: str, values: Collection[Any], kind: str) -> str:
+def in_list(name: str, values: Collection[Any], kind: str) -> str:
     """`name IN (…)` as SQL; NULL is none of the values."""
     texts = literals(values, kind)
     return f"{name} IN ({texts})" if texts else "false"
 
 
-def within(name: str, values: Collection[Any], kind: str) -> str:
+def in_ranges(name: str, values: Collection[Any], kind: str) -> str:
     """What is true of all values, as SQL: the ranges in which they lie."""
     known = [value for value in values if value is not None]
-    if kind.startswith(NO_ORDER) or not known:
+    if kind.startswith(UNORDERED_TYPE) or not known:
         return f"{name} IS NOT NULL"
-    bounds = (literals([low], kind) + f" AND {literals([high], kind)}" for low, high in ranges(sorted(known)))
+    bounds = (
+        literals([low], kind) + f" AND {literals([high], kind)}" for low, high in key_ranges(sorted(known))
+    )
     return " OR ".join(f"{name} BETWEEN {pair}" for pair in bounds)
 
 
-def ranges(values: Sequence[Any]) -> list[tuple[Any, Any]]:
+def key_ranges(values: Sequence[Any]) -> list[tuple[Any, Any]]:
     """The fewest ranges that leave out the widest gaps between sorted values. Texts have no distance."""
     if isinstance(values[0], str):
         return [(values[0], values[-1])]

@@ -54,16 +54,16 @@ from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.translate.key_conditions import KeyConditions
 from tautochrone.spark.translate.to_catalyst_aggregates import GroupLowering
 from tautochrone.spark.translate.to_catalyst_semi_joins import (
-    lower_asked_again,
     lower_matching,
+    lower_superset,
     lower_touched,
-    sent_to_all,
+    should_broadcast,
 )
 from tautochrone.spark.translate.to_catalyst_top_k import merge_top
 
-__all__ = ["Columns", "Lowering", "Restriction", "Rows"]
+__all__ = ["Columns", "LeafPlans", "Lowering", "RowFilter"]
 
-Restriction = Callable[[DataFrame], DataFrame]
+RowFilter = Callable[[DataFrame], DataFrame]
 """Leaves out rows."""
 
 
@@ -107,7 +107,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LeafPlans:
     """Where the rows of leaves come from, as plans with the leaf's columns.
 
     Attributes:
@@ -119,7 +119,7 @@ class Rows:
     """
 
     at: Callable[[ScanAtCut], JavaObject]
-    stored: Callable[[StateScan, Restriction | None], JavaObject]
+    stored: Callable[[StateScan, RowFilter | None], JavaObject]
     looked_up: Callable[[KeySemiJoin, ScanAtCut], JavaObject | None]
     is_small: Callable[[Node], bool]
     many: Callable[[Node], bool]
@@ -132,7 +132,7 @@ class Lowering:
     without the stages, broadcasts and shuffles that take most of the time of a small query.
     """
 
-    def __init__(self, catalyst: Catalyst, columns: Columns, rows: Rows) -> None:
+    def __init__(self, catalyst: Catalyst, columns: Columns, rows: LeafPlans) -> None:
         self.catalyst = catalyst
         self.rows = rows
         self.is_small = rows.is_small
@@ -322,12 +322,12 @@ class Lowering:
         if (
             node.kind is not JoinKind.INNER
             or not node.keys
-            or not sent_to_all(node.left, len(node.left.columns))
+            or not should_broadcast(node.left, len(node.left.columns))
         ):
             return self.plan(right), self.catalyst.no_hint
         hint = self.catalyst.hint_to_send_left
         if isinstance(right, KeySemiJoin) and right.keys is node.left and not right.exact:
-            return lower_asked_again(self, right), hint
+            return lower_superset(self, right), hint
         return self.plan(right), hint
 
     def equal(self, left: JavaObject, right: JavaObject, *, null_safe: bool) -> JavaObject:

@@ -34,7 +34,7 @@ from tautochrone.algebra.nodes import (
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import kind
-from tautochrone.spark.translate.exact_variance import powers, type_of_values, variance_of
+from tautochrone.spark.translate.exact_variance import argument_type, sum_terms, variance_sql
 
 if TYPE_CHECKING:
     from tautochrone.spark.translate.to_catalyst import Lowering
@@ -133,7 +133,7 @@ class GroupLowering:
             moved = _where(there, f"CASE WHEN {WEIGHT} > 0 THEN {wide} ELSE -{wide} END")
             return [f"CAST(sum({moved}) AS {self._type(call.accumulators[0])})", number]
         if call.kind is AggregateFunction.VARIANCE:
-            both = zip(powers(str(value), type_of_values(call)), call.accumulators[:-1], strict=True)
+            both = zip(sum_terms(str(value), argument_type(call)), call.accumulators[:-1], strict=True)
             sums = [
                 f"CAST(sum({_where(there, f'{power} * {WEIGHT}')}) AS {self._type(column)})"
                 for power, column in both
@@ -248,7 +248,7 @@ class GroupLowering:
         if call.kind in MERGE_FUNCTIONS:
             return str(sources[0])
         if call.kind is AggregateFunction.VARIANCE:
-            return variance_of(call.handle.aggregateFunction(), type_of_values(call), *map(str, sources))
+            return variance_sql(call.handle.aggregateFunction(), argument_type(call), *map(str, sources))
         total, number = sources
         if call.kind is AggregateFunction.SUM:
             return f"CASE WHEN {number} > 0 THEN CAST({total} AS {wanted}) END"

@@ -28,10 +28,10 @@ from tautochrone.spark.jvm.catalyst import items
 if TYPE_CHECKING:
     from tautochrone.spark.translate.to_catalyst import Lowering
 
-__all__ = ["lower_asked_again", "lower_matching", "lower_touched", "sent_to_all"]
+__all__ = ["lower_matching", "lower_superset", "lower_touched", "should_broadcast"]
 
 
-def sent_to_all(node: Node, width: int) -> bool:
+def should_broadcast(node: Node, width: int) -> bool:
     """Whether `width` columns of a side of a join are known to be little enough to be broadcast. Spark does
     not know: what it keeps for us counts as large as what it was computed from."""
     return isinstance(node, Materialized) and node.rows * width <= limits.MAX_BROADCAST_VALUES
@@ -57,7 +57,7 @@ def lower_matching(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
     return _met(lowering, plan, attributes, node, how, is_small=lowering.is_small(node))
 
 
-def lower_asked_again(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
+def lower_superset(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
     """Rows of the child, all of those whose key occurs in the keys: a join above asks again."""
     conditions, _ = _conditions(lowering, node)
     return _where(lowering, conditions, _child(lowering, node))
@@ -157,7 +157,7 @@ def _met(
         lowering.equal(value, columns.attribute(new), null_safe=node.null_safe)
         for value, new in zip(values, ids, strict=True)
     ]
-    hint = catalyst.broadcast_hint if sent_to_all(node.keys, len(ids)) else catalyst.no_hint
+    hint = catalyst.broadcast_hint if should_broadcast(node.keys, len(ids)) else catalyst.no_hint
     if is_small:
         plan, renamed, hint = lowering.one_task(plan), lowering.one_task(renamed), catalyst.hash_hint
     return catalyst.logical("Join")(plan, renamed, how, lowering.conjunction(conditions), hint)
