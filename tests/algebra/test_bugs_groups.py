@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from tautochrone.algebra.nodes import AggregateFunction, Node, Rename, Union
+from tautochrone.algebra.nodes import AggregateFunction, Materialized, Node, Rename, Union
 from tautochrone.testing.plan_evaluator import PlanEvaluator
 
 from .small import bag, call, cols, first, group, join, row_number, scan
@@ -189,7 +189,7 @@ def test_12_a_change_elsewhere_costs_nothing() -> None:
     query: Node = join(group(T, "k", call(SUM, "v")), scan("t", "j w"), "k=j")
 
     class Idle(PlanEvaluator):
-        def materialize(self, plan: Node):  # type: ignore[no-untyped-def]
+        def materialize(self, plan: Node, *, may_be_large: bool = False) -> Materialized:
             raise AssertionError(f"{type(plan).__name__} was computed")
 
     view = View(query, {"t": [(1, 1)], "other": [(1,)]})

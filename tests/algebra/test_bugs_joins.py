@@ -10,6 +10,7 @@ from tautochrone.algebra.nodes import (
     ColumnId,
     Join,
     JoinKind,
+    Materialized,
     Node,
     Project,
     ScalarFilter,
@@ -194,9 +195,9 @@ def test_20_nested_joins_do_not_blow_up(kind: JoinKind) -> None:
     class Measuring(PlanEvaluator):
         size = 0
 
-        def materialize(self, plan: Node):  # type: ignore[no-untyped-def]
+        def materialize(self, plan: Node, *, may_be_large: bool = False) -> Materialized:
             type(self).size += len(walk(plan))
-            return super().materialize(plan)
+            return super().materialize(plan, may_be_large=may_be_large)
 
     def size(number: int) -> int:
         query: Node = scan("t0", "a0 b0")

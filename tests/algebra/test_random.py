@@ -114,11 +114,11 @@ def test_one_big_step_is_many_small_steps(plan: bytes, data: bytes, seed: int) -
             table: [*everything.get(table, []), *step.get(table, [])] for table in {*everything, *step}
         }
     big.refresh(everything, seed=seed)
-    sum_changes: Counter[Any] = Counter()
+    total: Counter[Any] = Counter()
     for change in small.changes:
-        sum_changes.update(change)
-    assert +sum_changes == +big.changes[-1]
-    assert -sum_changes == -big.changes[-1]
+        total.update(change)
+    assert +total == +big.changes[-1]
+    assert -total == -big.changes[-1]
     assert small.rows == big.rows
 
 
