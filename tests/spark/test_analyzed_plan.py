@@ -107,8 +107,8 @@ def test_what_cannot_be_followed(session: SparkSession, query: str, reason: str 
 
 def test_several_right_answers_are_told_from_other_obstacles(session: SparkSession) -> None:
     several = planned(session, "SELECT k, any_value(x) AS x FROM t GROUP BY k")
-    assert several.chances == several.obstacles == ("first() takes any of several rows",)
-    assert planned(session, "SELECT x FROM t ORDER BY x, k OFFSET 3").chances == ()
+    assert several.nondeterminism == several.obstacles == ("first() takes any of several rows",)
+    assert planned(session, "SELECT x FROM t ORDER BY x, k OFFSET 3").nondeterminism == ()
 
 
 def test_a_version_of_its_own_is_not_the_cuts(session: SparkSession) -> None:

@@ -27,7 +27,7 @@ from tautochrone.model.read_points import NEWEST
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.clock_table import ClockTable
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.refresh.verify import Sessions, chances, recompute
+from tautochrone.runtime.refresh.verify import Sessions, nondeterminism, recompute
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.jvm.errors import problem_of
 
@@ -176,7 +176,7 @@ class Survey:
             raise self._unprovable(view, f"its query fails: {error.message}") from error
         if found == (0, 0):
             return "its rows equal its query"
-        several = chances(self._job.graph, flow, view.catalog)
+        several = nondeterminism(self._job.graph, flow, view.catalog)
         if several:
             raise self._unprovable(view, f"its query has several right answers: {'; '.join(several)}")
         raise LakeError(

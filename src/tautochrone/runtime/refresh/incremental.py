@@ -81,9 +81,9 @@ class IncrementalRefresh:
         nodes = tuple(dict.fromkeys(at.nodes))
         require_incremental(self.job, self.table.name, choice.policy, nodes)
         updates = {number: engine.frame(update) for number, update in at.state_updates.items()}
-        here = {number for number, update in at.state_updates.items() if engine.is_here(update)}
+        here = {number for number, update in at.state_updates.items() if engine.is_on_driver(update)}
         delta = self._delta(engine, change)
-        local = change.plan is not None and engine.is_here(change.plan)
+        local = change.plan is not None and engine.is_on_driver(change.plan)
         places: Mapping[str, Sequence[int]] = {}
         if delta.removed is not None:
             stored = self._stored_rows(delta.removed.columns)
@@ -172,7 +172,7 @@ class IncrementalRefresh:
 
         inputs = Inputs(
             read=read,
-            looked_up=looked_up,
+            lookup=looked_up,
             delta=delta or change,
             rows=self._row_count,
             stored_rows=stored_rows,

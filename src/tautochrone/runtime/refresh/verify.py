@@ -21,7 +21,7 @@ from tautochrone.spark.execute.multiset_diff import diff_sizes
 from tautochrone.spark.session.factory import reader_session, use_database
 from tautochrone.spark.translate.from_catalyst import plan_of
 
-__all__ = ["Sessions", "Verdict", "chances", "recompute", "verify"]
+__all__ = ["Sessions", "Verdict", "nondeterminism", "recompute", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def verify(
         session = sessions.at(f"checkpoint-{at}", view.catalog, flow)
         missing, unexpected = recompute(session, definitions, graph, view, versions)
         equal: bool | None = missing == unexpected == 0
-        several = () if equal else chances(graph, flow, view.catalog)
+        several = () if equal else nondeterminism(graph, flow, view.catalog)
         yield Verdict(
             dataset=view,
             checkpoint=at,
@@ -142,7 +142,7 @@ def _unknown(view: TableName, at: CheckpointNumber | None, reason: str) -> Verdi
     return Verdict(dataset=view, checkpoint=at, equal=None, missing=0, unexpected=0, reason=reason)
 
 
-def chances(graph: Graph, flow: ResolvedFlow, catalog: str) -> Sequence[str]:
+def nondeterminism(graph: Graph, flow: ResolvedFlow, catalog: str) -> Sequence[str]:
     """Why the recomputation may rightly differ; asked only when it does."""
     assert graph.scratch is not None
-    return plan_of(flow.flow.evaluate(graph.scratch), catalog).chances
+    return plan_of(flow.flow.evaluate(graph.scratch), catalog).nondeterminism

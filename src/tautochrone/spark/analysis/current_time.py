@@ -56,7 +56,7 @@ def _clock_of(expression: JavaObject) -> TableName | None:
 
 def date_in_zone(session: SparkSession, zone: str, micros: int) -> int:
     """The date in a time zone, in days since 1970, as Spark counts it."""
-    times = Catalyst(session).find("catalyst.util.DateTimeUtils")
+    times = Catalyst(session).java_object("catalyst.util.DateTimeUtils")
     return int(times.microsToDays(micros, times.getZoneId(zone)))
 
 
@@ -103,7 +103,7 @@ def read_clocks(
         clock = _clock_of(expression)
         if clock is None:
             return expression
-        _, expr_id = catalyst.new_id()
+        _, expr_id = catalyst.new_expr_id()
         shape = catalyst.null(_type_of(catalyst, clock))
         at = leaf(clock, catalyst.alias(shape, "at", expr_id).toAttribute())
         return _as_asked(catalyst, expression, _scalar(catalyst, at))
@@ -112,7 +112,7 @@ def read_clocks(
 
 
 def _scalar(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
-    _, expr_id = catalyst.new_id()
+    _, expr_id = catalyst.new_expr_id()
     empty, none = catalyst.seq(), catalyst.none
     return catalyst.expression(SCALAR)(plan, empty, expr_id, empty, none, none, none)
 
@@ -125,5 +125,5 @@ def _as_asked(catalyst: Catalyst, function: JavaObject, at: JavaObject) -> JavaO
 
 
 def _type_of(catalyst: Catalyst, clock: TableName) -> JavaObject:
-    types = catalyst.find("types.DataTypes")
+    types = catalyst.java_object("types.DataTypes")
     return types.TimestampType if clock == NOW else types.DateType

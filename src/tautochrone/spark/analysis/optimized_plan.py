@@ -64,7 +64,7 @@ def optimized_plan(frame: DataFrame, catalog: str) -> OptimizedPlan:
     leaves = _Leaves(catalyst, catalog)
     plan = analyzed_plan(frame).transformUpWithSubqueries(TransformRule(leaves.replaced))
     with _without_rules(session):
-        dataset = catalyst.find("classic.Dataset")
+        dataset = catalyst.java_object("classic.Dataset")
         answer = dataset.ofRows(session._jsparkSession, plan).queryExecution().optimizedPlan()  # noqa: SLF001
     return OptimizedPlan(join_scalar_subqueries(catalyst, answer), leaves.tables, leaves.obstacles)
 
@@ -115,10 +115,10 @@ class _Leaves:
         if name not in self._rdds:
             self._rdds[name] = catalyst.session.sparkContext.parallelize([])._jrdd.rdd()  # noqa: SLF001
             self.tables[int(self._rdds[name].id())] = name
-        return catalyst.find("execution.LogicalRDD")(
+        return catalyst.java_object("execution.LogicalRDD")(
             output,
             self._rdds[name],
-            catalyst.find("catalyst.plans.physical.UnknownPartitioning")(0),
+            catalyst.java_object("catalyst.plans.physical.UnknownPartitioning")(0),
             catalyst.seq(),
             False,
             catalyst.none,
@@ -153,7 +153,7 @@ class _Leaves:
                 expression.resultId(),
             )
 
-        named = [catalyst.rebuilt(entry, replace) for entry in items(node.aggregateExpressions())]
+        named = [catalyst.transform_down(entry, replace) for entry in items(node.aggregateExpressions())]
         return node.copy(node.groupingExpressions(), catalyst.seq(named), node.child(), node.hint())
 
     def _nullable(self, argument: JavaObject) -> JavaObject:

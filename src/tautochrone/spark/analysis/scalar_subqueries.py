@@ -69,20 +69,20 @@ class _Beside:
         that a result reads besides stays, and is joined to the groups later."""
         catalyst = self._catalyst
         before = list(items(node.groupingExpressions()))
-        after = [catalyst.rebuilt(key, self.column) for key in before]
+        after = [catalyst.transform_down(key, self.column) for key in before]
 
         def replace(expression: JavaObject) -> JavaObject | None:
             for old, new in zip(before, after, strict=True):
                 if old.semanticEquals(expression):
                     return new
             if kind(expression) == "AggregateExpression":
-                return catalyst.rebuilt(expression, self.column)
+                return catalyst.transform_down(expression, self.column)
             return None
 
         results = []
         for entry in items(node.aggregateExpressions()):
             if kind(entry) == "Alias":
-                inner = catalyst.rebuilt(entry.child(), replace)
+                inner = catalyst.transform_down(entry.child(), replace)
                 results.append(entry.withNewChildren(catalyst.seq([inner])))
             else:
                 results.append(entry)
@@ -90,7 +90,7 @@ class _Beside:
 
     def joined(self, child: JavaObject) -> JavaObject:
         catalyst = self._catalyst
-        single = catalyst.find("catalyst.plans.LeftSingle$")
+        single = catalyst.java_object("catalyst.plans.LeftSingle$")
         for _, _, source in self._made:
             child = catalyst.logical("Join")(child, source, single, catalyst.none, catalyst.no_hint)
         return child
@@ -98,7 +98,7 @@ class _Beside:
 
 def _renamed(catalyst: Catalyst, plan: JavaObject) -> tuple[JavaObject, JavaObject]:
     """A subquery's plan with a column id that nothing else has: it may read the same table as the rows."""
-    _, expr_id = catalyst.new_id()
+    _, expr_id = catalyst.new_expr_id()
     named = catalyst.alias(plan.output().apply(0), "scalar", expr_id)
     project = catalyst.logical("Project")(catalyst.seq([named]), plan)
     # Without a row it is NULL.

@@ -85,7 +85,7 @@ class Inputs:
         stored_rows: how many rows the state of a stateful node has, likewise.
         stored: the state of a stateful node: its rows with the state's columns in order, one per group.
             What it is given is done to its log, where these columns come first, before that is grouped.
-        looked_up: rows of a table at a cut whose key is among some, and maybe others; see `Lookups`.
+        lookup: rows of a table at a cut whose key is among some, and maybe others; see `Lookups`.
     """
 
     read: Callable[[TableName, CutSide], DataFrame]
@@ -93,7 +93,7 @@ class Inputs:
     rows: Callable[[TableName], int | None]
     stored_rows: Callable[[int], int | None]
     stored: Callable[[int, RowFilter | None], DataFrame]
-    looked_up: Callable[
+    lookup: Callable[
         [TableName, CutSide, LookupRequest, Callable[[], LookupRequest | None]], DataFrame | None
     ]
 
@@ -264,7 +264,7 @@ class SparkEngine:
         type_name = str(self.columns.attribute(column).dataType().catalogString())
         wanted = LookupRequest(self._name(column), type_name, values, self._names_of(scan.table))
         wider = partial(self._wider, column, source, wanted)
-        rows = self.inputs.looked_up(scan.table, at.side, wanted, wider)
+        rows = self.inputs.lookup(scan.table, at.side, wanted, wider)
         return None if rows is None else self._of_scan(scan, rows)
 
     def _wider(self, column: ColumnId, source: ColumnId, wanted: LookupRequest) -> LookupRequest | None:
@@ -292,8 +292,8 @@ class SparkEngine:
             if attribute is None:
                 named.append(self.columns.named(column, self.lowering.null_like(column)))
                 continue
-            named.append(self.columns.named(column, self.lowering.as_planned(column, attribute)))
-        return self.lowering.projected(named, plan)
+            named.append(self.columns.named(column, self.lowering.cast_as_planned(column, attribute)))
+        return self.lowering.project(named, plan)
 
     def _typed(self, table: TableName, frame: DataFrame, ids: tuple[ColumnId, ...]) -> JavaObject:
         """Changed rows, with the types that the plan knows of the table: a view below may just have told
@@ -301,22 +301,23 @@ class SparkEngine:
         planned = {self._name(c): c for scan in self.scans if scan.table == table for c in scan.handle}
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         named = [
-            self.columns.named(column, self.lowering.as_planned(planned[name], attribute))
+            self.columns.named(column, self.lowering.cast_as_planned(planned[name], attribute))
             for name, column, attribute in zip(frame.columns, ids, items(plan.output()), strict=True)
         ]
-        return self.lowering.projected(named, plan)
+        return self.lowering.project(named, plan)
 
     def _stored(self, node: StateScan, only: RowFilter | None) -> JavaObject:
         plan = self.inputs.stored(node.of.number, only)._jdf.queryExecution().analyzed()  # noqa: SLF001
         pairs = zip(node.columns, items(plan.output()), strict=True)
         named = [
-            self.columns.named(column, self.lowering.as_planned(column, entry)) for column, entry in pairs
+            self.columns.named(column, self.lowering.cast_as_planned(column, entry))
+            for column, entry in pairs
         ]
-        return self.lowering.projected(named, plan)
+        return self.lowering.project(named, plan)
 
     # -- results ----------------------------------------------------------------------------------
 
-    def is_here(self, plan: Node) -> bool:
+    def is_on_driver(self, plan: Node) -> bool:
         """Whether all that a plan is made of is held on the driver."""
         leaves = (leaf for leaf in walk(plan) if not leaf.children)
         return all(isinstance(leaf, Materialized) and kind(leaf.handle) == "LocalRelation" for leaf in leaves)
@@ -327,7 +328,9 @@ class SparkEngine:
 
     def _hold_here(self, columns: tuple[ColumnId, ...], *frames: DataFrame) -> tuple[JavaObject, int]:
         """A local relation of the computed rows, with `columns`, and how many there are."""
-        return local_relation(*frames, identify=lambda output: self.columns.identify(output, columns))
+        return local_relation(
+            *frames, identify=lambda output: self.columns.with_expected_ids(output, columns)
+        )
 
     def _hold_fitting(self, columns: tuple[ColumnId, ...], frame: DataFrame) -> tuple[JavaObject, int]:
         """The same for rows that nobody counted yet: many stay where they were computed."""
@@ -336,4 +339,4 @@ class SparkEngine:
             here = self._hold_here(columns, held)
             unpersist(held)
             return here
-        return self.lowering.bound(held, columns), rows
+        return self.lowering.with_column_ids(held, columns), rows

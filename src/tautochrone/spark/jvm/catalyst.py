@@ -104,7 +104,7 @@ class Catalyst:
 
     # -- classes ----------------------------------------------------------------------------------
 
-    def find(self, path: str) -> Any:
+    def java_object(self, path: str) -> Any:
         """A class below `org.apache.spark.sql`, or a Scala `object` when the path ends with `$`."""
         found: Any = self.jvm.org.apache.spark.sql
         for part in path.split("."):
@@ -112,10 +112,10 @@ class Catalyst:
         return getattr(found, "MODULE$") if path.endswith("$") else found
 
     def logical(self, name: str) -> Any:
-        return self.find(f"catalyst.plans.logical.{name}")
+        return self.java_object(f"catalyst.plans.logical.{name}")
 
     def expression(self, name: str) -> Any:
-        return self.find(f"catalyst.expressions.{name}")
+        return self.java_object(f"catalyst.expressions.{name}")
 
     # -- Scala ------------------------------------------------------------------------------------
 
@@ -145,17 +145,17 @@ class Catalyst:
         return self.logical("JoinHint").NONE()
 
     @cached_property
-    def hash_hint(self) -> JavaObject:
+    def shuffle_hash_hint(self) -> JavaObject:
         """Of a join whose right side is built into a hash table where it is, without a broadcast."""
         return self.logical("JoinHint")(self.none, self._hint("SHUFFLE_HASH$"))
 
     @cached_property
-    def broadcast_hint(self) -> JavaObject:
+    def broadcast_right_hint(self) -> JavaObject:
         """Of a join whose right side is sent to every task."""
         return self.logical("JoinHint")(self.none, self._hint("BROADCAST$"))
 
     @cached_property
-    def hint_to_send_left(self) -> JavaObject:
+    def broadcast_left_hint(self) -> JavaObject:
         """Of a join whose left side is sent to every task."""
         return self.logical("JoinHint")(self._hint("BROADCAST$"), self.none)
 
@@ -164,10 +164,10 @@ class Catalyst:
 
     # -- columns ----------------------------------------------------------------------------------
 
-    def id_of(self, attribute: JavaObject) -> ColumnId:
+    def column_id(self, attribute: JavaObject) -> ColumnId:
         return ColumnId(f"c{attribute.exprId().id()}")
 
-    def new_id(self) -> tuple[ColumnId, JavaObject]:
+    def new_expr_id(self) -> tuple[ColumnId, JavaObject]:
         """A column id that nobody has, and its `ExprId`."""
         expr_id = self.expression("NamedExpression").newExprId()
         return ColumnId(f"c{expr_id.id()}"), expr_id
@@ -200,7 +200,7 @@ class Catalyst:
 
     # -- trees ------------------------------------------------------------------------------------
 
-    def rebuilt(
+    def transform_down(
         self, expression: JavaObject, replace: Callable[[JavaObject], JavaObject | None]
     ) -> JavaObject:
         """A copy of an expression in which `replace` answered for some nodes, topmost first."""
@@ -210,7 +210,7 @@ class Catalyst:
         children = list(items(expression.children()))
         if not children:
             return expression
-        copies = [self.rebuilt(child, replace) for child in children]
+        copies = [self.transform_down(child, replace) for child in children]
         if all(copy is child for copy, child in zip(copies, children, strict=True)):
             return expression
         return expression.withNewChildren(self.seq(copies))
@@ -222,4 +222,4 @@ class Catalyst:
         return self.conjuncts(condition.left()) + self.conjuncts(condition.right())
 
     def references(self, expression: JavaObject) -> frozenset[ColumnId]:
-        return frozenset(self.id_of(attribute) for attribute in items(expression.references().toSeq()))
+        return frozenset(self.column_id(attribute) for attribute in items(expression.references().toSeq()))

@@ -61,13 +61,13 @@ class View:
         attributes: Catalyst's attribute of each column id in the plan.
         obstacles: why the plan cannot tell the query's change: functions that give something else each
             time, inputs without versions.
-        chances: those of them for which the query has several right answers.
+        nondeterminism: those of them for which the query has several right answers.
     """
 
     plan: Node
     attributes: Mapping[ColumnId, JavaObject]
     obstacles: tuple[str, ...]
-    chances: tuple[str, ...] = ()
+    nondeterminism: tuple[str, ...] = ()
 
     @property
     def tables(self) -> frozenset[TableName]:
@@ -89,7 +89,7 @@ def plan_of(frame: DataFrame, catalog: str) -> View:
 def _unplanned(frame: DataFrame, reason: str) -> View:
     handle = analyzed_plan(frame)
     catalyst = Catalyst(frame.sparkSession)
-    attributes = {catalyst.id_of(attribute): attribute for attribute in items(handle.output())}
+    attributes = {catalyst.column_id(attribute): attribute for attribute in items(handle.output())}
     plan = Unsupported(columns=tuple(attributes), inputs=(), reason=reason)
     return View(plan=plan, attributes=attributes, obstacles=(reason,))
 
@@ -107,7 +107,7 @@ def _plan_of(frame: DataFrame, catalog: str) -> View:
         plan=plan,
         attributes=translator.attributes,
         obstacles=tuple(dict.fromkeys(obstacles)),
-        chances=tuple(translator.chances),
+        nondeterminism=tuple(translator.nondeterminism),
     )
 
 
@@ -132,7 +132,7 @@ class Translator:
         self.source = source
         self.attributes: dict[ColumnId, JavaObject] = {}
         self.obstacles = list(source.obstacles)
-        self.chances: list[str] = []
+        self.nondeterminism: list[str] = []
         self._aggregates: list[tuple[JavaObject, Node]] = []
         self._nested = has_subquery(source.plan)
         self._groups = Groups(self)
@@ -161,28 +161,28 @@ class Translator:
         if name in _TRANSPARENT:
             return self.node(plan.children().apply(0))
         if name in _CONSTANT:
-            return Constant(columns=self.meet_all(plan.output()), handle=plan)
+            return Constant(columns=self.register_all(plan.output()), handle=plan)
         rule = self._rules.get(name)
         return rule(plan) if rule is not None else self.other(plan, f"{name} has no rule")
 
-    def meet(self, attribute: JavaObject) -> ColumnId:
+    def register(self, attribute: JavaObject) -> ColumnId:
         """Remember an attribute under its id."""
-        column = self.catalyst.id_of(attribute)
+        column = self.catalyst.column_id(attribute)
         self.attributes.setdefault(column, attribute)
         return column
 
-    def meet_all(self, output: JavaObject) -> tuple[ColumnId, ...]:
-        return tuple(self.meet(attribute) for attribute in items(output))
+    def register_all(self, output: JavaObject) -> tuple[ColumnId, ...]:
+        return tuple(self.register(attribute) for attribute in items(output))
 
     def expression(self, handle: JavaObject) -> Expression:
         references = self.catalyst.references(handle)
         passes = next(iter(references)) if kind(handle) == "AttributeReference" else None
         return Expression(handle, references, str(handle.toString()), passes)
 
-    def one_of_several(self, reason: str) -> None:
+    def add_nondeterminism(self, reason: str) -> None:
         """The query has several right answers: whoever computes it again may get another one."""
         self.obstacles.append(reason)
-        self.chances.append(reason)
+        self.nondeterminism.append(reason)
 
     def other(self, plan: JavaObject, reason: str) -> Node:
         """A node without a rule. Leaves are inputs that nobody can follow. What is above them may hang on the
@@ -191,18 +191,20 @@ class Translator:
         children = tuple(self.node(child) for child in items(plan.children()))
         # One reason is enough: parts of an operator that has no rule have none either.
         self.obstacles = [*before, reason if children else f"{kind(plan)} has no versions"]
-        return Unsupported(columns=self.meet_all(plan.output()), inputs=children, reason=reason)
+        return Unsupported(columns=self.register_all(plan.output()), inputs=children, reason=reason)
 
-    def computed(self, child: Node, expressions: list[JavaObject]) -> tuple[Node, list[ColumnId]]:
+    def with_computed_columns(
+        self, child: Node, expressions: list[JavaObject]
+    ) -> tuple[Node, list[ColumnId]]:
         """The child with a column for each expression; attributes are columns already."""
         made: list[tuple[ColumnId, Expression]] = []
         found = []
         for handle in expressions:
             if kind(handle) == "AttributeReference":
-                found.append(self.meet(handle))
+                found.append(self.register(handle))
                 continue
-            column, expr_id = self.catalyst.new_id()
-            self.meet(self.catalyst.alias(handle, str(column), expr_id).toAttribute())
+            column, expr_id = self.catalyst.new_expr_id()
+            self.register(self.catalyst.alias(handle, str(column), expr_id).toAttribute())
             made.append((column, self.expression(handle)))
             found.append(column)
         if not made:
@@ -225,16 +227,16 @@ class Translator:
             if number not in found:
                 source = expression.plan().output().apply(0)
                 # It may read the same table as the rows: only a new id is surely another one.
-                column, expr_id = self.catalyst.new_id()
-                self.meet(source.withExprId(expr_id).withNullability(True))
-                sources = (self.catalyst.id_of(source),)
+                column, expr_id = self.catalyst.new_expr_id()
+                self.register(source.withExprId(expr_id).withNullability(True))
+                sources = (self.catalyst.column_id(source),)
                 node = Rename(columns=(column,), child=self.node(expression.plan()), sources=sources)
                 found[number] = self.attributes[column], node
             return found[number][0]
 
         if not (self._nested and has_subquery(handle)):
             return handle, []
-        rebuilt = self.catalyst.rebuilt(handle, replace)
+        rebuilt = self.catalyst.transform_down(handle, replace)
         self.refuse_subqueries("a condition or a result", [rebuilt])
         return rebuilt, [node for _, node in found.values()]
 
@@ -251,13 +253,13 @@ class Translator:
             made = self._groups.aggregate(plan)
             self._aggregates.append((plan, made))
             return made
-        return Rename(columns=self.meet_all(plan.output()), child=same, sources=same.columns)
+        return Rename(columns=self.register_all(plan.output()), child=same, sources=same.columns)
 
     # -- row by row -------------------------------------------------------------------------------
 
     def _scan(self, plan: JavaObject) -> Node:
         table = self.source.table_of(plan)
-        columns = self.meet_all(plan.output())
+        columns = self.register_all(plan.output())
         # Above it a column may be spelled otherwise than in its table, and have been met so.
         self.attributes.update(zip(columns, items(plan.output()), strict=True))
         if table is None:
@@ -267,14 +269,14 @@ class Translator:
 
     def _project(self, plan: JavaObject) -> Node:
         child = self.node(plan.child())
-        return self.projected(child, list(items(plan.projectList())))
+        return self.project(child, list(items(plan.projectList())))
 
-    def projected(self, child: Node, named: list[JavaObject]) -> Node:
+    def project(self, child: Node, named: list[JavaObject]) -> Node:
         """The child's rows as named expressions of it."""
         columns: list[ColumnId] = []
         expressions: list[Expression | None] = []
         for entry in named:
-            column = self.meet(entry.toAttribute())
+            column = self.register(entry.toAttribute())
             if column in columns:
                 # The optimiser drops aliases, and then the same column stands there twice.
                 continue
@@ -304,11 +306,11 @@ class Translator:
         )
 
     def _union(self, plan: JavaObject) -> Node:
-        columns = self.meet_all(plan.output())
+        columns = self.register_all(plan.output())
         inputs = []
         for child in items(plan.children()):
             node = self.node(child)
-            sources = self.meet_all(child.output())
+            sources = self.register_all(child.output())
             if sources != columns:
                 node = Rename(columns=columns, child=node, sources=sources)
             inputs.append(node)
@@ -320,18 +322,18 @@ class Translator:
             tuple(self.expression(entry) for entry in items(projection))
             for projection in items(plan.projections())
         )
-        return Expand(columns=self.meet_all(plan.output()), child=child, projections=projections)
+        return Expand(columns=self.register_all(plan.output()), child=child, projections=projections)
 
     def _generate(self, plan: JavaObject) -> Node:
         child = self.node(plan.child())
-        made = self.meet_all(plan.generatorOutput())
+        made = self.register_all(plan.generatorOutput())
         # EXCEPT ALL gives out copies of columns under their own ids.
-        passed = dict.fromkeys(self.meet_all(plan.requiredChildOutput()))
+        passed = dict.fromkeys(self.register_all(plan.requiredChildOutput()))
         kept = tuple(column for column in passed if column not in made)
         return FlatMap(columns=(*kept, *made), child=child, handle=plan, passed=kept, generated=made)
 
     def _python(self, plan: JavaObject) -> Node:
         child = self.node(plan.child())
-        made = self.meet_all(plan.resultAttrs())
+        made = self.register_all(plan.resultAttrs())
         columns = (*child.columns, *made)
         return FlatMap(columns=columns, child=child, handle=plan, passed=child.columns, generated=made)

@@ -73,7 +73,7 @@ class Groups:
         catalyst = translator.catalyst
         child = translator.node(plan.child())
         grouping = list(items(plan.groupingExpressions()))
-        child, keys = translator.computed(child, grouping)
+        child, keys = translator.with_computed_columns(child, grouping)
         computed = [
             (expression, translator.attributes[key])
             for expression, key in zip(grouping, keys, strict=True)
@@ -93,7 +93,7 @@ class Groups:
             if kind(entry) == "Alias":
                 named.append(
                     catalyst.alias(
-                        catalyst.rebuilt(entry.child(), replace), str(entry.name()), entry.exprId()
+                        catalyst.transform_down(entry.child(), replace), str(entry.name()), entry.exprId()
                     )
                 )
             else:
@@ -102,7 +102,7 @@ class Groups:
         if any("sessionWindow" in str(translator.attributes[key].metadata().json()) for key in keys):
             translator.obstacles.append("session_window() merges groups, which has no rule")
         unique = tuple(dict.fromkeys(keys))
-        return translator.projected(self._grouped(child, unique, calls), named)
+        return translator.project(self._grouped(child, unique, calls), named)
 
     def _grouped(self, child: Node, keys: tuple[ColumnId, ...], calls: list[JavaObject]) -> Node:
         """Groups with plain calls, and beside them one grouping for each argument of DISTINCT."""
@@ -114,13 +114,13 @@ class Groups:
             made = self._of_one_kind(child, keys, part)
             whole = made if whole is None else self._beside(whole, made, keys)
         assert whole is not None
-        outputs = tuple(self._translator.meet(call.resultAttribute()) for call in calls)
+        outputs = tuple(self._translator.register(call.resultAttribute()) for call in calls)
         return Select(columns=(*keys, *outputs), child=whole)
 
     def _beside(self, left: Node, right: Node, keys: tuple[ColumnId, ...]) -> Node:
         """Two groupings of the same rows as one: both have every group once."""
         translator = self._translator
-        ids = tuple(translator.meet(translator.attributes[key].newInstance()) for key in keys)
+        ids = tuple(translator.register(translator.attributes[key].newInstance()) for key in keys)
         outputs = right.columns[len(keys) :]
         renamed = Rename(columns=(*ids, *outputs), child=right, sources=right.columns) if keys else right
         return Join(
@@ -161,7 +161,7 @@ class Groups:
                 catalyst.expression("If")(condition, argument, catalyst.null(argument.dataType()))
                 for argument in arguments
             ]
-        child, found = translator.computed(child, arguments)
+        child, found = translator.with_computed_columns(child, arguments)
         columns = tuple(dict.fromkeys((*keys, *found)))
         self._number += 1
         rows = Aggregate(
@@ -199,12 +199,12 @@ class Groups:
         if int(handle.resultId().id()) not in self._sorted and (
             reason := nondeterministic_function(function)
         ):
-            translator.one_of_several(reason)
+            translator.add_nondeterminism(reason)
         arguments = list(items(function.children()))
         if kind(function) == "Count" and len(arguments) > 1:
             arguments = [self._all_there(arguments)]
         condition = handle.filter()
-        output = translator.meet(handle.resultAttribute())
+        output = translator.register(handle.resultAttribute())
         found = _KINDS.get(kind(function), AggregateFunction.OTHER)
         type_name = str(arguments[0].dataType().catalogString()) if arguments else ""
         if len(arguments) != 1:
@@ -277,10 +277,10 @@ class Groups:
         """A new column of a type; only the type of its attribute counts."""
         translator = self._translator
         catalyst = translator.catalyst
-        column, expr_id = catalyst.new_id()
-        data_type = catalyst.find("types.DataType").fromDDL(type_name)
+        column, expr_id = catalyst.new_expr_id()
+        data_type = catalyst.java_object("types.DataType").fromDDL(type_name)
         literal = catalyst.null(data_type)
-        translator.meet(catalyst.alias(literal, str(column), expr_id).toAttribute())
+        translator.register(catalyst.alias(literal, str(column), expr_id).toAttribute())
         return column
 
     # -- windows ----------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class Groups:
         child = translator.node(plan.child())
         partition = list(items(plan.partitionSpec()))
         keyed = all(kind(entry) == "AttributeReference" for entry in partition)
-        keys = tuple(translator.meet(entry) for entry in partition) if keyed else ()
+        keys = tuple(translator.register(entry) for entry in partition) if keyed else ()
         order = list(items(plan.orderSpec()))
         more = self.ties(child, order)
         by_rows: list[JavaObject] = []
@@ -309,11 +309,11 @@ class Groups:
                 by_rows.append(entry)
                 continue
             if reason is not None:
-                translator.one_of_several(reason)
+                translator.add_nondeterminism(reason)
             by_range.append(entry)
         if not order and (reason := next(filter(None, map(nondeterministic_unordered_rows, by_rows)), None)):
             # Spark itself makes such ones of a LIMIT in a LATERAL subquery.
-            translator.one_of_several(reason)
+            translator.add_nondeterminism(reason)
             return translator.other(plan, reason)
         for entries, ties in ((by_range, False), (by_rows, bool(order))):
             if not entries:
@@ -322,9 +322,9 @@ class Groups:
             handle = catalyst.logical("Window")(
                 catalyst.seq(entries), plan.partitionSpec(), catalyst.seq(whole), plan.child(), plan.hint()
             )
-            made = tuple(translator.meet(entry.toAttribute()) for entry in entries)
+            made = tuple(translator.register(entry.toAttribute()) for entry in entries)
             child = Window(columns=(*child.columns, *made), child=child, handle=handle, partition=keys)
-        wanted = tuple(dict.fromkeys(translator.meet_all(plan.output())))
+        wanted = tuple(dict.fromkeys(translator.register_all(plan.output())))
         return child if child.columns == wanted else Select(columns=wanted, child=child)
 
     def ties(self, child: Node, order: list[JavaObject]) -> list[JavaObject]:
@@ -332,7 +332,9 @@ class Groups:
         translator = self._translator
         catalyst = translator.catalyst
         named = {
-            catalyst.id_of(entry.child()) for entry in order if kind(entry.child()) == "AttributeReference"
+            catalyst.column_id(entry.child())
+            for entry in order
+            if kind(entry.child()) == "AttributeReference"
         }
         found = []
         for column in child.columns:
@@ -359,7 +361,7 @@ class Groups:
             below = below.child()
         if kind(below) != "Sort" or kind(plan.limitExpr()) != "Literal":
             reason = "LIMIT without ORDER BY is no function of its input"
-            translator.one_of_several(reason)
+            translator.add_nondeterminism(reason)
             return translator.other(plan, reason)
         child = translator.node(below.child())
         order = list(items(below.order()))
@@ -375,7 +377,7 @@ class Groups:
         )
         node: Node = top
         for project in reversed(pruned):
-            node = translator.projected(node, list(items(project.projectList())))
+            node = translator.project(node, list(items(project.projectList())))
         return node
 
 

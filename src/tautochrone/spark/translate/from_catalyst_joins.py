@@ -39,8 +39,8 @@ def join(translator: Translator, plan: JavaObject) -> Node:
     if name == "RightOuter":
         left, right = right, left
     equal, rest = _equalities(translator, parts, left, right)
-    whole_left, left_keys = translator.computed(left, [pair[0] for pair in equal])
-    whole_right, right_keys = translator.computed(right, [pair[1] for pair in equal])
+    whole_left, left_keys = translator.with_computed_columns(left, [pair[0] for pair in equal])
+    whole_right, right_keys = translator.with_computed_columns(right, [pair[1] for pair in equal])
     keys = tuple(
         JoinKey(left=a, right=b, null_safe=pair[2])
         for a, b, pair in zip(left_keys, right_keys, equal, strict=True)
@@ -62,7 +62,7 @@ def _columns(
     translator: Translator, plan: JavaObject, name: str, left: Node, right: Node
 ) -> tuple[ColumnId, ...]:
     if name == "ExistenceJoin":
-        return (*left.columns, translator.meet(plan.joinType().exists()))
+        return (*left.columns, translator.register(plan.joinType().exists()))
     if name in ("LeftSemi", "LeftAnti"):
         return left.columns
     return (*left.columns, *right.columns)

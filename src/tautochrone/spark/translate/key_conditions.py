@@ -107,7 +107,7 @@ class KeyConditions:
         catalyst = self._lowering.catalyst
         value = keys.handle.output().apply(keys.columns.index(source))
         if type_name.startswith(UNORDERED_TYPE):
-            value = catalyst.cast(value, catalyst.find("types.StringType$"), catalyst.some("UTC"))
+            value = catalyst.cast(value, catalyst.java_object("types.StringType$"), catalyst.some("UTC"))
         frame = dataframe_of_plan(catalyst.session, keys.handle)
         frame = frame.select(self._lowering.of(value).alias("value"))
         if kind(keys.handle) == "LocalRelation" and keys.rows <= limits.MAX_ROWS_WITHOUT_ARROW:

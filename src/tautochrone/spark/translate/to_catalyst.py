@@ -74,11 +74,11 @@ class Columns:
         self._catalyst = catalyst
         self._known = dict(known)
         self._expr_ids: dict[ColumnId, JavaObject] = {}
-        self._weight, self._expr_ids[WEIGHT] = catalyst.new_id()
+        self._weight, self._expr_ids[WEIGHT] = catalyst.new_expr_id()
         self.named(WEIGHT, catalyst.literal(1))
 
     def fresh(self) -> ColumnId:
-        column, expr_id = self._catalyst.new_id()
+        column, expr_id = self._catalyst.new_expr_id()
         self._expr_ids[column] = expr_id
         return column
 
@@ -90,7 +90,7 @@ class Columns:
             self._expr_ids[column] = self._known[column].exprId()
         return self._expr_ids[column]
 
-    def identify(self, output: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
+    def with_expected_ids(self, output: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
         """Attributes under the ids of columns. Mostly they are; Spark renews some that occur twice."""
         wanted = [self._weight if column == WEIGHT else column for column in columns]
         if [f"c{number}" for number in re.findall(r"#(\d+)", str(output.toString()))] == wanted:
@@ -113,14 +113,14 @@ class LeafPlans:
     Attributes:
         at: rows of an input.
         stored: rows of a state; what it is given is done to the state's log before that is grouped.
-        looked_up: rows of an input, all those with one of the keys; None: they have to be read.
+        lookup: rows of an input, all those with one of the keys; None: they have to be read.
         is_small: whether so little is read below a node that one task is enough.
         many: whether so much is read that a job pays which tells what of it is needed.
     """
 
     at: Callable[[ScanAtCut], JavaObject]
     stored: Callable[[StateScan, RowFilter | None], JavaObject]
-    looked_up: Callable[[KeySemiJoin, ScanAtCut], JavaObject | None]
+    lookup: Callable[[KeySemiJoin, ScanAtCut], JavaObject | None]
     is_small: Callable[[Node], bool]
     many: Callable[[Node], bool]
 
@@ -147,7 +147,7 @@ class Lowering:
             Constant: lambda node: node.handle,
             Filter: self._filter,
             Project: self._project,
-            Select: lambda node: self.arranged(self.plan(node.child), node.child.columns, node.columns),
+            Select: lambda node: self.reordered(self.plan(node.child), node.child.columns, node.columns),
             Rename: self._rename,
             FlatMap: self._extend,
             Expand: self._expand,
@@ -175,16 +175,16 @@ class Lowering:
         """The Catalyst plan of a node."""
         return self._rules[type(node)](node)
 
-    def gathered(self, node: Node) -> JavaObject:
+    def coalesced(self, node: Node) -> JavaObject:
         """The plan of a node whose rows are about to be grouped, sorted or joined."""
         plan = self.plan(node)
-        return self.one_task(plan) if self.is_small(node) else plan
+        return self.coalesce(plan) if self.is_small(node) else plan
 
-    def gathered_frame(self, node: Node) -> DataFrame:
-        """Like `named_frame`, of a plan that is `gathered`."""
-        return dataframe_of_plan(self.catalyst.session, self.gathered(node)).toDF(*node.columns)
+    def coalesced_frame(self, node: Node) -> DataFrame:
+        """Like `named_frame`, of a plan that is `coalesced`."""
+        return dataframe_of_plan(self.catalyst.session, self.coalesced(node)).toDF(*node.columns)
 
-    def one_task(self, plan: JavaObject) -> JavaObject:
+    def coalesce(self, plan: JavaObject) -> JavaObject:
         return self.catalyst.logical("Repartition")(1, False, plan)
 
     def frame(self, node: Node) -> DataFrame:
@@ -201,15 +201,15 @@ class Lowering:
         return [self.columns.attribute(column) for column in columns]
 
     def selected(self, plan: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
-        return self.projected(self.attributes(columns), plan)
+        return self.project(self.attributes(columns), plan)
 
-    def arranged(
+    def reordered(
         self, plan: JavaObject, given: tuple[ColumnId, ...], wanted: tuple[ColumnId, ...]
     ) -> JavaObject:
         """`plan`, which gives the columns `given`, with the columns `wanted`."""
         return plan if given == wanted else self.selected(plan, wanted)
 
-    def projected(self, named: list[JavaObject], plan: JavaObject) -> JavaObject:
+    def project(self, named: list[JavaObject], plan: JavaObject) -> JavaObject:
         return self.catalyst.logical("Project")(self.catalyst.seq(named), plan)
 
     def column(self, column: ColumnId) -> Column:
@@ -218,16 +218,16 @@ class Lowering:
 
     def of(self, expression: JavaObject) -> Column:
         """A Catalyst expression in PySpark's expressions."""
-        utils = self.catalyst.find("classic.ExpressionUtils")
+        utils = self.catalyst.java_object("classic.ExpressionUtils")
         return Column(utils.column(expression))
 
-    def bound(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> JavaObject:
+    def with_column_ids(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> JavaObject:
         """A DataFrame's plan with its columns, in order, under ids."""
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         pairs = zip(columns, items(plan.output()), strict=True)
-        return self.projected([self.columns.named(column, entry) for column, entry in pairs], plan)
+        return self.project([self.columns.named(column, entry) for column, entry in pairs], plan)
 
-    def as_planned(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
+    def cast_as_planned(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
         """An older version of a table may have had a narrower type, a state has what its format knows."""
         wanted = self.columns.attribute(column).dataType()
         if attribute.dataType().sameType(wanted):
@@ -249,7 +249,7 @@ class Lowering:
             # Spark gives the second of two equal leaves new ids, and with it whatever passes them on.
             plan = plan.newInstance()
         pairs = zip(node.columns, items(plan.output()), strict=True)
-        return self.projected([self.columns.named(column, entry) for column, entry in pairs], plan)
+        return self.project([self.columns.named(column, entry) for column, entry in pairs], plan)
 
     def _filter(self, node: Filter) -> JavaObject:
         return self.catalyst.logical("Filter")(node.condition.handle, self.plan(node.child))
@@ -257,9 +257,11 @@ class Lowering:
     def _project(self, node: Project) -> JavaObject:
         child = self.plan(node.child)
         pairs = zip(node.columns, node.expressions, strict=True)
-        return self.projected([self.passed(column, expression) for column, expression in pairs], child)
+        return self.project(
+            [self.named_expression(column, expression) for column, expression in pairs], child
+        )
 
-    def passed(self, column: ColumnId, expression: Expression | None) -> JavaObject:
+    def named_expression(self, column: ColumnId, expression: Expression | None) -> JavaObject:
         """A column passed on, or computed under its id."""
         if expression is None:
             return self.columns.attribute(column)
@@ -267,7 +269,7 @@ class Lowering:
 
     def _rename(self, node: Rename) -> JavaObject:
         child = self.plan(node.child)
-        return self.projected(
+        return self.project(
             [
                 self.columns.attribute(source)
                 if source == column
@@ -294,7 +296,7 @@ class Lowering:
         return self.catalyst.logical("Expand")(self.catalyst.seq(projections), output, child)
 
     def _union(self, node: Union) -> JavaObject:
-        plans = [self.arranged(self.plan(child), child.columns, node.columns) for child in node.inputs]
+        plans = [self.reordered(self.plan(child), child.columns, node.columns) for child in node.inputs]
         if len(plans) == 1:
             return plans[0]
         return self.catalyst.logical("Union")(self.catalyst.seq(plans), False, False)
@@ -302,7 +304,7 @@ class Lowering:
     def _join(self, node: Join) -> JavaObject:
         left, (right, hint) = self.plan(node.left), self._right(node)
         if node.keys and self.is_small(node.left) and self.is_small(node.right):
-            left, right, hint = self.one_task(left), self.one_task(right), self.catalyst.hash_hint
+            left, right, hint = self.coalesce(left), self.coalesce(right), self.catalyst.shuffle_hash_hint
         conditions = [condition.handle for condition in node.condition]
         for key in node.keys:
             a, b = self.columns.attribute(key.left), self.columns.attribute(key.right)
@@ -311,10 +313,10 @@ class Lowering:
             left, right, self._join_type(node), self.conjunction(conditions), hint
         )
         if node.kind in (JoinKind.SEMI, JoinKind.ANTI):
-            return self.arranged(made, node.left.columns, node.columns)
+            return self.reordered(made, node.left.columns, node.columns)
         if node.exists is not None:
-            return self.arranged(made, (*node.left.columns, node.exists), node.columns)
-        return self.arranged(made, (*node.left.columns, *node.right.columns), node.columns)
+            return self.reordered(made, (*node.left.columns, node.exists), node.columns)
+        return self.reordered(made, (*node.left.columns, *node.right.columns), node.columns)
 
     def _right(self, node: Join) -> tuple[JavaObject, JavaObject]:
         """A join's right side, and a hint for the join."""
@@ -325,7 +327,7 @@ class Lowering:
             or not should_broadcast(node.left, len(node.left.columns))
         ):
             return self.plan(right), self.catalyst.no_hint
-        hint = self.catalyst.hint_to_send_left
+        hint = self.catalyst.broadcast_left_hint
         if isinstance(right, KeySemiJoin) and right.keys is node.left and not right.exact:
             return lower_superset(self, right), hint
         return self.plan(right), hint
@@ -343,7 +345,7 @@ class Lowering:
         return self.catalyst.some(whole)
 
     def join_type(self, name: str) -> JavaObject:
-        return self.catalyst.find(f"catalyst.plans.{name}$")
+        return self.catalyst.java_object(f"catalyst.plans.{name}$")
 
     def _join_type(self, node: Join) -> JavaObject:
         catalyst = self.catalyst
@@ -357,20 +359,20 @@ class Lowering:
         }
         if node.kind is JoinKind.EXISTENCE:
             assert node.exists is not None
-            return catalyst.find("catalyst.plans.ExistenceJoin")(self.columns.attribute(node.exists))
+            return catalyst.java_object("catalyst.plans.ExistenceJoin")(self.columns.attribute(node.exists))
         if node.kind is JoinKind.SCALAR and isinstance(node.right, Materialized):
             return self.join_type("LeftOuter")
         return self.join_type(names[node.kind])
 
     def _window(self, node: Window) -> JavaObject:
-        made = node.handle.withNewChildren(self.catalyst.seq([self.gathered(node.child)]))
+        made = node.handle.withNewChildren(self.catalyst.seq([self.coalesced(node.child)]))
         return self.selected(made, node.columns)
 
     def _scalar_filter(self, node: ScalarFilter) -> JavaObject:
-        plan = self.beside(self.plan(node.child), node.scalars)
+        plan = self.join_scalars(self.plan(node.child), node.scalars)
         return self.selected(self.catalyst.logical("Filter")(node.condition.handle, plan), node.columns)
 
-    def beside(self, plan: JavaObject, scalars: tuple[Node, ...]) -> JavaObject:
+    def join_scalars(self, plan: JavaObject, scalars: tuple[Node, ...]) -> JavaObject:
         """A plan with the only row of each scalar beside every row."""
         for scalar in scalars:
             # A result that is held was counted; others are checked while they run.
@@ -384,7 +386,7 @@ class Lowering:
     def _pad(self, node: NullExtend) -> JavaObject:
         child = self.plan(node.child)
         nulls = set(node.nulls)
-        return self.projected(
+        return self.project(
             [
                 self.columns.named(column, self.null_like(column))
                 if column in nulls
@@ -397,7 +399,7 @@ class Lowering:
     def _weigh(self, node: WithWeight) -> JavaObject:
         child = self.plan(node.child)
         sign = self.catalyst.literal(node.sign)
-        return self.projected([*self.attributes(node.columns[:-1]), self.columns.named(WEIGHT, sign)], child)
+        return self.project([*self.attributes(node.columns[:-1]), self.columns.named(WEIGHT, sign)], child)
 
     def _where(self, node: FlagFilter) -> JavaObject:
         flag = self.columns.attribute(node.flag)

@@ -55,7 +55,7 @@ class GroupLowering:
     def aggregate(self, node: Aggregate) -> JavaObject:
         low = self._lowering
         catalyst = low.catalyst
-        child = low.gathered(node.child)
+        child = low.coalesced(node.child)
         keys = low.attributes(node.keys)
         calls = [low.columns.named(call.output, call.handle) for call in node.calls]
         return catalyst.logical("Aggregate")(
@@ -66,7 +66,7 @@ class GroupLowering:
         low = self._lowering
         catalyst = low.catalyst
         plan = catalyst.logical("Sort")(
-            catalyst.seq(node.order), True, low.gathered(node.child), catalyst.none
+            catalyst.seq(node.order), True, low.coalesced(node.child), catalyst.none
         )
         if node.offset:
             plan = catalyst.logical("Offset")(catalyst.literal(node.offset), plan)
@@ -79,24 +79,24 @@ class GroupLowering:
         """Equal rows of both signs cancel; what is left stands once per copy."""
         low = self._lowering
         rows = [quoted(column) for column in node.columns[:-1]]
-        summed = low.gathered_frame(node.child).groupBy(*rows).agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
+        summed = low.coalesced_frame(node.child).groupBy(*rows).agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
-        return low.bound(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
+        return low.with_column_ids(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
 
     def flip(self, node: PredicateChange) -> JavaObject:
         low = self._lowering
         was, now = low.columns.fresh(), low.columns.fresh()
         rows = node.columns[:-1]
-        plan = low.beside(low.plan(node.child), node.before)
-        plan = low.projected([*low.attributes(rows), low.columns.named(was, node.condition.handle)], plan)
-        plan = low.beside(plan, node.after)
-        plan = low.projected(
+        plan = low.join_scalars(low.plan(node.child), node.before)
+        plan = low.project([*low.attributes(rows), low.columns.named(was, node.condition.handle)], plan)
+        plan = low.join_scalars(plan, node.after)
+        plan = low.project(
             [*low.attributes((*rows, was)), low.columns.named(now, node.condition.handle)], plan
         )
         frame = self._named(plan, (*rows, was, now))
         turned = frame.where(f"coalesce({was}, false) <> coalesce({now}, false)")
         sign = f"CASE WHEN {now} THEN 1 ELSE -1 END"
-        return low.bound(turned.selectExpr(*map(quoted, rows), sign), node.columns)
+        return low.with_column_ids(turned.selectExpr(*map(quoted, rows), sign), node.columns)
 
     # -- state ------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class GroupLowering:
         if len(made) < len(texts):
             chosen = [f"{made[text]} AS w{place}" for place, text in enumerate(texts)]
             grouped = grouped.selectExpr(*map(quoted, of.keys), *chosen)
-        return low.bound(grouped, node.columns)
+        return low.with_column_ids(grouped, node.columns)
 
     def _sums(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> list[str]:
         """What rows add to the accumulators of a call."""
@@ -154,8 +154,8 @@ class GroupLowering:
         low = self._lowering
         of = node.of
         # The rows to merge are few, and so are those of their groups: no statistics needed.
-        added = low.gathered_frame(node.added).alias("new")
-        stored = low.gathered_frame(node.stored).alias("old")
+        added = low.coalesced_frame(node.added).alias("new")
+        stored = low.coalesced_frame(node.stored).alias("old")
         same = " AND ".join(f"new.{key} <=> old.{key}" for key in of.keys) or "true"
         here = bool(of.keys) and low.is_small(node.added) and low.is_small(node.stored)
         joined = added.join(stored.hint("shuffle_hash" if here else "broadcast"), sf.expr(same), "left")
@@ -174,7 +174,7 @@ class GroupLowering:
             *after,
             again,
         )
-        return low.bound(chosen, node.columns)
+        return low.with_column_ids(chosen, node.columns)
 
     def _merge(self, call: AggregateCall, gone: ColumnId) -> tuple[list[str], str]:
         """A call's accumulators after the change, and whether they may be wrong."""
@@ -213,7 +213,7 @@ class GroupLowering:
             )
             frame = self._named(plan, node.child.columns)
         chosen = frame.select(*map(quoted, of.keys), *map(self._column, self._values(of, source)))
-        return low.bound(chosen, node.columns)
+        return low.with_column_ids(chosen, node.columns)
 
     def altered(self, node: ChangedGroups) -> JavaObject:
         low = self._lowering
@@ -233,7 +233,7 @@ class GroupLowering:
         other = sf.expr(" OR ".join(texts))
         for condition in computed:
             other = other | condition
-        return low.bound(low.named_frame(node.child).where(other), node.columns)
+        return low.with_column_ids(low.named_frame(node.child).where(other), node.columns)
 
     def _column(self, value: str | JavaObject) -> Column:
         return sf.expr(value) if isinstance(value, str) else self._lowering.of(value)
@@ -260,7 +260,7 @@ class GroupLowering:
         """Sum by number as Spark's own function divides them, to the last digit; 0 by 0 is NULL there."""
         low = self._lowering
         function = call.handle.aggregateFunction()
-        unresolved = low.catalyst.find("catalyst.analysis.UnresolvedAttribute")
+        unresolved = low.catalyst.java_object("catalyst.analysis.UnresolvedAttribute")
         buffers = [
             (function.aggBufferAttributes().apply(place).exprId().id(), name)
             for place, name in enumerate((total, f"coalesce({number}, 0L)"))
@@ -276,7 +276,7 @@ class GroupLowering:
                 return None
             return ours.get(expression.exprId().id())
 
-        return low.catalyst.rebuilt(function.evaluateExpression(), replace)
+        return low.catalyst.transform_down(function.evaluateExpression(), replace)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class GroupLowering:
     ) -> DataFrame:
         """Columns of a node and expressions of the query over it, whose names go into `names`."""
         low = self._lowering
-        plan = low.gathered(node)
+        plan = low.coalesced(node)
         distinct: list[Expression] = []
         for expression in expressions:
             same = next((e for e in distinct if e.handle.semanticEquals(expression.handle)), None)
@@ -301,7 +301,7 @@ class GroupLowering:
             names[id(expression)] = low.columns.fresh() if same is None else names[id(same)]
         named = [low.columns.named(names[id(e)], e.handle) for e in distinct]
         whole = (*columns, *(names[id(expression)] for expression in distinct))
-        return self._named(low.projected([*low.attributes(columns), *named], plan), whole)
+        return self._named(low.project([*low.attributes(columns), *named], plan), whole)
 
     def _type(self, column: ColumnId) -> str:
         return str(self._lowering.columns.attribute(column).dataType().sql()).lower()

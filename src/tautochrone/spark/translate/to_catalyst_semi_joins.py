@@ -73,7 +73,7 @@ def lower_touched(lowering: Lowering, node: MultiKeySemiJoin) -> JavaObject:
         found = _all_of(lowering, one)
         if found is None:
             flag = lowering.columns.named(lowering.columns.fresh(), catalyst.literal(True)).toAttribute()
-            how = catalyst.find("catalyst.plans.ExistenceJoin")(flag)
+            how = catalyst.java_object("catalyst.plans.ExistenceJoin")(flag)
             attributes = lowering.attributes(tuple(column for column, _ in on))
             plan = _met(lowering, plan, attributes, one, how, is_small=lowering.is_small(node))
             found = flag
@@ -86,7 +86,7 @@ def lower_touched(lowering: Lowering, node: MultiKeySemiJoin) -> JavaObject:
 
 def _child(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
     """The child's rows, or only those with one of the keys where another look-up has found them."""
-    found = lowering.rows.looked_up(node, node.child) if isinstance(node.child, ScanAtCut) else None
+    found = lowering.rows.lookup(node, node.child) if isinstance(node.child, ScanAtCut) else None
     return lowering.plan(node.child) if found is None else found
 
 
@@ -129,7 +129,7 @@ def _of_state(lowering: Lowering, node: KeySemiJoin, state: StateScan, *, joined
         plan = log._jdf.queryExecution().analyzed()  # noqa: SLF001
         output = list(items(plan.output()))
         places = [state.columns.index(column) for column, _ in node.on]
-        keys = [lowering.as_planned(state.columns[place], output[place]) for place in places]
+        keys = [lowering.cast_as_planned(state.columns[place], output[place]) for place in places]
         how = lowering.join_type("LeftSemi")
         made = _met(lowering, plan, keys, node, how, is_small=lowering.is_small(node))
         return dataframe_of_plan(lowering.catalyst.session, made)
@@ -152,12 +152,12 @@ def _met(
     ids: list[ColumnId] = [columns.fresh() for _ in node.on]
     sources = [columns.attribute(source) for _, source in node.on]
     named = [columns.named(new, source) for new, source in zip(ids, sources, strict=True)]
-    renamed = lowering.projected(named, lowering.plan(node.keys))
+    renamed = lowering.project(named, lowering.plan(node.keys))
     conditions = [
         lowering.equal(value, columns.attribute(new), null_safe=node.null_safe)
         for value, new in zip(values, ids, strict=True)
     ]
-    hint = catalyst.broadcast_hint if should_broadcast(node.keys, len(ids)) else catalyst.no_hint
+    hint = catalyst.broadcast_right_hint if should_broadcast(node.keys, len(ids)) else catalyst.no_hint
     if is_small:
-        plan, renamed, hint = lowering.one_task(plan), lowering.one_task(renamed), catalyst.hash_hint
+        plan, renamed, hint = lowering.coalesce(plan), lowering.coalesce(renamed), catalyst.shuffle_hash_hint
     return catalyst.logical("Join")(plan, renamed, how, lowering.conjunction(conditions), hint)

@@ -36,7 +36,7 @@ def merge_top(low: Lowering, node: MergeTopK) -> JavaObject:
     ordered, order = _ordered(low, of, counted)
     with _views(session, {_COUNTED: ordered}):
         merged = session.sql(_first(names, order, of.buffer, whole=whole))
-    return low.bound(merged, node.columns)
+    return low.with_column_ids(merged, node.columns)
 
 
 @contextmanager
@@ -67,17 +67,17 @@ def _ordered(low: Lowering, of: TopK, counted: DataFrame) -> tuple[DataFrame, st
     """The counted rows with what orders them beside, and the order as SQL."""
     columns = low.columns
     beside = (columns.fresh(), columns.fresh())
-    plan = low.bound(counted, (*of.columns, *beside))
+    plan = low.with_column_ids(counted, (*of.columns, *beside))
     place = {column: f"r{at}" for at, column in enumerate(of.columns)}
     named, texts = [], []
     for at, entry in enumerate(of.order):
         value = entry.child()
-        name = place.get(low.catalyst.id_of(value)) if kind(value) == "AttributeReference" else None
+        name = place.get(low.catalyst.column_id(value)) if kind(value) == "AttributeReference" else None
         if name is None:
             name = f"o{at}"
-            named.append(low.catalyst.alias(value, name, low.catalyst.new_id()[1]))
+            named.append(low.catalyst.alias(value, name, low.catalyst.new_expr_id()[1]))
         texts.append(f"{name} {_direction(entry)}")
-    plan = low.projected([*low.attributes((*of.columns, *beside)), *named], plan)
+    plan = low.project([*low.attributes((*of.columns, *beside)), *named], plan)
     frame = dataframe_of_plan(low.catalyst.session, plan)
     return frame.toDF(*place.values(), "copies", "mine", *frame.columns[len(place) + 2 :]), ", ".join(texts)
 
