@@ -105,14 +105,14 @@ def test_notes_are_never_mixed_up(pipeline: Pipeline, outsider: Outsider) -> Non
     pipeline.verify()
     job = pipeline.job
     for n in range(count):
-        table = next(name for name in job.derived_tables if name.table == f"v{n}")
+        table = next(name for name in job.topology.derived_tables if name.table == f"v{n}")
         source = ("lake.raw.orders", "lake.raw.others")[n % 2]
         rows = pipeline.session.sql(f"SELECT summary FROM {table.sql}.snapshots").collect()
         notes = [decode(row.summary[NOTE_KEY]) for row in rows]
         commits = [note for note in notes if note is not None and note.checkpoint is not None]
         assert [note.checkpoint for note in commits] == [1, 2, 3]
         for note in commits:
-            assert note.definition == job.fingerprint(table)
+            assert note.definition == job.topology.fingerprint(table)
             assert set(note.inputs) == {source}
             checkpoint = job.store.checkpoint(int(note.checkpoint or 0))
             assert note.inputs[source] == {str(k): v for k, v in checkpoint.roots.items()}[source]

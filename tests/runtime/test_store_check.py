@@ -60,7 +60,7 @@ def job_of(store: MetaStore, *tables: Table) -> Any:
         journal=SimpleNamespace(fence=store.fence("job")),
         settings=SimpleNamespace(parallelism=2),
         graph=SimpleNamespace(order=[A, B]),
-        elsewhere=frozenset(),
+        topology=SimpleNamespace(sibling_tables=frozenset()),
         tables={table.name: table for table in tables},
         effects=SimpleNamespace(perform=lambda _step, _subject, act: act()),
         emit=lambda _event, **_fields: None,

@@ -39,7 +39,9 @@ from tautochrone.redaction import redacted_fields
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
 from tautochrone.runtime.job.effects import effects_from_environment
-from tautochrone.runtime.job.job import Job, Journal
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.journal import Journal
+from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.streams.bad_records import check_bad_records
 from tautochrone.runtime.streams.rate_limits import check_limits
 from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
@@ -178,9 +180,11 @@ class Project:
             read_points=read_points,
             effects=self.effects,
             emit=emit,
-            definitions=definitions,
-            graph=graph,
-            elsewhere=frozenset(whole.order) - frozenset(graph.order),
+            topology=JobTopology(
+                definitions=definitions,
+                graph=graph,
+                sibling_tables=frozenset(whole.order) - frozenset(graph.order),
+            ),
             lake_id=lake_id(self.settings, self._identity),
         )
 

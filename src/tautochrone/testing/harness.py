@@ -187,7 +187,7 @@ class Pipeline:
             AssertionError: a view differs.
         """
         job = self.job
-        views = job.derived_tables
+        views = job.topology.derived_tables
         found = list(
             verify(self.session, job.store, job.read_points, job.definitions, job.graph, views, number)
         )

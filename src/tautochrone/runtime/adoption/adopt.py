@@ -49,7 +49,7 @@ class Adoption:
 
     def __init__(self, job: Job, rebuild: Sequence[TableName] = ()) -> None:
         for name in rebuild:
-            if name not in job.graph.order or not job.is_view(name):
+            if name not in job.graph.order or not job.topology.is_view(name):
                 raise SettingsError(
                     "ADOPTION_REBUILD_OF_STREAM",
                     f"{name} is no materialized view: its rows cannot be computed anew from its inputs",
@@ -104,7 +104,7 @@ class Adoption:
         become_owner(job, max((note.fence for note in notes), default=Fence(0)))
         owned()
         versions = dict(self._survey.outside)
-        roots = set(job.root_tables)
+        roots = set(job.topology.root_tables)
         for finding in findings:
             if finding.dataset in roots:
                 versions[finding.dataset] = self._adopt(finding, versions, None).version
@@ -174,11 +174,11 @@ class Adoption:
             note = job.note(
                 checkpoint=number,
                 mode=str(RefreshMode.NO_DATA),
-                definition=job.fingerprint(name),
+                definition=job.topology.fingerprint(name),
                 positions=self._positions(finding),
-                inputs={str(read): versions[read] for read in sorted(job.inputs(name))},
+                inputs={str(read): versions[read] for read in sorted(job.topology.inputs(name))},
             )
-        done = finding.table.adopt(finding.fork, job.definition(name), note)
+        done = finding.table.adopt(finding.fork, job.topology.table_definition(name), note)
         job.emit(
             "adopted",
             dataset=str(name),
@@ -191,7 +191,7 @@ class Adoption:
     def _positions(self, finding: Finding) -> dict[str, SparkPosition]:
         """Positions of a streaming table's flows, with what their sources remember archived."""
         found: dict[str, SparkPosition] = {}
-        for flow in self._job.flows(finding.dataset):
+        for flow in self._job.topology.flows(finding.dataset):
             reached = finding.reached.get(flow.flow.name)
             if reached is not None and reached.batch is not None:
                 found[flow.flow.name] = self._job.effects.perform(

@@ -101,17 +101,19 @@ class Survey:
         return list(found.values())
 
     def _finding(self, name: TableName, before: Mapping[TableName, Finding]) -> Finding:
-        rebuilt = [i for i in sorted(self._job.inputs(name)) if i in before and _is_rebuilt(before[i])]
+        rebuilt = [
+            i for i in sorted(self._job.topology.inputs(name)) if i in before and _is_rebuilt(before[i])
+        ]
         fork, table = self._forks.get(name), self._tables.get(name)
         reached: dict[str, Reached] = {}
         try:
             self._require_unowned(name)
-            if name in self._rebuild or (rebuilt and self._job.is_view(name)):
+            if name in self._rebuild or (rebuilt and self._job.topology.is_view(name)):
                 asked = "a rebuild was asked for" if name in self._rebuild else f"it reads {rebuilt[0]}"
                 reason = f"{asked}: the next run computes it"
                 return Finding(dataset=name, action=Action.REBUILD, reason=reason, fork=fork, table=table)
             self._require_table(name)
-            if self._job.is_view(name):
+            if self._job.topology.is_view(name):
                 reason = self._proven_view(name)
             else:
                 reached, reason = self._proven_stream(name)
@@ -137,7 +139,7 @@ class Survey:
         fork, wanted = self._forks.get(name), self._job.graph.schemas[name].simpleString()
         if fork is None:
             hint = _AGAIN
-            if self._job.is_view(name):
+            if self._job.topology.is_view(name):
                 hint = f"{_AGAIN}, or let the next run build it: --rebuild {name.table}"
             raise LakeError(
                 "ADOPTION_TABLE_MISSING",
@@ -155,7 +157,7 @@ class Survey:
             )
 
     def _proven_view(self, view: TableName) -> str:
-        absent = sorted(self._job.inputs(view) - self._versions.keys())
+        absent = sorted(self._job.topology.inputs(view) - self._versions.keys())
         if absent:
             raise LakeError(
                 "ADOPTION_TABLE_MISSING",
@@ -163,7 +165,7 @@ class Survey:
                 hint=_AGAIN,
                 sqlstate="55000",
             )
-        (flow,) = self._job.flows(view)
+        (flow,) = self._job.topology.flows(view)
         if not flow.deterministic:
             raise self._unprovable(view, f"its query is not deterministic: {flow.deterministic_reason}")
         try:
@@ -188,7 +190,9 @@ class Survey:
 
     def _proven_stream(self, name: TableName) -> tuple[dict[str, Reached], str]:
         batches = self._tables[name].stream_batches()
-        reached = {flow.flow.name: self._reached(name, flow, batches) for flow in self._job.flows(name)}
+        reached = {
+            flow.flow.name: self._reached(name, flow, batches) for flow in self._job.topology.flows(name)
+        }
         told = ", ".join(
             f"{flow} at batch {at.batch}" if at.batch is not None else f"{flow} not begun"
             for flow, at in reached.items()
@@ -244,7 +248,7 @@ class Survey:
     def _outside(self, now_us: int) -> dict[TableName, Version]:
         """Versions of what the pipeline only reads; what is not there has none."""
         job = self._job
-        found = {name: ClockTable(name, job.base).version_at(now_us) for name in job.clocks}
+        found = {name: ClockTable(name, job.base).version_at(now_us) for name in job.topology.clocks}
         for name in job.external_tables():
             try:
                 found[name] = job.lake.load(name).current_version()
@@ -254,7 +258,7 @@ class Survey:
         return found
 
     def _or_rebuild(self, name: TableName) -> str:
-        if self._job.is_view(name):
+        if self._job.topology.is_view(name):
             return f"{_AGAIN}, or let the next run compute it anew: --rebuild {name.table}"
         return f"{_AGAIN}, or move the table away and let `taut run` build it"
 

@@ -61,7 +61,7 @@ def hand_over(job: Job, before: str) -> int:
 def _tables(job: Job, before: str) -> dict[TableName, tuple[LakeTable, Fork]]:
     """The project's tables that are written by a pipeline, those of its other jobs included."""
     found: dict[TableName, tuple[LakeTable, Fork]] = {}
-    for name in [*job.graph.order, *sorted(job.elsewhere)]:
+    for name in [*job.graph.order, *sorted(job.topology.sibling_tables)]:
         if not job.lake.exists(name):
             continue
         table = job.lake.load(name)

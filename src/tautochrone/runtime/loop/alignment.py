@@ -47,7 +47,7 @@ class Aligner:
             # The run before may have aligned its cuts: others must not wait for it.
             job.store.tell_times(job.name, job.journal.fence, {})
             return
-        roots = {name: event_time_of(job.definitions.datasets[name]) for name in job.root_tables}
+        roots = {name: event_time_of(job.definitions.datasets[name]) for name in job.topology.root_tables}
         self._columns = {name: column for name, column in roots.items() if column is not None}
         job.emit(
             "alignment",

@@ -44,7 +44,7 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
     # Before what is reported is read: by then there may be more in a table than its flows have told.
     looks = _ingested(job, ingestion, looked_ms)
     reported = job.store.reported(job.name)
-    roots = {name: reported[name] for name in job.root_tables if name in reported}
+    roots = {name: reported[name] for name in job.topology.root_tables if name in reported}
     missing: dict[TableName, str] = {}
     outsiders = sorted(job.external_tables())
     observed = job.store.observed() if outsiders else {}
@@ -56,7 +56,7 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
             continue
         if agreed:
             looks[name] = looked_ms
-    for name in sorted(job.clocks | job.store.shared_clocks(job.name)):
+    for name in sorted(job.topology.clocks | job.store.shared_clocks(job.name)):
         roots[name] = ClockTable(name, job.base).version_at(taken_at_us)
     return Cut(roots, missing, taken_at_us, looked_ms, looks)
 
@@ -65,8 +65,13 @@ def _ingested(job: Job, ingestion: Ingestion, looked_ms: int) -> dict[TableName,
     """The looks at the sources of the job's own roots. A table of bad records has those of its table."""
     seen = ingestion.seen()
     ingestion.ask(looked_ms)
-    quarantines = {job.quarantine_table(table): at for table, at in seen.items()}
-    return {table: at for table in job.root_tables for at in (seen.get(table, quarantines.get(table)),) if at}
+    quarantines = {job.topology.quarantine_table(table): at for table, at in seen.items()}
+    return {
+        table: at
+        for table in job.topology.root_tables
+        for at in (seen.get(table, quarantines.get(table)),)
+        if at
+    }
 
 
 def _observed(job: Job, name: TableName, known: Version | None) -> tuple[Version, bool]:

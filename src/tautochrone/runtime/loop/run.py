@@ -160,7 +160,7 @@ class Run:
             (self._streams.query(table, flow), partial(self._streams.session, flow))
             for table in self._job.graph.order
             if wanted is None or table in wanted
-            for flow in self._job.outside_flows(table)
+            for flow in self._job.topology.ingestion_flows(table)
         ]
 
     # -- checkpoints ------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Run:
         job, started = self._job, time.monotonic()
         target = job.journal.take()
         if target is not None:
-            needed = [*job.root_tables, *sorted(job.clocks)]
+            needed = [*job.topology.root_tables, *sorted(job.topology.clocks)]
             unknown = [table for table in needed if table not in target.roots]
             if unknown:
                 # The project changed since the cut: it can no longer be completed.
@@ -265,7 +265,7 @@ class Run:
             # Readers who saw what was taken back wait for a number above it, whatever it shows.
             return True
         return self._has_unchecked() or any(
-            self._unsettled(table, last) for table in self._job.derived_tables
+            self._unsettled(table, last) for table in self._job.topology.derived_tables
         )
 
     def _has_unchecked(self) -> bool:
@@ -285,11 +285,11 @@ class Run:
         return self._target.wants_comparison(table) or self._redefined(table)
 
     def _redefined(self, table: TableName) -> bool:
-        if not self._job.is_view(table) or table in self._target.settled:
+        if not self._job.topology.is_view(table) or table in self._target.settled:
             return False
         note = self._job.tables[table].fork().note
         self._target.settled.add(table)
-        return note is not None and note.definition != self._job.fingerprint(table)
+        return note is not None and note.definition != self._job.topology.fingerprint(table)
 
     def _bring(self, checkpoint: Checkpoint, missing: dict[TableName, str]) -> bool:
         """Do the job's part; False when it has to wait for other jobs, or to look again."""

@@ -68,7 +68,7 @@ def take_over(
         # What the store knew of a table that is gone must not be held against the new one.
         identify_tables(job)
     for name in missing:
-        job.tables[name] = job.lake.create(job.definition(name), job.note())
+        job.tables[name] = job.lake.create(job.topology.table_definition(name), job.note())
     identify_tables(job)
     _keep_views(job)
     _report_roots(job)
@@ -82,13 +82,13 @@ def become_owner(job: Job, seen: Fence) -> None:
     Raises:
         MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
     """
-    roots = set(job.root_tables)
+    roots = set(job.topology.root_tables)
     datasets = [
         DatasetEntry(
             table,
             str(job.definitions.datasets[table].kind),
-            job.fingerprint(table),
-            job.inputs(table),
+            job.topology.fingerprint(table),
+            job.topology.inputs(table),
             is_root=table in roots,
         )
         for table in job.graph.order
@@ -119,7 +119,7 @@ def become_owner(job: Job, seen: Fence) -> None:
             job.name,
             at_least=seen,
             lease_ms=job.settings.lease_ms,
-            ingests=[table for table in job.graph.order if job.outside_flows(table)],
+            ingests=[table for table in job.graph.order if job.topology.ingestion_flows(table)],
             claim=job.ownership.claim(store, job.name),
         ),
     )
@@ -129,14 +129,14 @@ def become_owner(job: Job, seen: Fence) -> None:
 def clear(job: Job, name: TableName) -> None:
     """Empty a streaming table for a full refresh: rows and positions in one commit. Readers keep the
     old rows until the next checkpoint is published. Views are replaced by their refresh instead."""
-    if job.is_view(name):
+    if job.topology.is_view(name):
         return
     table = job.tables[name]
     # A replaced table, not deleted rows: its history starts anew, so that a stream that reads it from the
     # beginning meets the new rows only.
     nothing = job.base.createDataFrame([], job.graph.schemas[name])
-    done = table.redefine(table.fork(), job.definition(name), nothing, job.note(reset=True))
-    if name in job.root_tables:
+    done = table.redefine(table.fork(), job.topology.table_definition(name), nothing, job.note(reset=True))
+    if name in job.topology.root_tables:
         job.journal.report({name: done.version})
     job.emit(
         "full_refresh",
@@ -200,7 +200,7 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
                 rows=prepared.rows,
                 reason="main moved since the batch was prepared; its source is read again",
             )
-    if not job.is_view(table.name) and table.name not in full:
+    if not job.topology.is_view(table.name) and table.name not in full:
         added = table.widen(table.fork(), job.graph.schemas[table.name], job.note())
         if added:
             reason = "its definition gained them; rows of before have NULL there"
@@ -223,7 +223,7 @@ def _dataset(job: Job, name: TableName) -> Dataset:
 def _report_roots(job: Job) -> None:
     """A crash between commit and report leaves a version that no cut would take: report it now."""
     reported = job.store.reported(job.name)
-    for name in job.root_tables:
+    for name in job.topology.root_tables:
         table = job.tables[name]
         main = table.current_version()
         known = reported.get(name)

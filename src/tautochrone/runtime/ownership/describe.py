@@ -29,7 +29,11 @@ def describe(job: Job) -> None:
 
 
 def _details(job: Job, table: TableName, known: DatasetDetails | None) -> DatasetDetails:
-    dataset, flows, definition = job.definitions.datasets[table], job.flows(table), job.fingerprint(table)
+    dataset, flows, definition = (
+        job.definitions.datasets[table],
+        job.topology.flows(table),
+        job.topology.fingerprint(table),
+    )
     same = known is not None and known.definition == definition
     return DatasetDetails(
         dataset=table,

@@ -36,7 +36,9 @@ def check_store(job: Job, existing: Mapping[TableName, LakeTable], full: Collect
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         _require_own_lake(job, existing, full, pool)
         # Those of the project's other jobs too: who starts first brings all of them to one instant.
-        others = {name: job.lake.load(name) for name in sorted(job.elsewhere) if job.lake.exists(name)}
+        others = {
+            name: job.lake.load(name) for name in sorted(job.topology.sibling_tables) if job.lake.exists(name)
+        }
         tables = {**existing, **others}
         newest = dict(zip(tables, pool.map(_newest, tables.values()), strict=True))
         relation = job.store.compare(job.name, newest).relation
@@ -67,7 +69,9 @@ def require_agreement(job: Job) -> None:
     Raises:
         MetaError: `META_STORE_NOT_IN_AGREEMENT`; nothing was written.
     """
-    names = [name for name in (*job.graph.order, *sorted(job.elsewhere)) if job.lake.exists(name)]
+    names = [
+        name for name in (*job.graph.order, *sorted(job.topology.sibling_tables)) if job.lake.exists(name)
+    ]
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         lake = dict(zip(names, pool.map(lambda name: _newest(job.lake.load(name)), names), strict=True))
     comparison = job.store.compare(job.name, lake)

@@ -64,7 +64,7 @@ def _clear(job: Job, table: LakeTable, says: Says, tag: str) -> Version:
         table.tag(table.current_version(), tag)
     nothing = job.base.createDataFrame([], job.graph.schemas[table.name])
     reset = replace(note, reset=True)
-    return table.redefine(table.fork(), job.definition(table.name), nothing, reset).version
+    return table.redefine(table.fork(), job.topology.table_definition(table.name), nothing, reset).version
 
 
 def _rebuild(table: LakeTable, says: Says, tag: str) -> Version:

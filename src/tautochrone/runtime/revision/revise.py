@@ -216,7 +216,7 @@ def confirm(job: Job, identity: str) -> Revision:
 
 def _nodes(job: Job) -> dict[TableName, Node]:
     """The topology of the whole store; what only definitions tell is known of the project's datasets."""
-    whole = {*job.graph.order, *job.elsewhere}
+    whole = {*job.graph.order, *job.topology.sibling_tables}
     owners = {status.dataset: status.job for status in job.store.status()}
     found = {}
     for entry in job.store.datasets():

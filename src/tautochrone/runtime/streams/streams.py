@@ -58,8 +58,8 @@ def highest_fence(job: Job) -> Fence:
     folders = (
         streams.folders(table, flow.flow.name)
         for table in job.graph.order
-        if not job.is_view(table)
-        for flow in job.flows(table)
+        if not job.topology.is_view(table)
+        for flow in job.topology.flows(table)
     )
     return Fence(max((each.highest_fence() for each in folders), default=0))
 
@@ -206,7 +206,7 @@ class Streams:
 
     def _committer(self, table: TableName) -> TableCommitter:
         if table not in self._committers:
-            quarantine = self._job.quarantine_table(table)
+            quarantine = self._job.topology.quarantine_table(table)
             self._committers[table] = TableCommitter(
                 table=self._job.tables[table],
                 note=self._job.note(),

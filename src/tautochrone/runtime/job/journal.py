@@ -1,0 +1,161 @@
+"""The store as the owner of a job writes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tautochrone.meta.coordinator import PATIENCE_MS
+from tautochrone.meta.repository import compare_fence
+from tautochrone.meta.store import MetaStore
+from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.details import DatasetDetails
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.invariants import BrokenInvariant
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.refresh import Refresh, RefreshMode
+from tautochrone.model.sources import SkippedFiles
+from tautochrone.redaction import redacted
+
+__all__ = ["Journal"]
+
+
+@dataclass(slots=True)
+class Journal:
+    """Writes a job's progress to the store. Every write carries the job's fence and is one durable step."""
+
+    store: MetaStore
+    name: str
+    effects: Effects
+    fence: Fence = field(default_factory=lambda: Fence(0))
+    incarnation: str | None = None
+    """The incarnation of the store that gave the fence; None before the takeover."""
+    highest_number: int = 0
+    """The highest checkpoint number that the store gave this owner."""
+
+    def require(self) -> None:
+        """Ask whether the fence is still the newest, before a durable step outside the store.
+
+        Raises:
+            FencedError: a newer owner exists.
+            MetaError: the fence was not given by this store.
+        """
+        compare_fence(self.name, self.fence, self.store.fence(self.name))
+
+    def report(self, versions: Mapping[TableName, Version]) -> None:
+        """Report versions of root tables. A cut takes all of them or none."""
+        self.effects.perform(
+            Step.META_REPORT,
+            str(next(iter(versions))),
+            lambda: self.store.report(self.name, self.fence, versions),
+        )
+
+    def describe(self, details: Sequence[DatasetDetails]) -> None:
+        self.effects.perform(
+            Step.META_DESCRIBE, self.name, lambda: self.store.describe(self.name, self.fence, details)
+        )
+
+    def skipped_files(self, table: TableName, flow: str, skipped: Sequence[SkippedFiles]) -> None:
+        """Replace what the store knows of files that the flow did not read."""
+        self.effects.perform(
+            Step.META_SKIPPED_FILES,
+            str(table),
+            lambda: self.store.note_skipped_files(self.name, self.fence, table, flow, skipped),
+        )
+
+    def observe(self, table: TableName, before: Version | None, now: Version) -> Version:
+        """Record that an external table moved; returns the version that all jobs agree on."""
+        return self.effects.perform(
+            Step.META_OBSERVE,
+            str(table),
+            lambda: self.store.observe(self.name, self.fence, table, before, now),
+        )
+
+    def open(
+        self,
+        roots: Mapping[TableName, Version],
+        cut_at_ms: int,
+        at_least: int = 0,
+        *,
+        looked_ms: int | None = None,
+        looks: Mapping[TableName, int] | None = None,
+        patience_ms: int = PATIENCE_MS,
+        align_ms: int | None = None,
+    ) -> Checkpoint:
+        opened = self.effects.perform(
+            Step.META_OPEN,
+            self.name,
+            lambda: self.store.open_checkpoint(
+                self.name,
+                self.fence,
+                roots,
+                cut_at_ms,
+                at_least=at_least,
+                looked_ms=looked_ms,
+                looks=looks,
+                patience_ms=patience_ms,
+                align_ms=align_ms,
+                store=self.incarnation,
+                after=self.highest_number,
+            ),
+        )
+        self.highest_number = max(self.highest_number, opened.number)
+        return opened
+
+    def take(self) -> Checkpoint | None:
+        """Start the job's part of the open checkpoint, if there is one."""
+        if self.store.open_target(self.name) is None:
+            return None
+        taken = self.effects.perform(
+            Step.META_TAKE, self.name, lambda: self.store.take_target(self.name, self.fence)
+        )
+        self.highest_number = max(self.highest_number, 0 if taken is None else taken.number)
+        return taken
+
+    def version(self, number: CheckpointNumber, table: TableName, version: Version, refresh: Refresh) -> None:
+        # Reasons may quote expressions, and a definition can contain a secret.
+        nodes = tuple(replace(node, reason=redacted(node.reason)) for node in refresh.nodes)
+        safe = replace(refresh, reason=redacted(refresh.reason), nodes=nodes)
+        self.effects.perform(
+            Step.META_VERSION,
+            str(table),
+            lambda: self.store.record_version(self.name, self.fence, number, table, version, safe),
+        )
+
+    def failure(
+        self, number: CheckpointNumber, table: TableName, error: str, mode: RefreshMode | None = None
+    ) -> None:
+        self.effects.perform(
+            Step.META_FAILURE,
+            str(table),
+            lambda: self.store.record_failure(self.name, self.fence, number, table, redacted(error), mode),
+        )
+
+    def abort(self, number: CheckpointNumber, broken: Sequence[BrokenInvariant] = ()) -> None:
+        # The sample rows are data of the lake and may contain secrets.
+        safe = [
+            replace(
+                invariant,
+                sample=tuple(map(redacted, invariant.sample)),
+                problem=None if invariant.problem is None else redacted(invariant.problem),
+            )
+            for invariant in broken
+        ]
+        self.effects.perform(
+            Step.META_ABORT,
+            self.name,
+            lambda: self.store.abort(self.name, self.fence, number, broken=safe),
+        )
+
+    def publish(
+        self,
+        number: CheckpointNumber,
+        at_ms: int,
+        cpu_ms: int | None = None,
+        held: Mapping[str, str] | None = None,
+    ) -> None:
+        self.effects.perform(
+            Step.META_PUBLISH,
+            self.name,
+            lambda: self.store.publish(self.name, self.fence, number, at_ms, cpu_ms=cpu_ms, held=held),
+        )
