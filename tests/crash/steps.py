@@ -17,7 +17,7 @@ def _rows(world: World) -> None:
 
 
 def _dropped(world: World) -> None:
-    # Alone: with one row that stays, the batch would be a version and not only a note.
+    # Alone: with one row that stays, the batch would be a version and not only a commit metadata.
     world.run().require_completed()
     world.sources.add_dropped()
 
@@ -111,7 +111,7 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
         Step.LAKE_PREPARE: _rows,
         Step.LAKE_COMMIT: _rows,
         Step.META_REPORT: _rows,
-        Step.LAKE_NOTE: _dropped,
+        Step.LAKE_COMMIT_METADATA: _dropped,
     },
     "checkpoint": {
         Step.META_OPEN: _rows,

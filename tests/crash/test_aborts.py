@@ -83,6 +83,6 @@ def _prepare_and_move(world: World) -> None:
     world.run(Strike(Step.LAKE_PREPARE, "after", "crash", on="events"))
     with world.table("events") as table:
         fork = table.fork()
-        assert fork.note is not None
+        assert fork.commit_metadata is not None
         assert table.prepared()
-        table.raise_fence(fork, fork.note)
+        table.raise_fence(fork, fork.commit_metadata)

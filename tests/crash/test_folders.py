@@ -105,12 +105,12 @@ def test_somebody_changes_the_plan_of_a_batch_while_it_is_staged(
         does(own / "offsets/1")
 
     with world.table("names") as table:
-        before = table.fork().note
+        before = table.fork().commit_metadata
     failed = world.run(effects=Interrupted(meanwhile))
     assert not failed.completed
     assert "FLOW_POSITIONS_DIVERGED" in failed.told, failed.describe()
     with world.table("names") as table:
-        now = table.fork().note
+        now = table.fork().commit_metadata
     assert before is not None
     assert now is not None
     assert now.positions == before.positions

@@ -21,7 +21,7 @@ FINDS_OUT = {
     Step.LAKE_PREPARE,
     Step.LAKE_COMMIT,
     Step.LAKE_COMMIT_STAGED,
-    Step.LAKE_NOTE,
+    Step.LAKE_COMMIT_METADATA,
     Step.LAKE_FENCE,
     Step.LAKE_REDEFINE,
     Step.LAKE_TAG,

@@ -30,7 +30,7 @@ def test_random_kills(world: World, tmp_path: Path, seed: int) -> None:
             world.sources.add()
             assert running.lives_for(chance.uniform(1, 8)), running.wait().describe()
             running.kill()
-            world.note(running.wait().events)
+            world.commit_metadata(running.wait().events)
     world.sources.add()
     world.run().require_completed()
     check(world)

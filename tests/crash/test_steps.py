@@ -74,7 +74,7 @@ def _kill(world: World, chain: str, logs: Path, when: str) -> None:
     taut = Taut(world.sources.folder, logs)
     for step in CHAINS[chain]:
         lead_to(world, chain, step)
-        world.note(taut.killed(fault(step, when, "kill")).events)
+        world.commit_metadata(taut.killed(fault(step, when, "kill")).events)
     _finish(world)
 
 

@@ -65,11 +65,13 @@ def roll_back(world: World, name: str, version: Version) -> None:
         newest = table.fork()
         history = table.versions()
         upto = [v for v, _, _ in history].index(version)
-        notes = [note for _, note, _ in history[: upto + 1] if note is not None]
-        then = reduce(carry_forward, notes[1:], notes[0])
-        note = replace(then, fence=Fence(newest.fence + 1))
-        table.roll_back(version, note)
-        table.raise_fence(table.fork(), replace(note, positions={}))
+        metadata = [
+            commit_metadata for _, commit_metadata, _ in history[: upto + 1] if commit_metadata is not None
+        ]
+        then = reduce(carry_forward, metadata[1:], metadata[0])
+        commit_metadata = replace(then, fence=Fence(newest.fence + 1))
+        table.roll_back(version, commit_metadata)
+        table.raise_fence(table.fork(), replace(commit_metadata, positions={}))
 
 
 @contextmanager

@@ -122,10 +122,10 @@ class World:
                         query.stop()
         missed = strike is not None and reached and not attempt.effects.struck
         assert not missed, f"{strike} was not reached\n{attempt.describe()}"
-        self.note(attempt.events)
+        self.commit_metadata(attempt.events)
         return attempt
 
-    def note(self, events: Iterable[dict[str, Any]]) -> None:
+    def commit_metadata(self, events: Iterable[dict[str, Any]]) -> None:
         """Numbers only grow, whatever crashed in between."""
         for event in events:
             if event["event"] == "checkpoint":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tautochrone.iceberg.commits.metadata import NOTE_KEY, decode
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.testing.harness import Pipeline
 
 from .conftest import Outsider
@@ -108,11 +108,15 @@ def test_notes_are_never_mixed_up(pipeline: Pipeline, outsider: Outsider) -> Non
         table = next(name for name in job.topology.derived_tables if name.table == f"v{n}")
         source = ("lake.raw.orders", "lake.raw.others")[n % 2]
         rows = pipeline.session.sql(f"SELECT summary FROM {table.sql}.snapshots").collect()
-        notes = [decode(row.summary[NOTE_KEY]) for row in rows]
-        commits = [note for note in notes if note is not None and note.checkpoint is not None]
-        assert [note.checkpoint for note in commits] == [1, 2, 3]
-        for note in commits:
-            assert note.definition == job.topology.fingerprint(table)
-            assert set(note.inputs) == {source}
-            checkpoint = job.store.checkpoint(int(note.checkpoint or 0))
-            assert note.inputs[source] == {str(k): v for k, v in checkpoint.roots.items()}[source]
+        metadata = [decode(row.summary[COMMIT_METADATA_KEY]) for row in rows]
+        commits = [
+            commit_metadata
+            for commit_metadata in metadata
+            if commit_metadata is not None and commit_metadata.checkpoint is not None
+        ]
+        assert [commit_metadata.checkpoint for commit_metadata in commits] == [1, 2, 3]
+        for commit_metadata in commits:
+            assert commit_metadata.definition == job.topology.fingerprint(table)
+            assert set(commit_metadata.inputs) == {source}
+            checkpoint = job.store.checkpoint(int(commit_metadata.checkpoint or 0))
+            assert commit_metadata.inputs[source] == {str(k): v for k, v in checkpoint.roots.items()}[source]

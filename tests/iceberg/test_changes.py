@@ -24,7 +24,7 @@ from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.testing.change_conformance import ChangeBench, ChangeConformance, local
-from tautochrone.testing.lake_conformance import note
+from tautochrone.testing.lake_conformance import commit_metadata
 
 pytestmark = pytest.mark.spark
 
@@ -224,11 +224,11 @@ class TestSparkStatements(Outsiders):
         stale = self.where(spark, table, "id in (3, 4)")
         spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('format-version' = '3')")
         old = table.current_version()
-        table.apply(table.fork(), [], stale, note())
+        table.apply(table.fork(), [], stale, commit_metadata())
         assert self.ids(spark, table) == [0, *range(5, 20)]
         self.check_change(spark, table, old, table.current_version())
         with pytest.raises(LakeError, match="ROW_DELETED_TWICE"):
-            table.apply(table.fork(), [], stale, note())
+            table.apply(table.fork(), [], stale, commit_metadata())
 
 
 class TestPyIceberg(Outsiders):
@@ -275,7 +275,7 @@ class TestPyIceberg(Outsiders):
         self, spark: SparkSession, table: LakeTable, outside: SqlCatalog
     ) -> None:
         fork = table.fork()
-        table.commit_staged(fork, [table.stage(fork, local(spark, *range(5)), local=True)], note())
+        table.commit_staged(fork, [table.stage(fork, local(spark, *range(5)), local=True)], commit_metadata())
         self.apply(spark, table, "id = 1")
         self.apply(spark, table, "id = 3", 30)
         theirs = outside.load_table((*table.name.namespace, table.name.table))
@@ -289,7 +289,7 @@ class TestCost(ChangeBench):
         self, spark: SparkSession, lake: IcebergLake, table: LakeTable
     ) -> None:
         for start in range(0, 50, 10):
-            self.append(spark, table, note(), *range(start, start + 10))
+            self.append(spark, table, commit_metadata(), *range(start, start + 10))
         old = table.current_version()
         (touched,) = self.where(spark, table, "id = 3")
         new = self.apply(spark, table, "id = 3", 100).version
@@ -300,7 +300,7 @@ class TestCost(ChangeBench):
         assert self.bag(change.removed) == Counter([(3, "3")])
 
     def test_file_sets_are_let_go(self, spark: SparkSession, lake: IcebergLake, table: LakeTable) -> None:
-        versions = [self.append(spark, table, note(), *range(5)).version]
+        versions = [self.append(spark, table, commit_metadata(), *range(5)).version]
         kept: Any = None
         for gone in range(4):
             versions.append(self.apply(spark, table, f"id = {gone}").version)
@@ -330,9 +330,9 @@ class TestStreams(ChangeBench):
     def test_a_history_that_cannot_be_read_from_the_beginning(
         self, spark: SparkSession, lake: IcebergLake, table: LakeTable
     ) -> None:
-        first = self.append(spark, table, note(), *range(5)).version
+        first = self.append(spark, table, commit_metadata(), *range(5)).version
         self.apply(spark, table, "id = 1")
-        last = self.append(spark, table, note(), 9).version
+        last = self.append(spark, table, commit_metadata(), 9).version
         tolerant = {"streaming-skip-overwrite-snapshots": True, "streaming-skip-delete-snapshots": True}
         skipping = stream_of(spark, table, **tolerant)
         assert lake.beginning(skipping, {}, {}).offsets == {}, "nothing is expired"

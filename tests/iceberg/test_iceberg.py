@@ -17,8 +17,8 @@ from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.effects import CountingEffects, DirectEffects
-from tautochrone.testing.lake_conformance import SCHEMA, LakeBench, LakeConformance, note
-from tautochrone.testing.maintenance_conformance import UpkeepConformance, soon_ms
+from tautochrone.testing.lake_conformance import SCHEMA, LakeBench, LakeConformance, commit_metadata
+from tautochrone.testing.maintenance_conformance import MaintenanceConformance, soon_ms
 
 pytestmark = pytest.mark.spark
 
@@ -52,7 +52,7 @@ class TestIceberg(LakeConformance):
         return IcebergLake(spark, "lake", DirectEffects())
 
 
-class TestIcebergUpkeep(UpkeepConformance):
+class TestIcebergMaintenance(MaintenanceConformance):
     """Expiry, compaction and orphans."""
 
     @pytest.fixture
@@ -77,7 +77,7 @@ class TestOwn(LakeBench):
     ) -> None:
         effects.lose.add(step)
         fork = table.fork()
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], commit_metadata())
         table.commit(prepared, Fence(1))
         assert not effects.lose
         assert self.ids(spark, table) == [1]
@@ -87,20 +87,20 @@ class TestOwn(LakeBench):
         self, spark: SparkSession, table: LakeTable, effects: Meddling
     ) -> None:
         effects.lose.add(Step.LAKE_COMMIT_STAGED)
-        self.append(spark, table, note(), 1)
+        self.append(spark, table, commit_metadata(), 1)
         assert self.ids(spark, table) == [1]
         assert len(table.versions()) == 2
 
     def test_a_lost_answer_of_a_row_delta(
         self, spark: SparkSession, table: LakeTable, effects: Meddling
     ) -> None:
-        self.append(spark, table, note(), 1, 2, 3)
+        self.append(spark, table, commit_metadata(), 1, 2, 3)
         rows = table.read(spark, table.current_version()).where("id = 2").select("_file", "_pos").collect()
         fork = table.fork()
         staged = table.stage(fork, self.frame(spark, 20))
         effects.steps.clear()
         effects.lose.add(Step.LAKE_COMMIT_STAGED)
-        done = table.apply(fork, [staged], {rows[0][0]: [rows[0][1]]}, note())
+        done = table.apply(fork, [staged], {rows[0][0]: [rows[0][1]]}, commit_metadata())
         assert (done.rows_inserted, done.rows_deleted) == (1, 1)
         assert not effects.lose
         assert effects.steps == {Step.LAKE_STAGE: 1, Step.LAKE_COMMIT_STAGED: 1}
@@ -117,9 +117,9 @@ class TestOwn(LakeBench):
 
         def meddle() -> None:
             if in_two_steps:
-                table.prepare(fork, [staged], note())
+                table.prepare(fork, [staged], commit_metadata())
             else:
-                table.commit_staged(fork, [staged], note())
+                table.commit_staged(fork, [staged], commit_metadata())
 
         effects.before[Step.LAKE_SEAL] = meddle
         effects.lose.add(Step.LAKE_SEAL)
@@ -144,7 +144,7 @@ class TestOwn(LakeBench):
             soon_ms(), Fence(1), lake.folders()
         )
         with pytest.raises(ConflictError, match="STAGED_FILES_EXPIRED"):
-            table.commit_staged(fork, [staged], note())
+            table.commit_staged(fork, [staged], commit_metadata())
         (folder / "metadata" / "00007-0.metadata.json").write_text("{}")
         left = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
         # The refused writer left one too: the compare-and-set writes before it asks.
@@ -156,14 +156,14 @@ class TestOwn(LakeBench):
     def test_an_unrelated_commit_within_a_row_delta(
         self, spark: SparkSession, table: LakeTable, effects: Meddling
     ) -> None:
-        self.append(spark, table, note(), 1, 2, 3)
+        self.append(spark, table, commit_metadata(), 1, 2, 3)
         rows = table.read(spark, table.current_version()).where("id = 2").select("_file", "_pos").collect()
         effects.before[Step.LAKE_COMMIT_STAGED] = lambda: table.tag(table.current_version(), "other")
-        table.apply(table.fork(), [], {rows[0][0]: [rows[0][1]]}, note())
+        table.apply(table.fork(), [], {rows[0][0]: [rows[0][1]]}, commit_metadata())
         assert not effects.before
         assert self.ids(spark, table) == [1, 3]
 
-    @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT, Step.LAKE_NOTE])
+    @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT, Step.LAKE_COMMIT_METADATA])
     def test_an_unrelated_commit_in_between_is_no_conflict(
         self, spark: SparkSession, table: LakeTable, effects: Meddling, step: Step
     ) -> None:
@@ -172,27 +172,27 @@ class TestOwn(LakeBench):
 
         effects.before[step] = alter
         fork = table.fork()
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], commit_metadata())
         table.commit(prepared, Fence(1))
-        table.note_only(table.fork(), note(definition="d"))
+        table.commit_metadata_only(table.fork(), commit_metadata(definition="d"))
         assert not effects.before
         assert effects.steps[step] == 1
         assert self.ids(spark, table) == [1]
-        assert table.fork().note == note(definition="d")
+        assert table.fork().commit_metadata == commit_metadata(definition="d")
 
     def test_two_catalog_commits_per_batch(
         self, spark: SparkSession, table: LakeTable, effects: Meddling
     ) -> None:
         effects.steps.clear()
         fork = table.fork()
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], commit_metadata())
         table.commit(prepared, Fence(1))
         taken = {step: count for step, count in effects.steps.items() if step is not Step.LAKE_STAGE}
         assert taken == {Step.LAKE_PREPARE: 1, Step.LAKE_COMMIT: 1}
 
     def test_a_name_that_stands_for_another_column(self, spark: SparkSession, table: LakeTable) -> None:
         """What changed is unknown; whoever takes new rows only may go on while no others were moved."""
-        first = self.append(spark, table, note(), 1, 2).version
+        first = self.append(spark, table, commit_metadata(), 1, 2).version
         for change in ("DROP COLUMN word", "ADD COLUMN word STRING", "ADD COLUMN other INT"):
             spark.sql(f"ALTER TABLE {table.name.sql} {change}")
         spark.sql(f"INSERT INTO {table.name.sql} VALUES (3, 'c', 3)")
@@ -212,9 +212,9 @@ class TestOwn(LakeBench):
                 name=name, schema=SCHEMA, comment="a comment", properties={"mine": "1"},
                 partition_columns=("bucket(4, id)", "word"), cluster_columns=("id",),
             ),
-            note(),
+            commit_metadata(),
         )  # fmt: skip
-        self.append(spark, table, note(), *range(20))
+        self.append(spark, table, commit_metadata(), *range(20))
         assert self.ids(spark, table) == list(range(20))
         shown = {row[0]: row[1] for row in spark.sql(f"DESCRIBE EXTENDED {name.sql}").collect()}
         assert shown["Comment"] == "a comment"
@@ -224,10 +224,14 @@ class TestOwn(LakeBench):
     def test_a_transform_that_iceberg_has_not(self, lake: IcebergLake, column: str) -> None:
         name = TableName("lake", ("conformance",), "broken")
         with pytest.raises(DefinitionError, match="UNSUPPORTED"):
-            lake.create(TableDefinition(name=name, schema=SCHEMA, partition_columns=(column,)), note())
+            lake.create(
+                TableDefinition(name=name, schema=SCHEMA, partition_columns=(column,)), commit_metadata()
+            )
 
     def test_a_type_that_iceberg_has_not(self, spark: SparkSession, lake: IcebergLake) -> None:
         name = TableName("lake", ("conformance",), "broken")
         kind = spark.sql("SELECT INTERVAL 1 DAY AS i").schema["i"].dataType
         with pytest.raises(DefinitionError, match="UNSUPPORTED_TABLE_SHAPE"):
-            lake.create(TableDefinition(name=name, schema=StructType([StructField("i", kind)])), note())
+            lake.create(
+                TableDefinition(name=name, schema=StructType([StructField("i", kind)])), commit_metadata()
+            )

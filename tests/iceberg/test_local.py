@@ -16,7 +16,7 @@ from tautochrone.model.lake import LakeTable, TableDefinition
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.testing.change_conformance import ChangeBench, every_type, every_value, local, spark_jobs
-from tautochrone.testing.lake_conformance import SCHEMA, note
+from tautochrone.testing.lake_conformance import SCHEMA, commit_metadata
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +28,7 @@ def lake(spark: SparkSession) -> IcebergLake:
 
 def fresh(lake: IcebergLake, schema: StructType = SCHEMA, **more: Any) -> LakeTable:
     name = TableName("lake", ("conformance",), f"t_{uuid.uuid4().hex[:8]}")
-    return lake.create(TableDefinition(name=name, schema=schema, **more), note())
+    return lake.create(TableDefinition(name=name, schema=schema, **more), commit_metadata())
 
 
 class TestLocal(ChangeBench):
@@ -39,7 +39,7 @@ class TestLocal(ChangeBench):
         jobs = spark_jobs(spark)
         staged = table.stage(fork, local(spark, *ids), local=True)
         assert spark_jobs(spark) == jobs
-        table.commit_staged(fork, [staged], note())
+        table.commit_staged(fork, [staged], commit_metadata())
 
     def test_statistics_let_scans_skip_the_file(
         self, spark: SparkSession, lake: IcebergLake, table: LakeTable
@@ -63,7 +63,7 @@ class TestLocal(ChangeBench):
     def test_partitions(self, spark: SparkSession, lake: IcebergLake, columns: tuple[str, ...]) -> None:
         table, by_spark = (fresh(lake, partition_columns=columns) for _ in range(2))
         self.add(spark, table, *range(12))
-        self.append(spark, by_spark, note(), *range(12))
+        self.append(spark, by_spark, commit_metadata(), *range(12))
         assert self.ids(spark, table) == list(range(12))
         layouts = [
             spark.sql(f"SELECT partition, record_count FROM {which.name.sql}.partitions").collect()
@@ -89,14 +89,14 @@ class TestLocal(ChangeBench):
         with pytest.raises(Exception, match="id"):
             table.stage(fork, nothing, local=True)
         strict = spark.sql("SELECT * FROM VALUES (5L, 'five') AS t(id, word)")
-        table.commit_staged(fork, [table.stage(fork, strict, local=True)], note())
+        table.commit_staged(fork, [table.stage(fork, strict, local=True)], commit_metadata())
         assert self.ids(spark, table) == [5]
 
     def test_pyiceberg_reads_every_type(self, spark: SparkSession, lake: IcebergLake) -> None:
         frame = every_type(spark)
         table = fresh(lake, frame.schema)
         fork = table.fork()
-        table.commit_staged(fork, [table.stage(fork, frame, local=True)], note())
+        table.commit_staged(fork, [table.stage(fork, frame, local=True)], commit_metadata())
         file = str(spark.conf.get("spark.sql.catalog.lake.uri")).removeprefix("jdbc:sqlite:").split("?")[0]
         catalog = SqlCatalog(
             "lake",

@@ -19,12 +19,12 @@ from tautochrone.errors import (
 )
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.model.events import Field
-from tautochrone.model.lake import CommitNote, Committed, Fork, Prepared, Staged
+from tautochrone.model.lake import CommitMetadata, Committed, Fork, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.source_position import SparkPosition
 
 NAME = TableName("lake", ("default",), "events")
-NOTE = CommitNote(pipeline="p", job="j", fence=Fence(3), store="s")
+COMMIT_METADATA = CommitMetadata(pipeline="p", job="j", fence=Fence(3), store="s")
 
 
 @dataclass
@@ -37,30 +37,32 @@ class Table:
     gate: threading.Event | None = None
     entered: threading.Event = field(default_factory=threading.Event)
     commits: list[tuple[str, ...]] = field(default_factory=list)
-    notes: list[CommitNote] = field(default_factory=list)
+    metadata: list[CommitMetadata] = field(default_factory=list)
     discarded: list[str] = field(default_factory=list)
     aborted: list[Prepared] = field(default_factory=list)
     refuses: list[Exception] = field(default_factory=list)
-    newest: CommitNote | None = None
+    newest: CommitMetadata | None = None
 
     def fork(self) -> Fork:
         self.entered.set()
         gate, self.gate = self.gate, None
         if gate is not None:
             assert gate.wait(10)
-        return Fork(table=NAME, version=Version(str(self.version)), fence=Fence(3), note=self.newest)
+        return Fork(
+            table=NAME, version=Version(str(self.version)), fence=Fence(3), commit_metadata=self.newest
+        )
 
-    def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
+    def prepare(self, fork: Fork, staged: Sequence[Staged], commit_metadata: CommitMetadata) -> Prepared:
         if self.refuses:
             raise self.refuses.pop(0)
         self.commits.append(tuple(str(part.files[0]) for part in staged))
-        self.notes.append(note)
+        self.metadata.append(commit_metadata)
         return Prepared(
             table=NAME,
             parent=fork.version,
             version=Version(str(self.version + 1)),
             branch="b",
-            note=note,
+            commit_metadata=commit_metadata,
             rows=sum(part.rows for part in staged),
         )
 
@@ -73,8 +75,8 @@ class Table:
             table=self.name, version=prepared.version, parent=prepared.parent, rows_inserted=prepared.rows
         )
 
-    def note_only(self, fork: Fork, note: CommitNote) -> Committed:
-        self.notes.append(note)
+    def commit_metadata_only(self, fork: Fork, commit_metadata: CommitMetadata) -> Committed:
+        self.metadata.append(commit_metadata)
         return Committed(table=NAME, version=fork.version, parent=None)
 
     sticky: bool = False
@@ -126,7 +128,7 @@ def committer(table: Table, reported: list[str], told: list[tuple[str, Field]]) 
     def report(versions: Mapping[TableName, Version]) -> None:
         reported.extend(versions.values())
 
-    return TableCommitter(table, NOTE, report, emit)  # type: ignore[arg-type]
+    return TableCommitter(table, COMMIT_METADATA, report, emit)  # type: ignore[arg-type]
 
 
 def together(committer: TableCommitter, table: Table, *flows: str) -> dict[str, Committed | TautochroneError]:
@@ -158,15 +160,15 @@ def together(committer: TableCommitter, table: Table, *flows: str) -> dict[str, 
 def test_one_flow_alone(committer: TableCommitter, table: Table, reported: list[str]) -> None:
     done = committer.submit("f", staged("a", 4), position(7))
     assert (done.version, done.rows_inserted) == ("1", 4)
-    assert table.notes[0].positions == {"f": position(7)}
-    assert table.notes[0].fence == 3
+    assert table.metadata[0].positions == {"f": position(7)}
+    assert table.metadata[0].fence == 3
     assert reported == ["1"]
 
 
 def test_what_waits_goes_together(committer: TableCommitter, table: Table, reported: list[str]) -> None:
     answers = together(committer, table, "first", "x", "y", "z")
     assert [len(files) for files in table.commits] == [1, 3]
-    assert set(table.notes[1].positions) == {"x", "y", "z"}
+    assert set(table.metadata[1].positions) == {"x", "y", "z"}
     assert reported == ["1", "2"]
     assert {flow: a.version for flow, a in answers.items() if isinstance(a, Committed)} == {
         "first": "1",
@@ -182,7 +184,7 @@ def test_no_rows_record_positions_without_a_version(
     done = committer.submit("f", staged("a", 0), position(1))
     assert done.version == "0"
     assert (table.commits, reported) == ([], [])
-    assert table.notes[0].positions == {"f": position(1)}
+    assert table.metadata[0].positions == {"f": position(1)}
 
 
 def test_refused_before_anything_is_prepared(
@@ -248,7 +250,7 @@ def test_a_failed_report_keeps_what_is_committed(table: Table) -> None:
     def report(_versions: Mapping[TableName, Version]) -> None:
         raise MetaError("META_STORE_BUSY", "busy")
 
-    committer = TableCommitter(table, NOTE, report, lambda *_, **__: None)  # type: ignore[arg-type]
+    committer = TableCommitter(table, COMMIT_METADATA, report, lambda *_, **__: None)  # type: ignore[arg-type]
     with pytest.raises(MetaError):
         committer.submit("f", staged("a"), position(1))
     assert table.version == 1
@@ -262,8 +264,8 @@ class QuarantineTable(Table):
         super().__init__(name=TableName("lake", ("default",), "events__quarantine"))
         self.waiting: list[Prepared] = []
 
-    def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
-        made = replace(super().prepare(fork, staged, note), table=self.name, version=Version("b1"))
+    def prepare(self, fork: Fork, staged: Sequence[Staged], commit_metadata: CommitMetadata) -> Prepared:
+        made = replace(super().prepare(fork, staged, commit_metadata), table=self.name, version=Version("b1"))
         self.waiting.append(made)
         return made
 
@@ -290,7 +292,7 @@ def test_bad_records_are_named_by_the_table(
     committer: TableCommitter, table: Table, quarantine_table: QuarantineTable, reported: list[str]
 ) -> None:
     committer.submit("a", staged("good"), position(1), staged("bad"))
-    assert table.notes[-1].companions == {str(quarantine_table.name): "b1"}
+    assert table.metadata[-1].companions == {str(quarantine_table.name): "b1"}
     assert quarantine_table.waiting == []
     assert reported == ["1", "b1"]
 
@@ -300,7 +302,7 @@ def test_nothing_but_bad_records(
 ) -> None:
     committer.submit("a", staged("good", rows=0), position(1), staged("bad"))
     assert table.commits == []
-    assert table.notes[-1].companions == {str(quarantine_table.name): "b1"}
+    assert table.metadata[-1].companions == {str(quarantine_table.name): "b1"}
     assert quarantine_table.version == 1
 
 
@@ -318,7 +320,7 @@ def test_what_an_error_left_half_done_is_settled(
     with pytest.raises(CommitOutcomeUnknownError):
         committer.submit("a", staged("good"), position(1), staged("bad"))
     (left,) = quarantine_table.waiting
-    table.newest = table.notes[-1] if named else NOTE
+    table.newest = table.metadata[-1] if named else COMMIT_METADATA
     committer.emit = lambda event, /, **_: told.append((event, None))
     committer.settle()
     assert quarantine_table.waiting == []
@@ -345,7 +347,9 @@ def test_a_newer_owner_is_left_alone(
     table.fails.append(CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", "no answer"))
     with pytest.raises(CommitOutcomeUnknownError):
         committer.submit("a", staged("good"), position(1), staged("bad"))
-    quarantine_table.waiting = [replace(quarantine_table.waiting[0], note=replace(NOTE, fence=Fence(4)))]
+    quarantine_table.waiting = [
+        replace(quarantine_table.waiting[0], commit_metadata=replace(COMMIT_METADATA, fence=Fence(4)))
+    ]
     with pytest.raises(FencedError):
         committer.settle()
     assert len(quarantine_table.waiting) == 1

@@ -191,14 +191,14 @@ def test_positions_without_ids_take_them_in(pipeline: Pipeline, topic: Topic) ->
     completed(pipeline)
     with pipeline.opened() as (job, _):
         table = job.lake.load(TableName("lake", ("default",), "events"))
-        note = table.fork().note
-        assert note is not None
-        assert [*note.positions["events"].topics["0"]] == [topic.name]
-        old = json.loads(encode(note))
+        commit_metadata = table.fork().commit_metadata
+        assert commit_metadata is not None
+        assert [*commit_metadata.positions["events"].topics["0"]] == [topic.name]
+        old = json.loads(encode(commit_metadata))
         del old["positions"]["events"]["topics"]
         known = decode(json.dumps(old))
         assert known is not None
-        table.note_only(table.fork(), known)
+        table.commit_metadata_only(table.fork(), known)
     topic.produce(3)
     completed(pipeline)
     assert rows(pipeline) == list(range(9))

@@ -83,10 +83,12 @@ class Judged:
         """After the store was replaced nobody can tell what no commit in the lake names, and a pipeline
         asks its own tables only."""
         named: dict[str, int] = {}
-        notes = [table.note for table in self.lake.tables.values() if self.one_pipeline]
-        for note in notes:
-            if note is not None and note.checkpoint is not None:
-                named[note.store] = max(named.get(note.store, 0), note.checkpoint)
+        metadata = [table.commit_metadata for table in self.lake.tables.values() if self.one_pipeline]
+        for commit_metadata in metadata:
+            if commit_metadata is not None and commit_metadata.checkpoint is not None:
+                named[commit_metadata.store] = max(
+                    named.get(commit_metadata.store, 0), commit_metadata.checkpoint
+                )
         self.seen = {known: min(number, named.get(known, 0)) for known, number in self.seen.items()}
         self.published = {
             (known, number): seen

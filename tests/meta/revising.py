@@ -11,7 +11,7 @@ from tests.meta.virtual_job import KilledError
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta import MetaStore, StoreRelation
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.lake import NO_VERSION, CommitNote
+from tautochrone.model.lake import NO_VERSION, CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.revision import RevisedTable, Revision, RevisionAction, RevisionPlan, tag_of
@@ -179,26 +179,32 @@ def _revise(
     """Answers the versions that are gone."""
     table, tag = simulation.lake[one.table], tag_of(revision.id)
     revoked = _revoked(revision.plan)
-    assert table.note is not None
+    assert table.commit_metadata is not None
     before = table.main
     if one.action is RevisionAction.ROLL_BACK:
         assert one.version is not None
-        note = table.note_at(one.version)
-        assert note is not None
-        revoked = tuple(sorted({*revoked, *note.revoked, *table.note.revoked}))
-        gone = table.revert(one.version, replace(note, fence=fence, store=store, revoked=revoked), tag)
+        commit_metadata = table.commit_metadata_at(one.version)
+        assert commit_metadata is not None
+        revoked = tuple(sorted({*revoked, *commit_metadata.revoked, *table.commit_metadata.revoked}))
+        gone = table.revert(
+            one.version, replace(commit_metadata, fence=fence, store=store, revoked=revoked), tag
+        )
         simulation.times.take_back(one.table, table.main, one.version)
         return gone
-    known = table.note
-    note = CommitNote(pipeline=known.pipeline, job=known.job, fence=fence, store=store, revoked=revoked)
+    known = table.commit_metadata
+    commit_metadata = CommitMetadata(
+        pipeline=known.pipeline, job=known.job, fence=fence, store=store, revoked=revoked
+    )
     if tag not in table.tags:
-        table.raise_fence(note)
+        table.raise_fence(commit_metadata)
         simulation.times.take_back(one.table, table.main, before)
         table.tags.add(tag)
     if one.action is RevisionAction.REBUILD:
-        table.note_only(table.fork(), replace(note, mode=str(RefreshMode.FULL), reset=True))
+        table.commit_metadata_only(
+            table.fork(), replace(commit_metadata, mode=str(RefreshMode.FULL), reset=True)
+        )
         return set()
     gone = {snapshot.version for snapshot in table.chain(table.main)}
-    table.clear(replace(note, reset=True))
+    table.clear(replace(commit_metadata, reset=True))
     simulation.times.take_back(one.table, table.main, NO_VERSION)
     return gone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tautochrone.meta import DatasetEntry, LakeVersion
-from tautochrone.model.commit_metadata import CommitNote
+from tautochrone.model.commit_metadata import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.testing.stores import Backing
 
@@ -11,7 +11,7 @@ SOURCE, MIDDLE, LAST = (TableName("lake", ("db",), name) for name in ("t0", "t1"
 
 
 def commit(job: str, version: str, reads: TableName, at: str) -> LakeVersion:
-    note = CommitNote(
+    commit_metadata = CommitMetadata(
         pipeline=job,
         job=job,
         fence=Fence(1),
@@ -21,7 +21,7 @@ def commit(job: str, version: str, reads: TableName, at: str) -> LakeVersion:
         definition="d",
         inputs={str(reads): at},
     )
-    return LakeVersion(version=Version(version), note=note, committed_at_ms=1)
+    return LakeVersion(version=Version(version), commit_metadata=commit_metadata, committed_at_ms=1)
 
 
 def test_a_table_that_another_pipeline_took_for_an_outsiders_is_shown_as_its_own_job_says(

@@ -20,12 +20,12 @@ FULL = Refresh(mode=RefreshMode.FULL, reason="x")
 def statements() -> Iterator[list[str]]:
     asked: list[str] = []
 
-    def note(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
+    def commit_metadata(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
         asked.append(statement)
 
-    event.listen(Engine, "before_cursor_execute", note)
+    event.listen(Engine, "before_cursor_execute", commit_metadata)
     yield asked
-    event.remove(Engine, "before_cursor_execute", note)
+    event.remove(Engine, "before_cursor_execute", commit_metadata)
 
 
 def test_reasons_are_looked_up_once(database: Backing, statements: list[str]) -> None:

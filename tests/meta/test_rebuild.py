@@ -1,4 +1,4 @@
-"""A lost store is built again from the notes of the lake's commits."""
+"""A lost store is built again from the commit metadata of the lake's commits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import NOW, today
-from tautochrone.model.lake import CommitNote
+from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.testing.stores import Backing
 
@@ -27,14 +27,14 @@ def store(backing: Backing) -> Iterator[MetaStore]:
 def timed(version: str, checkpoint: int, **clocks: str) -> LakeVersion:
     """Of a view that also asks for the time, or for the date in Tokyo."""
     found = made(version, checkpoint, root="r1")
-    assert found.note is not None
+    assert found.commit_metadata is not None
     names = {"now": str(NOW), "today": str(today("Asia/Tokyo"))}
-    inputs = {**found.note.inputs, **{names[clock]: at for clock, at in clocks.items()}}
-    return replace(found, note=replace(found.note, inputs=inputs))
+    inputs = {**found.commit_metadata.inputs, **{names[clock]: at for clock, at in clocks.items()}}
+    return replace(found, commit_metadata=replace(found.commit_metadata, inputs=inputs))
 
 
 def made(version: str, checkpoint: int | None = None, fence: int = 3, **inputs: str) -> LakeVersion:
-    note = CommitNote(
+    commit_metadata = CommitMetadata(
         pipeline="shop",
         job="job",
         fence=Fence(fence),
@@ -42,7 +42,9 @@ def made(version: str, checkpoint: int | None = None, fence: int = 3, **inputs: 
         checkpoint=None if checkpoint is None else CheckpointNumber(checkpoint),
         inputs={f"lake.db.{table}": at for table, at in inputs.items()},
     )
-    return LakeVersion(version=Version(version), note=note, committed_at_ms=int(checkpoint or 0) * 10)
+    return LakeVersion(
+        version=Version(version), commit_metadata=commit_metadata, committed_at_ms=int(checkpoint or 0) * 10
+    )
 
 
 def test_all_told_checkpoints_come_back(store: MetaStore) -> None:
@@ -115,15 +117,15 @@ def test_a_view_whose_rows_stayed_keeps_an_older_time(store: MetaStore) -> None:
 
 
 def test_a_lake_without_anything_of_ours(store: MetaStore) -> None:
-    alien = LakeVersion(version=Version("x"), note=None, committed_at_ms=1)
+    alien = LakeVersion(version=Version("x"), commit_metadata=None, committed_at_ms=1)
     assert store.rebuild({A: [alien]}) == ()
     assert store.is_empty()
     assert store.knows(A) is False
 
 
 def by(job: str, commit: LakeVersion) -> LakeVersion:
-    assert commit.note is not None
-    return replace(commit, note=replace(commit.note, job=job))
+    assert commit.commit_metadata is not None
+    return replace(commit, commit_metadata=replace(commit.commit_metadata, job=job))
 
 
 def entries(table: TableName, *inputs: TableName) -> list[DatasetEntry]:

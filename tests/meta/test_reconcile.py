@@ -1,4 +1,4 @@
-"""A store that is an older copy, or another one, against what the lake's notes say."""
+"""A store that is an older copy, or another one, against what the lake's commit metadata says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore, StoreRelation
 from tautochrone.metaservice.api.events import Cursor, news
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.lake import CommitNote
+from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
 
@@ -38,8 +38,13 @@ class World:
         self.fence = Fence(0)
 
     def seen(self) -> Fence:
-        notes = [v.note for versions in self.lake.values() for v in versions if v.note is not None]
-        return Fence(max((note.fence for note in notes), default=0))
+        metadata = [
+            v.commit_metadata
+            for versions in self.lake.values()
+            for v in versions
+            if v.commit_metadata is not None
+        ]
+        return Fence(max((commit_metadata.fence for commit_metadata in metadata), default=0))
 
     def take_over(self) -> None:
         """As a run does: the store is held against the lake, then the tables are fenced."""
@@ -54,7 +59,7 @@ class World:
             self.commit(table, f"{table.table}-fence-{self.fence}")
 
     def commit(self, table: TableName, version: str, number: int | None = None, **inputs: str) -> Version:
-        note = CommitNote(
+        commit_metadata = CommitMetadata(
             pipeline="shop",
             job="job",
             fence=self.fence,
@@ -62,7 +67,9 @@ class World:
             checkpoint=None if number is None else CheckpointNumber(number),
             inputs={f"lake.db.{name}": at for name, at in inputs.items()},
         )
-        commit = LakeVersion(version=Version(version), note=note, committed_at_ms=self.count)
+        commit = LakeVersion(
+            version=Version(version), commit_metadata=commit_metadata, committed_at_ms=self.count
+        )
         self.lake.setdefault(table, []).append(commit)
         return Version(version)
 
@@ -190,7 +197,13 @@ def test_another_pipelines_store_keeps_what_is_in_it(world: World, tmp_path: Pat
 def test_names_that_another_pipeline_has_are_refused_before_anything_is_written(world: World) -> None:
     world.publish()
     theirs = {
-        table: [replace(v, note=v.note and replace(v.note, pipeline="else", store="x")) for v in versions]
+        table: [
+            replace(
+                v,
+                commit_metadata=v.commit_metadata and replace(v.commit_metadata, pipeline="else", store="x"),
+            )
+            for v in versions
+        ]
         for table, versions in world.lake.items()
     }
     before = world.store.last_number()
@@ -244,8 +257,10 @@ def _revised(world: World, to: int, last: int) -> None:
     world.lake[VIEW] = kept
     world.commit(VIEW, "taken-back")
     newest = world.lake[VIEW][-1]
-    assert newest.note is not None
-    world.lake[VIEW][-1] = replace(newest, note=replace(newest.note, revoked=((to, last),)))
+    assert newest.commit_metadata is not None
+    world.lake[VIEW][-1] = replace(
+        newest, commit_metadata=replace(newest.commit_metadata, revoked=((to, last),))
+    )
 
 
 def test_what_was_revoked_is_not_published_by_a_rebuild(world: World, tmp_path: Path) -> None:

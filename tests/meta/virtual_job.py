@@ -14,7 +14,7 @@ from tests.meta.virtual_lake import GROUPS, Batch, Run, VirtualTable, query, sou
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, StoreRelation
 from tautochrone.model.checkpoint import Checkpoint
-from tautochrone.model.lake import ChangeKind, CommitNote, Fork
+from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.source_position import SparkPosition
@@ -55,8 +55,8 @@ class Process:
     idle: bool = False
     pending: Callable[[], object] | None = None
 
-    def note(self, **fields: object) -> CommitNote:
-        return CommitNote(
+    def commit_metadata(self, **fields: object) -> CommitMetadata:
+        return CommitMetadata(
             pipeline=self.pipeline,
             job=self.job,
             fence=self.fence,
@@ -95,7 +95,7 @@ def take_over(simulation: Simulation, process: Process) -> None:
     _identify(simulation, process)
     for entry in entries:
         if entry.name not in existing:
-            lake.create(entry.name, process.note())
+            lake.create(entry.name, process.commit_metadata())
             if entry.is_root:
                 simulation.times.take(entry.name, lake[entry.name].main, simulation.random)
     _identify(simulation, process)
@@ -139,7 +139,7 @@ def _settle(simulation: Simulation, process: Process, table: VirtualTable) -> Ve
         else:
             table.prepared = None
     before = table.main
-    table.raise_fence(process.note())
+    table.raise_fence(process.commit_metadata())
     simulation.times.take_back(table.name, table.main, before)
     return table.main
 
@@ -152,14 +152,14 @@ def ingest(simulation: Simulation, process: Process, name: TableName) -> None:
     table, job = simulation.lake[name], process.job
     looked, fork = simulation.now, table.fork()
     simulation.sources.latest = max(simulation.sources.latest, looked)
-    position = None if fork.note is None else fork.note.positions.get(_FLOW)
+    position = None if fork.commit_metadata is None else fork.commit_metadata.positions.get(_FLOW)
     begin, end = 0 if position is None else int(position.offsets), simulation.sources.rows.get(name, 0)
     if end > begin:
         at = SparkPosition(query_id=_FLOW, batch_id=end, offsets=str(end), commit="")
         old, new, before = table.newest.rows, source_rows(end), source_rows(begin)
         rows = {group: old[group] + new[group] - before[group] for group in GROUPS}
-        note = process.note(positions={_FLOW: at})
-        batch = Batch(fork, rows, {name: end}, note)
+        commit_metadata = process.commit_metadata(positions={_FLOW: at})
+        batch = Batch(fork, rows, {name: end}, commit_metadata)
         act(simulation, process, lambda: table.prepare(batch))
 
         def commit() -> Version:
@@ -187,17 +187,17 @@ def refresh(
     table, lake = simulation.lake[entry.name], simulation.lake
     fork = table.fork()
     inputs = {name: versions[name] for name in sorted(entry.inputs)}
-    note = process.note(
+    commit_metadata = process.commit_metadata(
         checkpoint=number,
         mode=str(RefreshMode.FULL),
         definition=entry.definition,
         inputs={str(name): version for name, version in inputs.items()},
     )
-    if fork.note is not None and _is_committed(fork.note, note):
+    if fork.commit_metadata is not None and _is_committed(fork.commit_metadata, commit_metadata):
         return fork.version
-    if fork.note is None or fork.note.definition != entry.definition:
-        return _compute(simulation, process, table, fork, note, inputs)
-    old = {TableName.parse(name): Version(version) for name, version in fork.note.inputs.items()}
+    if fork.commit_metadata is None or fork.commit_metadata.definition != entry.definition:
+        return _compute(simulation, process, table, fork, commit_metadata, inputs)
+    old = {TableName.parse(name): Version(version) for name, version in fork.commit_metadata.inputs.items()}
     changes = {
         name: lake[name].change_between(old[name], version) if name in old else ChangeKind.UNKNOWN
         for name, version in inputs.items()
@@ -206,7 +206,7 @@ def refresh(
         return _same_rows(process, table, fork.version)
     state = _state_of(simulation, fork)
     if state is None or ChangeKind.UNKNOWN in changes.values() or simulation.random.random() < 0.3:
-        return _compute(simulation, process, table, fork, note, inputs)
+        return _compute(simulation, process, table, fork, commit_metadata, inputs)
     delta = {
         group: sum(
             weight(name) * (lake.rows(name, now)[group] - lake.rows(name, old[name])[group])
@@ -214,16 +214,16 @@ def refresh(
         )
         for group in GROUPS
     }
-    return _follow(simulation, process, table, state, fork, note, delta)
+    return _follow(simulation, process, table, state, fork, commit_metadata, delta)
 
 
-def _is_committed(note: CommitNote, wanted: CommitNote) -> bool:
+def _is_committed(commit_metadata: CommitMetadata, wanted: CommitMetadata) -> bool:
     """Whether a view's rows are those of the target already, as `runtime.refresh.target` recognises them."""
     return (
-        note.checkpoint == wanted.checkpoint
-        and note.store == wanted.store
-        and note.definition == wanted.definition
-        and note.inputs == wanted.inputs
+        commit_metadata.checkpoint == wanted.checkpoint
+        and commit_metadata.store == wanted.store
+        and commit_metadata.definition == wanted.definition
+        and commit_metadata.inputs == wanted.inputs
     )
 
 
@@ -236,10 +236,10 @@ def _same_rows(process: Process, table: VirtualTable, main: Version) -> Version:
     return known
 
 
-def _origin(simulation: Simulation, note: CommitNote) -> dict[TableName, int]:
+def _origin(simulation: Simulation, commit_metadata: CommitMetadata) -> dict[TableName, int]:
     """How much of each source a view has; a refresh that mixes instants shows here."""
     found: dict[TableName, int] = {}
-    for name, version in note.inputs.items():
+    for name, version in commit_metadata.inputs.items():
         for source, rows in simulation.lake.origin(TableName.parse(name), version).items():
             assert found.setdefault(source, rows) == rows, f"{name} reads {source} at another instant"
     return found
@@ -250,18 +250,18 @@ def _compute(
     process: Process,
     table: VirtualTable,
     fork: Fork,
-    note: CommitNote,
+    commit_metadata: CommitMetadata,
     inputs: Mapping[TableName, Version],
 ) -> Version:
     """All rows anew; sometimes with a state, from which the next change can be followed."""
     rows = query({name: simulation.lake.rows(name, version) for name, version in inputs.items()})
     if simulation.random.random() < 0.8:
         state = _state_table(simulation, process, table)
-        run = _last_run(state.note) + 1
+        run = _last_run(state.commit_metadata) + 1
         log = tuple(Run(run, group, rows[group]) for group in GROUPS)
-        at = _write_state(simulation, process, state, note, log)
-        note = replace(note, companions={str(state.name): at})
-    return _commit_view(simulation, process, table, fork, note, rows)
+        at = _write_state(simulation, process, state, commit_metadata, log)
+        commit_metadata = replace(commit_metadata, companions={str(state.name): at})
+    return _commit_view(simulation, process, table, fork, commit_metadata, rows)
 
 
 def _follow(
@@ -270,19 +270,19 @@ def _follow(
     table: VirtualTable,
     state: VirtualTable,
     fork: Fork,
-    note: CommitNote,
+    commit_metadata: CommitMetadata,
     delta: Mapping[int, int],
 ) -> Version:
     """What changed on top of the newest run of each group; groups without a change are left alone."""
-    assert fork.note is not None
-    at = Version(fork.note.companions[str(state.name)])
+    assert fork.commit_metadata is not None
+    at = Version(fork.commit_metadata.companions[str(state.name)])
     if state.main != at:
         # A refresh that died between its state and its view.
-        last = _last_run(state.note, state.note_at(at))
-        state.roll_back(at, replace(note, inputs={}, run=last))
+        last = _last_run(state.commit_metadata, state.commit_metadata_at(at))
+        state.roll_back(at, replace(commit_metadata, inputs={}, run=last))
     log = state.newest.log
     known, rows = _newest(log), dict(table.newest.rows)
-    run = _last_run(state.note) + 1
+    run = _last_run(state.commit_metadata) + 1
     for group in GROUPS:
         if delta[group]:
             rows[group] = known[group] + delta[group]
@@ -290,9 +290,9 @@ def _follow(
     if len(log) > _FOLD_AFTER * len(GROUPS):
         last = {one.group: one.number for one in sorted(log, key=lambda one: one.number)}
         log = tuple(Run(last[group], group, value) for group, value in _newest(log).items())
-    version = _write_state(simulation, process, state, note, log)
-    note = replace(note, companions={str(state.name): version})
-    return _commit_view(simulation, process, table, fork, note, rows)
+    version = _write_state(simulation, process, state, commit_metadata, log)
+    commit_metadata = replace(commit_metadata, companions={str(state.name): version})
+    return _commit_view(simulation, process, table, fork, commit_metadata, rows)
 
 
 def _commit_view(
@@ -300,21 +300,21 @@ def _commit_view(
     process: Process,
     table: VirtualTable,
     fork: Fork,
-    note: CommitNote,
+    commit_metadata: CommitMetadata,
     rows: Mapping[int, int],
 ) -> Version:
-    origin = _origin(simulation, note)
+    origin = _origin(simulation, commit_metadata)
     if rows == table.newest.rows and origin == table.newest.origin:
-        act(simulation, process, lambda: table.note_only(fork, note))
+        act(simulation, process, lambda: table.commit_metadata_only(fork, commit_metadata))
         return fork.version
-    version = act(simulation, process, lambda: table.commit(fork, note, rows, origin))
+    version = act(simulation, process, lambda: table.commit(fork, commit_metadata, rows, origin))
     assert version is not None
     return version
 
 
-def _last_run(*notes: CommitNote | None) -> int:
+def _last_run(*metadata: CommitMetadata | None) -> int:
     """The highest run that a state ever had, as `runtime.refresh.states` tells it."""
-    return max(0, *(note.run or 0 for note in notes if note is not None))
+    return max(0, *(commit_metadata.run or 0 for commit_metadata in metadata if commit_metadata is not None))
 
 
 def _newest(log: tuple[Run, ...]) -> dict[int, int]:
@@ -332,23 +332,27 @@ def _state_name(table: TableName) -> TableName:
 
 def _state_table(simulation: Simulation, process: Process, table: VirtualTable) -> VirtualTable:
     name = _state_name(table.name)
-    return simulation.lake.tables.get(name) or simulation.lake.create(name, process.note())
+    return simulation.lake.tables.get(name) or simulation.lake.create(name, process.commit_metadata())
 
 
 def _state_of(simulation: Simulation, fork: Fork) -> VirtualTable | None:
     """The state that belongs to the view's rows, if it is there."""
     name = _state_name(fork.table)
-    at = None if fork.note is None else fork.note.companions.get(str(name))
+    at = None if fork.commit_metadata is None else fork.commit_metadata.companions.get(str(name))
     state = simulation.lake.tables.get(name)
     return state if state is not None and at is not None and state.goes_back_to(Version(at)) else None
 
 
 def _write_state(
-    simulation: Simulation, process: Process, state: VirtualTable, note: CommitNote, log: tuple[Run, ...]
+    simulation: Simulation,
+    process: Process,
+    state: VirtualTable,
+    commit_metadata: CommitMetadata,
+    log: tuple[Run, ...],
 ) -> Version:
     fork = state.fork()
-    run = _last_run(state.note) + 1
-    says = replace(note, definition="state", inputs={}, companions={}, run=run)
+    run = _last_run(state.commit_metadata) + 1
+    says = replace(commit_metadata, definition="state", inputs={}, companions={}, run=run)
     version = act(simulation, process, lambda: state.commit(fork, says, {}, {}, log))
     assert version is not None
     return version

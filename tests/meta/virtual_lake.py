@@ -1,4 +1,5 @@
-"""A lake without Spark: tables as chains of commits with notes, each guarded as a commit of the real one is.
+"""A lake without Spark: tables as chains of commits with commit metadata, each guarded as a commit of
+the real one is.
 
 Rows are what a table holds per group, so that a view that is made from the wrong versions, or from a state
 in the wrong order, provably has the wrong rows. A version also knows its `origin`: how many rows of each
@@ -16,7 +17,7 @@ from tautochrone.errors import ConflictError
 from tautochrone.iceberg.commits.compare_and_set import check_fence, check_main
 from tautochrone.iceberg.commits.metadata import carry_forward, with_positions
 from tautochrone.meta.rebuild import LakeVersion
-from tautochrone.model.lake import NO_VERSION, ChangeKind, CommitNote, Fork
+from tautochrone.model.lake import NO_VERSION, ChangeKind, CommitMetadata, Fork
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["GROUPS", "Batch", "Lake", "Run", "Snapshot", "VirtualTable", "query", "source_rows", "weight"]
@@ -59,7 +60,7 @@ class Snapshot:
 
     version: Version
     parent: Version
-    note: CommitNote
+    commit_metadata: CommitMetadata
     at_ms: int
     rows: Rows = field(default_factory=dict)
     origin: Mapping[TableName, int] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class Batch:
     fork: Fork
     rows: Rows
     origin: Mapping[TableName, int]
-    note: CommitNote
+    commit_metadata: CommitMetadata
 
 
 @dataclass(eq=False)
@@ -84,7 +85,7 @@ class VirtualTable:
     name: TableName
     lake: Lake
     main: Version = NO_VERSION
-    note: CommitNote | None = None
+    commit_metadata: CommitMetadata | None = None
     snapshots: dict[Version, Snapshot] = field(default_factory=dict)
     prepared: Batch | None = None
     tags: set[str] = field(default_factory=set)
@@ -99,13 +100,13 @@ class VirtualTable:
         return self.snapshots[self.main]
 
     def fork(self) -> Fork:
-        fence = Fence(0) if self.note is None else self.note.fence
-        return Fork(table=self.name, version=self.main, fence=fence, note=self.note)
+        fence = Fence(0) if self.commit_metadata is None else self.commit_metadata.fence
+        return Fork(table=self.name, version=self.main, fence=fence, commit_metadata=self.commit_metadata)
 
     def commit(
         self,
         fork: Fork,
-        note: CommitNote,
+        commit_metadata: CommitMetadata,
         rows: Rows,
         origin: Mapping[TableName, int],
         log: tuple[Run, ...] = (),
@@ -113,17 +114,25 @@ class VirtualTable:
         moved: bool = True,
     ) -> Version:
         """As every commit of the real table: what it is built on must be what is there."""
-        check_main(self.name, self._guard(), fork.version, note.fence)
-        return self._add(fork.version, carry_forward(self.note, note), note, rows, origin, log, moved)
+        check_main(self.name, self._guard(), fork.version, commit_metadata.fence)
+        return self._add(
+            fork.version,
+            carry_forward(self.commit_metadata, commit_metadata),
+            commit_metadata,
+            rows,
+            origin,
+            log,
+            moved,
+        )
 
-    def clear(self, note: CommitNote) -> None:
+    def clear(self, commit_metadata: CommitMetadata) -> None:
         """No rows, no positions, and a history that starts anew."""
-        check_main(self.name, self._guard(), self.main, note.fence)
-        says = carry_forward(self.note, note)
-        self._add(NO_VERSION, says, note, source_rows(0), {self.name: 0}, (), True)
+        check_main(self.name, self._guard(), self.main, commit_metadata.fence)
+        says = carry_forward(self.commit_metadata, commit_metadata)
+        self._add(NO_VERSION, says, commit_metadata, source_rows(0), {self.name: 0}, (), True)
 
     def prepare(self, batch: Batch) -> None:
-        check_main(self.name, self._guard(), batch.fork.version, batch.note.fence)
+        check_main(self.name, self._guard(), batch.fork.version, batch.commit_metadata.fence)
         self.prepared = batch
 
     def commit_prepared(self, fence: Fence) -> Version:
@@ -131,35 +140,37 @@ class VirtualTable:
         if batch is None:
             # A newer owner has committed or dropped what a paused process prepared.
             raise ConflictError("TABLE_MOVED", f"{self.name} has nothing prepared")
-        version = self.commit(batch.fork, replace(batch.note, fence=fence), batch.rows, batch.origin)
+        version = self.commit(
+            batch.fork, replace(batch.commit_metadata, fence=fence), batch.rows, batch.origin
+        )
         self.prepared = None
         return version
 
-    def raise_fence(self, note: CommitNote) -> None:
+    def raise_fence(self, commit_metadata: CommitMetadata) -> None:
         now = self.snapshots.get(self.main)
         rows, origin, log = ({}, {}, ()) if now is None else (now.rows, now.origin, now.log)
-        self.commit(self.fork(), note, rows, origin, log, moved=False)
+        self.commit(self.fork(), commit_metadata, rows, origin, log, moved=False)
 
-    def note_only(self, fork: Fork, note: CommitNote) -> None:
-        check_main(self.name, self._guard(), fork.version, note.fence)
-        self.note = carry_forward(self.note, note)
+    def commit_metadata_only(self, fork: Fork, commit_metadata: CommitMetadata) -> None:
+        check_main(self.name, self._guard(), fork.version, commit_metadata.fence)
+        self.commit_metadata = carry_forward(self.commit_metadata, commit_metadata)
 
-    def roll_back(self, version: Version, note: CommitNote) -> None:
+    def roll_back(self, version: Version, commit_metadata: CommitMetadata) -> None:
         """Main goes back, as that of a state does."""
-        check_main(self.name, self._guard(), self.main, note.fence)
+        check_main(self.name, self._guard(), self.main, commit_metadata.fence)
         assert self.goes_back_to(version)
-        self.main, self.note = version, note
+        self.main, self.commit_metadata = version, commit_metadata
 
-    def revert(self, version: Version, note: CommitNote, tag: str) -> set[Version]:
+    def revert(self, version: Version, commit_metadata: CommitMetadata, tag: str) -> set[Version]:
         """Main goes back for good; answers the versions that are no longer in its history."""
         if tag in self.tags:
             return set()
-        check_fence(self.name, self._guard(), note.fence)
+        check_fence(self.name, self._guard(), commit_metadata.fence)
         gone = {one.version for one in self.chain(self.main)} - {one.version for one in self.chain(version)}
         to = self.snapshots[version]
-        says = replace(note, checkpoint=None, mode=None, definition=None, inputs={}, companions={})
+        says = replace(commit_metadata, checkpoint=None, mode=None, definition=None, inputs={}, companions={})
         self.tags.add(tag)
-        self._add(version, note, says, to.rows, to.origin, to.log, False)
+        self._add(version, commit_metadata, says, to.rows, to.origin, to.log, False)
         return gone
 
     def chain(self, version: Version) -> Iterable[Snapshot]:
@@ -172,11 +183,11 @@ class VirtualTable:
     def goes_back_to(self, version: Version) -> bool:
         return any(one.version == version for one in self.chain(self.main))
 
-    def note_at(self, version: Version) -> CommitNote | None:
+    def commit_metadata_at(self, version: Version) -> CommitMetadata | None:
         """What the table said of itself at a version."""
-        found: CommitNote | None = None
+        found: CommitMetadata | None = None
         for one in reversed(list(self.chain(version))):
-            found = carry_forward(found, one.note)
+            found = carry_forward(found, one.commit_metadata)
         return found
 
     def change_between(self, old: Version, new: Version) -> ChangeKind:
@@ -191,37 +202,37 @@ class VirtualTable:
     def history(self) -> list[LakeVersion]:
         """As `runtime.loop.takeover` gives it to the store."""
         found = [
-            LakeVersion(version=one.version, note=one.note, committed_at_ms=one.at_ms)
+            LakeVersion(version=one.version, commit_metadata=one.commit_metadata, committed_at_ms=one.at_ms)
             for one in reversed(list(self.chain(self.main)))
         ]
         told = {version.checkpoint for version in found}
-        if found and self.note is not None:
-            number = None if self.note.checkpoint in told else self.note.checkpoint
-            found.append(replace(found[-1], note=replace(self.note, checkpoint=number)))
+        if found and self.commit_metadata is not None:
+            number = None if self.commit_metadata.checkpoint in told else self.commit_metadata.checkpoint
+            found.append(replace(found[-1], commit_metadata=replace(self.commit_metadata, checkpoint=number)))
         return found
 
     def says(self) -> list[LakeVersion]:
         """What the table says of itself now."""
-        return [LakeVersion(version=self.main, note=self.note, committed_at_ms=0)]
+        return [LakeVersion(version=self.main, commit_metadata=self.commit_metadata, committed_at_ms=0)]
 
     def _guard(self) -> Any:
-        # The real guards look at `main` and `note` only.
+        # The real guards look at `main` and `commit_metadata` only.
         return self
 
     def _add(
         self,
         parent: Version,
-        note: CommitNote,
-        says: CommitNote,
+        commit_metadata: CommitMetadata,
+        says: CommitMetadata,
         rows: Rows,
         origin: Mapping[TableName, int],
         log: tuple[Run, ...],
         moved: bool,
     ) -> Version:
         version = self.lake.next_version()
-        says = with_positions(self.note, says)
+        says = with_positions(self.commit_metadata, says)
         self.snapshots[version] = Snapshot(version, parent, says, self.lake.now, rows, origin, log, moved)
-        self.main, self.note = version, note
+        self.main, self.commit_metadata = version, commit_metadata
         return version
 
 
@@ -241,11 +252,11 @@ class Lake:
     def __getitem__(self, name: TableName) -> VirtualTable:
         return self.tables[name]
 
-    def create(self, name: TableName, note: CommitNote) -> VirtualTable:
+    def create(self, name: TableName, commit_metadata: CommitMetadata) -> VirtualTable:
         table = self.tables[name] = VirtualTable(name, self)
         empty: dict[int, int] = dict.fromkeys(GROUPS, 0)
         origin = {name: 0} if not self.inputs.get(name) else {}
-        table.commit(table.fork(), note, empty, origin, moved=False)
+        table.commit(table.fork(), commit_metadata, empty, origin, moved=False)
         return table
 
     def origin(self, name: TableName, version: str) -> Mapping[TableName, int]:

@@ -9,7 +9,7 @@ import pytest
 
 from tautochrone.errors import RefreshError
 from tautochrone.model.definitions import Dataset, DatasetKind, FlowInputs, SourceLocation
-from tautochrone.model.lake import ChangeKind, CommitNote, Fork, TableChange
+from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, TableChange
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.policy import POLICY_PROPERTY
@@ -63,10 +63,10 @@ class World:
         return cast(Job, job)
 
     def choose(self, *obstacles: str, forced: str | None = None, planned: bool = True) -> Choice:
-        note = CommitNote(
+        commit_metadata = CommitMetadata(
             pipeline="p", job="j", fence=Fence(1), store="s", definition=self.definition, inputs=self.inputs
         )
-        fork = Fork(table=VIEW, version=Version("9"), fence=Fence(1), note=note)
+        fork = Fork(table=VIEW, version=Version("9"), fence=Fence(1), commit_metadata=commit_metadata)
         versions = {name: Version("2" if name in self.changes else "1") for name in (ORDERS, ITEMS)}
         return choose(
             self.job(),
@@ -189,10 +189,10 @@ def test_the_plan_is_made_only_for_a_change(world: World) -> None:
         raise AssertionError
 
     job = world.job()
-    note = CommitNote(
+    commit_metadata = CommitMetadata(
         pipeline="p", job="j", fence=Fence(1), store="s", definition="d", inputs={str(ORDERS): "1"}
     )
-    fork = Fork(table=VIEW, version=Version("9"), fence=Fence(1), note=note)
+    fork = Fork(table=VIEW, version=Version("9"), fence=Fence(1), commit_metadata=commit_metadata)
     assert choose(job, VIEW, fork, {ORDERS: Version("1")}, obstacles=never).mode is RefreshMode.NO_DATA
 
 

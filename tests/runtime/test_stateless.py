@@ -48,9 +48,9 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> Callable[[RefreshMode], None]:
 
 
 def companions(pipeline: Pipeline) -> int:
-    note = pipeline.job.tables[VIEW].fork().note
-    assert note is not None
-    return len(note.companions)
+    commit_metadata = pipeline.job.tables[VIEW].fork().commit_metadata
+    assert commit_metadata is not None
+    return len(commit_metadata.companions)
 
 
 def test_the_state_goes_and_comes_back(pipeline: Pipeline, decided: Callable[[RefreshMode], None]) -> None:

@@ -53,9 +53,9 @@ def put(pipeline: Pipeline, number: int) -> None:
 
 
 def runs(pipeline: Pipeline) -> int:
-    note = pipeline.job.lake.load(STATE).fork().note
-    assert note is not None
-    return note.runs or 0
+    commit_metadata = pipeline.job.lake.load(STATE).fork().commit_metadata
+    assert commit_metadata is not None
+    return commit_metadata.runs or 0
 
 
 def test_runs_are_folded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore
-from tautochrone.model.lake import CommitNote, Fork
+from tautochrone.model.lake import CommitMetadata, Fork
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.runtime.ownership.store_check import check_store, identify_tables
 
@@ -21,7 +21,7 @@ A, B = (TableName("lake", ("db",), table) for table in ("a", "b"))
 
 @dataclass
 class Table:
-    """What a store is held against: a table's id and its newest note."""
+    """What a store is held against: a table's id and its newest commit metadata."""
 
     name: TableName
     id: str
@@ -32,11 +32,19 @@ class Table:
         return self.id
 
     def fork(self) -> Fork:
-        note = CommitNote(pipeline="shop", job="job", fence=Fence(self.fence), store=self.store)
-        return Fork(table=self.name, version=Version("1"), fence=note.fence, note=note, handle=None)
+        commit_metadata = CommitMetadata(
+            pipeline="shop", job="job", fence=Fence(self.fence), store=self.store
+        )
+        return Fork(
+            table=self.name,
+            version=Version("1"),
+            fence=commit_metadata.fence,
+            commit_metadata=commit_metadata,
+            handle=None,
+        )
 
     def versions(self) -> list[Any]:
-        return [("1", self.fork().note, 1)]
+        return [("1", self.fork().commit_metadata, 1)]
 
 
 @pytest.fixture

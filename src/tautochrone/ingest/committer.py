@@ -20,7 +20,7 @@ from functools import partial
 
 from tautochrone.errors import ConflictError, FencedError, TautochroneError
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import CommitNote, Committed, LakeTable, Prepared, Staged
+from tautochrone.model.lake import CommitMetadata, Committed, LakeTable, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.source_position import SparkPosition
 
@@ -35,14 +35,14 @@ def settle_quarantine(table: LakeTable, quarantine_table: LakeTable, fence: Fenc
     Raises:
         FencedError: a newer owner prepared something.
     """
-    note = table.fork().note
-    named = None if note is None else note.companions.get(str(quarantine_table.name))
+    commit_metadata = table.fork().commit_metadata
+    named = None if commit_metadata is None else commit_metadata.companions.get(str(quarantine_table.name))
     for prepared in quarantine_table.prepared():
-        if prepared.note.fence > fence:
+        if prepared.commit_metadata.fence > fence:
             # Not named yet, perhaps: its owner may be about to commit the table.
             raise FencedError(
                 "JOB_FENCED",
-                f"{quarantine_table.name} is written by fence {prepared.note.fence}; "
+                f"{quarantine_table.name} is written by fence {prepared.commit_metadata.fence}; "
                 f"this writer holds {fence}",
                 hint="another process took the job over; this one stops",
             )
@@ -52,7 +52,7 @@ def settle_quarantine(table: LakeTable, quarantine_table: LakeTable, fence: Fenc
                 "recommit",
                 dataset=str(quarantine_table.name),
                 rows=prepared.rows,
-                fence=int(prepared.note.fence),
+                fence=int(prepared.commit_metadata.fence),
             )
         else:
             quarantine_table.abort(prepared)
@@ -76,14 +76,14 @@ class TableCommitter:
 
     Args:
         table: the target.
-        note: pipeline, job, fence and store of this run; positions are added per commit.
+        commit_metadata: pipeline, job, fence and store of this run; positions are added per commit.
         report: called after each commit with the new versions (the *reported unit*).
         emit: who hears of files that could not be deleted (`cleanup_failed`).
         quarantine_table: takes the bad records, for a table with flows that quarantine them.
     """
 
     table: LakeTable
-    note: CommitNote
+    commit_metadata: CommitMetadata
     report: Callable[[Mapping[TableName, Version]], None]
     emit: Emit
     quarantine_table: LakeTable | None = None
@@ -123,10 +123,12 @@ class TableCommitter:
         return self._commit_lock
 
     def _commit(self, group: list[_Part]) -> None:
-        note = replace(self.note, positions={part.flow: part.position for part in group})
+        commit_metadata = replace(
+            self.commit_metadata, positions={part.flow: part.position for part in group}
+        )
         try:
             bad = [part.bad for part in group if part.bad is not None]
-            done = self._write([part.staged for part in group if part.staged.rows], bad, note)
+            done = self._write([part.staged for part in group if part.staged.rows], bad, commit_metadata)
         except Exception as error:
             # Whatever it was: those who wait must hear of it.
             for part in group:
@@ -143,43 +145,49 @@ class TableCommitter:
     def _settle(self) -> None:
         if not self._unsettled or self.quarantine_table is None:
             return
-        settle_quarantine(self.table, self.quarantine_table, self.note.fence, self.emit)
+        settle_quarantine(self.table, self.quarantine_table, self.commit_metadata.fence, self.emit)
         self.report({each.name: each.current_version() for each in (self.table, self.quarantine_table)})
         self._unsettled = False
 
-    def _write(self, staged: list[Staged], bad: list[Staged], note: CommitNote) -> Committed:
+    def _write(self, staged: list[Staged], bad: list[Staged], commit_metadata: CommitMetadata) -> Committed:
         self._settle()
         if bad:
-            return self._write_both(staged, bad, note)
-        done = self._write_rows(staged, note)
+            return self._write_both(staged, bad, commit_metadata)
+        done = self._write_rows(staged, commit_metadata)
         if staged:
             # From here on the files belong to main: an error must never delete them.
             self.report({done.table: done.version})
         return done
 
-    def _write_both(self, staged: list[Staged], bad: list[Staged], note: CommitNote) -> Committed:
+    def _write_both(
+        self, staged: list[Staged], bad: list[Staged], commit_metadata: CommitMetadata
+    ) -> Committed:
         assert self.quarantine_table is not None
         self._unsettled = True
-        prepared = self._prepare(self.quarantine_table, bad, note, waiting=staged)
+        prepared = self._prepare(self.quarantine_table, bad, commit_metadata, waiting=staged)
         named = {str(prepared.table): str(prepared.version)}
-        done = self._write_rows(staged, replace(note, companions=named))
-        quarantined = self.quarantine_table.commit(prepared, note.fence)
+        done = self._write_rows(staged, replace(commit_metadata, companions=named))
+        quarantined = self.quarantine_table.commit(prepared, commit_metadata.fence)
         self.report({done.table: done.version, quarantined.table: quarantined.version})
         self._unsettled = False
         return done
 
-    def _write_rows(self, staged: list[Staged], note: CommitNote) -> Committed:
+    def _write_rows(self, staged: list[Staged], commit_metadata: CommitMetadata) -> Committed:
         if not staged:
             # Offsets moved past rows that the flow's query dropped: no version, only positions.
-            return self.table.note_only(self.table.fork(), note)
-        return self._commit_prepared(self._prepare(self.table, staged, note), note)
+            return self.table.commit_metadata_only(self.table.fork(), commit_metadata)
+        return self._commit_prepared(self._prepare(self.table, staged, commit_metadata), commit_metadata)
 
     def _prepare(
-        self, table: LakeTable, staged: list[Staged], note: CommitNote, waiting: Sequence[Staged] = ()
+        self,
+        table: LakeTable,
+        staged: list[Staged],
+        commit_metadata: CommitMetadata,
+        waiting: Sequence[Staged] = (),
     ) -> Prepared:
         """`waiting` is what the main table would have got afterwards."""
         try:
-            return table.prepare(table.fork(), staged, note)
+            return table.prepare(table.fork(), staged, commit_metadata)
         except ConflictError:
             for part in staged:
                 self._clean(partial(table.discard, part))
@@ -187,9 +195,9 @@ class TableCommitter:
                 self._clean(partial(self.table.discard, part))
             raise
 
-    def _commit_prepared(self, prepared: Prepared, note: CommitNote) -> Committed:
+    def _commit_prepared(self, prepared: Prepared, commit_metadata: CommitMetadata) -> Committed:
         try:
-            return self.table.commit(prepared, note.fence)
+            return self.table.commit(prepared, commit_metadata.fence)
         except ConflictError:
             # Not `discard`: a new owner may be committing the branch at this moment, `abort` asks.
             self._clean(partial(self.table.abort, prepared))

@@ -36,7 +36,7 @@ from tautochrone.ingest.source_observations import Looks
 from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import CommitNote, Staged
+from tautochrone.model.lake import CommitMetadata, Staged
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.sources.rate_limits import bounds_files
@@ -61,13 +61,13 @@ class StreamingFlow(Protocol):
     def evaluate(self, session: SparkSession) -> DataFrame: ...
 
 
-def spark_position(note: CommitNote | None, flow: str) -> SparkPosition | None:
+def spark_position(commit_metadata: CommitMetadata | None, flow: str) -> SparkPosition | None:
     """Where a table says that a flow run by Spark stands; None: it has taken in nothing yet.
 
     Raises:
         IngestError: the flow was read by other means before, and its position means nothing to Spark.
     """
-    position = None if note is None else note.positions.get(flow)
+    position = None if commit_metadata is None else commit_metadata.positions.get(flow)
     if position is None or isinstance(position, SparkPosition):
         return position
     raise IngestError(
@@ -240,8 +240,8 @@ class FlowQuery:
 
     def _ask_the_table(self) -> None:
         """An earlier start of this query may have failed after its commit: memory is no evidence."""
-        note = self.committer.table.fork().note
-        self.position = spark_position(note, self.flow.name)
+        commit_metadata = self.committer.table.fork().commit_metadata
+        self.position = spark_position(commit_metadata, self.flow.name)
 
     def _reconcile(self) -> None:
         older = [] if self.folders is None else self.folders.older()

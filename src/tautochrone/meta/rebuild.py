@@ -3,10 +3,10 @@
 Every derived commit carries its checkpoint and the versions of all its inputs. A checkpoint counts
 as told when, taking for each dataset its newest commit up to that number, everybody who read a
 table read the same version of it, over all jobs that share tables. Then exactly that state of all
-tables stood there: unless the notes of a failed dataset are missing, and in that case it is still one
-true instant, only a slightly older one, which is why nothing is handed out again under a number that
-readers may have seen as *newer*: numbers and fences go on far above the highest seen. A checkpoint
-that one of the jobs skipped does not come back.
+tables stood there: unless the commit metadata of a failed dataset is missing, and in that case it is
+still one true instant, only a slightly older one, which is why nothing is handed out again under a
+number that readers may have seen as *newer*: numbers and fences go on far above the highest seen. A
+checkpoint that one of the jobs skipped does not come back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.jobs import Part
-from tautochrone.model.lake import CommitNote
+from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
 __all__ = [
@@ -35,10 +35,10 @@ __all__ = [
     "DerivedCommit",
     "LakeVersion",
     "Rebuild",
+    "commit_metadata_of",
     "commits_of",
     "highest_fences",
     "is_revoked",
-    "notes_of",
     "publish",
     "register",
     "related",
@@ -57,16 +57,16 @@ SKIP = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeVersion:
-    """One commit of ours as the lake shows it; `note` is None for a commit without one."""
+    """One commit of ours as the lake shows it; `commit_metadata` is None for a commit without one."""
 
     version: Version
-    note: CommitNote | None
+    commit_metadata: CommitMetadata | None
     committed_at_ms: int
 
     @property
     def checkpoint(self) -> int | None:
         """The checkpoint that the commit was made for, if it is a derived one."""
-        return None if self.note is None else self.note.checkpoint
+        return None if self.commit_metadata is None else self.commit_metadata.checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,9 @@ class Rebuild(Repository):
     def rebuild(self, lake: Mapping[TableName, Sequence[LakeVersion]]) -> tuple[CheckpointNumber, ...]:
         """Fill an empty store from the lake; returns the checkpoints published again.
 
-        Called when a run finds an empty store beside tables with notes of ours. Filling it again from the
-        same lake while nothing else happened (a lost answer) gives the same checkpoints again.
+        Called when a run finds an empty store beside tables with commit metadata of ours. Filling it
+        again from the same lake while nothing else happened (a lost answer) gives the same checkpoints
+        again.
 
         Args:
             lake: for each table of ours, of all jobs that can be found, its commits, oldest first, newest
@@ -105,9 +106,9 @@ class Rebuild(Repository):
         Raises:
             MetaError: `META_STORE_NOT_EMPTY`.
         """
-        derived, notes = commits_of(lake), notes_of(lake)
+        derived, metadata = commits_of(lake), commit_metadata_of(lake)
         seen = [0, *(commit.checkpoint for commits in derived.values() for commit in commits)]
-        ends = [end for found in notes.values() for _, end in revoked_ranges(found)]
+        ends = [end for found in metadata.values() for _, end in revoked_ranges(found)]
         last = max(*seen, *ends, 0) + SKIP
         with self._write() as connection:
             known = connection.execute(select(t.checkpoints.c.number).order_by(t.checkpoints.c.number))
@@ -120,12 +121,12 @@ class Rebuild(Repository):
                     # No number was given since a rebuild from this lake left its gap: it was this one.
                     return tuple(map(CheckpointNumber, numbers))
                 raise MetaError("META_STORE_NOT_EMPTY", "Only an empty store can be rebuilt")
-            register(connection, notes, derived)
+            register(connection, metadata, derived)
             stored = connection.execute(select(t.stores.c.last_number)).scalar_one()
             connection.execute(update(t.stores).values(last_number=max(last, stored)))
             renew_if_named(connection, lake)
             settle_with(connection, lake)
-            owner = {name: found[-1].job for name, found in notes.items() if found}
+            owner = {name: found[-1].job for name, found in metadata.items() if found}
             kept = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
             found = sorted(
                 (number, index, state)
@@ -133,7 +134,7 @@ class Rebuild(Repository):
                 for number, state in told(
                     {n: derived[n] for n in tables if derived[n]},
                     kept,
-                    [one for n in tables for one in revoked_ranges(notes[n])],
+                    [one for n in tables for one in revoked_ranges(metadata[n])],
                 )
             )
             for number, _, (chosen, roots) in found:
@@ -146,17 +147,18 @@ def commits_of(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[str, lis
     return {str(name): _commits(versions) for name, versions in lake.items()}
 
 
-def notes_of(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[str, list[CommitNote]]:
-    """All notes of each table, oldest first."""
+def commit_metadata_of(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[str, list[CommitMetadata]]:
+    """All commit metadata of each table, oldest first."""
     return {
-        str(name): [version.note for version in versions if version.note is not None]
+        str(name): [version.commit_metadata for version in versions if version.commit_metadata is not None]
         for name, versions in lake.items()
     }
 
 
-def revoked_ranges(notes: Iterable[CommitNote]) -> list[tuple[int, int]]:
-    """What revisions took back, as the notes of a table say: after the first number, up to the second."""
-    return sorted({one for note in notes for one in note.revoked})
+def revoked_ranges(metadata: Iterable[CommitMetadata]) -> list[tuple[int, int]]:
+    """What revisions took back, as the commit metadata of a table says: after the first number, up to the
+    second."""
+    return sorted({one for commit_metadata in metadata for one in commit_metadata.revoked})
 
 
 def is_revoked(number: int, ranges: Iterable[tuple[int, int]]) -> bool:
@@ -168,7 +170,12 @@ def renew_if_named(connection: Connection, lake: Mapping[TableName, Sequence[Lak
     """The incarnation of the store; a new one when the lake names it: what was done under the old one is not
     all in this copy."""
     found = str(connection.execute(select(t.stores.c.incarnation)).scalar_one())
-    named = {v.note.store for versions in lake.values() for v in versions if v.note is not None}
+    named = {
+        v.commit_metadata.store
+        for versions in lake.values()
+        for v in versions
+        if v.commit_metadata is not None
+    }
     if found in named:
         found = str(uuid4())
         connection.execute(update(t.stores).values(incarnation=found))
@@ -176,18 +183,20 @@ def renew_if_named(connection: Connection, lake: Mapping[TableName, Sequence[Lak
 
 
 def settle_with(connection: Connection, lake: Mapping[TableName, Sequence[LakeVersion]]) -> None:
-    """Note of each job how far the lake's notes were heeded."""
+    """Record for each job how far the lake's commit metadata was heeded."""
     for job, fence in highest_fences(lake).items():
         connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(lake_fence=fence))
 
 
 def highest_fences(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[str, int]:
-    """The highest fence that the lake's notes have of each job."""
+    """The highest fence that the lake's commit metadata has of each job."""
     fences: dict[str, int] = {}
     for versions in lake.values():
         for version in versions:
-            if version.note is not None:
-                fences[version.note.job] = max(fences.get(version.note.job, 0), version.note.fence)
+            if version.commit_metadata is not None:
+                fences[version.commit_metadata.job] = max(
+                    fences.get(version.commit_metadata.job, 0), version.commit_metadata.fence
+                )
     return fences
 
 
@@ -207,13 +216,13 @@ def related(owner: Mapping[str, str], derived: Mapping[str, Sequence[DerivedComm
 def _commits(versions: Sequence[LakeVersion]) -> list[DerivedCommit]:
     found: list[DerivedCommit] = []
     for version in versions:
-        if version.checkpoint is not None and version.note is not None:
+        if version.checkpoint is not None and version.commit_metadata is not None:
             same = found and found[-1].version == version.version
             found.append(
                 DerivedCommit(
                     version.version,
                     version.checkpoint,
-                    version.note.inputs,
+                    version.commit_metadata.inputs,
                     version.committed_at_ms,
                     found[-1].aliases if same else {str(version.version)},
                 )
@@ -225,16 +234,18 @@ def _commits(versions: Sequence[LakeVersion]) -> list[DerivedCommit]:
 
 def register(
     connection: Connection,
-    notes: Mapping[str, Sequence[CommitNote]],
+    metadata: Mapping[str, Sequence[CommitMetadata]],
     derived: Mapping[str, Sequence[DerivedCommit]],
 ) -> None:
     fences: dict[str, int] = {}
-    for name, found in notes.items():
-        for note in found:
-            fences[note.job] = max(fences.get(note.job, 0), note.fence)
-            if connection.execute(select(t.jobs.c.name).where(t.jobs.c.name == note.job)).first():
+    for name, found in metadata.items():
+        for commit_metadata in found:
+            fences[commit_metadata.job] = max(fences.get(commit_metadata.job, 0), commit_metadata.fence)
+            if connection.execute(select(t.jobs.c.name).where(t.jobs.c.name == commit_metadata.job)).first():
                 continue
-            connection.execute(insert(t.jobs).values(name=note.job, pipeline=note.pipeline, fence=0))
+            connection.execute(
+                insert(t.jobs).values(name=commit_metadata.job, pipeline=commit_metadata.pipeline, fence=0)
+            )
         if found:
             # Another pipeline that was here first may have taken it for an outsider's.
             end_outside(connection, name)
@@ -242,7 +253,7 @@ def register(
         if found and known.first() is None:
             # Only `start_run` knows the kind for sure. A table without commits for checkpoints and without
             # positions may be a view that was never built: as a root it would be shown empty.
-            is_root = not derived[name] and any(note.positions for note in found)
+            is_root = not derived[name] and any(commit_metadata.positions for commit_metadata in found)
             kind = DatasetKind.STREAMING_TABLE if is_root else DatasetKind.MATERIALIZED_VIEW
             connection.execute(
                 insert(t.datasets).values(

@@ -9,8 +9,8 @@ done then is one transaction, and only jobs and tables of the lake that is shown
 3. checkpoints that the lake proves (`rebuild`) are published again where the store does not know them
 4. targets that are still open are given up: what was computed for them belongs to another cut
 
-`lake_fence` of a job remembers up to which fence the lake's notes were heeded: older ones say nothing new. It
-must never read the lake itself.
+`lake_fence` of a job remembers up to which fence the lake's commit metadata was heeded: older ones say
+nothing new. It must never read the lake itself.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tautochrone.meta.rebuild import (
     SKIP,
     DerivedCommit,
     LakeVersion,
+    commit_metadata_of,
     commits_of,
     is_revoked,
-    notes_of,
     publish,
     register,
     related,
@@ -45,7 +45,7 @@ from tautochrone.meta.repository import STANDING, Repository
 from tautochrone.meta.topology import OUTSIDE
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
-from tautochrone.model.lake import CommitNote
+from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 
 __all__ = ["Comparison", "Reconcile", "Reconciled", "StoreRelation"]
@@ -57,8 +57,8 @@ Lake = Mapping[TableName, Sequence[LakeVersion]]
 
 
 class StoreRelation(StrEnum):
-    """What a store is to the lake's notes: the one that they name, one without checkpoints, an older copy of
-    one that they name, another one."""
+    """What a store is to the lake's commit metadata: the one that they name, one without checkpoints, an
+    older copy of one that they name, another one."""
 
     CURRENT = "current"
     EMPTY = "empty"
@@ -97,11 +97,11 @@ class Reconcile(Repository):
             return int(connection.execute(select(t.stores.c.last_number)).scalar_one())
 
     def compare(self, job: str, lake: Lake) -> Comparison:
-        """Hold the store against the lake's notes; changes nothing.
+        """Hold the store against the lake's commit metadata; changes nothing.
 
         Args:
             job: who asks. Tables of other jobs count as far as those are known here.
-            lake: for each table of ours at least its newest note, as of `rebuild`.
+            lake: for each table of ours at least its newest commit metadata, as of `rebuild`.
         """
         with self._read() as connection:
             return _compare(connection, job, lake)
@@ -126,19 +126,19 @@ class Reconcile(Repository):
                     relation=comparison.relation, reason="", incarnation=incarnation, last_number=last
                 )
             _require_ours(connection, lake)
-            derived, notes = commits_of(lake), notes_of(lake)
+            derived, metadata = commits_of(lake), commit_metadata_of(lake)
             contradicted = _contradicted(connection, lake)
             seen = [commit.checkpoint for commits in derived.values() for commit in commits]
-            seen += [end for found in notes.values() for _, end in revoked_ranges(found)]
+            seen += [end for found in metadata.values() for _, end in revoked_ranges(found)]
             risen = max(seen, default=0) + SKIP
             newest = max(last, risen)
             connection.execute(update(t.stores).values(last_number=newest))
             incarnation = renew_if_named(connection, lake)
-            register(connection, notes, derived)
+            register(connection, metadata, derived)
             settle_with(connection, lake)
-            owner = {name: found[-1].job for name, found in notes.items() if found}
-            revoked = _revoke(connection, owner, notes, contradicted, newest)
-            published = _publish_told(connection, owner, derived, notes, lake)
+            owner = {name: found[-1].job for name, found in metadata.items() if found}
+            revoked = _revoke(connection, owner, metadata, contradicted, newest)
+            published = _publish_told(connection, owner, derived, metadata, lake)
             given_up = _give_up(connection, set(owner.values()), risen)
             _report(connection, owner, lake, self._clock())
             return Reconciled(
@@ -172,14 +172,21 @@ class Reconcile(Repository):
                 connection.execute(update(t.datasets).where(mine).values(table_id=identity))
 
 
-def _newest(lake: Lake) -> dict[TableName, CommitNote]:
-    found: dict[TableName, CommitNote] = {}
+def _newest(lake: Lake) -> dict[TableName, CommitMetadata]:
+    found: dict[TableName, CommitMetadata] = {}
     for name, versions in lake.items():
-        notes = [version.note for version in versions if version.note is not None]
-        if notes:
-            newest = max(reversed(notes), key=lambda note: note.fence)
+        metadata = [version.commit_metadata for version in versions if version.commit_metadata is not None]
+        if metadata:
+            newest = max(reversed(metadata), key=lambda commit_metadata: commit_metadata.fence)
             # What only says who wrote says nothing about checkpoints: then an older one still does.
-            derived = next((note for note in reversed(notes) if note.checkpoint is not None), newest)
+            derived = next(
+                (
+                    commit_metadata
+                    for commit_metadata in reversed(metadata)
+                    if commit_metadata.checkpoint is not None
+                ),
+                newest,
+            )
             found[name] = replace(newest, checkpoint=derived.checkpoint, inputs=derived.inputs)
     return found
 
@@ -189,70 +196,93 @@ def _compare(connection: Connection, job: str, lake: Lake) -> Comparison:
         return Comparison(relation=StoreRelation.EMPTY)
     found = connection.execute(select(t.stores)).one()
     jobs = {row.name: row for row in connection.execute(select(t.jobs))}
-    named = {v.note.store for versions in lake.values() for v in versions if v.note is not None}
+    named = {
+        v.commit_metadata.store
+        for versions in lake.values()
+        for v in versions
+        if v.commit_metadata is not None
+    }
     other = StoreRelation.RESTORED if found.incarnation in named else StoreRelation.FOREIGN
-    for table, note in _newest(lake).items():
-        row = jobs.get(note.job)
-        if row is not None and row.lake_fence is not None and note.fence <= row.lake_fence:
+    for table, commit_metadata in _newest(lake).items():
+        row = jobs.get(commit_metadata.job)
+        if row is not None and row.lake_fence is not None and commit_metadata.fence <= row.lake_fence:
             continue
-        if note.store != found.incarnation:
-            if note.job == job or row is not None:
-                reason = f"{table} was last written with store {note.store}, and this is {found.incarnation}"
+        if commit_metadata.store != found.incarnation:
+            if commit_metadata.job == job or row is not None:
+                reason = (
+                    f"{table} was last written with store {commit_metadata.store}, "
+                    f"and this is {found.incarnation}"
+                )
                 return Comparison(relation=other, reason=reason, table=table)
             continue
-        if row is None or note.fence > row.fence:
+        if row is None or commit_metadata.fence > row.fence:
             known = 0 if row is None else row.fence
-            reason = f"{table} knows fence {note.fence} of job {note.job}, and the store gave {known} at most"
-            return Comparison(relation=StoreRelation.RESTORED, reason=reason, table=table)
-        if (note.checkpoint or 0) > found.last_number:
             reason = (
-                f"{table} knows checkpoint {note.checkpoint}, and the store gave {found.last_number} at most"
+                f"{table} knows fence {commit_metadata.fence} of job {commit_metadata.job}, "
+                f"and the store gave {known} at most"
             )
             return Comparison(relation=StoreRelation.RESTORED, reason=reason, table=table)
-        if _is_contradicted(connection, note):
-            reason = f"{table} was brought to another cut of checkpoint {note.checkpoint} than the store's"
+        if (commit_metadata.checkpoint or 0) > found.last_number:
+            reason = (
+                f"{table} knows checkpoint {commit_metadata.checkpoint}, "
+                f"and the store gave {found.last_number} at most"
+            )
+            return Comparison(relation=StoreRelation.RESTORED, reason=reason, table=table)
+        if _is_contradicted(connection, commit_metadata):
+            reason = (
+                f"{table} was brought to another cut of checkpoint {commit_metadata.checkpoint} "
+                f"than the store's"
+            )
             return Comparison(relation=StoreRelation.RESTORED, reason=reason, table=table)
     return Comparison(relation=StoreRelation.CURRENT)
 
 
-def _is_contradicted(connection: Connection, note: CommitNote) -> bool:
-    """Whether the store's checkpoint of that number has another cut than the note."""
-    if note.checkpoint is None or not note.inputs:
+def _is_contradicted(connection: Connection, commit_metadata: CommitMetadata) -> bool:
+    """Whether the store's checkpoint of that number has another cut than the commit metadata."""
+    if commit_metadata.checkpoint is None or not commit_metadata.inputs:
         return False
-    state = connection.execute(select(_C.state).where(_C.number == note.checkpoint)).scalar()
-    mine = select(_P.state).where(_P.checkpoint == note.checkpoint, _P.job == note.job)
+    state = connection.execute(select(_C.state).where(_C.number == commit_metadata.checkpoint)).scalar()
+    mine = select(_P.state).where(_P.checkpoint == commit_metadata.checkpoint, _P.job == commit_metadata.job)
     part = connection.execute(mine).scalar()
     if state not in STANDING or part in (None, Part.SKIPPED.value):
         return False
-    cut = intervals.cut_at(connection, note.checkpoint, only=sorted(note.inputs))
-    return any(cut.versions[name] != note.inputs[name] for name in cut.roots & note.inputs.keys())
+    cut = intervals.cut_at(connection, commit_metadata.checkpoint, only=sorted(commit_metadata.inputs))
+    return any(
+        cut.versions[name] != commit_metadata.inputs[name]
+        for name in cut.roots & commit_metadata.inputs.keys()
+    )
 
 
 def _contradicted(connection: Connection, lake: Lake) -> set[tuple[int, str]]:
-    """Checkpoints of this store, with the job, that the lake's newest notes know with another cut."""
+    """Checkpoints of this store, with the job, that the lake's newest commit metadata knows with another
+    cut."""
     incarnation = connection.execute(select(t.stores.c.incarnation)).scalar_one()
     return {
-        (note.checkpoint, note.job)
-        for note in _newest(lake).values()
-        if note.checkpoint is not None and note.store == incarnation and _is_contradicted(connection, note)
+        (commit_metadata.checkpoint, commit_metadata.job)
+        for commit_metadata in _newest(lake).values()
+        if commit_metadata.checkpoint is not None
+        and commit_metadata.store == incarnation
+        and _is_contradicted(connection, commit_metadata)
     }
 
 
 def _require_ours(connection: Connection, lake: Lake) -> None:
     """That nobody else has the names of the lake's jobs and tables in this store."""
     pipelines = {row.name: row.pipeline for row in connection.execute(select(_J.name, _J.pipeline))}
-    for table, note in sorted(_newest(lake).items(), key=lambda item: str(item[0])):
-        if pipelines.get(note.job, note.pipeline) != note.pipeline:
+    for table, commit_metadata in sorted(_newest(lake).items(), key=lambda item: str(item[0])):
+        if pipelines.get(commit_metadata.job, commit_metadata.pipeline) != commit_metadata.pipeline:
             raise MetaError(
                 "JOB_NAME_TAKEN",
-                f"Job {note.job} belongs to pipeline {pipelines[note.job]} here, not to {note.pipeline}",
+                f"Job {commit_metadata.job} belongs to pipeline {pipelines[commit_metadata.job]} "
+                f"here, not to {commit_metadata.pipeline}",
                 hint="Give the job another name, or the pipeline a store of its own ([meta] url).",
             )
         row = connection.execute(select(_D.job).where(_D.name == str(table), _D.retired.is_(False))).first()
-        if row is not None and pipelines.get(row.job) != note.pipeline:
+        if row is not None and pipelines.get(row.job) != commit_metadata.pipeline:
             raise MetaError(
                 "DATASET_OWNED_BY_ANOTHER_JOB",
-                f"Dataset {table} is written by job {row.job} here; job {note.job} must not write it",
+                f"Dataset {table} is written by job {row.job} "
+                f"here; job {commit_metadata.job} must not write it",
                 hint="Give the dataset another name, or the pipeline a store of its own ([meta] url).",
             )
 
@@ -260,14 +290,14 @@ def _require_ours(connection: Connection, lake: Lake) -> None:
 def _revoke(
     connection: Connection,
     owner: Mapping[str, str],
-    notes: Mapping[str, Sequence[CommitNote]],
+    metadata: Mapping[str, Sequence[CommitMetadata]],
     contradicted: set[tuple[int, str]],
     last: int,
 ) -> list[int]:
     """Checkpoints that a revision took back in the lake, or whose cut was another one."""
     doomed: set[int] = set()
     for name, job in owner.items():
-        ranges = revoked_ranges(notes[name])
+        ranges = revoked_ranges(metadata[name])
         mine = select(_P.checkpoint).where(_P.job == job)
         shown = select(_C.number).where(_C.number.in_(mine), _C.state.in_(_SHOWN))
         for number in connection.execute(shown).scalars():
@@ -289,7 +319,7 @@ def _publish_told(
     connection: Connection,
     owner: Mapping[str, str],
     derived: Mapping[str, Sequence[DerivedCommit]],
-    notes: Mapping[str, Sequence[CommitNote]],
+    metadata: Mapping[str, Sequence[CommitMetadata]],
     lake: Lake,
 ) -> list[int]:
     """Publish what the lake proves above all that the store shows of those jobs."""
@@ -297,7 +327,7 @@ def _publish_told(
     done = []
     for tables in related(owner, derived):
         jobs = {owner[name] for name in tables}
-        ranges = [one for name in tables for one in revoked_ranges(notes[name])]
+        ranges = [one for name in tables for one in revoked_ranges(metadata[name])]
         states = told({n: derived[n] for n in tables if derived[n]}, kept, ranges)
         for number, (chosen, roots) in states:
             names = {(owner.get(name, OUTSIDE), name) for name in (*chosen, *roots)}

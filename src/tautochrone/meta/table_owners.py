@@ -61,7 +61,7 @@ class Belonging(Repository):
         with self._write() as connection:
             connection.execute(update(t.stores).values(incarnation=found))
             connection.execute(update(t.jobs).where(_J.lake.is_not(None)).values(lake=lake))
-            # The notes of the lake that was copied with it name the original, up to these fences.
+            # The commit metadata of the lake that was copied with it name the original, up to these fences.
             connection.execute(update(t.jobs).values(lake_fence=_J.fence))
             running = _J.state == JobState.RUNNING.value
             ended = {"state": JobState.ENDED.value, "lease_until_ms": None}

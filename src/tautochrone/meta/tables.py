@@ -75,8 +75,8 @@ jobs = Table(
 """`process` has the fields of `RunProcess` for its owner. `looked_ms` is when its owner last looked for news
 and found none that no checkpoint has; `looks` has for each table with a source when all that the source held
 was in the reported version (`meta.source_observations`). `lake` is where its tables are, as far as known
-(`meta.table_owners`); `lake_fence` is the highest fence in the lake's notes with which the store was last
-brought into agreement (`meta.reconcile`)."""
+(`meta.table_owners`); `lake_fence` is the highest fence in the lake's commit metadata with which the
+store was last brought into agreement (`meta.reconcile`)."""
 
 datasets = Table(
     "datasets",

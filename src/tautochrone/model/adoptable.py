@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from tautochrone.model.lake import CommitNote, Committed, Fork, TableDefinition
+from tautochrone.model.lake import CommitMetadata, Committed, Fork, TableDefinition
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["ForeignTable"]
+__all__ = ["AdoptableTable"]
 
 
-class ForeignTable(Protocol):
+class AdoptableTable(Protocol):
     """What can be asked of such a table, and the one commit that makes it ours."""
 
     @property
@@ -28,10 +28,11 @@ class ForeignTable(Protocol):
         """Whether a stream of this table that stands at `offset`, in Spark's spelling, has read all rows up
         to `version`; False for offsets of anything else."""
 
-    def adopt(self, fork: Fork, definition: TableDefinition, note: CommitNote) -> Committed:
-        """Make the table ours: the note, and the format version and properties that our own tables have.
-        One catalog commit. Rows, files and versions stay; only a table without any version gets its first,
-        empty one. Repeatable: an older note of ours is replaced, nothing of it is carried forward.
+    def adopt(self, fork: Fork, definition: TableDefinition, commit_metadata: CommitMetadata) -> Committed:
+        """Make the table ours: the commit metadata, and the format version and properties that our own
+        tables have. One catalog commit. Rows, files and versions stay; only a table without any version
+        gets its first, empty one. Repeatable: older commit metadata of ours is replaced, nothing of it
+        is carried forward.
 
         Raises:
             ConflictError: main moved since `fork`.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tautochrone.model.adoptable import ForeignTable
-from tautochrone.model.lake import CommitNote, LakeTable, Rows, TableDefinition
+from tautochrone.model.adoptable import AdoptableTable
+from tautochrone.model.lake import CommitMetadata, LakeTable, Rows, TableDefinition
 from tautochrone.model.names import TableName
 from tautochrone.model.read_points import TakenWhole
 
@@ -29,7 +29,7 @@ class LakeCatalog(Protocol):
 
     def exists(self, name: TableName) -> bool: ...
 
-    def create(self, definition: TableDefinition, note: CommitNote) -> LakeTable:
+    def create(self, definition: TableDefinition, commit_metadata: CommitMetadata) -> LakeTable:
         """Create the table (and its namespace) with a first fence snapshot. Existing: returned."""
 
     def keep_view(self, name: TableName, query: str, schema: Any, fingerprint: str) -> bool:
@@ -39,7 +39,7 @@ class LakeCatalog(Protocol):
     def load(self, name: TableName) -> LakeTable:
         """Raises TableMissingError when it is not there."""
 
-    def foreign(self, name: TableName) -> ForeignTable:
+    def adoptable(self, name: TableName) -> AdoptableTable:
         """A table as it is before we own it. Raises TableMissingError when it is not there."""
 
     def beginning(

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.source_position import SourcePosition
 
-__all__ = ["CommitNote"]
+__all__ = ["CommitMetadata"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitNote:
+class CommitMetadata:
     """What a commit says about itself. Carried in the commit, positions carried forward for ever.
 
     `inputs` maps each input table to its version (derived datasets only), `companions` maps

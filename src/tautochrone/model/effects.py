@@ -25,7 +25,7 @@ class Step(StrEnum):
     LAKE_PREPARE = "lake.prepare"
     LAKE_COMMIT = "lake.commit"
     LAKE_COMMIT_STAGED = "lake.commit_staged"
-    LAKE_NOTE = "lake.note"
+    LAKE_COMMIT_METADATA = "lake.commit_metadata"
     LAKE_FENCE = "lake.fence"
     LAKE_ABORT = "lake.abort"
     LAKE_DISCARD = "lake.discard"

@@ -5,8 +5,8 @@ The commit protocol in types: `fork → stage → prepare → commit`, each step
 1. `fork()` reads the table's metadata once: main, fence, positions. Everything after it is built
    on exactly that version, never on "current".
 2. `stage(fork, rows)` writes data files. They belong to no version yet; a crash leaves orphans only.
-3. `prepare(fork, staged, note)` makes the batch durable beside main, with its note: from now on it
-   can be committed without its source (*recommit*).
+3. `prepare(fork, staged, commit_metadata)` makes the batch durable beside main, with its commit
+   metadata: from now on it can be committed without its source (*recommit*).
 4. `commit(prepared)` moves main from the forked version to the prepared one, in one catalog commit.
    `commit_staged` is 3 and 4 in one for work that can be computed again.
 
@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from tautochrone.model.commit_metadata import CommitNote
+from tautochrone.model.commit_metadata import CommitMetadata
 from tautochrone.model.maintenance import Compacted, Expired, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = [
     "NO_VERSION",
     "ChangeKind",
-    "CommitNote",
+    "CommitMetadata",
     "Committed",
     "Fork",
     "LakeTable",
@@ -55,14 +55,14 @@ Rows = Any
 class Fork:
     """The table as one read of its metadata showed it. `handle` belongs to the adapter.
 
-    `note` is the newest note of ours on main (None for a table that we never wrote); its positions
-    hold every flow, not only those of the last commit.
+    `commit_metadata` is the newest commit metadata of ours on main (None for a table that we never
+    wrote); its positions hold every flow, not only those of the last commit.
     """
 
     table: TableName
     version: Version
     fence: Fence
-    note: CommitNote | None
+    commit_metadata: CommitMetadata | None
     handle: Any = field(repr=False, compare=False, default=None)
 
 
@@ -87,7 +87,7 @@ class Prepared:
     parent: Version
     version: Version
     branch: str
-    note: CommitNote
+    commit_metadata: CommitMetadata
     rows: int
 
 
@@ -208,7 +208,7 @@ class LakeTable(ReadableTable, Protocol):
     def discard(self, staged: Staged) -> None:
         """Delete staged files at once."""
 
-    def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
+    def prepare(self, fork: Fork, staged: Sequence[Staged], commit_metadata: CommitMetadata) -> Prepared:
         """Append `staged` on a branch of their own that forks from `fork`. One catalog commit."""
 
     def prepared(self) -> Sequence[Prepared]:
@@ -218,17 +218,24 @@ class LakeTable(ReadableTable, Protocol):
         """Move main from the parent to the prepared version, drop the branch. One catalog commit.
 
         Repeating it after it succeeded is a no-op that returns the same value. `fence` is that of the
-        caller: it differs from the note's when a new owner recommits what an older one prepared.
+        caller: it differs from that of the commit metadata when a new owner recommits what an older one
+            prepared.
         """
 
     def abort(self, prepared: Prepared) -> None:
         """Drop the branch and delete the batch's files at once. Repeatable."""
 
-    def commit_staged(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
+    def commit_staged(
+        self, fork: Fork, staged: Sequence[Staged], commit_metadata: CommitMetadata
+    ) -> Committed:
         """Append staged files to main in one catalog commit."""
 
     def apply(
-        self, fork: Fork, staged: Sequence[Staged], deletes: Mapping[str, Sequence[int]], note: CommitNote
+        self,
+        fork: Fork,
+        staged: Sequence[Staged],
+        deletes: Mapping[str, Sequence[int]],
+        commit_metadata: CommitMetadata,
     ) -> Committed:
         """Delete rows and append staged files in one catalog commit.
 
@@ -240,29 +247,33 @@ class LakeTable(ReadableTable, Protocol):
                 that is deleted already; the table is left as it was.
         """
 
-    def replace_rows(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
+    def replace_rows(
+        self, fork: Fork, staged: Sequence[Staged], commit_metadata: CommitMetadata
+    ) -> Committed:
         """Replace all rows by the staged files in one catalog commit."""
 
     def replace_files(
-        self, fork: Fork, paths: frozenset[str], staged: Sequence[Staged], note: CommitNote
+        self, fork: Fork, paths: frozenset[str], staged: Sequence[Staged], commit_metadata: CommitMetadata
     ) -> Committed:
         """Replace the data files at `paths` by the staged ones in one catalog commit."""
 
-    def redefine(self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote) -> Committed:
+    def redefine(
+        self, fork: Fork, definition: TableDefinition, rows: Rows, commit_metadata: CommitMetadata
+    ) -> Committed:
         """Give the table a new schema and these rows in one catalog commit; older versions stay
         readable with their own schema."""
 
-    def widen(self, fork: Fork, schema: Any, note: CommitNote) -> Sequence[str]:
+    def widen(self, fork: Fork, schema: Any, commit_metadata: CommitMetadata) -> Sequence[str]:
         """Add the columns of `schema` that the table lacks, as nullable ones; the next version has them.
         Columns that only the table has stay. Answers the names of those added. Repeatable.
 
         Raises `DefinitionError` (`INCOMPATIBLE_SCHEMA_CHANGE`) for a type that the format cannot change.
         """
 
-    def note_only(self, fork: Fork, note: CommitNote) -> Committed:
-        """Record a note (positions, inputs) without rows and without a new version."""
+    def commit_metadata_only(self, fork: Fork, commit_metadata: CommitMetadata) -> Committed:
+        """Record commit metadata (positions, inputs) without rows and without a new version."""
 
-    def raise_fence(self, fork: Fork, note: CommitNote) -> Committed:
+    def raise_fence(self, fork: Fork, commit_metadata: CommitMetadata) -> Committed:
         """Commit an empty snapshot that carries a higher fence: what older owners prepared is dead."""
 
     def outcome(self, expected: Version) -> Outcome:
@@ -277,8 +288,8 @@ class LakeTable(ReadableTable, Protocol):
     def changed_ms(self) -> int:
         """When anything of the table was last committed, fresh from the catalog: epoch ms of the writer."""
 
-    def versions(self) -> Sequence[tuple[Version, CommitNote | None, int]]:
-        """Main's history as far as it is kept, oldest first: version, note of its commit, epoch ms."""
+    def versions(self) -> Sequence[tuple[Version, CommitMetadata | None, int]]:
+        """Main's history as far as it is kept, oldest first: version, metadata of its commit, epoch ms."""
 
     def tag(self, version: Version, name: str) -> None:
         """Keep a version from expiring under a name. Repeatable."""
@@ -289,14 +300,14 @@ class LakeTable(ReadableTable, Protocol):
     def tags(self) -> Sequence[str]:
         """Names of all tags, those of older versions first."""
 
-    def roll_back(self, version: Version, note: CommitNote) -> Committed:
+    def roll_back(self, version: Version, commit_metadata: CommitMetadata) -> Committed:
         """Move main back to a version that it `goes_back_to`."""
 
     def goes_back_to(self, version: Version) -> bool:
         """Whether main can be taken back to a version at which it stood once: it is kept, and main was not
         rolled back or replaced since, as far as its history tells."""
 
-    def note_at(self, version: Version) -> CommitNote | None:
+    def commit_metadata_at(self, version: Version) -> CommitMetadata | None:
         """What the table said of itself at a version that it `goes_back_to`, with the positions of all flows.
         None: nothing of ours was known then.
 
@@ -308,12 +319,13 @@ class LakeTable(ReadableTable, Protocol):
     def companions_at(self, versions: Collection[Version]) -> Mapping[TableName, frozenset[Version]]:
         """The versions of companions that belong to these versions of the table."""
 
-    def revert(self, version: Version, note: CommitNote, tag: str) -> Committed:
+    def revert(self, version: Version, commit_metadata: CommitMetadata, tag: str) -> Committed:
         """Take main back to an older version, in one catalog commit.
 
         What main was gets the name `tag`. On top of the older version comes a new one without rows, so
-        that whatever was forked or prepared before, even from that very version, is refused. `note` is all
-        that the table says from now on, nothing is carried forward. Repeating it is a no-op: the tag tells.
+        that whatever was forked or prepared before, even from that very version, is refused.
+        `commit_metadata` is all that the table says from now on, nothing is carried forward. Repeating
+        it is a no-op: the tag tells.
 
         Raises:
             LakeError: `VERSION_NOT_IN_HISTORY`.
@@ -336,7 +348,7 @@ class LakeTable(ReadableTable, Protocol):
     def compact(
         self,
         fork: Fork,
-        note: CommitNote,
+        commit_metadata: CommitMetadata,
         *,
         min_files: int,
         max_files: int,
@@ -348,7 +360,7 @@ class LakeTable(ReadableTable, Protocol):
         Main may move meanwhile, but not away from the files that are rewritten.
 
         Args:
-            note: says nothing about rows or positions.
+            commit_metadata: says nothing about rows or positions.
             min_files: fewer small files of a partition are left alone.
             max_files: about so many files are rewritten at a time.
             exclusive: entered for the commit; while it is held no other writer of the owner may be between

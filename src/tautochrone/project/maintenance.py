@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Upkeep"]
+__all__ = ["MaintenanceRules"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
+class MaintenanceRules:
     """How a job keeps its tables small. Times in milliseconds.
 
     The newest `keep_last` checkpoints stay readable, and those younger than `keep_ms` of which two are at

@@ -14,7 +14,7 @@ from tautochrone.model.durability import Durability
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
-from tautochrone.project.maintenance import Upkeep
+from tautochrone.project.maintenance import MaintenanceRules
 from tautochrone.project.secret_references import shown
 from tautochrone.project.setting_declarations import LIMITS
 from tautochrone.project.setting_layers import DEFAULT, Given, Value, collect, in_order
@@ -80,7 +80,7 @@ class Settings:
     refresh_policy: RefreshPolicy
     tag_external_tables: bool
     external_table_tags_kept: int
-    upkeep: Upkeep
+    maintenance: MaintenanceRules
     confs: Mapping[str, str] = field(repr=False)
     limits: Mapping[str, FlowLimits]
     bad_records: Mapping[str, FlowBadRecords]
@@ -168,7 +168,7 @@ def load_settings(
         refresh_policy=of("refresh", "policy"),
         tag_external_tables=of("outsiders", "tag"),
         external_table_tags_kept=of("outsiders", "tags_kept"),
-        upkeep=Upkeep(
+        maintenance=MaintenanceRules(
             enabled=of("maintenance", "enabled"),
             keep_ms=of("maintenance", "keep"),
             keep_last=of("maintenance", "keep_last"),

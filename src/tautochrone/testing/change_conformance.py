@@ -20,7 +20,7 @@ from tautochrone.errors import ConflictError, FencedError, HistoryLostError, Lak
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import LakeTable, Staged, TableDefinition
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.testing.lake_conformance import SCHEMA, LakeBench, note
+from tautochrone.testing.lake_conformance import SCHEMA, LakeBench, commit_metadata
 
 __all__ = ["ChangeBench", "ChangeConformance", "every_type", "every_value", "local", "spark_jobs"]
 
@@ -55,7 +55,7 @@ class ChangeBench(LakeBench):
     def apply(self, spark: SparkSession, table: LakeTable, condition: str, *ids: int, fence: int = 1) -> Any:
         fork = table.fork()
         staged = [table.stage(fork, local(spark, *ids), local=True)] if ids else []
-        return table.apply(fork, staged, self.where(spark, table, condition), note(fence))
+        return table.apply(fork, staged, self.where(spark, table, condition), commit_metadata(fence))
 
     @staticmethod
     def bag(frame: DataFrame | None) -> Bag:
@@ -80,7 +80,7 @@ class ChangeConformance(ChangeBench):
     # -- apply ------------------------------------------------------------------------------------
 
     def test_deleting_and_adding_is_one_version(self, spark: SparkSession, table: LakeTable) -> None:
-        self.append(spark, table, note(), *range(10))
+        self.append(spark, table, commit_metadata(), *range(10))
         before = len(table.versions())
         done = self.apply(spark, table, "id in (3, 4)", 30, 31, 32)
         assert (done.rows_inserted, done.rows_deleted) == (3, 2)
@@ -90,7 +90,7 @@ class ChangeConformance(ChangeBench):
 
     def test_deleting_from_a_file_again_and_again(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
-        table.commit_staged(fork, [table.stage(fork, local(spark, *range(6)), local=True)], note())
+        table.commit_staged(fork, [table.stage(fork, local(spark, *range(6)), local=True)], commit_metadata())
         for gone in range(6):
             self.apply(spark, table, f"id = {gone}")
             assert self.ids(spark, table) == list(range(gone + 1, 6))
@@ -99,24 +99,24 @@ class ChangeConformance(ChangeBench):
         assert self.ids(spark, table) == [7]
 
     def test_duplicates_are_deleted_one_by_one(self, spark: SparkSession, table: LakeTable) -> None:
-        self.append(spark, table, note(), 1, 1, 1, 2)
+        self.append(spark, table, commit_metadata(), 1, 1, 1, 2)
         file, positions = next(
             (file, found) for file, found in self.where(spark, table, "id = 1").items() if found
         )
-        done = table.apply(table.fork(), [], {file: positions[:1]}, note())
+        done = table.apply(table.fork(), [], {file: positions[:1]}, commit_metadata())
         assert done.rows_deleted == 1
         assert self.ids(spark, table) == [1, 1, 2]
 
     def test_deletes_in_many_files(self, spark: SparkSession, table: LakeTable) -> None:
         for start in range(0, 40, 10):
-            self.append(spark, table, note(), *range(start, start + 10))
+            self.append(spark, table, commit_metadata(), *range(start, start + 10))
         done = self.apply(spark, table, "id % 10 < 3", 100)
         assert done.rows_deleted == 12
         assert self.ids(spark, table) == [n for n in range(40) if n % 10 >= 3] + [100]
 
     def test_deletes_that_cannot_be_are_refused(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
-        table.commit_staged(fork, [table.stage(fork, local(spark, 1, 2, 3), local=True)], note())
+        table.commit_staged(fork, [table.stage(fork, local(spark, 1, 2, 3), local=True)], commit_metadata())
         stale = self.where(spark, table, "id = 1")
         (file,) = stale
         self.apply(spark, table, "id = 1")
@@ -130,33 +130,33 @@ class ChangeConformance(ChangeBench):
         )
         for deletes in refused:
             with pytest.raises(LakeError):
-                table.apply(fork, [], deletes, note())
+                table.apply(fork, [], deletes, commit_metadata())
         assert table.current_version() == fork.version
         assert self.ids(spark, table) == [2, 3]
 
     def test_files_of_later_versions_are_refused(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
-        self.append(spark, table, note(), 1)
+        self.append(spark, table, commit_metadata(), 1)
         with pytest.raises(LakeError):
-            table.apply(fork, [], self.where(spark, table, "id = 1"), note())
+            table.apply(fork, [], self.where(spark, table, "id = 1"), commit_metadata())
         assert self.ids(spark, table) == [1]
 
     def test_applying_to_what_moved_is_refused(self, spark: SparkSession, table: LakeTable) -> None:
-        self.append(spark, table, note(), 1, 2)
+        self.append(spark, table, commit_metadata(), 1, 2)
         fork, deletes = table.fork(), self.where(spark, table, "id = 1")
-        self.append(spark, table, note(), 3)
+        self.append(spark, table, commit_metadata(), 3)
         with pytest.raises(ConflictError):
-            table.apply(fork, [], deletes, note())
-        table.raise_fence(table.fork(), note(5))
+            table.apply(fork, [], deletes, commit_metadata())
+        table.raise_fence(table.fork(), commit_metadata(5))
         with pytest.raises(FencedError):
-            table.apply(table.fork(), [], deletes, note(4))
+            table.apply(table.fork(), [], deletes, commit_metadata(4))
         assert self.ids(spark, table) == [1, 2, 3]
 
     def test_partitions(self, spark: SparkSession, lake: LakeCatalog) -> None:
         name = TableName("lake", ("conformance",), f"t_{uuid.uuid4().hex[:8]}")
         definition = TableDefinition(name=name, schema=SCHEMA, partition_columns=("word", "bucket(2, id)"))
-        table = lake.create(definition, note())
-        self.append(spark, table, note(), *range(8))
+        table = lake.create(definition, commit_metadata())
+        self.append(spark, table, commit_metadata(), *range(8))
         done = self.apply(spark, table, "word in ('1', '2', '5')", 1, 50)
         assert (done.rows_inserted, done.rows_deleted) == (2, 3)
         self.apply(spark, table, "id = 50")
@@ -168,21 +168,21 @@ class ChangeConformance(ChangeBench):
     def test_local_rows_are_the_same_rows(self, spark: SparkSession, lake: LakeCatalog) -> None:
         name = TableName("lake", ("conformance",), f"t_{uuid.uuid4().hex[:8]}")
         rows = every_type(spark)
-        table = lake.create(TableDefinition(name=name, schema=rows.schema), note())
+        table = lake.create(TableDefinition(name=name, schema=rows.schema), commit_metadata())
         fork = table.fork()
         jobs = spark_jobs(spark)
         staged = table.stage(fork, rows, local=True)
         assert spark_jobs(spark) == jobs
         assert staged.rows == 2
-        table.commit_staged(fork, [staged], note())
+        table.commit_staged(fork, [staged], commit_metadata())
         found = table.read(spark, table.current_version()).orderBy("id").collect()
         assert found == rows.orderBy("id").collect()
         by_spark = lake.create(
             TableDefinition(name=TableName("lake", ("conformance",), f"{name.table}_s"), schema=rows.schema),
-            note(),
+            commit_metadata(),
         )
         fork = by_spark.fork()
-        by_spark.commit_staged(fork, [by_spark.stage(fork, rows)], note())
+        by_spark.commit_staged(fork, [by_spark.stage(fork, rows)], commit_metadata())
         assert by_spark.read(spark, by_spark.current_version()).orderBy("id").collect() == found
 
     def test_rows_that_are_not_local_are_written_too(self, spark: SparkSession, table: LakeTable) -> None:
@@ -194,19 +194,21 @@ class ChangeConformance(ChangeBench):
         )
         for frame in frames:
             fork = table.fork()
-            table.commit_staged(fork, [table.stage(fork, frame, local=True)], note())
+            table.commit_staged(fork, [table.stage(fork, frame, local=True)], commit_metadata())
         assert self.ids(spark, table) == [0, 1, 2, 3, 4]
 
     # -- changed rows and counts ------------------------------------------------------------------
 
     def test_changed_rows_of_every_kind_of_commit(self, spark: SparkSession, table: LakeTable) -> None:
         start = table.current_version()
-        first = self.append(spark, table, note(), *range(20)).version
+        first = self.append(spark, table, commit_metadata(), *range(20)).version
         second = self.apply(spark, table, "id in (3, 4)", 30).version
         third = self.apply(spark, table, "id in (5, 30)", 31, 32).version
-        table.raise_fence(table.fork(), note())
+        table.raise_fence(table.fork(), commit_metadata())
         fork = table.fork()
-        fourth = table.replace_rows(fork, [table.stage(fork, self.frame(spark, 1, 2))], note()).version
+        fourth = table.replace_rows(
+            fork, [table.stage(fork, self.frame(spark, 1, 2))], commit_metadata()
+        ).version
 
         def ids(*numbers: int) -> Bag:
             return Counter((number, str(number)) for number in numbers)
@@ -223,24 +225,24 @@ class ChangeConformance(ChangeBench):
         assert counts == [0, 20, 19, 19, 2]
 
     def test_nothing_moved_is_no_change(self, spark: SparkSession, table: LakeTable) -> None:
-        old = self.append(spark, table, note(), 1).version
-        table.raise_fence(table.fork(), note())
+        old = self.append(spark, table, commit_metadata(), 1).version
+        table.raise_fence(table.fork(), commit_metadata())
         change = table.changed_rows(spark, old, table.current_version())
         assert (change.added, change.removed, change.rows) == (None, None, 0)
 
     def test_an_unknown_change_is_an_error(self, spark: SparkSession, table: LakeTable) -> None:
-        old = self.append(spark, table, note(), 1).version
-        new = self.append(spark, table, note(), 2).version
+        old = self.append(spark, table, commit_metadata(), 1).version
+        new = self.append(spark, table, commit_metadata(), 2).version
         with pytest.raises(HistoryLostError):
             table.changed_rows(spark, new, old)
 
     def test_new_columns_are_null_in_older_rows(self, spark: SparkSession, table: LakeTable) -> None:
         start = table.current_version()
-        first = self.append(spark, table, note(), *range(4)).version
+        first = self.append(spark, table, commit_metadata(), *range(4)).version
         wider = spark.createDataFrame([(9, "9", 1.5)], "id bigint, word string, more double")
-        table.widen(table.fork(), wider.schema, note())
+        table.widen(table.fork(), wider.schema, commit_metadata())
         fork = table.fork()
-        second = table.commit_staged(fork, [table.stage(fork, wider)], note()).version
+        second = table.commit_staged(fork, [table.stage(fork, wider)], commit_metadata()).version
         third = self._apply_wide(spark, table, "id = 2")
         steps = ((start, first), (first, second), (first, third), (start, third))
         for old, new in steps:
@@ -252,7 +254,7 @@ class ChangeConformance(ChangeBench):
         assert self.bag(lost.added) == Counter([(9, "9", 1.5)])
 
     def _apply_wide(self, spark: SparkSession, table: LakeTable, condition: str) -> Version:
-        return table.apply(table.fork(), [], self.where(spark, table, condition), note()).version
+        return table.apply(table.fork(), [], self.where(spark, table, condition), commit_metadata()).version
 
     # -- companions -------------------------------------------------------------------------------
 
@@ -264,33 +266,33 @@ class ChangeConformance(ChangeBench):
         named = self._add(spark, companion, 1)
         orphan = self._add(spark, companion, 2)
         # The next owner: fenced, it reads what its view names and not main.
-        companion.raise_fence(companion.fork(), note(2))
+        companion.raise_fence(companion.fork(), commit_metadata(2))
         assert [row["id"] for row in companion.read(spark, named).collect()] == [1]
         late: tuple[Callable[[], object], ...] = (
-            lambda: companion.roll_back(named, note(1)),
+            lambda: companion.roll_back(named, commit_metadata(1)),
             lambda: self._add(spark, companion, 9),
         )
         for attempt in late:
             with pytest.raises(FencedError):
                 attempt()
-        companion.roll_back(named, note(2))
-        companion.roll_back(named, note(2))
+        companion.roll_back(named, commit_metadata(2))
+        companion.roll_back(named, commit_metadata(2))
         after = companion.fork()
         assert (after.version, after.fence) == (named, Fence(2))
         zombie = self._staged(spark, companion, 8)
         with pytest.raises(FencedError):
-            companion.commit_staged(after, [zombie], note(1))
+            companion.commit_staged(after, [zombie], commit_metadata(1))
         newest = self._add(spark, companion, 3, fence=2)
         assert self.ids(spark, companion) == [1, 3]
         self.check_change(spark, companion, named, newest)
         with pytest.raises(HistoryLostError):
             companion.changed_rows(spark, orphan, newest)
         fork = companion.fork()
-        folded = companion.replace_rows(fork, [self._staged(spark, companion, 4)], note(2)).version
+        folded = companion.replace_rows(fork, [self._staged(spark, companion, 4)], commit_metadata(2)).version
         assert [row["id"] for row in companion.read(spark, newest).orderBy("id").collect()] == [1, 3]
         assert [row["id"] for row in companion.read(spark, folded).collect()] == [4]
         assert companion.row_count(folded) == 1
-        again = lake.create(TableDefinition(name=companion.name, schema=SCHEMA), note(2))
+        again = lake.create(TableDefinition(name=companion.name, schema=SCHEMA), commit_metadata(2))
         assert again.current_version() == folded
 
     def _staged(self, spark: SparkSession, table: LakeTable, *ids: int) -> Staged:
@@ -298,7 +300,7 @@ class ChangeConformance(ChangeBench):
 
     def _add(self, spark: SparkSession, table: LakeTable, *ids: int, fence: int = 1) -> Version:
         fork = table.fork()
-        return table.commit_staged(fork, [self._staged(spark, table, *ids)], note(fence)).version
+        return table.commit_staged(fork, [self._staged(spark, table, *ids)], commit_metadata(fence)).version
 
 
 def every_type(spark: SparkSession) -> DataFrame:

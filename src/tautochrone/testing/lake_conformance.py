@@ -21,7 +21,7 @@ from tautochrone.errors import ConflictError, FencedError, LakeError, TableMissi
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import (
     ChangeKind,
-    CommitNote,
+    CommitMetadata,
     LakeTable,
     Outcome,
     TableDefinition,
@@ -45,8 +45,8 @@ def _mark(kind: str) -> Any:
 notimpl, notyet, never = _mark("notimpl"), _mark("notyet"), _mark("never")
 
 
-def note(fence: int = 1, **fields: Any) -> CommitNote:
-    return CommitNote(pipeline="p", job="j", fence=Fence(fence), store="s", **fields)
+def commit_metadata(fence: int = 1, **fields: Any) -> CommitMetadata:
+    return CommitMetadata(pipeline="p", job="j", fence=Fence(fence), store="s", **fields)
 
 
 def position(batch: int) -> SparkPosition:
@@ -59,7 +59,7 @@ class LakeBench:
     @pytest.fixture
     def table(self, lake: LakeCatalog) -> LakeTable:
         name = TableName("lake", ("conformance",), f"t_{uuid.uuid4().hex[:8]}")
-        return lake.create(TableDefinition(name=name, schema=SCHEMA), note())
+        return lake.create(TableDefinition(name=name, schema=SCHEMA), commit_metadata())
 
     @staticmethod
     def frame(spark: SparkSession, *ids: int) -> DataFrame:
@@ -70,7 +70,7 @@ class LakeBench:
         rows = table.read(spark, table.current_version()).collect()
         return sorted(row["id"] for row in rows)
 
-    def append(self, spark: SparkSession, table: LakeTable, said: CommitNote, *ids: int) -> Any:
+    def append(self, spark: SparkSession, table: LakeTable, said: CommitMetadata, *ids: int) -> Any:
         fork = table.fork()
         return table.commit_staged(fork, [table.stage(fork, self.frame(spark, *ids))], said)
 
@@ -80,7 +80,7 @@ class LakeConformance(LakeBench):
 
     def test_a_new_table_has_a_first_version_and_an_owner(self, lake: LakeCatalog, table: LakeTable) -> None:
         fork = table.fork()
-        assert fork.note is not None
+        assert fork.commit_metadata is not None
         assert fork.fence == 1
         assert lake.exists(table.name)
         assert table.name in lake.tables()
@@ -88,7 +88,7 @@ class LakeConformance(LakeBench):
 
     def test_creating_again_returns_the_same_table(self, lake: LakeCatalog, table: LakeTable) -> None:
         before = table.current_version()
-        lake.create(TableDefinition(name=table.name, schema=SCHEMA), note())
+        lake.create(TableDefinition(name=table.name, schema=SCHEMA), commit_metadata())
         assert table.current_version() == before
 
     def test_tables_of_a_new_namespace_at_once(self, lake: LakeCatalog) -> None:
@@ -97,7 +97,12 @@ class LakeConformance(LakeBench):
             namespace = f"n_{uuid.uuid4().hex[:8]}"
             names = [TableName("lake", (namespace,), f"t{number}") for number in range(8)]
             with ThreadPoolExecutor(len(names)) as pool:
-                list(pool.map(lambda n: lake.create(TableDefinition(name=n, schema=SCHEMA), note()), names))
+                list(
+                    pool.map(
+                        lambda n: lake.create(TableDefinition(name=n, schema=SCHEMA), commit_metadata()),
+                        names,
+                    )
+                )
             assert all(lake.exists(name) for name in names)
 
     def test_a_missing_table_is_an_error(self, lake: LakeCatalog) -> None:
@@ -114,7 +119,7 @@ class LakeConformance(LakeBench):
 
     def test_prepare_then_commit(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
-        said = note(positions={"f": position(0)})
+        said = commit_metadata(positions={"f": position(0)})
         prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1, 2))], said)
         assert table.current_version() == fork.version
         assert table.outcome(prepared.version) is Outcome.PENDING
@@ -124,27 +129,27 @@ class LakeConformance(LakeBench):
         assert table.outcome(prepared.version) is Outcome.COMMITTED
         assert not table.prepared()
         assert self.ids(spark, table) == [1, 2]
-        assert table.fork().note == said
+        assert table.fork().commit_metadata == said
 
     def test_rows_are_counted_over_prepared_batches(self, spark: SparkSession, table: LakeTable) -> None:
         for number in range(3):
             fork = table.fork()
             staged = table.stage(fork, self.frame(spark, number, number + 10))
-            table.commit(table.prepare(fork, [staged], note()), Fence(1))
+            table.commit(table.prepare(fork, [staged], commit_metadata()), Fence(1))
         assert table.row_count(table.current_version()) == 6
 
     def test_committing_again_changes_nothing(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], commit_metadata())
         first = table.commit(prepared, Fence(1))
-        self.append(spark, table, note(), 2)
+        self.append(spark, table, commit_metadata(), 2)
         assert table.commit(prepared, Fence(1)) == first
         assert self.ids(spark, table) == [1, 2]
 
     def test_several_parts_in_one_version(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
         parts = [table.stage(fork, self.frame(spark, n)) for n in (1, 2, 3)]
-        table.commit(table.prepare(fork, parts, note()), Fence(1))
+        table.commit(table.prepare(fork, parts, commit_metadata()), Fence(1))
         assert self.ids(spark, table) == [1, 2, 3]
         assert len(table.versions()) == 2
 
@@ -153,12 +158,12 @@ class LakeConformance(LakeBench):
         for number in (1, 2, 3):
             fork = table.fork()
             staged = table.stage(fork, self.frame(spark, number))
-            made = table.commit(table.prepare(fork, [staged], note()), Fence(1))
+            made = table.commit(table.prepare(fork, [staged], commit_metadata()), Fence(1))
             assert table.row_count(made.version) == number
 
     def test_an_aborted_batch_is_gone(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], commit_metadata())
         table.abort(prepared)
         table.abort(prepared)
         assert not table.prepared()
@@ -169,7 +174,7 @@ class LakeConformance(LakeBench):
 
     def test_a_committed_batch_cannot_be_aborted(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], commit_metadata())
         table.commit(prepared, Fence(1))
         table.abort(prepared)
         assert self.ids(spark, table) == [1]
@@ -177,13 +182,13 @@ class LakeConformance(LakeBench):
     def test_main_moved_is_a_conflict(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
         staged = table.stage(fork, self.frame(spark, 1))
-        prepared = table.prepare(fork, [staged], note())
-        self.append(spark, table, note(), 2)
+        prepared = table.prepare(fork, [staged], commit_metadata())
+        self.append(spark, table, commit_metadata(), 2)
         attempts: tuple[Callable[[], object], ...] = (
             lambda: table.commit(prepared, Fence(1)),
-            lambda: table.commit_staged(fork, [staged], note()),
-            lambda: table.replace_rows(fork, [], note()),
-            lambda: table.note_only(fork, note(positions={"f": position(7)})),
+            lambda: table.commit_staged(fork, [staged], commit_metadata()),
+            lambda: table.replace_rows(fork, [], commit_metadata()),
+            lambda: table.commit_metadata_only(fork, commit_metadata(positions={"f": position(7)})),
         )
         for late in attempts:
             with pytest.raises(ConflictError):
@@ -192,8 +197,8 @@ class LakeConformance(LakeBench):
 
     def test_a_fence_kills_what_was_prepared(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
-        table.raise_fence(table.fork(), note(2))
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], commit_metadata())
+        table.raise_fence(table.fork(), commit_metadata(2))
         with pytest.raises(FencedError):
             table.commit(prepared, Fence(1))
         with pytest.raises(ConflictError):
@@ -201,16 +206,16 @@ class LakeConformance(LakeBench):
         assert table.fork().fence == 2
 
     def test_an_older_owner_is_refused_everywhere(self, spark: SparkSession, table: LakeTable) -> None:
-        table.raise_fence(table.fork(), note(5))
+        table.raise_fence(table.fork(), commit_metadata(5))
         fork = table.fork()
         staged = table.stage(fork, self.frame(spark, 1))
         attempts: tuple[Callable[[], object], ...] = (
-            lambda: table.prepare(fork, [staged], note(4)),
-            lambda: table.commit_staged(fork, [staged], note(4)),
-            lambda: table.replace_rows(fork, [staged], note(4)),
-            lambda: table.note_only(fork, note(4)),
-            lambda: table.raise_fence(fork, note(4)),
-            lambda: table.roll_back(fork.version, note(4)),
+            lambda: table.prepare(fork, [staged], commit_metadata(4)),
+            lambda: table.commit_staged(fork, [staged], commit_metadata(4)),
+            lambda: table.replace_rows(fork, [staged], commit_metadata(4)),
+            lambda: table.commit_metadata_only(fork, commit_metadata(4)),
+            lambda: table.raise_fence(fork, commit_metadata(4)),
+            lambda: table.roll_back(fork.version, commit_metadata(4)),
         )
         for late in attempts:
             with pytest.raises(FencedError):
@@ -220,61 +225,61 @@ class LakeConformance(LakeBench):
         self, spark: SparkSession, table: LakeTable
     ) -> None:
         fork = table.fork()
-        said = note(positions={"f": position(3)})
+        said = commit_metadata(positions={"f": position(3)})
         prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], said)
         table.commit(prepared, Fence(2))
         after = table.fork()
         assert after.fence == 2
-        assert after.note is not None
-        assert after.note.positions == {"f": position(3)}
+        assert after.commit_metadata is not None
+        assert after.commit_metadata.positions == {"f": position(3)}
 
     def test_positions_are_carried_forward(self, spark: SparkSession, table: LakeTable) -> None:
-        self.append(spark, table, note(positions={"a": position(1)}), 1)
-        self.append(spark, table, note(positions={"b": position(2)}), 2)
-        table.raise_fence(table.fork(), note(2))
-        table.note_only(table.fork(), note(2, positions={"a": position(4)}))
-        found = table.fork().note
+        self.append(spark, table, commit_metadata(positions={"a": position(1)}), 1)
+        self.append(spark, table, commit_metadata(positions={"b": position(2)}), 2)
+        table.raise_fence(table.fork(), commit_metadata(2))
+        table.commit_metadata_only(table.fork(), commit_metadata(2, positions={"a": position(4)}))
+        found = table.fork().commit_metadata
         assert found is not None
         assert found.positions == {"a": position(4), "b": position(2)}
 
     def test_a_reset_forgets_positions(self, spark: SparkSession, table: LakeTable) -> None:
-        self.append(spark, table, note(positions={"a": position(1)}), 1)
-        table.replace_rows(table.fork(), [], note(reset=True))
-        found = table.fork().note
+        self.append(spark, table, commit_metadata(positions={"a": position(1)}), 1)
+        table.replace_rows(table.fork(), [], commit_metadata(reset=True))
+        found = table.fork().commit_metadata
         assert found is not None
         assert not found.positions
         assert self.ids(spark, table) == []
 
     def test_a_refresh_is_remembered_behind_fences(self, spark: SparkSession, table: LakeTable) -> None:
-        said = note(
+        said = commit_metadata(
             checkpoint=CheckpointNumber(4), mode="append", definition="d", inputs={"lake.a.b": "7"},
             companions={"lake.a.state": "9"},
         )  # fmt: skip
         self.append(spark, table, said, 1)
-        table.raise_fence(table.fork(), note(2))
-        assert table.fork().note == replace(said, fence=Fence(2))
+        table.raise_fence(table.fork(), commit_metadata(2))
+        assert table.fork().commit_metadata == replace(said, fence=Fence(2))
         assert [told.checkpoint for _, told, _ in table.versions() if told] == [None, 4, None]
 
     def test_replacing_rows_and_files(self, spark: SparkSession, table: LakeTable) -> None:
-        self.append(spark, table, note(), 1, 2)
-        self.append(spark, table, note(), 3)
+        self.append(spark, table, commit_metadata(), 1, 2)
+        self.append(spark, table, commit_metadata(), 3)
         fork = table.fork()
         holding = table.read(spark, fork.version).where("id = 3").select("_file").collect()
         staged = table.stage(fork, self.frame(spark, 30, 31))
-        table.replace_files(fork, frozenset(row[0] for row in holding), [staged], note())
+        table.replace_files(fork, frozenset(row[0] for row in holding), [staged], commit_metadata())
         assert self.ids(spark, table) == [1, 2, 30, 31]
         fork = table.fork()
-        table.replace_rows(fork, [table.stage(fork, self.frame(spark, 9))], note())
+        table.replace_rows(fork, [table.stage(fork, self.frame(spark, 9))], commit_metadata())
         assert self.ids(spark, table) == [9]
 
     def test_changes_between_versions(self, spark: SparkSession, table: LakeTable) -> None:
         start = table.current_version()
-        table.raise_fence(table.fork(), note())
+        table.raise_fence(table.fork(), commit_metadata())
         fenced = table.current_version()
-        first = self.append(spark, table, note(), 1).version
-        second = self.append(spark, table, note(), 2).version
+        first = self.append(spark, table, commit_metadata(), 1).version
+        second = self.append(spark, table, commit_metadata(), 2).version
         fork = table.fork()
-        third = table.replace_rows(fork, [table.stage(fork, self.frame(spark, 3))], note()).version
+        third = table.replace_rows(fork, [table.stage(fork, self.frame(spark, 3))], commit_metadata()).version
         kinds: Sequence[tuple[Any, Any, ChangeKind]] = (
             (start, start, ChangeKind.NONE),
             (start, fenced, ChangeKind.NONE),
@@ -290,43 +295,43 @@ class LakeConformance(LakeBench):
         assert sorted(row["id"] for row in rows) == [1, 2]
 
     def test_older_versions_stay_readable(self, spark: SparkSession, table: LakeTable) -> None:
-        first = self.append(spark, table, note(), 1).version
-        self.append(spark, table, note(), 2)
+        first = self.append(spark, table, commit_metadata(), 1).version
+        self.append(spark, table, commit_metadata(), 2)
         assert [row["id"] for row in table.read(spark, first).collect()] == [1]
 
     def test_redefining_keeps_older_versions(
         self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
     ) -> None:
-        old = self.append(spark, table, note(), 1).version
+        old = self.append(spark, table, commit_metadata(), 1).version
         schema = StructType([StructField("word", StringType()), StructField("length", LongType())])
         rows = spark.createDataFrame([("abc", 3)], schema)
         definition = TableDefinition(name=table.name, schema=schema)
-        table.redefine(table.fork(), definition, rows, note(mode="full"))
+        table.redefine(table.fork(), definition, rows, commit_metadata(mode="full"))
         assert [tuple(row) for row in table.read(spark, table.current_version()).collect()] == [("abc", 3)]
         assert [tuple(row) for row in table.read(spark, old).collect()] == [(1, "1")]
         assert lake.schema(table.name).simpleString() == schema.simpleString()
 
     def test_rolling_back(self, spark: SparkSession, table: LakeTable) -> None:
-        self.append(spark, table, note(positions={"f": position(1)}), 1)
+        self.append(spark, table, commit_metadata(positions={"f": position(1)}), 1)
         kept = table.fork()
-        self.append(spark, table, note(positions={"f": position(2)}), 2)
-        assert kept.note is not None
-        table.roll_back(kept.version, kept.note)
+        self.append(spark, table, commit_metadata(positions={"f": position(2)}), 2)
+        assert kept.commit_metadata is not None
+        table.roll_back(kept.version, kept.commit_metadata)
         assert self.ids(spark, table) == [1]
-        assert table.fork().note == kept.note
+        assert table.fork().commit_metadata == kept.commit_metadata
 
     def test_reverting(self, spark: SparkSession, table: LakeTable) -> None:
-        first = self.append(spark, table, note(positions={"f": position(1), "g": position(5)}), 1)
-        self.append(spark, table, note(positions={"f": position(2)}), 2)
-        wrong = self.append(spark, table, note(positions={"f": position(3)}), 3).version
+        first = self.append(spark, table, commit_metadata(positions={"f": position(1), "g": position(5)}), 1)
+        self.append(spark, table, commit_metadata(positions={"f": position(2)}), 2)
+        wrong = self.append(spark, table, commit_metadata(positions={"f": position(3)}), 3).version
         early = table.fork()
-        then = table.note_at(first.version)
+        then = table.commit_metadata_at(first.version)
         assert then is not None
         assert then.positions == {"f": position(1), "g": position(5)}
         done = table.revert(first.version, replace(then, fence=Fence(2)), "kept")
         assert table.revert(first.version, replace(then, fence=Fence(2)), "kept").version == done.version
         assert self.ids(spark, table) == [1]
-        assert table.fork().note == replace(then, fence=Fence(2))
+        assert table.fork().commit_metadata == replace(then, fence=Fence(2))
         assert sorted(row["id"] for row in table.read(spark, wrong).collect()) == [1, 2, 3]
         assert list(table.tags()) == ["kept"]
         # The rows of then come before it, what was taken back does not.
@@ -335,26 +340,26 @@ class LakeConformance(LakeBench):
         assert table.goes_back_to(first.version)
         assert not table.goes_back_to(wrong)
         with pytest.raises(LakeError, match="VERSION_NOT_IN_HISTORY"):
-            table.revert(wrong, note(2), "again")
+            table.revert(wrong, commit_metadata(2), "again")
         with pytest.raises(FencedError):
-            table.revert(first.version, note(1), "again")
+            table.revert(first.version, commit_metadata(1), "again")
         # Forked before it, even from the version that main went back to.
         for fork in (early, replace(table.fork(), version=first.version)):
             with pytest.raises(ConflictError):
-                table.commit_staged(fork, [table.stage(fork, self.frame(spark, 9))], note(2))
+                table.commit_staged(fork, [table.stage(fork, self.frame(spark, 9))], commit_metadata(2))
 
     def test_going_back_over_expired_versions(
         self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
     ) -> None:
-        said = note(
+        said = commit_metadata(
             checkpoint=CheckpointNumber(1), mode="append", definition="d", companions={"lake.a.state": "9"}
         )
-        self.append(spark, table, note(positions={"g": position(5)}), 0)
+        self.append(spark, table, commit_metadata(positions={"g": position(5)}), 0)
         first = self.append(spark, table, said, 1).version
-        table.raise_fence(table.fork(), note())
+        table.raise_fence(table.fork(), commit_metadata())
         fenced = table.current_version()
         for number in (2, 3, 4):
-            self.append(spark, table, note(positions={"g": position(5 + number)}), number)
+            self.append(spark, table, commit_metadata(positions={"g": position(5 + number)}), number)
         state = TableName.parse("lake.a.state")
         assert table.companions_at([first, fenced]) == {state: frozenset([Version("9")])}
         table.expire(Retention(readable=frozenset([first]), after_ms=2**62), Fence(1))
@@ -363,12 +368,12 @@ class LakeConformance(LakeBench):
         assert table.goes_back_to(first)
         assert not table.goes_back_to(fenced)
         assert table.companions_at([first, fenced]) == {state: frozenset([Version("9")])}
-        then = table.note_at(first)
+        then = table.commit_metadata_at(first)
         assert then is not None
         assert (then.definition, then.positions) == ("d", {"g": position(5)})
         table.revert(first, then, "kept")
         assert self.ids(spark, table) == [0, 1]
-        self.append(spark, table, note(), 5)
+        self.append(spark, table, commit_metadata(), 5)
         assert table.change_between(first, table.current_version()).kind is ChangeKind.APPEND
 
     def test_tags(self, table: LakeTable) -> None:

@@ -15,9 +15,9 @@ from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import Fence
-from tautochrone.testing.lake_conformance import LakeBench, note, position
+from tautochrone.testing.lake_conformance import LakeBench, commit_metadata, position
 
-__all__ = ["UpkeepConformance", "soon_ms"]
+__all__ = ["MaintenanceConformance", "soon_ms"]
 
 _NEVER = 10**15
 """A time in the far future, in epoch milliseconds: nothing is younger."""
@@ -31,7 +31,7 @@ def soon_ms() -> int:
     return now
 
 
-class UpkeepConformance(LakeBench):
+class MaintenanceConformance(LakeBench):
     """Expiry, compaction and orphans. Fixtures: as of `LakeConformance`."""
 
     @staticmethod
@@ -42,7 +42,7 @@ class UpkeepConformance(LakeBench):
         return bool(place.getFileSystem(configuration).exists(place))
 
     def test_expiring(self, spark: SparkSession, table: LakeTable) -> None:
-        said = note(positions={"f": position(1)})
+        said = commit_metadata(positions={"f": position(1)})
         versions = [table.current_version()]
         versions += [self.append(spark, table, said, number).version for number in range(5)]
         table.tag(versions[1], "kept")
@@ -59,7 +59,7 @@ class UpkeepConformance(LakeBench):
         assert done.files > 0
         assert not table.expire(retention, Fence(1)).versions
         after = table.fork()
-        assert (after.version, after.note) == (before.version, before.note)
+        assert (after.version, after.commit_metadata) == (before.version, before.commit_metadata)
         assert self.ids(spark, table) == [0, 1, 2, 3, 4]
         for place in (1, 2, 4):
             rows = table.read(spark, versions[place]).collect()
@@ -71,10 +71,12 @@ class UpkeepConformance(LakeBench):
     def test_files_that_only_expired_versions_had_are_deleted(
         self, spark: SparkSession, table: LakeTable
     ) -> None:
-        self.append(spark, table, note(), 1)
+        self.append(spark, table, commit_metadata(), 1)
         gone = {row[0] for row in table.read(spark, table.current_version()).select("_file").collect()}
         kept = table.fork()
-        rewritten = table.replace_rows(kept, [table.stage(kept, self.frame(spark, 2))], note()).version
+        rewritten = table.replace_rows(
+            kept, [table.stage(kept, self.frame(spark, 2))], commit_metadata()
+        ).version
         table.expire(Retention(readable=frozenset({kept.version}), after_ms=_NEVER), Fence(1))
         assert [row["id"] for row in table.read(spark, kept.version).collect()] == [1]
         table.expire(Retention(after_ms=_NEVER), Fence(1))
@@ -84,19 +86,19 @@ class UpkeepConformance(LakeBench):
 
     def test_expiry_spares_what_is_prepared(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], note())
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], commit_metadata())
         table.expire(Retention(after_ms=_NEVER), Fence(1))
         table.commit(prepared, Fence(1))
         assert self.ids(spark, table) == [1]
 
     def test_an_older_owner_cannot_expire(self, spark: SparkSession, table: LakeTable) -> None:
-        self.append(spark, table, note(5), 1)
+        self.append(spark, table, commit_metadata(5), 1)
         with pytest.raises(FencedError):
             table.expire(Retention(after_ms=_NEVER), Fence(4))
         table.expire(Retention(after_ms=_NEVER), Fence(5))
 
     def test_compacting(self, spark: SparkSession, table: LakeTable) -> None:
-        said = note(positions={"f": position(1)})
+        said = commit_metadata(positions={"f": position(1)})
         for number in range(4):
             fork = table.fork()
             rows = self.frame(spark, number, number + 10).coalesce(1)
@@ -107,14 +109,16 @@ class UpkeepConformance(LakeBench):
         fork = table.fork()
         # An append that comes in between is no conflict.
         newest = self.append(spark, table, said, 20).version
-        done = table.compact(fork, note(), min_files=4, max_files=100, exclusive=nullcontext())
+        done = table.compact(fork, commit_metadata(), min_files=4, max_files=100, exclusive=nullcontext())
         assert (done.files_before, done.files_after) == (4, 1)
         assert done.version == table.current_version()
         assert self.ids(spark, table) == [0, 1, 2, 3, 10, 11, 13, 20]
         assert table.change_between(newest, table.current_version()).kind is ChangeKind.NONE
         assert table.change_between(fork.version, table.current_version()).kind is ChangeKind.APPEND
-        assert table.fork().note == said
-        again = table.compact(table.fork(), note(), min_files=4, max_files=100, exclusive=nullcontext())
+        assert table.fork().commit_metadata == said
+        again = table.compact(
+            table.fork(), commit_metadata(), min_files=4, max_files=100, exclusive=nullcontext()
+        )
         assert again.version is None
         change = table.changed_rows(spark, fork.version, table.current_version())
         assert change.added is not None
@@ -122,25 +126,25 @@ class UpkeepConformance(LakeBench):
 
     def test_compaction_gives_way(self, spark: SparkSession, table: LakeTable) -> None:
         for number in range(3):
-            self.append(spark, table, note(), number)
+            self.append(spark, table, commit_metadata(), number)
         fork = table.fork()
-        table.prepare(fork, [table.stage(fork, self.frame(spark, 9))], note())
+        table.prepare(fork, [table.stage(fork, self.frame(spark, 9))], commit_metadata())
         with pytest.raises(ConflictError):
-            table.compact(fork, note(), min_files=3, max_files=100, exclusive=nullcontext())
-        table.replace_rows(fork, [table.stage(fork, self.frame(spark, 5))], note())
+            table.compact(fork, commit_metadata(), min_files=3, max_files=100, exclusive=nullcontext())
+        table.replace_rows(fork, [table.stage(fork, self.frame(spark, 5))], commit_metadata())
         for prepared in table.prepared():
             table.abort(prepared)
         with pytest.raises(LakeError):
-            table.compact(fork, note(), min_files=3, max_files=100, exclusive=nullcontext())
+            table.compact(fork, commit_metadata(), min_files=3, max_files=100, exclusive=nullcontext())
         assert self.ids(spark, table) == [5]
 
     def test_orphans_and_nothing_else(self, spark: SparkSession, lake: LakeCatalog, table: LakeTable) -> None:
-        versions = [self.append(spark, table, note(), n, n + 10).version for n in range(3)]
+        versions = [self.append(spark, table, commit_metadata(), n, n + 10).version for n in range(3)]
         table.tag(versions[0], "kept")
         (place,) = table.read(spark, versions[2]).where("id = 12").select("_file", "_pos").collect()
-        table.apply(table.fork(), [], {place[0]: [place[1]]}, note())
+        table.apply(table.fork(), [], {place[0]: [place[1]]}, commit_metadata())
         fork = table.fork()
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 7))], note())
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 7))], commit_metadata())
         old = table.stage(fork, self.frame(spark, 8))
         before_ms = soon_ms()
         table.stage(fork, self.frame(spark, 9))
@@ -161,31 +165,31 @@ class UpkeepConformance(LakeBench):
     ) -> None:
         for number in range(3):
             fork = table.fork()
-            table.replace_rows(fork, [table.stage(fork, self.frame(spark, number))], note())
+            table.replace_rows(fork, [table.stage(fork, self.frame(spark, number))], commit_metadata())
         table.expire(Retention(after_ms=_NEVER), Fence(1))
         assert not table.remove_orphans(soon_ms(), Fence(1), lake.folders()).files
 
     def test_a_writer_that_slept_is_refused(
         self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
     ) -> None:
-        self.append(spark, table, note(), 1)
+        self.append(spark, table, commit_metadata(), 1)
         fork = table.fork()
         staged = table.stage(fork, self.frame(spark, 2))
         (place,) = table.read(spark, fork.version).select("_file", "_pos").collect()
         assert table.remove_orphans(soon_ms(), Fence(1), lake.folders()).files
         for write in (table.prepare, table.commit_staged, table.replace_rows):
             with pytest.raises(ConflictError, match="STAGED_FILES_EXPIRED"):
-                write(table.fork(), [staged], note())
+                write(table.fork(), [staged], commit_metadata())
         with pytest.raises(ConflictError, match="STAGED_FILES_EXPIRED"):
-            table.apply(table.fork(), [staged], {place[0]: [place[1]]}, note())
+            table.apply(table.fork(), [staged], {place[0]: [place[1]]}, commit_metadata())
         assert self.ids(spark, table) == [1]
-        self.append(spark, table, note(), 3)
+        self.append(spark, table, commit_metadata(), 3)
         assert self.ids(spark, table) == [1, 3]
 
     def test_an_older_owner_removes_no_orphans(
         self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
     ) -> None:
-        self.append(spark, table, note(5), 1)
+        self.append(spark, table, commit_metadata(5), 1)
         table.stage(table.fork(), self.frame(spark, 2))
         with pytest.raises(FencedError):
             table.remove_orphans(soon_ms(), Fence(4), lake.folders())

@@ -38,7 +38,7 @@ def test_a_renamed_pipeline_goes_on_with_its_tables_and_its_history(
     assert error.hint is not None
     assert "taut adopt --from-pipeline shop" in error.hint
     assert not happened.of("heartbeat_missed")
-    for step in (Step.META_BELONG, Step.META_TAKE_OVER, Step.LAKE_NOTE):
+    for step in (Step.META_BELONG, Step.META_TAKE_OVER, Step.LAKE_COMMIT_METADATA):
         dying = Dying(step, before=False)
         with shop.pipeline.opened(dying) as (job, _), pytest.raises(Died):
             hand_over(job, "shop")

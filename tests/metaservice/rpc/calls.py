@@ -9,7 +9,7 @@ from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore, TableRole
 from tautochrone.model.alignment import SourceTime
 from tautochrone.model.details import ColumnLineage, DatasetDetails
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
-from tautochrone.model.lake import CommitNote
+from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
@@ -84,7 +84,7 @@ def released(store: MetaStore, fence: Fence) -> None:
 
 
 def rebuilt(store: MetaStore, _fence: Fence) -> object:
-    note = CommitNote(
+    commit_metadata = CommitMetadata(
         pipeline="shop",
         job="other",
         fence=Fence(3),
@@ -92,12 +92,14 @@ def rebuilt(store: MetaStore, _fence: Fence) -> object:
         checkpoint=CheckpointNumber(5),
         inputs={str(ROOT): "r1"},
     )
-    return store.rebuild({VIEW: [LakeVersion(version=Version("v1"), note=note, committed_at_ms=50)]})
+    return store.rebuild(
+        {VIEW: [LakeVersion(version=Version("v1"), commit_metadata=commit_metadata, committed_at_ms=50)]}
+    )
 
 
 def reconciled(store: MetaStore, fence: Fence) -> object:
     whole(store, fence)
-    note = CommitNote(
+    commit_metadata = CommitMetadata(
         pipeline="shop",
         job="job",
         fence=Fence(30),
@@ -105,7 +107,7 @@ def reconciled(store: MetaStore, fence: Fence) -> object:
         checkpoint=CheckpointNumber(5),
         inputs={str(ROOT): "r5"},
     )
-    lake = {VIEW: [LakeVersion(version=Version("v5"), note=note, committed_at_ms=50)]}
+    lake = {VIEW: [LakeVersion(version=Version("v5"), commit_metadata=commit_metadata, committed_at_ms=50)]}
     store.reconcile("job", lake)
     return store.last_number(), store.versions_at(5)
 

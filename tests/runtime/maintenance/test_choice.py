@@ -13,10 +13,10 @@ from tautochrone.iceberg.maintenance.expiry import expirable
 from tautochrone.meta.expiry import Standing
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import CheckpointNumber, Version
-from tautochrone.project.maintenance import Upkeep
+from tautochrone.project.maintenance import MaintenanceRules
 from tautochrone.runtime.maintenance.retention import outlived
 
-RULES = Upkeep(
+RULES = MaintenanceRules(
     enabled=True, keep_ms=100_000, keep_last=3, spacing_ms=10_000, history_ms=0,
     every_ms=0, budget_ms=0, min_versions=1, min_files=0, max_files=1,
     orphans_ms=0, orphans_every_ms=0,

@@ -18,7 +18,7 @@ from tautochrone.model.lake import ChangeKind, TableDefinition
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.runtime.job.effects import DirectEffects
-from tautochrone.testing.lake_conformance import SCHEMA, LakeBench, note
+from tautochrone.testing.lake_conformance import SCHEMA, LakeBench, commit_metadata
 
 pytestmark = pytest.mark.spark
 
@@ -31,7 +31,7 @@ EVERY, KEPT, BEHIND = 20, 10, 5
 def test_a_day(spark: SparkSession, commits: int) -> None:
     name = TableName("lake", ("day",), f"t_{uuid.uuid4().hex[:8]}")
     table = IcebergLake(spark, "lake", DirectEffects()).create(
-        TableDefinition(name=name, schema=SCHEMA), note()
+        TableDefinition(name=name, schema=SCHEMA), commit_metadata()
     )
     location = spark.sql(f"DESCRIBE EXTENDED {name.sql}").where("col_name = 'Location'").collect()[0][1]
     folder = Path(location.removeprefix("file:"))
@@ -41,7 +41,7 @@ def test_a_day(spark: SparkSession, commits: int) -> None:
     for number in range(commits):
         fork = table.fork()
         staged = table.stage(fork, LakeBench.frame(spark, number), local=True)
-        versions.append(table.commit_staged(fork, [staged], note()).version)
+        versions.append(table.commit_staged(fork, [staged], commit_metadata()).version)
         if number == BEHIND:
             pinned = versions[-1]
         if number % EVERY != EVERY - 1:
@@ -49,7 +49,7 @@ def test_a_day(spark: SparkSession, commits: int) -> None:
         # Somebody is five commits behind, somebody reads the sixth version all day long.
         follower = versions[-BEHIND - 1]
         fork = table.fork()
-        table.compact(fork, note(), min_files=EVERY // 2, max_files=500, exclusive=nullcontext())
+        table.compact(fork, commit_metadata(), min_files=EVERY // 2, max_files=500, exclusive=nullcontext())
         assert pinned is not None
         readable = frozenset({pinned, *versions[-KEPT:]})
         table.expire(Retention(readable=readable, followed=frozenset({follower}), after_ms=10**15), Fence(1))

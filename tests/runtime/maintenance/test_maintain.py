@@ -90,7 +90,7 @@ def test_what_is_told_dry_is_done(upkept: Upkept) -> None:
         assert not any(f.versions for f in Maintenance(job).run())
         for name, fork in mains.items():
             now = job.lake.load(name).fork()
-            assert (now.version, now.note) == (fork.version, fork.note)
+            assert (now.version, now.commit_metadata) == (fork.version, fork.commit_metadata)
     upkept.add()
     assert upkept.pipeline.run().mode("totals")[0] == "incremental"
     upkept.pipeline.verify()

@@ -69,7 +69,7 @@ def test_an_outsiders_table(world: World) -> None:
 def test_old_data_is_kept_until_it_is_confirmed_and_zombies_do_not_land(world: World) -> None:
     wronged(world)
     table = world.table("events")
-    zombie, last = table.fork(), table.fork().note
+    zombie, last = table.fork(), table.fork().commit_metadata
     assert last is not None
     staged = table.stage(zombie, world.pipeline.session.createDataFrame([(99, 9)], "id long, kind int"))
     revision, _ = world.revise("events", to=1, again=True)
@@ -81,7 +81,7 @@ def test_old_data_is_kept_until_it_is_confirmed_and_zombies_do_not_land(world: W
     world.put("d", (8, 1))
     world.run()
     with world.pipeline.opened() as (job, _):
-        rules = job.settings.upkeep
+        rules = job.settings.maintenance
         maintenance = Maintenance(job, now_ms=lambda: 10**15)
         assert rules.keep_last
         maintenance.run(orphans=False)

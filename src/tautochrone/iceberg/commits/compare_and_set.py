@@ -20,11 +20,11 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError
-from tautochrone.iceberg.commits.metadata import NOTE_KEY, decode
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.iceberg.java.api import Iceberg, MetadataMovedError, translate
 from tautochrone.iceberg.java.durable import sync_file_systems
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.lake import NO_VERSION, CommitNote
+from tautochrone.model.lake import NO_VERSION, CommitMetadata
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["MAIN", "NO_VERSION", "Loaded", "check_fence", "check_main", "compare_and_set", "load"]
@@ -48,8 +48,8 @@ class Loaded:
         return NO_VERSION if snapshot is None else Version(str(snapshot.snapshotId()))
 
     @property
-    def note(self) -> CommitNote | None:
-        return decode(self.metadata.properties().get(NOTE_KEY))
+    def commit_metadata(self) -> CommitMetadata | None:
+        return decode(self.metadata.properties().get(COMMIT_METADATA_KEY))
 
 
 def load(iceberg: Iceberg, name: TableName) -> Loaded:
@@ -63,13 +63,14 @@ def check_fence(name: TableName, loaded: Loaded, fence: Fence) -> None:
     """The first condition of every commit: nobody newer owns the table.
 
     Raises:
-        FencedError: a newer owner's note is on the table.
+        FencedError: the table has the commit metadata of a newer owner.
     """
-    note = loaded.note
-    if note is not None and note.fence > fence:
+    commit_metadata = loaded.commit_metadata
+    if commit_metadata is not None and commit_metadata.fence > fence:
         raise FencedError(
             "JOB_FENCED",
-            f"{name} is owned by fence {note.fence} of job {note.job}; this writer holds {fence}",
+            f"{name} is owned by fence {commit_metadata.fence} of job {commit_metadata.job}; "
+            f"this writer holds {fence}",
             hint="another process took the job over; this one stops",
         )
 
@@ -78,7 +79,7 @@ def check_main(name: TableName, loaded: Loaded, parent: Version, fence: Fence) -
     """The two conditions of a commit that moves main: nobody newer owns the table, main is where we forked.
 
     Raises:
-        FencedError: a newer owner's note is on the table.
+        FencedError: the table has the commit metadata of a newer owner.
         ConflictError: main moved.
     """
     check_fence(name, loaded, fence)

@@ -1,8 +1,8 @@
-"""A `CommitNote` as text in Iceberg metadata: one JSON value under one key.
+"""A `CommitMetadata` as text in Iceberg metadata: one JSON value under one key.
 
 The same key is used twice. In a snapshot's summary it says what that commit did. In the table's
-properties it is the newest note, with the positions of *all* flows carried forward, so that expiring
-snapshots never erases the evidence of what was consumed.
+properties it is the newest commit metadata, with the positions of *all* flows carried forward, so that
+expiring snapshots never erases the evidence of what was consumed.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from tautochrone.model.lake import CommitNote
+from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.source_position import BulkProgress, LogPosition, SourcePosition, SparkPosition
 
-__all__ = ["NOTE_KEY", "carry_forward", "decode", "encode", "with_positions"]
+__all__ = ["COMMIT_METADATA_KEY", "carry_forward", "decode", "encode", "with_positions"]
 
-NOTE_KEY = "tautochrone.note"
+COMMIT_METADATA_KEY = "tautochrone.note"
 
 
-def encode(note: CommitNote) -> str:
+def encode(commit_metadata: CommitMetadata) -> str:
     """JSON with sorted keys and without the fields that are empty."""
-    data = asdict(note)
-    data["positions"] = {flow: _position_fields(position) for flow, position in note.positions.items()}
+    data = asdict(commit_metadata)
+    data["positions"] = {
+        flow: _position_fields(position) for flow, position in commit_metadata.positions.items()
+    }
     return json.dumps(
         {key: value for key, value in data.items() if value not in (None, {}, (), False)},
         sort_keys=True,
@@ -32,14 +34,14 @@ def encode(note: CommitNote) -> str:
     )
 
 
-def decode(text: str | None) -> CommitNote | None:
+def decode(text: str | None) -> CommitMetadata | None:
     """The inverse of `encode`; None for tables and commits that are not ours."""
     if text is None:
         return None
     data: dict[str, Any] = json.loads(text)
     positions = {flow: _position(fields) for flow, fields in data.get("positions", {}).items()}
     checkpoint = data.get("checkpoint")
-    return CommitNote(
+    return CommitMetadata(
         pipeline=data["pipeline"],
         job=data["job"],
         fence=Fence(data["fence"]),
@@ -57,8 +59,9 @@ def decode(text: str | None) -> CommitNote | None:
     )
 
 
-def carry_forward(old: CommitNote | None, new: CommitNote) -> CommitNote:
-    """The note for the table's properties after a commit: what `new` says, what `old` knew beside it.
+def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMetadata:
+    """The commit metadata for the table's properties after a commit: what `new` says, what `old` knew
+    beside it.
 
     A commit that is not a refresh (a fence, positions only) says nothing about checkpoint, inputs or
     definition; then the older ones still describe the table's rows.
@@ -87,9 +90,9 @@ def carry_forward(old: CommitNote | None, new: CommitNote) -> CommitNote:
     return merged
 
 
-def with_positions(old: CommitNote | None, new: CommitNote) -> CommitNote:
-    """The note for a snapshot: it knows every flow, so that a table can be taken back to it when the
-    snapshots before it are expired."""
+def with_positions(old: CommitMetadata | None, new: CommitMetadata) -> CommitMetadata:
+    """The commit metadata for a snapshot: it knows every flow, so that a table can be taken back to it
+    when the snapshots before it are expired."""
     if old is None or new.reset:
         return new
     return replace(new, positions={**old.positions, **new.positions})

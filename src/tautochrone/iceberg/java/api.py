@@ -1,6 +1,6 @@
 """Iceberg's Java API over Py4J: the few calls that the adapter makes, with their traps named.
 
-Knows Java objects; knows nothing of checkpoints or notes.
+Knows Java objects; knows nothing of checkpoints or commit metadata.
 """
 
 from __future__ import annotations

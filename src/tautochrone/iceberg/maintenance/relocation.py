@@ -20,7 +20,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg.commits.metadata import NOTE_KEY
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY
 from tautochrone.iceberg.maintenance.avro import AvroContent, read_avro, write_avro
 from tautochrone.iceberg.maintenance.puffin import with_other_paths
 from tautochrone.model.relocated_paths import MovedFolder
@@ -93,7 +93,7 @@ class Survey:
             (self.missing if path else self.outside).append(self.location)
             return
         self._metadata = _metadata(path)
-        self.ours = NOTE_KEY in self._metadata.get("properties", {})
+        self.ours = COMMIT_METADATA_KEY in self._metadata.get("properties", {})
         for snapshot in self._metadata.get("snapshots", ()):
             location = snapshot.get("manifest-list")
             if location is None:

@@ -11,12 +11,12 @@ from tautochrone.iceberg.changes.changes import rows_appended, rows_changed
 from tautochrone.iceberg.changes.history import ancestors, change_between, in_history, stood_at
 from tautochrone.iceberg.changes.tasks import rows_behind_vectors
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, load
-from tautochrone.iceberg.commits.metadata import NOTE_KEY, decode
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.reads.refs import tags
-from tautochrone.iceberg.reads.reverting import companions_at, note_at
+from tautochrone.iceberg.reads.reverting import commit_metadata_at, companions_at
 from tautochrone.model.effects import Effects
-from tautochrone.model.lake import ChangeKind, CommitNote, Fork, Outcome, RowChange, Rows, TableChange
+from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, Outcome, RowChange, Rows, TableChange
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["IcebergReading"]
@@ -42,12 +42,12 @@ class IcebergReading:
 
     def fork(self) -> Fork:
         loaded = self._last = load(self._iceberg, self._name)
-        note = loaded.note
+        commit_metadata = loaded.commit_metadata
         return Fork(
             table=self._name,
             version=loaded.main,
-            fence=Fence(0) if note is None else note.fence,
-            note=note,
+            fence=Fence(0) if commit_metadata is None else commit_metadata.fence,
+            commit_metadata=commit_metadata,
             handle=loaded,
         )
 
@@ -66,11 +66,15 @@ class IcebergReading:
     def current_version(self) -> Version:
         return load(self._iceberg, self._name).main
 
-    def versions(self) -> Sequence[tuple[Version, CommitNote | None, int]]:
+    def versions(self) -> Sequence[tuple[Version, CommitMetadata | None, int]]:
         loaded = load(self._iceberg, self._name)
         chain = ancestors(loaded.metadata, loaded.main)
         return [
-            (Version(str(s.snapshotId())), decode(s.summary().get(NOTE_KEY)), int(s.timestampMillis()))
+            (
+                Version(str(s.snapshotId())),
+                decode(s.summary().get(COMMIT_METADATA_KEY)),
+                int(s.timestampMillis()),
+            )
             for s in reversed(chain)
         ]
 
@@ -79,8 +83,8 @@ class IcebergReading:
         loaded = load(self._iceberg, self._name)
         return stood_at(loaded.metadata, loaded.main, version)
 
-    def note_at(self, version: Version) -> CommitNote | None:
-        return note_at(self._name, load(self._iceberg, self._name), version)
+    def commit_metadata_at(self, version: Version) -> CommitMetadata | None:
+        return commit_metadata_at(self._name, load(self._iceberg, self._name), version)
 
     def companions_at(self, versions: Collection[Version]) -> Mapping[TableName, frozenset[Version]]:
         metadata = load(self._iceberg, self._name).metadata

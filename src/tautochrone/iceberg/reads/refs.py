@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded
-from tautochrone.iceberg.commits.metadata import NOTE_KEY, decode
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.model.lake import Prepared
 from tautochrone.model.names import TableName, Version
 
@@ -17,14 +17,14 @@ BRANCH_PREFIX = "tautochrone-prepared-"
 
 
 def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
-    """Batches on branches of ours, with the notes that were written with them."""
+    """Batches on branches of ours, with the commit metadata that were written with them."""
     found = []
     for branch in metadata.refs().keySet():
         if not branch.startswith(BRANCH_PREFIX):
             continue
         snapshot = metadata.snapshot(metadata.ref(branch).snapshotId())
-        note = decode(snapshot.summary().get(NOTE_KEY))
-        if note is None:
+        commit_metadata = decode(snapshot.summary().get(COMMIT_METADATA_KEY))
+        if commit_metadata is None:
             continue
         parent = snapshot.parentId()
         found.append(
@@ -33,7 +33,7 @@ def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
                 parent=NO_VERSION if parent is None else Version(str(parent)),
                 version=Version(str(snapshot.snapshotId())),
                 branch=str(branch),
-                note=note,
+                commit_metadata=commit_metadata,
                 rows=int(snapshot.summary().get("added-records") or 0),
             )
         )

@@ -9,25 +9,25 @@ from typing import Any
 from tautochrone.errors import HistoryLostError, LakeError
 from tautochrone.iceberg.changes.history import ancestors, stood_at
 from tautochrone.iceberg.commits.compare_and_set import Loaded
-from tautochrone.iceberg.commits.metadata import NOTE_KEY, carry_forward, decode, encode
-from tautochrone.model.lake import CommitNote
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, decode, encode
+from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["companions_at", "note_at", "reverted"]
+__all__ = ["commit_metadata_at", "companions_at", "reverted"]
 
 
-def note_at(name: TableName, loaded: Loaded, version: Version) -> CommitNote | None:
-    """See `LakeTable.note_at`."""
+def commit_metadata_at(name: TableName, loaded: Loaded, version: Version) -> CommitMetadata | None:
+    """See `LakeTable.commit_metadata_at`."""
     if not stood_at(loaded.metadata, loaded.main, version):
         raise HistoryLostError(
             "VERSION_NOT_IN_HISTORY", f"{name} was rolled back or replaced since it stood at {version}"
         )
     chain = ancestors(loaded.metadata, version)
-    found: CommitNote | None = None
+    found: CommitMetadata | None = None
     for snapshot in reversed(chain):
-        note = decode(snapshot.summary().get(NOTE_KEY))
-        found = found if note is None else carry_forward(found, note)
-    newest = loaded.note
+        commit_metadata = decode(snapshot.summary().get(COMMIT_METADATA_KEY))
+        found = found if commit_metadata is None else carry_forward(found, commit_metadata)
+    newest = loaded.commit_metadata
     unknown = set(newest.positions) - set(found.positions) if newest and found else set()
     if unknown and chain[-1].parentId() is not None:
         raise HistoryLostError(
@@ -51,18 +51,18 @@ def companions_at(
     found: dict[TableName, set[Version]] = {}
     for version in versions:
         at = snapshots.get(version)
-        note = None
+        commit_metadata = None
         # A fence on top of a commit says nothing; the rows below it are still those of that commit.
-        while at is not None and (note is None or note.mode is None):
-            note = decode(at.get("summary", {}).get(NOTE_KEY))
+        while at is not None and (commit_metadata is None or commit_metadata.mode is None):
+            commit_metadata = decode(at.get("summary", {}).get(COMMIT_METADATA_KEY))
             at = snapshots.get(str(at.get("parent-snapshot-id")))
-        for name, companion in (note.companions if note else {}).items():
+        for name, companion in (commit_metadata.companions if commit_metadata else {}).items():
             found.setdefault(TableName.parse(name), set()).add(Version(companion))
     return {name: frozenset(of) for name, of in found.items()}
 
 
 def reverted(
-    name: TableName, loaded: Loaded, version: Version, note: CommitNote, tag: str
+    name: TableName, loaded: Loaded, version: Version, commit_metadata: CommitMetadata, tag: str
 ) -> tuple[Any, Version]:
     """Java TableMetadata that names main `tag`, moves main to `version` and puts an empty snapshot on top;
     and the version of that snapshot.
@@ -76,14 +76,14 @@ def reverted(
     transaction = loaded.table.newTransaction()
     manage = transaction.manageSnapshots()
     manage.createTag(tag, int(loaded.main)).setCurrentSnapshot(int(version)).commit()
-    says = CommitNote(
-        pipeline=note.pipeline,
-        job=note.job,
-        fence=note.fence,
-        store=note.store,
-        positions=note.positions,
-        revoked=note.revoked,
+    says = CommitMetadata(
+        pipeline=commit_metadata.pipeline,
+        job=commit_metadata.job,
+        fence=commit_metadata.fence,
+        store=commit_metadata.store,
+        positions=commit_metadata.positions,
+        revoked=commit_metadata.revoked,
     )
-    transaction.newAppend().set(NOTE_KEY, encode(says)).commit()
+    transaction.newAppend().set(COMMIT_METADATA_KEY, encode(says)).commit()
     metadata = transaction.currentMetadata()
     return metadata, Version(str(metadata.currentSnapshot().snapshotId()))

@@ -1,4 +1,4 @@
-"""An Iceberg table that somebody else made, behind the port `model.adoptable.ForeignTable`."""
+"""An Iceberg table that somebody else made, behind the port `model.adoptable.AdoptableTable`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from tautochrone.iceberg.changes.history import ancestors, change_between
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, check_main, compare_and_set, load
-from tautochrone.iceberg.commits.metadata import NOTE_KEY, encode
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, encode
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.reads.schema import TRIMMED
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.lake import ChangeKind, CommitNote, Committed, Fork, TableDefinition
+from tautochrone.model.lake import ChangeKind, CommitMetadata, Committed, Fork, TableDefinition
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["IcebergForeign"]
+__all__ = ["IcebergAdoptable"]
 
 # Where Iceberg's streaming sink writes which batch of which query a snapshot is.
 _QUERY, _BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
@@ -25,8 +25,8 @@ _FORMAT, _NEWEST_FORMAT = "format-version", 3
 _BEFORE_ALL = -1
 
 
-class IcebergForeign:
-    """See `model.adoptable.ForeignTable` for what each method promises."""
+class IcebergAdoptable:
+    """See `model.adoptable.AdoptableTable` for what each method promises."""
 
     def __init__(self, iceberg: Iceberg, table: IcebergTable, effects: Effects) -> None:
         self._iceberg = iceberg
@@ -66,20 +66,24 @@ class IcebergForeign:
         files = snapshot.summary().get("total-data-files" if whole else "added-data-files")
         return position >= int(files or 0)
 
-    def adopt(self, fork: Fork, definition: TableDefinition, note: CommitNote) -> Committed:
+    def adopt(self, fork: Fork, definition: TableDefinition, commit_metadata: CommitMetadata) -> Committed:
         if fork.version == NO_VERSION:
             # A table without a first snapshot has no parent that a fork could be checked against.
-            first = replace(note, mode=None, checkpoint=None, positions={}, inputs={}, definition=None)
+            first = replace(
+                commit_metadata, mode=None, checkpoint=None, positions={}, inputs={}, definition=None
+            )
             fork = replace(fork, version=self._table.raise_fence(fork, first).version)
         version = int(definition.properties.get(_FORMAT, _NEWEST_FORMAT))
 
         def build(loaded: Loaded) -> Any:
-            check_main(self.name, loaded, fork.version, note.fence)
+            check_main(self.name, loaded, fork.version, commit_metadata.fence)
             builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
             if int(loaded.metadata.formatVersion()) < version:
                 builder.upgradeFormatVersion(version)
             untrimmed = {k: v for k, v in TRIMMED.items() if not loaded.metadata.properties().containsKey(k)}
-            return builder.setProperties(self._iceberg.map({**untrimmed, NOTE_KEY: encode(note)})).build()
+            return builder.setProperties(
+                self._iceberg.map({**untrimmed, COMMIT_METADATA_KEY: encode(commit_metadata)})
+            ).build()
 
         compare_and_set(
             self._iceberg,
@@ -87,7 +91,7 @@ class IcebergForeign:
             self._effects,
             Step.LAKE_ADOPT,
             build=build,
-            done=lambda loaded: loaded.note == note,
+            done=lambda loaded: loaded.commit_metadata == commit_metadata,
         )
         return Committed(table=self.name, version=fork.version, parent=None)
 

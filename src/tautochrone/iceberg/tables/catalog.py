@@ -14,17 +14,17 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.changes.streams import beginning
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, load
-from tautochrone.iceberg.commits.metadata import NOTE_KEY, encode
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, encode
 from tautochrone.iceberg.java.api import Iceberg, java_error_class, translate
 from tautochrone.iceberg.java.durable import sync_file_systems
 from tautochrone.iceberg.java.functions import items
 from tautochrone.iceberg.reads.schema import shape_of
-from tautochrone.iceberg.tables.adoptable import IcebergForeign
+from tautochrone.iceberg.tables.adoptable import IcebergAdoptable
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.catalog import Beginning
 from tautochrone.model.durability import Durability
 from tautochrone.model.effects import Effects, Step
-from tautochrone.model.lake import CommitNote, TableDefinition
+from tautochrone.model.lake import CommitMetadata, TableDefinition
 from tautochrone.model.names import TableName
 from tautochrone.model.read_points import TakenWhole
 
@@ -51,14 +51,14 @@ class IcebergLake:
             return False
         return bool(self._iceberg.catalog().tableExists(self._iceberg.identifier(name)))
 
-    def create(self, definition: TableDefinition, note: CommitNote) -> IcebergTable:
+    def create(self, definition: TableDefinition, commit_metadata: CommitMetadata) -> IcebergTable:
         name = definition.name
         table = IcebergTable(self._iceberg, name, self._effects)
-        first = replace(note, mode=None, checkpoint=None)
+        first = replace(commit_metadata, mode=None, checkpoint=None)
         if not self.exists(name):
             shape = shape_of(self._iceberg, definition)
             # In the creating commit already: a crash right after it must not leave a table that nobody owns.
-            properties = {**shape.properties, NOTE_KEY: encode(first)}
+            properties = {**shape.properties, COMMIT_METADATA_KEY: encode(first)}
 
             def make() -> None:
                 catalog = self._iceberg.catalog()
@@ -129,8 +129,8 @@ class IcebergLake:
     def load(self, name: TableName) -> IcebergTable:
         return IcebergTable(self._iceberg, name, self._effects, load(self._iceberg, name))
 
-    def foreign(self, name: TableName) -> IcebergForeign:
-        return IcebergForeign(self._iceberg, self.load(name), self._effects)
+    def adoptable(self, name: TableName) -> IcebergAdoptable:
+        return IcebergAdoptable(self._iceberg, self.load(name), self._effects)
 
     def beginning(
         self,

@@ -25,18 +25,18 @@ from tautochrone.iceberg.commits.compare_and_set import (
     compare_and_set,
     load,
 )
-from tautochrone.iceberg.commits.metadata import NOTE_KEY, carry_forward, encode, with_positions
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
 from tautochrone.iceberg.commits.staging import local_rows, write_files, write_locally
 from tautochrone.iceberg.java.api import translate
 from tautochrone.iceberg.maintenance.orphans import check_seal
-from tautochrone.iceberg.maintenance.upkeep import IcebergUpkeep
+from tautochrone.iceberg.maintenance.table_maintenance import IcebergMaintenance
 from tautochrone.iceberg.reads.refs import BRANCH_PREFIX, own_files, prepared_batches
 from tautochrone.iceberg.reads.reverting import reverted
 from tautochrone.iceberg.reads.schema import replacement, shape_of, widened
 from tautochrone.iceberg.tables.deletes import write_removal
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import (
-    CommitNote,
+    CommitMetadata,
     Committed,
     Fork,
     Prepared,
@@ -49,7 +49,7 @@ from tautochrone.model.names import Fence, Version
 __all__ = ["IcebergTable"]
 
 
-class IcebergTable(IcebergUpkeep):
+class IcebergTable(IcebergMaintenance):
     """See `model.lake.LakeTable` for what each method promises."""
 
     # -- staging: files without a version ---------------------------------------------------------
@@ -70,14 +70,14 @@ class IcebergTable(IcebergUpkeep):
 
     # -- two steps: prepare on a branch, move main ------------------------------------------------
 
-    def prepare(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Prepared:
-        branch = f"{BRANCH_PREFIX}{note.fence}-{uuid.uuid4().hex[:12]}"
+    def prepare(self, fork: Fork, staged: Sequence[Staged], commit_metadata: CommitMetadata) -> Prepared:
+        branch = f"{BRANCH_PREFIX}{commit_metadata.fence}-{uuid.uuid4().hex[:12]}"
         made: list[Any] = []
 
         def build(loaded: Loaded) -> Any:
-            check_main(self._name, loaded, fork.version, note.fence)
+            check_main(self._name, loaded, fork.version, commit_metadata.fence)
             # Made for main: of a branch that is not there yet Iceberg counts the totals from nothing.
-            snapshot = self._append(loaded, staged, note)
+            snapshot = self._append(loaded, staged, commit_metadata)
             made.append(snapshot)
             return self._builder(loaded).setBranchSnapshot(snapshot, branch).build()
 
@@ -90,7 +90,7 @@ class IcebergTable(IcebergUpkeep):
             parent=fork.version,
             version=Version(str(made[-1].snapshotId())),
             branch=branch,
-            note=note,
+            commit_metadata=commit_metadata,
             rows=sum(part.rows for part in staged),
         )
 
@@ -110,8 +110,10 @@ class IcebergTable(IcebergUpkeep):
                 )
             ref = self._iceberg.api.SnapshotRef.branchBuilder(int(prepared.version)).build()
             builder = self._builder(loaded).setRef(MAIN, ref).removeRef(prepared.branch)
-            note = replace(carry_forward(loaded.note, prepared.note), fence=fence)
-            return self._with_note(builder, note).build()
+            commit_metadata = replace(
+                carry_forward(loaded.commit_metadata, prepared.commit_metadata), fence=fence
+            )
+            return self._with_commit_metadata(builder, commit_metadata).build()
 
         self._set(Step.LAKE_COMMIT, build, on_main, ask_first=True)
         return self._committed(prepared.version, prepared.parent, prepared.rows)
@@ -139,17 +141,25 @@ class IcebergTable(IcebergUpkeep):
 
     # -- one step: what can be computed again -----------------------------------------------------
 
-    def commit_staged(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
+    def commit_staged(
+        self, fork: Fork, staged: Sequence[Staged], commit_metadata: CommitMetadata
+    ) -> Committed:
         def snapshot(loaded: Loaded) -> Any:
-            return self._append(loaded, staged, note)
+            return self._append(loaded, staged, commit_metadata)
 
-        return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
+        return self._on_main(
+            Step.LAKE_COMMIT_STAGED, fork, commit_metadata, snapshot, sum(s.rows for s in staged)
+        )
 
     def apply(
-        self, fork: Fork, staged: Sequence[Staged], deletes: Mapping[str, Sequence[int]], note: CommitNote
+        self,
+        fork: Fork,
+        staged: Sequence[Staged],
+        deletes: Mapping[str, Sequence[int]],
+        commit_metadata: CommitMetadata,
     ) -> Committed:
         if not any(deletes.values()):
-            return self.commit_staged(fork, staged, note)
+            return self.commit_staged(fork, staged, commit_metadata)
         removal = self._effects.perform(
             Step.LAKE_STAGE,
             str(self._name),
@@ -161,22 +171,26 @@ class IcebergTable(IcebergUpkeep):
             delta = loaded.table.newRowDelta().validateFromSnapshot(int(fork.version))
             check_seal(self._name, loaded, removal.at_ms)
             removal.put_into(delta)
-            return self._produce(loaded, delta, delta.addRows, staged, note)
+            return self._produce(loaded, delta, delta.addRows, staged, commit_metadata)
 
         rows = sum(s.rows for s in staged)
-        done = self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, rows)
+        done = self._on_main(Step.LAKE_COMMIT_STAGED, fork, commit_metadata, snapshot, rows)
         return replace(done, rows_deleted=removal.rows)
 
-    def replace_rows(self, fork: Fork, staged: Sequence[Staged], note: CommitNote) -> Committed:
+    def replace_rows(
+        self, fork: Fork, staged: Sequence[Staged], commit_metadata: CommitMetadata
+    ) -> Committed:
         def snapshot(loaded: Loaded) -> Any:
             overwrite = loaded.table.newOverwrite()
             overwrite.overwriteByRowFilter(self._iceberg.api.expressions.Expressions.alwaysTrue())
-            return self._produce(loaded, overwrite, overwrite.addFile, staged, note)
+            return self._produce(loaded, overwrite, overwrite.addFile, staged, commit_metadata)
 
-        return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
+        return self._on_main(
+            Step.LAKE_COMMIT_STAGED, fork, commit_metadata, snapshot, sum(s.rows for s in staged)
+        )
 
     def replace_files(
-        self, fork: Fork, paths: frozenset[str], staged: Sequence[Staged], note: CommitNote
+        self, fork: Fork, paths: frozenset[str], staged: Sequence[Staged], commit_metadata: CommitMetadata
     ) -> Committed:
         def snapshot(loaded: Loaded) -> Any:
             overwrite = loaded.table.newOverwrite()
@@ -188,11 +202,15 @@ class IcebergTable(IcebergUpkeep):
                     file = each.next().file()
                     if str(file.location()) in paths:
                         overwrite.deleteFile(file)
-            return self._produce(loaded, overwrite, overwrite.addFile, staged, note)
+            return self._produce(loaded, overwrite, overwrite.addFile, staged, commit_metadata)
 
-        return self._on_main(Step.LAKE_COMMIT_STAGED, fork, note, snapshot, sum(s.rows for s in staged))
+        return self._on_main(
+            Step.LAKE_COMMIT_STAGED, fork, commit_metadata, snapshot, sum(s.rows for s in staged)
+        )
 
-    def redefine(self, fork: Fork, definition: TableDefinition, rows: Rows, note: CommitNote) -> Committed:
+    def redefine(
+        self, fork: Fork, definition: TableDefinition, rows: Rows, commit_metadata: CommitMetadata
+    ) -> Committed:
         shape = shape_of(self._iceberg, definition)
         replaced = replacement(self._iceberg, self._name, fork.handle, shape).table()
         staged = self._effects.perform(
@@ -201,18 +219,20 @@ class IcebergTable(IcebergUpkeep):
         made: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
-            check_main(self._name, loaded, fork.version, note.fence)
+            check_main(self._name, loaded, fork.version, commit_metadata.fence)
             check_seal(self._name, loaded, staged.at_ms)
             # A table transaction is used only to produce metadata: its own commit would retry blindly.
             transaction = replacement(self._iceberg, self._name, loaded, shape)
             append = transaction.newFastAppend()
             for file in staged.files:
                 append.appendFile(file)
-            append.set(NOTE_KEY, encode(note)).commit()
+            append.set(COMMIT_METADATA_KEY, encode(commit_metadata)).commit()
             metadata = transaction.currentMetadata()
             made.append(Version(str(metadata.currentSnapshot().snapshotId())))
             builder = self._iceberg.api.TableMetadata.buildFrom(metadata)
-            return self._with_note(builder, carry_forward(loaded.note, note)).build()
+            return self._with_commit_metadata(
+                builder, carry_forward(loaded.commit_metadata, commit_metadata)
+            ).build()
 
         def done(loaded: Loaded) -> bool:
             return loaded.main in made
@@ -220,14 +240,14 @@ class IcebergTable(IcebergUpkeep):
         self._set(Step.LAKE_REDEFINE, build, done)
         return self._committed(made[-1], fork.version, staged.rows)
 
-    def widen(self, fork: Fork, schema: Any, note: CommitNote) -> Sequence[str]:
+    def widen(self, fork: Fork, schema: Any, commit_metadata: CommitMetadata) -> Sequence[str]:
         before = {str(column.name()) for column in fork.handle.table.schema().columns()}
         wanted = widened(self._iceberg, self._name, fork.handle, schema)
         if wanted is None:
             return ()
 
         def build(loaded: Loaded) -> Any:
-            check_main(self._name, loaded, fork.version, note.fence)
+            check_main(self._name, loaded, fork.version, commit_metadata.fence)
             newest = widened(self._iceberg, self._name, loaded, schema) or loaded.table.schema()
             return self._builder(loaded).setCurrentSchema(newest, newest.highestFieldId()).build()
 
@@ -237,44 +257,48 @@ class IcebergTable(IcebergUpkeep):
         self._set(Step.LAKE_REDEFINE, build, done)
         return [str(column.name()) for column in wanted.columns() if str(column.name()) not in before]
 
-    def note_only(self, fork: Fork, note: CommitNote) -> Committed:
+    def commit_metadata_only(self, fork: Fork, commit_metadata: CommitMetadata) -> Committed:
         def build(loaded: Loaded) -> Any:
-            check_main(self._name, loaded, fork.version, note.fence)
-            newest = carry_forward(loaded.note, note)
-            return self._with_note(self._builder(loaded), newest).build()
+            check_main(self._name, loaded, fork.version, commit_metadata.fence)
+            newest = carry_forward(loaded.commit_metadata, commit_metadata)
+            return self._with_commit_metadata(self._builder(loaded), newest).build()
 
         def done(loaded: Loaded) -> bool:
-            return carry_forward(loaded.note, note) == loaded.note
+            return carry_forward(loaded.commit_metadata, commit_metadata) == loaded.commit_metadata
 
-        self._set(Step.LAKE_NOTE, build, done)
+        self._set(Step.LAKE_COMMIT_METADATA, build, done)
         return self._committed(fork.version, None, 0)
 
-    def raise_fence(self, fork: Fork, note: CommitNote) -> Committed:
+    def raise_fence(self, fork: Fork, commit_metadata: CommitMetadata) -> Committed:
         def snapshot(loaded: Loaded) -> Any:
-            return self._append(loaded, [], note)
+            return self._append(loaded, [], commit_metadata)
 
-        return self._on_main(Step.LAKE_FENCE, fork, note, snapshot, 0)
+        return self._on_main(Step.LAKE_FENCE, fork, commit_metadata, snapshot, 0)
 
-    def roll_back(self, version: Version, note: CommitNote) -> Committed:
+    def roll_back(self, version: Version, commit_metadata: CommitMetadata) -> Committed:
         def build(loaded: Loaded) -> Any:
             if not stood_at(loaded.metadata, loaded.main, version):
                 raise LakeError("VERSION_NOT_IN_HISTORY", f"{self._name} never stood at {version}")
-            check_main(self._name, loaded, loaded.main, note.fence)
+            check_main(self._name, loaded, loaded.main, commit_metadata.fence)
             ref = self._iceberg.api.SnapshotRef.branchBuilder(int(version)).build()
             # The positions of that version count again, so nothing is carried forward.
-            return self._with_note(self._builder(loaded).setRef(MAIN, ref), note).build()
+            return self._with_commit_metadata(
+                self._builder(loaded).setRef(MAIN, ref), commit_metadata
+            ).build()
 
         self._set(Step.LAKE_ROLL_BACK, build, lambda loaded: loaded.main == version)
         return self._committed(version, None, 0)
 
-    def revert(self, version: Version, note: CommitNote, tag: str) -> Committed:
+    def revert(self, version: Version, commit_metadata: CommitMetadata, tag: str) -> Committed:
         made: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
-            check_fence(self._name, loaded, note.fence)
-            metadata, newest = reverted(self._name, loaded, version, note, tag)
+            check_fence(self._name, loaded, commit_metadata.fence)
+            metadata, newest = reverted(self._name, loaded, version, commit_metadata, tag)
             made.append(newest)
-            return self._with_note(self._iceberg.api.TableMetadata.buildFrom(metadata), note).build()
+            return self._with_commit_metadata(
+                self._iceberg.api.TableMetadata.buildFrom(metadata), commit_metadata
+            ).build()
 
         def done(loaded: Loaded) -> bool:
             return loaded.metadata.ref(tag) is not None
@@ -312,7 +336,7 @@ class IcebergTable(IcebergUpkeep):
         self,
         step: Step,
         fork: Fork,
-        note: CommitNote,
+        commit_metadata: CommitMetadata,
         produce: Callable[[Loaded], Any],
         rows: int,
     ) -> Committed:
@@ -323,11 +347,13 @@ class IcebergTable(IcebergUpkeep):
             return next(found, None)
 
         def build(loaded: Loaded) -> Any:
-            check_main(self._name, loaded, fork.version, note.fence)
+            check_main(self._name, loaded, fork.version, commit_metadata.fence)
             snapshot = produce(loaded)
             made.append(Version(str(snapshot.snapshotId())))
             builder = self._builder(loaded).setBranchSnapshot(snapshot, MAIN)
-            return self._with_note(builder, carry_forward(loaded.note, note)).build()
+            return self._with_commit_metadata(
+                builder, carry_forward(loaded.commit_metadata, commit_metadata)
+            ).build()
 
         loaded = self._set(step, build, lambda loaded: ours(loaded) is not None)
         return self._committed(ours(loaded) or made[-1], fork.version, rows)
@@ -350,10 +376,10 @@ class IcebergTable(IcebergUpkeep):
             ask_first=ask_first,
         )
 
-    def _append(self, loaded: Loaded, staged: Sequence[Staged], note: CommitNote) -> Any:
+    def _append(self, loaded: Loaded, staged: Sequence[Staged], commit_metadata: CommitMetadata) -> Any:
         # Not the fast one: it never merges manifests, and a table that gets one a second must.
         append = loaded.table.newAppend()
-        return self._produce(loaded, append, append.appendFile, staged, note)
+        return self._produce(loaded, append, append.appendFile, staged, commit_metadata)
 
     def _produce(
         self,
@@ -361,14 +387,14 @@ class IcebergTable(IcebergUpkeep):
         update: Any,
         add: Callable[[Any], Any],
         staged: Sequence[Staged],
-        note: CommitNote,
+        commit_metadata: CommitMetadata,
     ) -> Any:
         """The snapshot of an update, written (manifests) but not committed."""
         for part in staged:
             check_seal(self._name, loaded, part.at_ms)
             for file in part.files:
                 add(file)
-        update.set(NOTE_KEY, encode(with_positions(loaded.note, note)))
+        update.set(COMMIT_METADATA_KEY, encode(with_positions(loaded.commit_metadata, commit_metadata)))
         try:
             return update.scanManifestsWith(self._iceberg.functions.this_thread).toBranch(MAIN).apply()
         except Py4JError as error:
@@ -377,8 +403,8 @@ class IcebergTable(IcebergUpkeep):
     def _builder(self, loaded: Loaded) -> Any:
         return self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
 
-    def _with_note(self, builder: Any, newest: CommitNote) -> Any:
-        return builder.setProperties(self._iceberg.map({NOTE_KEY: encode(newest)}))
+    def _with_commit_metadata(self, builder: Any, newest: CommitMetadata) -> Any:
+        return builder.setProperties(self._iceberg.map({COMMIT_METADATA_KEY: encode(newest)}))
 
     def _committed(self, version: Version, parent: Version | None, rows: int) -> Committed:
         return Committed(table=self._name, version=version, parent=parent, rows_inserted=rows)

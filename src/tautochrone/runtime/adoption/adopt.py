@@ -2,7 +2,7 @@
 
     1. survey: every dataset is looked at; one refusal, and nothing at all is written
     2. register the topology, raise the fence
-    3. per root: archive what its sources remember, commit note and positions, report its version
+    3. per root: archive what its sources remember, commit metadata and positions, report its version
     4. open the checkpoint: the versions that were surveyed
     5. per derived table: the same commit, naming the checkpoint and the inputs; record its version
     6. publish
@@ -69,7 +69,7 @@ class Adoption:
         if job.store.latest_published(job.name) is None:
             return self._survey.findings()
         for name in job.graph.order:
-            if job.lake.exists(name) and job.lake.load(name).fork().note is None:
+            if job.lake.exists(name) and job.lake.load(name).fork().commit_metadata is None:
                 raise LakeError(
                     "ADOPTION_TOO_LATE",
                     f"{name} was not written by this pipeline, which has published checkpoints already",
@@ -100,8 +100,12 @@ class Adoption:
                 sqlstate="55000",
             )
         job = self._job
-        notes = [finding.fork.note for finding in findings if finding.fork and finding.fork.note]
-        become_owner(job, max((note.fence for note in notes), default=Fence(0)))
+        metadata = [
+            finding.fork.commit_metadata
+            for finding in findings
+            if finding.fork and finding.fork.commit_metadata
+        ]
+        become_owner(job, max((commit_metadata.fence for commit_metadata in metadata), default=Fence(0)))
         owned()
         versions = dict(self._survey.outside)
         roots = set(job.topology.root_tables)
@@ -109,7 +113,14 @@ class Adoption:
             if finding.dataset in roots:
                 versions[finding.dataset] = self._adopt(finding, versions, None).version
                 job.journal.report({finding.dataset: versions[finding.dataset]})
-        above = max((int(note.checkpoint) + 1 for note in notes if note.checkpoint), default=0)
+        above = max(
+            (
+                int(commit_metadata.checkpoint) + 1
+                for commit_metadata in metadata
+                if commit_metadata.checkpoint
+            ),
+            default=0,
+        )
         started = time.monotonic()
         checkpoint = self._opened(versions, above)
         failed = [
@@ -161,24 +172,24 @@ class Adoption:
     def _adopt(
         self, finding: Finding, versions: dict[TableName, Version], number: CheckpointNumber | None
     ) -> Committed:
-        """The one commit that makes a table ours. Without a definition in its note a view is built anew;
-        the mode says that there are rows to replace."""
+        """The one commit that makes a table ours. Without a definition in its commit metadata a view is
+        built anew; the mode says that there are rows to replace."""
         job, name = self._job, finding.dataset
         assert finding.table is not None
         assert finding.fork is not None
         if finding.action is Action.REBUILD:
-            note = job.note(mode=str(RefreshMode.FULL))
+            commit_metadata = job.commit_metadata(mode=str(RefreshMode.FULL))
         elif number is None:
-            note = job.note(positions=self._positions(finding))
+            commit_metadata = job.commit_metadata(positions=self._positions(finding))
         else:
-            note = job.note(
+            commit_metadata = job.commit_metadata(
                 checkpoint=number,
                 mode=str(RefreshMode.NO_DATA),
                 definition=job.topology.fingerprint(name),
                 positions=self._positions(finding),
                 inputs={str(read): versions[read] for read in sorted(job.topology.inputs(name))},
             )
-        done = finding.table.adopt(finding.fork, job.topology.table_definition(name), note)
+        done = finding.table.adopt(finding.fork, job.topology.table_definition(name), commit_metadata)
         job.emit(
             "adopted",
             dataset=str(name),

@@ -20,7 +20,7 @@ from tautochrone.errors import LakeError, TableMissingError, TautochroneError
 from tautochrone.ingest.adoption_check import stand_of
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.positions import source_offsets
-from tautochrone.model.adoptable import ForeignTable
+from tautochrone.model.adoptable import AdoptableTable
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST
@@ -61,7 +61,7 @@ class Finding:
     action: Action
     reason: str
     fork: Fork | None = None
-    table: ForeignTable | None = None
+    table: AdoptableTable | None = None
     reached: Mapping[str, Reached] = field(default_factory=dict)
     error: LakeError | None = None
 
@@ -78,7 +78,7 @@ class Survey:
         self._job = job
         self._rebuild = rebuild
         self._streams = Streams(job)
-        self._tables: dict[TableName, ForeignTable] = {}
+        self._tables: dict[TableName, AdoptableTable] = {}
         self._forks: dict[TableName, Fork] = {}
         self._sessions = Sessions(job.base, job.read_points, job.definitions)
         self._read_point = f"adopt-{job.name}"
@@ -93,7 +93,7 @@ class Survey:
         """One for each dataset, inputs before their readers."""
         for name in self._job.graph.order:
             if self._job.lake.exists(name):
-                self._tables[name] = self._job.lake.foreign(name)
+                self._tables[name] = self._job.lake.adoptable(name)
                 self._forks[name] = self._tables[name].fork()
         found: dict[TableName, Finding] = {}
         for name in self._job.graph.order:
@@ -126,12 +126,16 @@ class Survey:
 
     def _require_unowned(self, name: TableName) -> None:
         fork = self._forks.get(name)
-        if fork is not None and fork.note is not None and fork.note.pipeline != self._job.spec.name:
+        if (
+            fork is not None
+            and fork.commit_metadata is not None
+            and fork.commit_metadata.pipeline != self._job.spec.name
+        ):
             raise LakeError(
                 "TABLE_OF_ANOTHER_PIPELINE",
-                f"{name} is written by pipeline {fork.note.pipeline}",
+                f"{name} is written by pipeline {fork.commit_metadata.pipeline}",
                 hint="one dataset has one producing pipeline; if this one was renamed: "
-                f"`taut adopt --from-pipeline {fork.note.pipeline}`",
+                f"`taut adopt --from-pipeline {fork.commit_metadata.pipeline}`",
                 sqlstate="55000",
             )
 
@@ -231,7 +235,7 @@ class Survey:
                 hint=_AGAIN,
                 sqlstate="55000",
             )
-        table = self._job.lake.foreign(source)
+        table = self._job.lake.adoptable(source)
         if any(table.has_read(offset, version) for offset in offsets):
             return
         if not offsets and not self._job.lake.load(source).row_count(version):

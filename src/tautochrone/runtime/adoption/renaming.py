@@ -2,7 +2,8 @@
 
     1. every table is asked whose it is; one of somebody else's, and nothing is written
     2. store: the jobs of the old name belong to the new one, with all that was recorded; their fences rise
-    3. each job is taken over   4. each table's note says the new names   5. the leases are given back
+    3. each job is taken over   4. each table's commit metadata says the new names   5. the leases are
+       given back
 
 Main moves nowhere, so batches that were prepared under the old name stay what they are. A process that dies
 in between is followed by one that does the rest: until then runs are refused, as some table has the old name.
@@ -17,7 +18,7 @@ from functools import partial
 
 from tautochrone.errors import LakeError, SettingsError
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import CommitNote, Fork, LakeTable
+from tautochrone.model.lake import CommitMetadata, Fork, LakeTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.job import Job
 
@@ -46,11 +47,13 @@ def hand_over(job: Job, before: str) -> int:
     fences = _take_over(job, {name: fork for name, (_, fork) in found.items()}, before)
     moved = 0
     for table, fork in found.values():
-        assert fork.note is not None
-        owner = _job_of(fork.note, before, after)
-        note = CommitNote(pipeline=after, job=owner, fence=fences[owner], store=store.incarnation)
-        moved += fork.note.pipeline != after
-        table.note_only(fork, note)
+        assert fork.commit_metadata is not None
+        owner = _job_of(fork.commit_metadata, before, after)
+        commit_metadata = CommitMetadata(
+            pipeline=after, job=owner, fence=fences[owner], store=store.incarnation
+        )
+        moved += fork.commit_metadata.pipeline != after
+        table.commit_metadata_only(fork, commit_metadata)
     for owner, fence in fences.items():
         if owner in {status.name for status in store.job_states()}:
             store.end_run(owner, fence)
@@ -66,12 +69,12 @@ def _tables(job: Job, before: str) -> dict[TableName, tuple[LakeTable, Fork]]:
             continue
         table = job.lake.load(name)
         fork = table.fork()
-        if fork.note is None:
+        if fork.commit_metadata is None:
             continue
-        if fork.note.pipeline not in (before, job.spec.name):
+        if fork.commit_metadata.pipeline not in (before, job.spec.name):
             raise LakeError(
                 "TABLE_OF_ANOTHER_PIPELINE",
-                f"{name} is written by pipeline {fork.note.pipeline}, neither by {before} nor by "
+                f"{name} is written by pipeline {fork.commit_metadata.pipeline}, neither by {before} nor by "
                 f"{job.spec.name}",
                 hint="one dataset has one producing pipeline: rename one of them",
                 location=str(job.definitions.datasets[name].location),
@@ -81,17 +84,17 @@ def _tables(job: Job, before: str) -> dict[TableName, tuple[LakeTable, Fork]]:
     return found
 
 
-def _job_of(note: CommitNote, before: str, after: str) -> str:
+def _job_of(commit_metadata: CommitMetadata, before: str, after: str) -> str:
     """A pipeline's own job is called like it; others have names of their own."""
-    return after if note.job == before else note.job
+    return after if commit_metadata.job == before else commit_metadata.job
 
 
 def _take_over(job: Job, forks: Mapping[TableName, Fork], before: str) -> dict[str, Fence]:
     """A fence for each job that wrote one of the tables, above all that the store and the lake have seen."""
     seen: dict[str, Fence] = {}
     for fork in forks.values():
-        assert fork.note is not None
-        owner = _job_of(fork.note, before, job.spec.name)
+        assert fork.commit_metadata is not None
+        owner = _job_of(fork.commit_metadata, before, job.spec.name)
         seen[owner] = max(seen.get(owner, Fence(0)), fork.fence)
     known = {status.name for status in job.store.job_states()}
     process = f"{socket.gethostname()}:{os.getpid()}"

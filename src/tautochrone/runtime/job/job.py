@@ -13,7 +13,7 @@ from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.clock import is_clock
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import CommitNote, LakeTable, ReadableTable, TableDefinition
+from tautochrone.model.lake import CommitMetadata, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import TableName
 from tautochrone.model.read_points import ReadPointServer
 from tautochrone.project.definitions import Definitions
@@ -76,9 +76,9 @@ class Job:
         """Of the store that the job was taken over in, even if another store stands in its place now."""
         return self.journal.incarnation or self.store.incarnation
 
-    def note(self, **fields: object) -> CommitNote:
-        """A note of this run; `fields` are those of `CommitNote`."""
-        return CommitNote(
+    def commit_metadata(self, **fields: object) -> CommitMetadata:
+        """Commit metadata of this run; `fields` are those of `CommitMetadata`."""
+        return CommitMetadata(
             pipeline=self.spec.name,
             job=self.name,
             fence=self.journal.fence,

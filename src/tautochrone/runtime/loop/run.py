@@ -287,9 +287,11 @@ class Run:
     def _redefined(self, table: TableName) -> bool:
         if not self._job.topology.is_view(table) or table in self._target.settled:
             return False
-        note = self._job.tables[table].fork().note
+        commit_metadata = self._job.tables[table].fork().commit_metadata
         self._target.settled.add(table)
-        return note is not None and note.definition != self._job.topology.fingerprint(table)
+        return commit_metadata is not None and commit_metadata.definition != self._job.topology.fingerprint(
+            table
+        )
 
     def _bring(self, checkpoint: Checkpoint, missing: dict[TableName, str]) -> bool:
         """Do the job's part; False when it has to wait for other jobs, or to look again."""

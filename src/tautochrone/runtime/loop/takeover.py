@@ -68,7 +68,7 @@ def take_over(
         # What the store knew of a table that is gone must not be held against the new one.
         identify_tables(job)
     for name in missing:
-        job.tables[name] = job.lake.create(job.topology.table_definition(name), job.note())
+        job.tables[name] = job.lake.create(job.topology.table_definition(name), job.commit_metadata())
     identify_tables(job)
     _keep_views(job)
     _report_roots(job)
@@ -135,7 +135,9 @@ def clear(job: Job, name: TableName) -> None:
     # A replaced table, not deleted rows: its history starts anew, so that a stream that reads it from the
     # beginning meets the new rows only.
     nothing = job.base.createDataFrame([], job.graph.schemas[name])
-    done = table.redefine(table.fork(), job.topology.table_definition(name), nothing, job.note(reset=True))
+    done = table.redefine(
+        table.fork(), job.topology.table_definition(name), nothing, job.commit_metadata(reset=True)
+    )
     if name in job.topology.root_tables:
         job.journal.report({name: done.version})
     job.emit(
@@ -165,7 +167,7 @@ def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
     highest = Fence(0)
     for name, table in existing.items():
         fork = table.fork()
-        if fork.note is None:
+        if fork.commit_metadata is None:
             raise LakeError(
                 "TABLE_ALREADY_EXISTS",
                 f"{name} exists and was not written by a pipeline of ours",
@@ -173,12 +175,12 @@ def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
                 location=str(job.definitions.datasets[name].location),
                 sqlstate="42P07",
             )
-        if fork.note.pipeline != job.spec.name:
+        if fork.commit_metadata.pipeline != job.spec.name:
             raise LakeError(
                 "TABLE_OF_ANOTHER_PIPELINE",
-                f"{name} is written by pipeline {fork.note.pipeline}",
+                f"{name} is written by pipeline {fork.commit_metadata.pipeline}",
                 hint="one dataset has one producing pipeline; if this one was renamed: "
-                f"`taut adopt --from-pipeline {fork.note.pipeline}`",
+                f"`taut adopt --from-pipeline {fork.commit_metadata.pipeline}`",
                 location=str(job.definitions.datasets[name].location),
                 sqlstate="42P07",
             )
@@ -191,7 +193,12 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
     for prepared in table.prepared():
         if prepared.parent == table.current_version():
             table.commit(prepared, job.journal.fence)
-            job.emit("recommit", dataset=str(table.name), rows=prepared.rows, fence=int(prepared.note.fence))
+            job.emit(
+                "recommit",
+                dataset=str(table.name),
+                rows=prepared.rows,
+                fence=int(prepared.commit_metadata.fence),
+            )
         else:
             table.abort(prepared)
             job.emit(
@@ -201,11 +208,11 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
                 reason="main moved since the batch was prepared; its source is read again",
             )
     if not job.topology.is_view(table.name) and table.name not in full:
-        added = table.widen(table.fork(), job.graph.schemas[table.name], job.note())
+        added = table.widen(table.fork(), job.graph.schemas[table.name], job.commit_metadata())
         if added:
             reason = "its definition gained them; rows of before have NULL there"
             job.emit("columns_added", dataset=str(table.name), columns=list(added), reason=reason)
-    table.raise_fence(table.fork(), job.note())
+    table.raise_fence(table.fork(), job.commit_metadata())
 
 
 def _settle_quarantine(job: Job, table: LakeTable) -> None:
@@ -213,7 +220,7 @@ def _settle_quarantine(job: Job, table: LakeTable) -> None:
     owner = _dataset(job, table.name).bad_records_of
     if owner in job.tables:
         settle_quarantine(job.tables[owner], table, job.journal.fence, job.emit)
-    table.raise_fence(table.fork(), job.note())
+    table.raise_fence(table.fork(), job.commit_metadata())
 
 
 def _dataset(job: Job, name: TableName) -> Dataset:

@@ -62,7 +62,7 @@ class Maintenance:
         Raises:
             FencedError: a newer owner exists.
         """
-        rules = self.job.settings.upkeep
+        rules = self.job.settings.maintenance
         if not rules.enabled or not self._due():
             return
         try:
@@ -96,7 +96,7 @@ class Maintenance:
         needs = needs_of(self.job, tables, gone if dry_run else ())
         tables |= self._states(needs, tables)
         self.orphans.begin(tables, anew=orphans)
-        after_ms = self.now_ms() - self.job.settings.upkeep.history_ms
+        after_ms = self.now_ms() - self.job.settings.maintenance.history_ms
         self._waiting = [name for name in self._waiting if name in tables]
         self._waiting += [name for name in tables if name not in self._waiting]
         done: list[Expired] = []
@@ -137,7 +137,7 @@ class Maintenance:
         latest = self.job.store.latest_done(self.job.name)
         if latest is None:
             return False
-        now, rules = self.now_ms(), self.job.settings.upkeep
+        now, rules = self.now_ms(), self.job.settings.maintenance
         if latest.number < rules.keep_last:
             # The first checkpoints stay whatever their age.
             return False
@@ -173,7 +173,7 @@ class Maintenance:
     def _expire_checkpoints(self, *, dry_run: bool) -> list[CheckpointNumber]:
         job = self.job
         started = time.monotonic()
-        now, rules = self.now_ms(), job.settings.upkeep
+        now, rules = self.now_ms(), job.settings.maintenance
         chosen = outlived(job.store.standing(job.name), now, rules)
         pinned = job.store.pinned_checkpoints()
         gone: list[CheckpointNumber] = []
@@ -214,14 +214,14 @@ class Maintenance:
 
         A compaction that must give way is no trouble: it is tried again.
         """
-        rules = self.job.settings.upkeep
+        rules = self.job.settings.maintenance
         if not rules.min_files:
             return
         started = time.monotonic()
         try:
             done = table.compact(
                 table.fork(),
-                self.job.note(),
+                self.job.commit_metadata(),
                 min_files=rules.min_files,
                 max_files=rules.max_files,
                 exclusive=self.exclusive(table.name),

@@ -39,7 +39,7 @@ class OrphanSearch:
 
     def due(self) -> bool:
         """Whether a new period began; true once for each."""
-        every_ms = self.job.settings.upkeep.orphans_every_ms
+        every_ms = self.job.settings.maintenance.orphans_every_ms
         if not every_ms:
             return False
         if self._period is None:
@@ -66,7 +66,7 @@ class OrphanSearch:
             return
         self._waiting.remove(table.name)
         job, started = self.job, time.monotonic()
-        age_ms = job.settings.upkeep.orphans_ms
+        age_ms = job.settings.maintenance.orphans_ms
         try:
             self._require_mine(table)
             if self._folders is None:
@@ -92,6 +92,6 @@ class OrphanSearch:
 
     def _require_mine(self, table: LakeTable) -> None:
         """A dataset's name does not make a table ours: somebody else may have made it."""
-        note = table.fork().note
-        if note is None or note.pipeline != self.job.spec.name:
+        commit_metadata = table.fork().commit_metadata
+        if commit_metadata is None or commit_metadata.pipeline != self.job.spec.name:
             raise LakeError("ORPHANS_UNKNOWN", f"{table.name} was not written by this pipeline")

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tautochrone.meta.expiry import Standing
-from tautochrone.model.lake import CommitNote, LakeTable
+from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.project.maintenance import Upkeep
+from tautochrone.project.maintenance import MaintenanceRules
 from tautochrone.runtime.job.job import Job
 
 __all__ = ["Needs", "needs_of", "outlived"]
@@ -20,7 +20,7 @@ __all__ = ["Needs", "needs_of", "outlived"]
 _STREAMED = re.compile(r'"snapshot_id"\s*:\s*(-?\d+)')
 
 
-def outlived(standing: Sequence[Standing], now_ms: int, rules: Upkeep) -> list[CheckpointNumber]:
+def outlived(standing: Sequence[Standing], now_ms: int, rules: MaintenanceRules) -> list[CheckpointNumber]:
     """The checkpoints that need not stay readable for their age or their density.
 
     Args:
@@ -90,9 +90,9 @@ def needs_of(
     for name in inputs:
         # A dataset of another job may live in a lake of its own.
         table = tables.get(name) or (job.lake.load(name) if job.lake.exists(name) else None)
-        note = None if table is None else table.fork().note
-        if note is not None:
-            _by_note(needs, note, inputs[name])
+        commit_metadata = None if table is None else table.fork().commit_metadata
+        if commit_metadata is not None:
+            _add_commit_metadata(needs, commit_metadata, inputs[name])
     return needs
 
 
@@ -107,14 +107,16 @@ def _with_companions(
     return found
 
 
-def _by_note(needs: Needs, note: CommitNote, inputs: Iterable[TableName]) -> None:
+def _add_commit_metadata(needs: Needs, commit_metadata: CommitMetadata, inputs: Iterable[TableName]) -> None:
     """What a table says of itself: it may be ahead of what is published, or behind."""
-    for named in (note.inputs, note.companions):
+    for named in (commit_metadata.inputs, commit_metadata.companions):
         for text, version in named.items():
             _follow(needs, TableName.parse(text), Version(version))
     # Only Spark's positions can name versions of lake tables.
     offsets = "\n".join(
-        position.offsets for position in note.positions.values() if isinstance(position, SparkPosition)
+        position.offsets
+        for position in commit_metadata.positions.values()
+        if isinstance(position, SparkPosition)
     )
     streamed = {Version(found) for found in _STREAMED.findall(offsets)}
     for name in inputs:

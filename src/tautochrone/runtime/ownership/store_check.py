@@ -1,8 +1,8 @@
 """The store held against the lake, before a takeover writes anything.
 
-The lake's notes say with which store, fence and checkpoint each table was last written. A store that is lost
-is filled from them; one that is an older copy, or another one, is brought into agreement with them. One that
-belongs to another lake is refused.
+The lake's commit metadata says with which store, fence and checkpoint each table was last written. A
+store that is lost is filled from them; one that is an older copy, or another one, is brought into
+agreement with them. One that belongs to another lake is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from tautochrone.errors import MetaError
 from tautochrone.meta import LakeVersion, StoreRelation
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import CommitNote, LakeTable
+from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.ownership.lake_behind_store import require_reported_versions
@@ -138,34 +138,43 @@ def _rebuild(job: Job, lake: Mapping[TableName, list[LakeVersion]]) -> None:
 
 def _newest(table: LakeTable) -> list[LakeVersion]:
     fork = table.fork()
-    return [LakeVersion(version=fork.version, note=_short(fork.note), committed_at_ms=0)]
+    return [
+        LakeVersion(version=fork.version, commit_metadata=_short(fork.commit_metadata), committed_at_ms=0)
+    ]
 
 
-def _short(note: CommitNote | None) -> CommitNote | None:
-    """The note without the texts of its positions, which may be long: which flows have one is enough here."""
-    if note is None:
+def _short(commit_metadata: CommitMetadata | None) -> CommitMetadata | None:
+    """The commit metadata without the texts of its positions, which may be long: which flows have one is
+    enough here."""
+    if commit_metadata is None:
         return None
-    positions = {flow: position.brief() for flow, position in note.positions.items()}
-    return replace(note, positions=positions)
+    positions = {flow: position.brief() for flow, position in commit_metadata.positions.items()}
+    return replace(commit_metadata, positions=positions)
 
 
 def _history(table: LakeTable) -> list[LakeVersion]:
-    """All commits with their notes, and last what the table says of itself now: inputs that moved
+    """All commits with their commit metadata, and last what the table says of itself now: inputs that moved
     without a change of rows are only there, and so is what a revision took back."""
     found = [
         LakeVersion(
             version=version,
-            note=_short(note),
+            commit_metadata=_short(commit_metadata),
             committed_at_ms=at_ms,
         )
-        for version, note, at_ms in table.versions()
+        for version, commit_metadata, at_ms in table.versions()
     ]
     fork = table.fork()
     told = {version.checkpoint for version in found}
-    if found and fork.note is not None:
-        known = fork.note.checkpoint in told
-        note = replace(fork.note, checkpoint=None if known else fork.note.checkpoint)
+    if found and fork.commit_metadata is not None:
+        known = fork.commit_metadata.checkpoint in told
+        commit_metadata = replace(
+            fork.commit_metadata, checkpoint=None if known else fork.commit_metadata.checkpoint
+        )
         found.append(
-            LakeVersion(version=fork.version, note=_short(note), committed_at_ms=found[-1].committed_at_ms)
+            LakeVersion(
+                version=fork.version,
+                commit_metadata=_short(commit_metadata),
+                committed_at_ms=found[-1].committed_at_ms,
+            )
         )
     return found

@@ -9,7 +9,7 @@ from itertools import takewhile
 from tautochrone.errors import RefreshError
 from tautochrone.model import limits
 from tautochrone.model.clock import is_clock, spoken
-from tautochrone.model.lake import ChangeKind, CommitNote, Fork, TableChange
+from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, TableChange
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
@@ -83,7 +83,7 @@ def choose(
     """Decide from metadata, and from what `sizes` finds out beside it.
 
     Args:
-        fork: the view's table now. The inputs that its note names are what its rows were computed
+        fork: the view's table now. The inputs that its commit metadata names are what its rows were computed
             from, which need not be a published checkpoint: an aborted target may lie in between.
         new: versions of the inputs at the target.
         forced: a reason to compare contents although no input changed.
@@ -97,10 +97,10 @@ def choose(
     """
     flow = job.flows(table)[0]
     policy = policy_for(job, table)
-    if fork.note is None or fork.note.definition is None:
+    if fork.commit_metadata is None or fork.commit_metadata.definition is None:
         return Choice(RefreshMode.FULL, _FIRST, policy=policy)
-    old = {TableName.parse(name): Version(version) for name, version in fork.note.inputs.items()}
-    if fork.note.definition != job.fingerprint(table):
+    old = {TableName.parse(name): Version(version) for name, version in fork.commit_metadata.inputs.items()}
+    if fork.commit_metadata.definition != job.fingerprint(table):
         return Choice(RefreshMode.FULL, _REDEFINED, policy=policy)
     changes = {
         name: _change(job, name, old.get(name), version)
@@ -147,7 +147,7 @@ def choose(
 
 def is_committed(
     job: Job,
-    note: CommitNote,
+    commit_metadata: CommitMetadata,
     table: TableName,
     number: CheckpointNumber,
     inputs: Mapping[TableName, Version],
@@ -155,10 +155,10 @@ def is_committed(
     """Whether a view's rows are those of the target: the number alone may be that of another store, or of
     another cut."""
     return (
-        note.checkpoint == number
-        and note.store == job.incarnation
-        and note.definition == job.fingerprint(table)
-        and note.inputs == {str(name): str(version) for name, version in inputs.items()}
+        commit_metadata.checkpoint == number
+        and commit_metadata.store == job.incarnation
+        and commit_metadata.definition == job.fingerprint(table)
+        and commit_metadata.inputs == {str(name): str(version) for name, version in inputs.items()}
     )
 
 

@@ -1,7 +1,7 @@
 """A refresh that follows the change: delta of the inputs, through the query's plan, into the view.
 
     1. differentiate the plan     2. hold the nodes against the policy     3. find the rows to remove
-    4. commit the states          5. commit the view, whose note names the states' versions
+    4. commit the states          5. commit the view, whose commit metadata names the states' versions
 
 A crash before 5 leaves the view as it was; the next refresh rolls the states back to what it names.
 """
@@ -18,7 +18,7 @@ from tautochrone.algebra.nodes import Aggregate, CutSide, Materialized, Scan, wa
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import aggregate_state
 from tautochrone.algebra.rules.top_k import top_k_state
-from tautochrone.model.lake import CommitNote, Fork, LakeTable, Staged
+from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, Staged
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
 from tautochrone.runtime.job.job import Job
@@ -44,16 +44,16 @@ _SIGN = "__taut_sign"
 
 @dataclass(slots=True)
 class IncrementalRefresh:
-    """One view's way from the versions that its note names to those of the target.
+    """One view's way from the versions that its commit metadata names to those of the target.
 
-    `note` is what the commit will say; `session` is the view's own.
+    `commit_metadata` is what the commit will say; `session` is the view's own.
     """
 
     job: Job
     table: LakeTable
     fork: Fork
     planned: Planned
-    note: CommitNote
+    commit_metadata: CommitMetadata
     inputs: Mapping[TableName, Version]
     changes: Changes
     session: SparkSession
@@ -91,8 +91,10 @@ class IncrementalRefresh:
             few = local and fits_on_driver(delta.rows)
             places = find_rows(stored, self.table.name, delta.removed, stored_rows=whole, few=few)
         staged = [self.table.stage(self.fork, delta.added, local=local)] if delta.added is not None else []
-        note = replace(self.note, companions=states.write(updates, self.note, here))
-        version = self._commit(staged, places, note)
+        commit_metadata = replace(
+            self.commit_metadata, companions=states.write(updates, self.commit_metadata, here)
+        )
+        version = self._commit(staged, places, commit_metadata)
         rows_in = sum(part.rows for part in staged)
         rows_out = sum(len(positions) for positions in places.values())
         if rows_in or rows_out:
@@ -126,7 +128,7 @@ class IncrementalRefresh:
             at = Differentiator(engine, RULES, states=frozenset(built))
             rows = at.rows_after(node.child)
             plan = aggregate_state(node, rows, at) if isinstance(node, Aggregate) else top_k_state(node, rows)
-            built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.note)
+            built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.commit_metadata)
         at = Differentiator(engine, RULES, states=frozenset(built))
         frame = engine.lowering.frame(at.rows_after(self.planned.view.plan)).toDF(*self._names())
         return frame, states.companions(built)
@@ -148,7 +150,7 @@ class IncrementalRefresh:
         stored_rows: Callable[[int], int | None],
         delta: Callable[[TableName, Sequence[str]], TableDelta | None] | None = None,
     ) -> SparkEngine:
-        old = {} if self.fork.note is None else self.fork.note.inputs
+        old = {} if self.fork.commit_metadata is None else self.fork.commit_metadata.inputs
         frames: dict[tuple[TableName, CutSide], DataFrame] = {}
 
         def version(table: TableName, side: CutSide) -> Version:
@@ -199,14 +201,14 @@ class IncrementalRefresh:
         return TableDelta(added, None if change.insert_only else removed, change.plan.rows)
 
     def _commit(
-        self, staged: Sequence[Staged], places: Mapping[str, Sequence[int]], note: CommitNote
+        self, staged: Sequence[Staged], places: Mapping[str, Sequence[int]], commit_metadata: CommitMetadata
     ) -> Version:
         if places:
-            return self.table.apply(self.fork, staged, places, note).version
+            return self.table.apply(self.fork, staged, places, commit_metadata).version
         if any(part.rows for part in staged):
-            return self.table.commit_staged(self.fork, staged, note).version
+            return self.table.commit_staged(self.fork, staged, commit_metadata).version
         # The inputs moved, the rows did not: said in the table too, so that a lost store can be rebuilt.
-        self.table.note_only(self.fork, note)
+        self.table.commit_metadata_only(self.fork, commit_metadata)
         return self.fork.version
 
     def _record(

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import RefreshError, TautochroneError
 from tautochrone.ingest.column_alignment import align
-from tautochrone.model.lake import CommitNote, Committed, Fork, LakeTable
+from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable
 from tautochrone.model.names import CheckpointNumber, TableName, Version, quoted
 from tautochrone.model.refresh import FELL_BACK, NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
@@ -60,7 +60,7 @@ def refresh_view(
         ConflictError: somebody else moved the table.
     """
     flow = job.flows(table)[0]
-    note = job.note(
+    commit_metadata = job.commit_metadata(
         checkpoint=number,
         mode=str(choice.mode),
         definition=job.fingerprint(table),
@@ -68,7 +68,9 @@ def refresh_view(
     )
     follower = None
     if planned is not None and changes is not None:
-        follower = IncrementalRefresh(job, job.tables[table], fork, planned, note, inputs, changes, session)
+        follower = IncrementalRefresh(
+            job, job.tables[table], fork, planned, commit_metadata, inputs, changes, session
+        )
     try:
         if choice.mode is RefreshMode.INCREMENTAL:
             assert follower is not None
@@ -80,12 +82,12 @@ def refresh_view(
                 # Rows that never met at one cut may meet on the way, and a function refuse them.
                 reason = f"{FELL_BACK}: {problem_of(error).message}"
                 choice = replace(choice, mode=RefreshMode.DIFF, reason=reason)
-                note = replace(note, mode=str(choice.mode))
+                commit_metadata = replace(commit_metadata, mode=str(choice.mode))
         rows = None
         if follower is not None and choice.mode is not RefreshMode.APPEND:
             rows, companions = follower.build()
-            note = replace(note, companions=companions)
-        worker = _Worker(job, job.tables[table], flow, fork, note, session, rows)
+            commit_metadata = replace(commit_metadata, companions=companions)
+        worker = _Worker(job, job.tables[table], flow, fork, commit_metadata, session, rows)
         if choice.mode is RefreshMode.APPEND:
             return worker.append(choice)
         if choice.mode is RefreshMode.FULL:
@@ -109,7 +111,7 @@ class _Worker:
     table: LakeTable
     flow: ResolvedFlow
     fork: Fork
-    note: CommitNote
+    commit_metadata: CommitMetadata
     session: SparkSession
     rows: DataFrame | None = None
     """All rows of the view when something computed them already."""
@@ -125,24 +127,24 @@ class _Worker:
         staged = self.table.stage(self.fork, rows)
         if staged.rows == 0:
             return self._unchanged(choice)
-        done = self.table.commit_staged(self.fork, [staged], self.note)
+        done = self.table.commit_staged(self.fork, [staged], self.commit_metadata)
         return self._done(choice, done, inserted=staged.rows)
 
     def full(self, choice: Choice) -> Refreshed:
         before = self._stored_rows()
         definition = self.job.definition(self.table.name)
         if (
-            self.fork.note is not None
-            and self.fork.note.mode is not None
+            self.fork.commit_metadata is not None
+            and self.fork.commit_metadata.mode is not None
             and self._stored_columns() != definition.schema.simpleString()
         ):
-            done = self.table.redefine(self.fork, definition, self._query(), self.note)
+            done = self.table.redefine(self.fork, definition, self._query(), self.commit_metadata)
             return self._done(choice, done, inserted=done.rows_inserted, deleted=before)
         staged = self.table.stage(self.fork, self._query())
         if before:
-            done = self.table.replace_rows(self.fork, [staged], self.note)
+            done = self.table.replace_rows(self.fork, [staged], self.commit_metadata)
         else:
-            done = self.table.commit_staged(self.fork, [staged], self.note)
+            done = self.table.commit_staged(self.fork, [staged], self.commit_metadata)
         return self._done(choice, done, inserted=staged.rows, deleted=before)
 
     def diff(self, choice: Choice) -> Refreshed:
@@ -159,11 +161,11 @@ class _Worker:
             return self._unchanged(choice)
         if found.deleted == 0:
             staged = self.table.stage(self.fork, found.inserts)
-            done = self.table.commit_staged(self.fork, [staged], self.note)
+            done = self.table.commit_staged(self.fork, [staged], self.commit_metadata)
         else:
             rows = surviving_rows(old, found).unionByName(found.inserts)
             staged = self.table.stage(self.fork, rows)
-            done = self.table.replace_files(self.fork, found.files, [staged], self.note)
+            done = self.table.replace_files(self.fork, found.files, [staged], self.commit_metadata)
         return self._done(choice, done, inserted=found.inserted, deleted=found.deleted)
 
     def _query(self) -> DataFrame:
@@ -171,12 +173,14 @@ class _Worker:
         if self.rows is not None:
             return self.rows
         self.job.definitions.prepare(self.session, self.flow.views)
-        versions = {TableName.parse(name): Version(version) for name, version in self.note.inputs.items()}
+        versions = {
+            TableName.parse(name): Version(version) for name, version in self.commit_metadata.inputs.items()
+        }
         asked = with_fixed_time(self.flow.flow.evaluate(self.session), versions)
         return align(asked, self.job.graph.schemas[self.table.name], self.flow.flow.name)
 
     def _stored_rows(self) -> int:
-        if self.fork.note is None or self.fork.note.mode is None:
+        if self.fork.commit_metadata is None or self.fork.commit_metadata.mode is None:
             return 0
         known = self.table.row_count(self.fork.version)
         return int(self.table.read(self.job.base, self.fork.version).count()) if known is None else known
@@ -186,7 +190,7 @@ class _Worker:
 
     def _unchanged(self, choice: Choice) -> Refreshed:
         # The inputs moved, the rows did not: said in the table too, so that a lost store can be rebuilt.
-        self.table.note_only(self.fork, self.note)
+        self.table.commit_metadata_only(self.fork, self.commit_metadata)
         return self._result(choice, self.fork.version, 0, 0)
 
     def _done(self, choice: Choice, done: Committed, inserted: int = 0, deleted: int = 0) -> Refreshed:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from tautochrone.errors import TableMissingError
 from tautochrone.model import limits
-from tautochrone.model.lake import CommitNote, Fork, LakeTable, TableDefinition
+from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
@@ -42,7 +42,7 @@ class States:
 
     def missing(self) -> str | None:
         """Why the states do not belong to the view's rows, or None."""
-        known = {} if self.fork.note is None else self.fork.note.companions
+        known = {} if self.fork.commit_metadata is None else self.fork.commit_metadata.companions
         wanted = {str(self._name(number)) for number in self.layouts}
         if others := sorted(known.keys() - wanted):
             # What it gave may differ from what is computed anew, if only in the last bit.
@@ -55,7 +55,7 @@ class States:
                 fork = self._table(number).fork()
             except TableMissingError:
                 return f"its state {name} is gone"
-            if fork.note is None or fork.note.definition != layout.signature:
+            if fork.commit_metadata is None or fork.commit_metadata.definition != layout.signature:
                 return f"its state {name.table} was written by another release, or of other types"
             version, table = self._version(number), self._table(number)
             if fork.version == version:
@@ -63,8 +63,8 @@ class States:
             if not table.goes_back_to(version):
                 # The view was rolled back further than its states are kept.
                 return f"the version of its state {name.table} that belongs to its rows is expired"
-            note = table.note_at(version)
-            if note is None or note.definition != layout.signature:
+            commit_metadata = table.commit_metadata_at(version)
+            if commit_metadata is None or commit_metadata.definition != layout.signature:
                 return f"its state {name.table} was written by another release, or of other types"
         return None
 
@@ -94,54 +94,63 @@ class States:
         grouped = stored.groupBy(*layout.keys).agg(newest)
         return grouped.selectExpr(*layout.keys, *(f"newest.{value}" for value in layout.values))
 
-    def build(self, number: int, rows: DataFrame, note: CommitNote) -> Version:
+    def build(self, number: int, rows: DataFrame, commit_metadata: CommitMetadata) -> Version:
         """Store a state as a whole."""
         layout = self.layouts[number]
-        table = self._created(number, note)
+        table = self._created(number, commit_metadata)
         fork = table.fork()
-        return self._replaced(layout, table, fork, self._run(layout, rows, _next_run(fork)), note)
+        return self._replaced(layout, table, fork, self._run(layout, rows, _next_run(fork)), commit_metadata)
 
     def companions(self, versions: Mapping[int, Version]) -> Mapping[str, str]:
-        """Versions of states as a note names them."""
+        """Versions of states as commit metadata names them."""
         return {str(self._name(number)): str(version) for number, version in versions.items()}
 
     def write(
-        self, updates: Mapping[int, DataFrame], note: CommitNote, local: Collection[int]
+        self, updates: Mapping[int, DataFrame], commit_metadata: CommitMetadata, local: Collection[int]
     ) -> Mapping[str, str]:
-        """Append what a refresh changed; answers the companions for the view's note, all of them.
+        """Append what a refresh changed; answers the companions for the view's commit metadata, all of them.
 
         Args:
             local: the updates whose rows the driver holds.
         """
-        assert self.fork.note is not None
+        assert self.fork.commit_metadata is not None
         known = {str(self._name(number)) for number in self.layouts}
-        found = {name: at for name, at in self.fork.note.companions.items() if name in known}
+        found = {name: at for name, at in self.fork.commit_metadata.companions.items() if name in known}
         for number, frame in updates.items():
-            found[str(self._name(number))] = str(self._append(number, frame, note, local=number in local))
+            found[str(self._name(number))] = str(
+                self._append(number, frame, commit_metadata, local=number in local)
+            )
         return found
 
-    def _append(self, number: int, frame: DataFrame, note: CommitNote, *, local: bool) -> Version:
+    def _append(
+        self, number: int, frame: DataFrame, commit_metadata: CommitMetadata, *, local: bool
+    ) -> Version:
         layout, table = self.layouts[number], self._table(number)
         fork = table.fork()
         if fork.version != self._version(number):
             # A refresh that died between its state and its view.
             # Its sequence goes on from there: what is rolled back may hold newer runs than what stays.
             version = self._version(number)
-            known = table.note_at(version)
+            known = table.commit_metadata_at(version)
             runs = 0 if known is None or known.runs is None else known.runs
-            table.roll_back(version, _run_note(layout, note, _last_run(fork, known), runs))
+            table.roll_back(version, _with_run(layout, commit_metadata, _last_run(fork, known), runs))
             fork = table.fork()
         run, runs = _next_run(fork), _runs(fork)
         rows = self._run(layout, frame, run)
         if layout.is_buffer:
-            return self._replaced(layout, table, fork, rows, note, local=local)
+            return self._replaced(layout, table, fork, rows, commit_metadata, local=local)
         if runs >= limits.MAX_STATE_RUNS:
-            return self._fold(layout, table, fork, rows, note)
+            return self._fold(layout, table, fork, rows, commit_metadata)
         staged = table.stage(fork, rows, local=local)
-        return table.commit_staged(fork, [staged], _run_note(layout, note, run, runs + 1)).version
+        return table.commit_staged(fork, [staged], _with_run(layout, commit_metadata, run, runs + 1)).version
 
     def _fold(
-        self, layout: StateLayout, table: LakeTable, fork: Fork, newest: DataFrame, note: CommitNote
+        self,
+        layout: StateLayout,
+        table: LakeTable,
+        fork: Fork,
+        newest: DataFrame,
+        commit_metadata: CommitMetadata,
     ) -> Version:
         """All runs and the newest one as one run."""
         values = (*layout.values, RUN)
@@ -158,7 +167,7 @@ class States:
             # Collected from one task and written from here, without the job of a write.
             alive = alive.sortWithinPartitions(*layout.keys) if layout.keys else alive
             alive = dataframe_of_plan(self.job.base, local_relation(alive)[0])
-        return self._replaced(layout, table, fork, alive, note, local=few)
+        return self._replaced(layout, table, fork, alive, commit_metadata, local=few)
 
     def _replaced(
         self,
@@ -166,7 +175,7 @@ class States:
         table: LakeTable,
         fork: Fork,
         rows: DataFrame,
-        note: CommitNote,
+        commit_metadata: CommitMetadata,
         *,
         local: bool = False,
     ) -> Version:
@@ -174,7 +183,9 @@ class States:
             # So that a look-up of few keys reads few files; what is local is one file.
             rows = rows.orderBy(*layout.keys)
         staged = table.stage(fork, rows, local=local)
-        return table.replace_rows(fork, [staged], _run_note(layout, note, _next_run(fork), 0)).version
+        return table.replace_rows(
+            fork, [staged], _with_run(layout, commit_metadata, _next_run(fork), 0)
+        ).version
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -196,30 +207,37 @@ class States:
         return self._tables[number]
 
     def _version(self, number: int) -> Version:
-        assert self.fork.note is not None
-        return Version(self.fork.note.companions[str(self._name(number))])
+        assert self.fork.commit_metadata is not None
+        return Version(self.fork.commit_metadata.companions[str(self._name(number))])
 
-    def _created(self, number: int, note: CommitNote) -> LakeTable:
+    def _created(self, number: int, commit_metadata: CommitMetadata) -> LakeTable:
         name, schema = self._name(number), self.layouts[number].schema
         definition = TableDefinition(name=name, schema=schema, comment=f"state of {self.view}")
         if not self.job.lake.exists(name):
-            return self.job.lake.create(definition, note)
+            return self.job.lake.create(definition, commit_metadata)
         table = self._table(number)
         if self.job.lake.schema(name).simpleString() != schema.simpleString():
             nothing = self.job.base.createDataFrame([], schema)
-            table.redefine(table.fork(), definition, nothing, note)
+            table.redefine(table.fork(), definition, nothing, commit_metadata)
         return table
 
 
-def _run_note(layout: StateLayout, note: CommitNote, run: int, runs: int) -> CommitNote:
+def _with_run(layout: StateLayout, commit_metadata: CommitMetadata, run: int, runs: int) -> CommitMetadata:
     """What a state's commit says: its newest run, how many were added since they were folded, and how they
     are to be read."""
-    return replace(note, run=run, runs=runs, definition=layout.signature)
+    return replace(commit_metadata, run=run, runs=runs, definition=layout.signature)
 
 
-def _last_run(fork: Fork, *others: CommitNote | None) -> int:
-    """The highest run that the state's table ever had, as far as main and these notes say."""
-    return max(0, *(note.run or 0 for note in (fork.note, *others) if note is not None))
+def _last_run(fork: Fork, *others: CommitMetadata | None) -> int:
+    """The highest run that the state's table ever had, as far as main and this commit metadata say."""
+    return max(
+        0,
+        *(
+            commit_metadata.run or 0
+            for commit_metadata in (fork.commit_metadata, *others)
+            if commit_metadata is not None
+        ),
+    )
 
 
 def _next_run(fork: Fork) -> int:
@@ -227,4 +245,6 @@ def _next_run(fork: Fork) -> int:
 
 
 def _runs(fork: Fork) -> int:
-    return 0 if fork.note is None or fork.note.runs is None else fork.note.runs
+    return (
+        0 if fork.commit_metadata is None or fork.commit_metadata.runs is None else fork.commit_metadata.runs
+    )

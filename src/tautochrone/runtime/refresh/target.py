@@ -208,9 +208,11 @@ class Target:
         job = self._job
         fork = job.tables[table].fork()
         inputs = self._inputs(table)
-        if fork.note is not None and is_committed(job, fork.note, table, checkpoint.number, inputs):
+        if fork.commit_metadata is not None and is_committed(
+            job, fork.commit_metadata, table, checkpoint.number, inputs
+        ):
             # Before a crash, and not yet recorded.
-            mode = RefreshMode(fork.note.mode or RefreshMode.NO_DATA)
+            mode = RefreshMode(fork.commit_metadata.mode or RefreshMode.NO_DATA)
             return _without_rows(fork.version, mode, "committed by the run before")
         if table in self._full:
             choice = Choice(RefreshMode.FULL, "a full refresh was asked for", policy=policy_for(job, table))
@@ -290,13 +292,13 @@ class Target:
         for flow in self._going_on(table, flows):
             for name in sorted(flow.inputs.stream):
                 self._require_appends(table, name, (last or {}).get(name), inputs[name])
-        note = job.note(
+        commit_metadata = job.commit_metadata(
             checkpoint=checkpoint.number,
             mode=str(RefreshMode.APPEND),
             definition=job.fingerprint(table),
             inputs={str(name): version for name, version in inputs.items()},
         )
-        self._streams.committer_note(table, note)
+        self._streams.set_commit_metadata(table, commit_metadata)
         session = self._session(table)
         rows = 0
         for flow in flows:
@@ -322,8 +324,8 @@ class Target:
 
     def _going_on(self, table: TableName, flows: Sequence[ResolvedFlow]) -> list[ResolvedFlow]:
         """Flows that have consumed something: others take their inputs as they are."""
-        note = self._job.tables[table].fork().note
-        known = {} if note is None or table in self._full else note.positions
+        commit_metadata = self._job.tables[table].fork().commit_metadata
+        known = {} if commit_metadata is None or table in self._full else commit_metadata.positions
         return [flow for flow in flows if flow.flow.name in known]
 
     def _show_emptiness(self, name: TableName, version: Version) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tautochrone.errors import LakeError
-from tautochrone.model.lake import CommitNote, LakeTable
+from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import Fence, Version
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
@@ -45,43 +45,47 @@ def take_back(job: Job, table: LakeTable, one: RevisedTable, says: Says, tag: st
 
 def _roll_back(table: LakeTable, one: RevisedTable, says: Says, tag: str) -> Version:
     assert one.version is not None
-    note = table.note_at(one.version)
-    if note is None:
+    commit_metadata = table.commit_metadata_at(one.version)
+    if commit_metadata is None:
         raise LakeError("NOT_A_TABLE_OF_OURS", f"{one.table} at version {one.version} was not written by us")
-    newest = table.fork().note
-    revoked = tuple(sorted({*says.revoked, *note.revoked, *(() if newest is None else newest.revoked)}))
-    said = replace(note, fence=says.fence, store=says.store, revoked=revoked)
+    newest = table.fork().commit_metadata
+    revoked = tuple(
+        sorted({*says.revoked, *commit_metadata.revoked, *(() if newest is None else newest.revoked)})
+    )
+    said = replace(commit_metadata, fence=says.fence, store=says.store, revoked=revoked)
     return table.revert(one.version, said, tag).version
 
 
 def _clear(job: Job, table: LakeTable, says: Says, tag: str) -> Version:
     """Rows and positions go in one commit, and its history starts anew, so that a stream that reads it from
     the beginning meets new rows only."""
-    note = _note(table, says)
+    commit_metadata = _commit_metadata(table, says)
     if tag not in table.tags():
         # The fence comes first: nobody moves main between its tag and its end.
-        table.raise_fence(table.fork(), note)
+        table.raise_fence(table.fork(), commit_metadata)
         table.tag(table.current_version(), tag)
     nothing = job.base.createDataFrame([], job.graph.schemas[table.name])
-    reset = replace(note, reset=True)
+    reset = replace(commit_metadata, reset=True)
     return table.redefine(table.fork(), job.topology.table_definition(table.name), nothing, reset).version
 
 
 def _rebuild(table: LakeTable, says: Says, tag: str) -> Version:
     """The view forgets what it was computed from; its rows stay until there are others."""
-    note = _note(table, says)
+    commit_metadata = _commit_metadata(table, says)
     if tag not in table.tags():
-        table.raise_fence(table.fork(), note)
+        table.raise_fence(table.fork(), commit_metadata)
         table.tag(table.current_version(), tag)
-    return table.note_only(table.fork(), replace(note, mode=str(RefreshMode.FULL), reset=True)).version
+    return table.commit_metadata_only(
+        table.fork(), replace(commit_metadata, mode=str(RefreshMode.FULL), reset=True)
+    ).version
 
 
-def _note(table: LakeTable, says: Says) -> CommitNote:
+def _commit_metadata(table: LakeTable, says: Says) -> CommitMetadata:
     """Who writes: nothing about rows or positions."""
-    known = table.fork().note
+    known = table.fork().commit_metadata
     if known is None:
         raise LakeError("NOT_A_TABLE_OF_OURS", f"{table.name} was not written by us")
-    return CommitNote(
+    return CommitMetadata(
         pipeline=known.pipeline,
         job=known.job,
         fence=says.fence,

@@ -28,7 +28,7 @@ from tautochrone.meta import DatasetEntry
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import ChangeKind, CommitNote
+from tautochrone.model.lake import ChangeKind, CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.revision import (
     RevisedTable,
@@ -250,12 +250,14 @@ def _stand(job: Job, name: TableName, at: Version | None, *, is_view: bool) -> S
     followed = change.kind in (ChangeKind.NONE, ChangeKind.APPEND)
     changed = None if followed else change.reason
     try:
-        return Stand(lost=_lost(table.note_at(at), now.note, is_view=is_view), changed=changed)
+        return Stand(
+            lost=_lost(table.commit_metadata_at(at), now.commit_metadata, is_view=is_view), changed=changed
+        )
     except HistoryLostError as error:
         return Stand(lost=error.message, changed=changed)
 
 
-def _lost(then: CommitNote | None, now: CommitNote | None, *, is_view: bool) -> str | None:
+def _lost(then: CommitMetadata | None, now: CommitMetadata | None, *, is_view: bool) -> str | None:
     """Why what a table was then cannot be what it is again."""
     if then is None or now is None or (is_view and then.definition is None):
         return "what was known of its version is expired"

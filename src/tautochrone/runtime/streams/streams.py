@@ -19,7 +19,7 @@ from tautochrone.ingest.source_files import SourceFiles
 from tautochrone.ingest.source_guard import SourceGuard
 from tautochrone.ingest.text_files import Files
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import CommitNote
+from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.read_points import Streamed, TakenWhole
@@ -81,7 +81,7 @@ class Streams:
         """The flow's query. The first call reads the table's position."""
         name = flow.flow.name
         if name not in self._queries:
-            note = self._job.tables[table].fork().note
+            commit_metadata = self._job.tables[table].fork().commit_metadata
             limits = self._job.settings.limits.get(name)
             wanted = self._job.settings.bad_records.get(name)
             evaluated = _Evaluated(self._job.definitions, flow)
@@ -96,7 +96,7 @@ class Streams:
                 require_fence=self._job.journal.require,
                 effects=self._job.effects,
                 emit=self._job.emit,
-                position=spark_position(note, name),
+                position=spark_position(commit_metadata, name),
                 begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
                 bad_records=BadRecords.FAIL if wanted is None else wanted.policy,
                 guard=self._guard(table, name) if flow.inputs.external_streams else SourceGuard(),
@@ -134,9 +134,9 @@ class Streams:
         known = self._committers.get(owner or table)
         return nullcontext() if known is None else known.exclusive
 
-    def committer_note(self, table: TableName, note: CommitNote) -> None:
+    def set_commit_metadata(self, table: TableName, commit_metadata: CommitMetadata) -> None:
         """What the table's next commits say about themselves."""
-        self._committer(table).note = note
+        self._committer(table).commit_metadata = commit_metadata
 
     def session(self, flow: ResolvedFlow) -> SparkSession:
         """Where an ingestion flow is evaluated: datasets that it joins with are read at the newest
@@ -209,7 +209,7 @@ class Streams:
             quarantine = self._job.topology.quarantine_table(table)
             self._committers[table] = TableCommitter(
                 table=self._job.tables[table],
-                note=self._job.note(),
+                commit_metadata=self._job.commit_metadata(),
                 report=self._job.journal.report,
                 emit=self._job.emit,
                 quarantine_table=None if quarantine is None else self._job.tables[quarantine],

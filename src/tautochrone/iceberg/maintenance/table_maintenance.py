@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, LakeError
 from tautochrone.iceberg.changes.history import in_history
 from tautochrone.iceberg.commits.compare_and_set import MAIN, Loaded, check_fence, compare_and_set, load
-from tautochrone.iceberg.commits.metadata import NOTE_KEY, carry_forward, encode
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode
 from tautochrone.iceberg.java.api import translate
 from tautochrone.iceberg.maintenance.compaction import Rewritten, rewrite_groups, rewrite_options
 from tautochrone.iceberg.maintenance.expiry import expirable, unreachable_files
@@ -29,14 +29,14 @@ from tautochrone.iceberg.reads.reading import IcebergReading
 from tautochrone.iceberg.reads.refs import prepared_batches
 from tautochrone.iceberg.reads.schema import TRIMMED
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import CommitNote, Fork
+from tautochrone.model.lake import CommitMetadata, Fork
 from tautochrone.model.maintenance import Compacted, Expired, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
 
-__all__ = ["IcebergUpkeep"]
+__all__ = ["IcebergMaintenance"]
 
 
-class IcebergUpkeep(IcebergReading):
+class IcebergMaintenance(IcebergReading):
     """See `model.lake.LakeTable` for what each method promises."""
 
     def expire(
@@ -84,7 +84,7 @@ class IcebergUpkeep(IcebergReading):
     def compact(
         self,
         fork: Fork,
-        note: CommitNote,
+        commit_metadata: CommitMetadata,
         *,
         min_files: int,
         max_files: int,
@@ -97,7 +97,7 @@ class IcebergUpkeep(IcebergReading):
         paths = self._written(groups)
         try:
             with exclusive:
-                version = self._swap(fork, note, groups, at_ms)
+                version = self._swap(fork, commit_metadata, groups, at_ms)
         except CommitOutcomeUnknownError:
             # The files may be the table's by now.
             raise
@@ -176,11 +176,13 @@ class IcebergUpkeep(IcebergReading):
     def _written(self, groups: Sequence[Rewritten]) -> list[str]:
         return [path for group in groups for path in self._iceberg.functions.paths(group.after)]
 
-    def _swap(self, fork: Fork, note: CommitNote, groups: Sequence[Rewritten], at_ms: int) -> Version:
+    def _swap(
+        self, fork: Fork, commit_metadata: CommitMetadata, groups: Sequence[Rewritten], at_ms: int
+    ) -> Version:
         made: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
-            check_fence(self._name, loaded, note.fence)
+            check_fence(self._name, loaded, commit_metadata.fence)
             check_seal(self._name, loaded, at_ms)
             if prepared_batches(self._name, loaded.metadata):
                 raise ConflictError(
@@ -194,15 +196,17 @@ class IcebergUpkeep(IcebergReading):
             nothing = self._iceberg.set(())
             for group in groups:
                 update.rewriteFiles(group.before, group.vectors, group.after, nothing)
-            update.set(NOTE_KEY, encode(note))
+            update.set(COMMIT_METADATA_KEY, encode(commit_metadata))
             try:
                 snapshot = update.toBranch(MAIN).apply()
             except Py4JError as error:
                 raise translate(error, self._name) from error
             made.append(Version(str(snapshot.snapshotId())))
-            newest = encode(carry_forward(loaded.note, note))
+            newest = encode(carry_forward(loaded.commit_metadata, commit_metadata))
             builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
-            builder.setBranchSnapshot(snapshot, MAIN).setProperties(self._iceberg.map({NOTE_KEY: newest}))
+            builder.setBranchSnapshot(snapshot, MAIN).setProperties(
+                self._iceberg.map({COMMIT_METADATA_KEY: newest})
+            )
             return builder.build()
 
         def ours(loaded: Loaded) -> Version | None:
