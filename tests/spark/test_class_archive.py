@@ -1,4 +1,4 @@
-"""Spark's classes come from the archive that set-up made; without one, everything works all the same."""
+"""Spark loads its classes from the archive made at set-up, and starts without one too."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.session import class_archive as archive
+from tautochrone.spark.session import class_archive
 from tautochrone.spark.session.class_archive import archive_file, archive_options, make_archive
 from tautochrone.spark.session.java import find_java
 
 
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_java_has_the_archive_in_its_memory(spark: SparkSession) -> None:
+def test_java_maps_the_archive(spark: SparkSession) -> None:
     assert spark is not None
     assert make_archive(find_java()) is None
     gateway = SparkContext._gateway
     assert gateway is not None
     mapped = Path(f"/proc/{gateway.proc.pid}/maps").read_text()
-    assert str(archive_file(find_java())) in mapped, "`make setup` made it, and Java found that it fits"
+    assert str(archive_file(find_java())) in mapped, "made by `make setup` and accepted by Java"
 
 
-def test_none_is_used_before_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_archive_is_used_before_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     java = find_java()
     assert archive_options(java) == []
@@ -40,7 +40,7 @@ def test_another_java_has_another_archive(tmp_path: Path) -> None:
     assert archive_file(str(other)) != archive_file(find_java())
 
 
-def test_why_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reason_when_the_folder_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "share").write_text("no folder")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     reason = make_archive(find_java())
@@ -48,9 +48,9 @@ def test_why_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "share" in reason
 
 
-def test_a_session_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_warm_up_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(archive, "_WARM_UP", "tautochrone.spark.nothing")
+    monkeypatch.setattr(class_archive, "_WARM_UP", "tautochrone.spark.nothing")
     reason = make_archive(find_java())
     assert reason is not None
     assert "tautochrone.spark.nothing" in reason

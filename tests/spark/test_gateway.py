@@ -1,5 +1,5 @@
-"""The JVM's stderr comes through ours, without what every start says; a Spark that does not start is an
-error with a hint."""
+"""The JVM's stderr is forwarded to this process's stderr without the lines of every start; a Spark that does
+not start is an error with a hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tautochrone.spark.session.gateway import _Ear
+from tautochrone.spark.session.gateway import _StderrReader
 
 NOISE = (
     "WARNING: Using incubator modules: jdk.incubator.vector\n"
@@ -19,53 +19,54 @@ NOISE = (
 )
 
 
-def heard(text: bytes) -> _Ear:
-    reading, writing = os.pipe()
-    os.write(writing, text)
-    os.close(writing)
-    ear = _Ear(reading)
-    ear.run()
-    return ear
+def reader_of(text: bytes) -> _StderrReader:
+    """A reader that has read a JVM's whole output."""
+    read_end, write_end = os.pipe()
+    os.write(write_end, text)
+    os.close(write_end)
+    reader = _StderrReader(read_end)
+    reader.run()
+    return reader
 
 
-def test_what_every_start_says_is_left_out_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    ear = heard((NOISE + "java.lang.OutOfMemoryError: Java heap space\n").encode() + b"\xff no text\n")
-    assert capsys.readouterr().err == "", "it waits until the JVM is up"
-    ear.let_go()
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == "java.lang.OutOfMemoryError: Java heap space\n� no text\n"
+def test_start_noise_is_left_out_and_other_lines_are_forwarded(capsys: pytest.CaptureFixture[str]) -> None:
+    reader = reader_of((NOISE + "java.lang.OutOfMemoryError: Java heap space\n").encode() + b"\xff no text\n")
+    assert capsys.readouterr().err == "", "lines are buffered until the JVM is up"
+    reader.forward()
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == "java.lang.OutOfMemoryError: Java heap space\n� no text\n"
 
 
-def test_what_comes_later_goes_on_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    reading, writing = os.pipe()
-    ear = _Ear(reading)
-    ear.let_go()
-    ear.start()
-    os.write(writing, b"later\n")
-    os.close(writing)
-    ear.join(10)
+def test_later_lines_are_forwarded_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    read_end, write_end = os.pipe()
+    reader = _StderrReader(read_end)
+    reader.forward()
+    reader.start()
+    os.write(write_end, b"later\n")
+    os.close(write_end)
+    reader.join(10)
     assert capsys.readouterr().err == "later\n"
 
 
-def test_it_goes_on_reading_when_nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_reading_goes_on_when_stderr_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     closed = (tmp_path / "closed").open("w")
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
-    reading, writing = os.pipe()
-    ear = _Ear(reading)
-    ear.let_go()
-    ear.start()
-    # More than a pipe holds: a writer would wait for ever.
+    read_end, write_end = os.pipe()
+    reader = _StderrReader(read_end)
+    reader.forward()
+    reader.start()
+    # More than a pipe holds: without a reader the writes would block.
     for _ in range(40):
-        os.write(writing, b"x" * 9_999 + b"\n")
-    os.close(writing)
-    ear.join(10)
-    assert not ear.is_alive()
+        os.write(write_end, b"x" * 9_999 + b"\n")
+    os.close(write_end)
+    reader.join(10)
+    assert not reader.is_alive()
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("output", "reason"),
     [
         (
             'Exception in thread "main" org.apache.spark.SparkException: Master must be local\n'
@@ -76,17 +77,17 @@ def test_it_goes_on_reading_when_nobody_listens(monkeypatch: pytest.MonkeyPatch,
             "Invalid maximum heap size: -Xmx9x\nError: Could not create the Java Virtual Machine.\n",
             "Invalid maximum heap size: -Xmx9x Error: Could not create the Java Virtual Machine.",
         ),
-        ("", "it did not say why"),
+        ("", "it gave no reason"),
     ],
 )
-def test_why_the_jvm_did_not_start(said: str, reason: str) -> None:
-    assert heard((NOISE + said).encode()).reason() == reason
+def test_start_failure_is_the_jvms_message(output: str, reason: str) -> None:
+    assert reader_of((NOISE + output).encode()).start_failure() == reason
 
 
 @pytest.mark.spark
-def test_a_master_that_does_not_exist(tmp_path: Path) -> None:
+def test_unknown_master_is_an_error_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "spark-pipeline.yml").write_text("name: x\nstorage: s\nlibraries: []\n")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tautochrone.cli.main", "run", "--master", "nonsense"],
         cwd=tmp_path,
         capture_output=True,
@@ -94,8 +95,8 @@ def test_a_master_that_does_not_exist(tmp_path: Path) -> None:
         check=False,
         timeout=300,
     )
-    assert done.returncode == 1
-    first, error, hint = done.stderr.splitlines()
+    assert process.returncode == 1
+    first, error, hint = process.stderr.splitlines()
     assert first.startswith("pipeline x: starting Spark on nonsense")
     assert error.startswith(
         "[JVM_NOT_STARTED] Spark's Java process ended before it could be used: Master must"

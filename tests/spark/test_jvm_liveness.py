@@ -1,4 +1,4 @@
-"""Whether Spark's process lives is asked of the process, whatever the error was."""
+"""A failure is attributed to an ended JVM by asking the process, whatever the error was."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pyspark import SparkContext
 from tautochrone.cli.restart import Restarts
 from tautochrone.errors import SparkDiedError
 from tautochrone.runtime.loop.spark_death import rest
-from tautochrone.spark.session import jvm_liveness as module
+from tautochrone.spark.session import jvm_liveness
 from tautochrone.spark.session.jvm_liveness import jvm_failure, require_live_jvm, set_stderr_tail
 
 
 class Gateway(SimpleNamespace):
-    """As Py4J's, with a process of ours and an answer or none."""
+    """A Py4J gateway with a given process, whose JVM answers or does not."""
 
     def __init__(self, process: subprocess.Popen[bytes] | None, *, answers: bool = True) -> None:
         super().__init__(proc=process)
@@ -49,12 +49,12 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(module, "_last_lines", None)
-    monkeypatch.setattr(module, "_ENDING_S", 0.2)
-    return lambda made: monkeypatch.setattr(SparkContext, "_gateway", made)
+    monkeypatch.setattr(jvm_liveness, "_stderr_tail", None)
+    monkeypatch.setattr(jvm_liveness, "_EXIT_TIMEOUT_S", 0.2)
+    return lambda gateway: monkeypatch.setattr(SparkContext, "_gateway", gateway)
 
 
-def test_killed_process_is_told_with_its_signal_and_last_lines(gateway: Any, process: Any) -> None:
+def test_killed_process_is_reported_with_its_signal_and_last_lines(gateway: Any, process: Any) -> None:
     gateway(Gateway(process))
     require_live_jvm()
     set_stderr_tail(lambda: ["one", "", "java.lang.OutOfMemoryError"])
@@ -66,7 +66,7 @@ def test_killed_process_is_told_with_its_signal_and_last_lines(gateway: Any, pro
     assert raised.value.parameters["status"] == "-9"
 
 
-def test_process_that_ended_by_itself_is_told_with_its_status(
+def test_exited_process_is_reported_with_its_status(
     gateway: Any, process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway(Gateway(process, answers=False))
@@ -74,22 +74,22 @@ def test_process_that_ended_by_itself_is_told_with_its_status(
     monkeypatch.chdir(tmp_path)
     report = tmp_path / f"hs_err_pid{process.pid}.log"
     report.write_text("# a crash")
-    died = jvm_failure()
-    assert died is not None
-    assert "exit status 0; it said nothing" in str(died)
-    assert str(report) in str(died.hint)
+    failure = jvm_failure()
+    assert failure is not None
+    assert "exit status 0; it wrote no output" in str(failure)
+    assert str(report) in str(failure.hint)
 
 
-def test_process_that_is_there_and_silent_is_no_datasets_failure(gateway: Any, process: Any) -> None:
+def test_running_process_that_does_not_answer_is_a_jvm_failure(gateway: Any, process: Any) -> None:
     for silent in (Gateway(process, answers=False), Gateway(None, answers=False)):
         gateway(silent)
         assert jvm_failure() is None
-        died = jvm_failure(ask=True)
-        assert died is not None
-        assert died.error_class == "SPARK_NOT_ANSWERING"
+        failure = jvm_failure(ask=True)
+        assert failure is not None
+        assert failure.error_class == "SPARK_NOT_ANSWERING"
 
 
-def test_without_spark_nothing_has_died(gateway: Any) -> None:
+def test_without_spark_there_is_no_jvm_failure(gateway: Any) -> None:
     gateway(None)
     require_live_jvm()
 

@@ -1,4 +1,4 @@
-"""Keys as literals in a condition: exact, whatever characters they hold, in every time zone."""
+"""Keys as SQL literals: exact for any characters and in every time zone."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
     """In a time zone whose offset was 9:18:59 until 1887."""
-    made = spark.newSession()
-    made.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    set_active_session(made)
-    return made
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    set_active_session(session)
+    return session
 
 
 TEXTS = [
@@ -41,7 +41,7 @@ TEXTS = [
 ]
 
 
-def test_texts_are_what_they_were(session: SparkSession) -> None:
+def test_string_literals_keep_every_character(session: SparkSession) -> None:
     (row,) = session.sql(f"SELECT array({literals(TEXTS, 'string')}) AS texts").collect()
     assert row.texts == TEXTS
 
@@ -57,11 +57,11 @@ def test_texts_are_what_they_were(session: SparkSession) -> None:
         ("tinyint", ["-128", "0", "127"]),
     ],
 )
-def test_a_literal_finds_its_own_row_only(session: SparkSession, kind: str, values: list[str]) -> None:
-    for wanted in values:
-        found = looked_up(session, relation(session, kind, values), relation(session, kind, [wanted]))
-        expected = relation(session, kind, [wanted])
-        assert found.selectExpr(text(kind)).collect() == expected.selectExpr(text(kind)).collect()
+def test_literal_matches_only_its_own_row(session: SparkSession, kind: str, values: list[str]) -> None:
+    for key in values:
+        matching = rows_with_keys(session, relation(session, kind, values), relation(session, kind, [key]))
+        expected = relation(session, kind, [key])
+        assert matching.selectExpr(text(kind)).collect() == expected.selectExpr(text(kind)).collect()
 
 
 def text(kind: str) -> str:
@@ -77,24 +77,25 @@ def relation(session: SparkSession, kind: str, values: list[str]) -> DataFrame:
     return session.sql(f"SELECT CAST(text AS {kind}) AS value FROM VALUES {rows} AS t(text)")
 
 
-def looked_up(session: SparkSession, rows: DataFrame, keys: DataFrame) -> DataFrame:
-    """The rows whose value is among the keys, by literals."""
+def rows_with_keys(session: SparkSession, rows: DataFrame, keys: DataFrame) -> DataFrame:
+    """The rows whose value is one of the keys, by a condition of literals."""
     catalyst = Catalyst(session)
-    plan, held = (frame._jdf.queryExecution().optimizedPlan() for frame in (rows, keys))
-    (attribute,), (key,) = items(plan.output()), items(held.output())
-    column, source = catalyst.id_of(attribute), catalyst.id_of(key)
+    plan, keys_plan = (frame._jdf.queryExecution().optimizedPlan() for frame in (rows, keys))
+    (attribute,), (key,) = items(plan.output()), items(keys_plan.output())
+    column, source = catalyst.column_id(attribute), catalyst.column_id(key)
     columns = Columns(catalyst, {column: attribute, source: key})
-    kept = Materialized(columns=(source,), handle=held, rows=1)
+    materialized = Materialized(columns=(source,), handle=keys_plan, rows=1)
     conditions = KeyConditions(_lowering(catalyst, columns))
-    condition, exact = conditions.condition(column, kept, source, null_safe=False)
+    condition, exact = conditions.condition(column, materialized, source, null_safe=False)
     assert exact
     assert condition is not None
-    assert condition.resolved(), "Spark renews ids below a condition that it has not looked up"
+    assert condition.resolved(), "Spark renews ids below an unresolved condition"
     return dataframe_of_plan(session, catalyst.logical("Filter")(condition, plan))
 
 
 def _lowering(catalyst: Catalyst, columns: Columns) -> Lowering:
-    def nothing(_: Any) -> Any:
+    def unexpected(_: Any) -> Any:
         raise AssertionError("literals read no table")
 
-    return Lowering(catalyst, columns, LeafPlans(nothing, nothing, nothing, nothing, nothing))
+    leaves = LeafPlans(unexpected, unexpected, unexpected, unexpected, unexpected)
+    return Lowering(catalyst, columns, leaves)

@@ -1,4 +1,4 @@
-"""Long answers from the JVM come at once."""
+"""Long answers from the JVM are not delayed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import time
 import pytest
 from pyspark.sql import SparkSession
 
-PAUSE_S = 0.04
-"""Of a delayed acknowledgement on Linux."""
+DELAYED_ACK_S = 0.04
+"""How long Linux delays an acknowledgement."""
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="other systems have no such pause")
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="other systems have no such delay")
 @pytest.mark.parametrize("length", [10, 10_000, 100_000])
-def test_an_answer_of_any_length(spark: SparkSession, length: int) -> None:
+def test_answer_of_any_length_is_not_delayed(spark: SparkSession, length: int) -> None:
     text = spark._jvm.java.lang.StringBuilder("x" * length)
-    took = []
+    durations = []
     for _ in range(15):
         started = time.perf_counter()
         assert text.toString() == "x" * length
-        took.append(time.perf_counter() - started)
-    assert statistics.median(took) < PAUSE_S
+        durations.append(time.perf_counter() - started)
+    assert statistics.median(durations) < DELAYED_ACK_S

@@ -28,7 +28,7 @@ from tautochrone.testing.ports import free_ports
 
 __all__ = ["KAFKA_SERVER", "KafkaBroker", "KafkaTopics", "LineProducer", "Record", "java_gateway"]
 
-KAFKA_SERVER = (Artifact("org.apache.kafka", "kafka_2.13", "3.9.1", alone=False),)
+KAFKA_SERVER = (Artifact("org.apache.kafka", "kafka_2.13", "3.9.1", transitive=True),)
 
 _START_TIMEOUT_S = 90.0
 # A small heap and the quick compiler: these share two cores with Spark.

@@ -1,8 +1,8 @@
-"""An archive of the classes that a session loads, made once at set-up (Java's class data sharing).
+"""An archive of the classes that a session loads, made once at set-up (Java's class data sharing, CDS).
 
-About half of what a short command waits for is Java loading and verifying the classes of Spark and Iceberg.
-The archive holds them verified and laid out for memory. Java itself checks that it fits the Java
-and the jars that it was made with, and goes without it otherwise.
+About half of the time of a short command is spent by Java on loading and verifying the classes of Spark and
+Iceberg. The archive contains them verified and in memory layout. Java checks that the archive matches the
+Java version and the jars, and ignores it otherwise.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from pathlib import Path
 
 __all__ = ["archive_file", "archive_options", "make_archive"]
 
-# An archive that does not fit any more costs seconds, no words at every start.
-_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+# An archive that no longer matches costs seconds; Java would also warn at every start.
+_NO_CDS_WARNINGS = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _WARM_UP = "tautochrone.spark.session.warm_up"
-_WAIT_S = 300
+_TIMEOUT_S = 300
 
 
 def archive_file(java: str) -> Path:
-    """Where the archive for this `java` and this PySpark stands, in the environment's own folder."""
+    """The path of the archive for this `java` and this PySpark, below the Python environment's folder."""
     import pyspark
 
     command = Path(java).resolve()
-    made_with = f"{command} {command.stat().st_mtime_ns} {pyspark.__version__} {pyspark.__file__}"
-    name = hashlib.sha256(made_with.encode()).hexdigest()[:16]
+    inputs = f"{command} {command.stat().st_mtime_ns} {pyspark.__version__} {pyspark.__file__}"
+    name = hashlib.sha256(inputs.encode()).hexdigest()[:16]
     return Path(sys.prefix) / "share" / "tautochrone" / f"classes-{name}.jsa"
 
 
 def archive_options(java: str) -> list[str]:
-    """The options by which Java uses the archive; none when there is no archive."""
+    """Java options that use the archive; empty when there is no archive."""
     archive = archive_file(java)
-    return [f"-XX:SharedArchiveFile={archive}", *_QUIET] if archive.exists() else []
+    return [f"-XX:SharedArchiveFile={archive}", *_NO_CDS_WARNINGS] if archive.exists() else []
 
 
 def make_archive(java: str) -> str | None:
     """Make the archive, if there is none, by running a session (about 40 s).
 
     Returns:
-        why it could not be made, else None. Nothing is raised: without it everything works, only slower.
+        The reason why it could not be made, or None. Nothing is raised: the archive is optional.
     """
     archive = archive_file(java)
     if archive.exists():
@@ -50,11 +50,11 @@ def make_archive(java: str) -> str | None:
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
-            made = Path(scratch) / archive.name
-            command = [sys.executable, "-m", _WARM_UP, str(made)]
-            subprocess.run(command, capture_output=True, check=True, timeout=_WAIT_S, cwd=scratch)
-            # Whole or not at all: others may start in this moment.
-            os.replace(made, archive)
+            new_archive = Path(scratch) / archive.name
+            command = [sys.executable, "-m", _WARM_UP, str(new_archive)]
+            subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_S, cwd=scratch)
+            # Atomic: another session may start at this moment.
+            os.replace(new_archive, archive)
     except subprocess.CalledProcessError as error:
         return str(error.stderr.decode(errors="replace").strip()[-300:])
     except (OSError, subprocess.SubprocessError) as error:

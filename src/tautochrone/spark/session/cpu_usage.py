@@ -1,4 +1,4 @@
-"""What this process, and what single pieces of work in its Spark, have used."""
+"""CPU time of this process, and of single pieces of work in its Spark."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from tautochrone.spark.jvm.catalyst import items
 
 __all__ = ["MeteredJobs", "cpu_ms", "metered_jobs"]
 
-_PATIENCE_MS = 200
-"""Spark counts what tasks used when it hears of their end; so long that news is waited for."""
+_LISTENER_TIMEOUT_MS = 200
+"""Spark adds up CPU times from task-end events; this is how long to wait until those are processed."""
 
 
 def cpu_ms() -> int:
     """CPU time of this process, its JVM and its Python workers so far, in milliseconds.
 
-    What executors on other machines use is not in it, nor are workers that have ended.
+    Executors on other machines and workers that have ended are not included.
     """
     process = psutil.Process()
-    spent = 0.0
-    for one in (process, *process.children(recursive=True)):
+    cpu_s = 0.0
+    for member in (process, *process.children(recursive=True)):
         try:
-            times = one.cpu_times()
+            times = member.cpu_times()
         except psutil.NoSuchProcess:
             continue
-        spent += times.user + times.system
-    return round(spent * 1000)
+        cpu_s += times.user + times.system
+    return round(cpu_s * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class MeteredJobs:
-    """A piece of work in Spark, by the tag that its Spark jobs carry."""
+    """The Spark jobs of one piece of work, identified by their job tag."""
 
     _context: Any
     _tag: str
 
     def tasks_ms(self) -> int | None:
-        """The CPU time of its tasks so far on all executors, in milliseconds, without Python workers and
-        Spark's planning. None when Spark does not know: too much else happens, or happened since then."""
+        """CPU time of the tasks so far on all executors, in milliseconds, without Python workers and query
+        planning. None when Spark's status store does not have it (yet, or any more)."""
         try:
-            self._context.listenerBus().waitUntilEmpty(_PATIENCE_MS)
+            self._context.listenerBus().waitUntilEmpty(_LISTENER_TIMEOUT_MS)
             store = self._context.statusStore()
             jobs = self._context.statusTracker().getJobIdsForTag(self._tag)
             stages = {int(stage) for job in jobs for stage in items(store.job(job).stageIds())}
-            spent_ns = sum(int(store.lastStageAttempt(stage).executorCpuTime()) for stage in stages)
+            cpu_ns = sum(int(store.lastStageAttempt(stage).executorCpuTime()) for stage in stages)
         except Py4JJavaError:
             return None
-        return round(spent_ns / 1_000_000)
+        return round(cpu_ns / 1_000_000)
 
 
 @contextmanager
 def metered_jobs(session: SparkSession) -> Iterator[MeteredJobs]:
-    """What Spark does inside for this thread, and for the streams that it starts, is told apart."""
+    """Tag the Spark jobs that this thread, and the streams that it starts, run inside the block."""
     context = session.sparkContext
     tag = f"tautochrone-{uuid4().hex}"
     context.addJobTag(tag)

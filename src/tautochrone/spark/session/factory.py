@@ -1,4 +1,4 @@
-"""Starting Spark, and the kinds of sessions that share its one context.
+"""Starting Spark, and making the kinds of sessions that share its one context.
 
 * the *base* session: `lake` is the real catalog; everything that writes goes through it;
 * a *reader* session: `lake` is the read-only REST catalog of a checkpoint or of a refresh target;
@@ -42,15 +42,16 @@ __all__ = [
     "use_database",
 ]
 
-_LOGGING = Path(__file__).with_name("log4j2.properties")
+_LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _COMMAND_LINE = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions", "spark.executor.extraJavaOptions")
 _REDACTION = "spark.redaction.regex"
 _REDACTED_BY_SPARK = "(?i)secret|password|token|access[.]?key"
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
-"""Hadoop's own starts two processes, `chmod`, for every file that it creates: 10 ms instead of 1. A refresh
-writes about ten. Only the lake's catalog uses this one: it does not list folders behind symbolic links."""
+"""Hadoop's own implementation starts two `chmod` processes for every file that it creates: 10 ms instead of
+1, and a refresh writes about ten files. Only the lake's catalog uses this one, because it does not list
+folders behind symbolic links."""
 _ICEBERG_SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
 
 
@@ -61,40 +62,40 @@ _DEFAULTS = {
     # Local refreshes are small: 200 shuffle partitions would cost more than the work in them.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "true",
-    # Spark makes this folder in the current directory even when nothing is ever put there.
+    # Spark creates this folder in the current directory even when it stays empty.
     "spark.sql.warehouse.dir": (Path(tempfile.gettempdir()) / "tautochrone-spark-warehouse").as_uri(),
     "spark.sql.session.timeZone": "UTC",
     # A flow that is stopped must not leave a half-written batch behind.
     "spark.sql.streaming.stopTimeout": "60000",
-    # Each look at a source that finds nothing is told, not one in ten seconds: readers wait for it.
+    # Report every batch without data, not one in ten seconds: readers wait for these reports.
     "spark.sql.streaming.noDataProgressEventInterval": "0",
 }
 
-_CALLS_JAVA = ("reflect", "java_method", "try_reflect")
-"""Functions of Spark that call any static method of the JVM."""
+_JAVA_CALLING_FUNCTIONS = ("reflect", "java_method", "try_reflect")
+"""Spark functions that can call any static method in the JVM."""
 
 _LOOPBACK = "127.0.0.1"
-_ALONE = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
-"""For a Spark that is one process. Executors of a cluster must find the driver, so there its address is
-Spark's own choice, or the user's."""
+_LOCAL_ADDRESSES = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
+"""For local mode. Executors of a cluster must reach the driver, so there Spark or the user chooses the
+address."""
 
 
 def lake_conf(catalog: CatalogSettings) -> dict[str, str]:
-    """What a session must be told before it first touches the lake's catalog."""
+    """Settings that a session needs before it first uses the lake's catalog."""
     conf = _catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options)
     kind = catalog.options.get("type") or catalog.options.get("catalog-impl", "")
     if kind == "hadoop" or kind.endswith(".HadoopCatalog"):
-        # Its namespaces and tables are the folders that it lists.
+        # It lists folders as its namespaces and tables, so it needs Hadoop's own implementation.
         return conf
     prefix = f"spark.sql.catalog.{catalog.name}.hadoop.fs.file.impl"
-    # Hadoop's cache of file systems does not look at settings.
+    # Hadoop caches file systems without regard to settings.
     return {prefix: _LOCAL_FILES, f"{prefix}.disable.cache": "true"} | conf
 
 
 def _catalog_conf(name: str, implementation: str, options: Mapping[str, str]) -> dict[str, str]:
     prefix = f"spark.sql.catalog.{name}"
     conf = {prefix: implementation}
-    # With the cache, outsiders' commits and new branches stay invisible.
+    # With the cache, commits of external writers and new branches stay invisible.
     conf[f"{prefix}.cache-enabled"] = "false"
     conf.update({f"{prefix}.{key}": value for key, value in options.items()})
     return conf
@@ -108,52 +109,52 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     """
     java = find_java()
     jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
-    alone = spark.conf.get("spark.master", spark.master).startswith("local")
-    conf = _DEFAULTS | (_ALONE if alone else {})
-    # What Java says of a crash is for stderr: stdout may carry a command's answer.
+    local = spark.conf.get("spark.master", spark.master).startswith("local")
+    conf = _DEFAULTS | (_LOCAL_ADDRESSES if local else {})
+    # Java's crash messages go to stderr: stdout may carry a command's answer.
     options = [
-        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        f"-Dlog4j2.configurationFile={_LOG4J_FILE.as_uri()}",
         "-XX:+DisplayVMOutputToStderr",
         *archive_options(java),
     ]
     if spark.short_lived:
         options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    if alone:
-        # Otherwise Spark looks the host's name up, warns, and may listen on other interfaces.
+    if local:
+        # Otherwise Spark resolves the host name, warns, and may listen on other interfaces.
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-    # Python functions run where the definitions were imported, not in whatever `python3` is on the path.
+    # Python workers use the interpreter of the definitions, not whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf.update(lake_conf(catalog))
     conf["spark.sql.defaultCatalog"] = catalog.name
     conf.update(spark.conf)
-    # The user's come last: of two that contradict each other Java takes the later one.
+    # The user's options come last: of two contradicting options Java takes the later one.
     conf[_JAVA_OPTIONS] = " ".join([*options, conf.get(_JAVA_OPTIONS, "")]).strip()
-    users_jars = conf.get("spark.jars")
-    conf["spark.jars"] = f"{jars},{users_jars}" if users_jars else jars
+    user_jars = conf.get("spark.jars")
+    conf["spark.jars"] = f"{jars},{user_jars}" if user_jars else jars
     conf.setdefault("spark.app.name", spark.app_name)
     conf.setdefault("spark.master", spark.master)
     secret = sorted(key for key, value in conf.items() if redacted(value) != value)
     if secret:
-        _hide(conf, secret)
+        _redact_in_spark(conf, secret)
     start_context(conf, secret)
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    # PySpark logs every analysis error as JSON with a Java stack; errors reach people through ours.
+    # PySpark logs every analysis error as JSON with a Java stack; the error is reported elsewhere.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    # Py4J writes a stack to the root logger for each call that a dead JVM does not answer.
-    logging.getLogger().addFilter(_not_of_py4j)
+    # Py4J logs a stack trace to the root logger for each call to an ended JVM.
+    logging.getLogger().addFilter(_not_from_py4j)
     return session
 
 
-def _not_of_py4j(record: logging.LogRecord) -> bool:
+def _not_from_py4j(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
 
 
-def _hide(conf: dict[str, str], secret: list[str]) -> None:
-    """Have Spark hide these settings in its web pages and event logs as it does those named like secrets.
+def _redact_in_spark(conf: dict[str, str], secret: list[str]) -> None:
+    """Extend `spark.redaction.regex`, so that Spark hides these settings in its UI and event logs.
 
     Raises:
         SettingsError: `SECRET_ON_COMMAND_LINE`, for a setting that only Java's command line can carry.
@@ -162,19 +163,23 @@ def _hide(conf: dict[str, str], secret: list[str]) -> None:
         if key in _COMMAND_LINE:
             raise SettingsError(
                 "SECRET_ON_COMMAND_LINE",
-                f"The secret in {key} would stand on Java's command line, where everybody can read it",
-                hint="have Java read it from a file instead",
+                f"The secret in {key} would be on Java's command line, which other users can read",
+                hint="let Java read it from a file instead",
             )
     names = "|".join(rf"\Q{key}\E" for key in secret)
     conf[_REDACTION] = f"{conf.get(_REDACTION, _REDACTED_BY_SPARK)}|{names}"
 
 
 def use_database(session: SparkSession, catalog: str, database: str, *, create: bool) -> None:
-    """Make `catalog.database` what unqualified names mean in this session."""
+    """Make `catalog.database` the session's current database, which unqualified names refer to.
+
+    Args:
+        create: create the database if it does not exist.
+    """
     name = quoted(catalog, database)
     if create:
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
-    # Only by SQL: the catalog manager itself would configure a catalog from the active session.
+    # By SQL: the catalog manager would configure the catalog from the thread's active session.
     session.sql(f"USE {name}")
 
 
@@ -202,13 +207,13 @@ def reader_session(base: SparkSession, name: str, uri: str, read_point: str) -> 
 
 
 def restrict_to_tables(session: SparkSession) -> SparkSession:
-    """Let its queries reach nothing but tables: no files by their paths, no Java methods, and neither
-    settings nor environment variables put into the text. For queries of people who may only read."""
+    """Restrict a session's queries to tables: no files by path, no Java methods, no settings or environment
+    variables by `${…}`. For users who may only read."""
     session.conf.set("spark.sql.runSQLOnFiles", "false")
     session.conf.set("spark.sql.variable.substitute", "false")
     jvm: Any = session._jvm  # noqa: SLF001
     functions = session._jsparkSession.sessionState().functionRegistry()  # noqa: SLF001
-    for name in _CALLS_JAVA:
+    for name in _JAVA_CALLING_FUNCTIONS:
         functions.dropFunction(jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name))
     return session
 

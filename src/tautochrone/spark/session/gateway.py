@@ -1,8 +1,8 @@
-"""Starting Spark's JVM with its error stream in our hands.
+"""Starting Spark's JVM with its stderr redirected through this process.
 
-By itself the JVM writes into the terminal, through a live display and into whatever reads one event per
-line. Here each of its lines goes to `sys.stderr`, which whoever owns the terminal may replace; what every
-start says is left out.
+Without the redirection the JVM writes directly to the terminal: into a live progress display, and into the
+output that a program reads as one event per line. Here each line goes to `sys.stderr`, which the command line
+may replace. Lines that the JVM writes at every start are left out.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from tautochrone.spark.session.py4j_quickack import enable_quickack
 
 __all__ = ["start_context"]
 
-_EVERY_START = re.compile(
+_NOISE = re.compile(
     r"WARNING: Using incubator modules: jdk\.incubator\.vector$|Setting default log level to |"
     r"To adjust logging level use sc\.setLogLevel|Picked up JAVA_TOOL_OPTIONS: "
 )
-_STACK = re.compile(r"\s+at |\s+\.\.\. \d+ more")
-_EXCEPTION = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?')
-_LAST_WORDS_S = 5.0
-_KEPT_LINES, _KEPT_CHARACTERS = 50, 500
+_STACK_FRAME = re.compile(r"\s+at |\s+\.\.\. \d+ more")
+_MAIN_EXCEPTION = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?')
+_STDERR_TIMEOUT_S = 5.0
+_TAIL_LINES, _LINE_CHARACTERS = 50, 500
 
 
 def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None:
     """Start the JVM and its Spark context, if this process has none yet or its JVM has ended.
 
     Args:
-        conf: everything that Spark must know before it starts, `spark.app.name` and `spark.master` too.
-        secret: names of settings that must not stand on Java's command line, where everybody can read
-            them: the context gets them over its socket.
+        conf: all settings that Spark needs before it starts, with `spark.app.name` and `spark.master`.
+        secret: names of settings that must not be on Java's command line, which every user of the machine
+            can read; the context gets them over the Py4J socket.
 
     Raises:
         EnvironmentProblemError: `JVM_NOT_STARTED` or `SPARK_NOT_STARTED`, with Spark's own reason.
@@ -53,25 +53,25 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
             return
         reset_pyspark()
     public = SparkConf(loadDefaults=False).setAll([(k, v) for k, v in conf.items() if k not in secret])
-    reading, writing = os.pipe()
-    ear = _Ear(reading)
-    ear.start()
+    read_end, write_end = os.pipe()
+    reader = _StderrReader(read_end)
+    reader.start()
     try:
         try:
-            gateway = launch_gateway(public, {"stderr": writing})  # type: ignore[no-untyped-call]
+            gateway = launch_gateway(public, {"stderr": write_end})  # type: ignore[no-untyped-call]
         finally:
-            # Only the JVM's end stays open: the thread ends with it.
-            os.close(writing)
+            # Then only the JVM holds the write end, so the thread ends when the JVM does.
+            os.close(write_end)
     except PySparkException as error:
-        ear.join(_LAST_WORDS_S)
+        reader.join(_STDERR_TIMEOUT_S)
         raise EnvironmentProblemError(
             "JVM_NOT_STARTED",
-            f"Spark's Java process ended before it could be used: {ear.reason()}",
-            hint="look at --master, spark.driver.memory, spark.driver.extraJavaOptions and the variable "
+            f"Spark's Java process ended before it could be used: {reader.start_failure()}",
+            hint="check --master, spark.driver.memory, spark.driver.extraJavaOptions and the variable "
             "JAVA_TOOL_OPTIONS; `taut doctor` checks Java itself",
         ) from error
-    ear.let_go()
-    set_stderr_tail(ear.last_lines)
+    reader.forward()
+    set_stderr_tail(reader.last_lines)
     enable_quickack(gateway)
     try:
         settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
@@ -80,58 +80,57 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
         raise EnvironmentProblemError(
             "SPARK_NOT_STARTED",
             f"Spark does not start: {problem_of(error).message}",
-            hint="look at --master and at Spark's settings (--conf, [spark] in tautochrone.toml)",
+            hint="check --master and Spark's settings (--conf, [spark] in tautochrone.toml)",
         ) from error
 
 
-class _Ear(threading.Thread):
-    """Reads what the JVM says: holds it back while it starts, then passes it on line by line."""
+class _StderrReader(threading.Thread):
+    """Reads the JVM's stderr: buffers it while the JVM starts, then forwards it line by line."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(name="jvm-stderr", daemon=True)
         self._descriptor = descriptor
-        self._held: list[str] = []
-        self._last: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._holding = True
+        self._buffered: list[str] = []
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._buffering = True
         self._lock = threading.Lock()
 
     def run(self) -> None:
         with open(self._descriptor, encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if _EVERY_START.match(line):
+                if _NOISE.match(line):
                     continue
                 with self._lock:
-                    self._last.append(line.rstrip()[:_KEPT_CHARACTERS])
-                    if self._holding:
-                        self._held.append(line)
+                    self._tail.append(line.rstrip()[:_LINE_CHARACTERS])
+                    if self._buffering:
+                        self._buffered.append(line)
                         continue
-                _say(line)
+                _write_stderr(line)
 
-    def let_go(self) -> None:
-        """The JVM is up: what it said and what it will say goes to stderr."""
+    def forward(self) -> None:
+        """Write the buffered lines to stderr, and every later line as it comes."""
         with self._lock:
-            for line in self._held:
-                _say(line)
-            self._holding = False
+            for line in self._buffered:
+                _write_stderr(line)
+            self._buffering = False
 
     def last_lines(self) -> list[str]:
-        """What the JVM said last, after waiting for the end of its stream; for a JVM that has ended."""
-        self.join(_LAST_WORDS_S)
+        """The last lines of an ended JVM, redacted. Waits for the end of its stream."""
+        self.join(_STDERR_TIMEOUT_S)
         with self._lock:
-            return [redacted(line) for line in self._last]
+            return [redacted(line) for line in self._tail]
 
-    def reason(self) -> str:
-        """Why the JVM did not start, in its own words without the stack."""
+    def start_failure(self) -> str:
+        """The JVM's own message on why it did not start, without the stack trace."""
         with self._lock:
-            words = [line.strip() for line in self._held if not _STACK.match(line)]
-        return " ".join(_EXCEPTION.sub("", line) for line in words[:3]) or "it did not say why"
+            message = [line.strip() for line in self._buffered if not _STACK_FRAME.match(line)]
+        return " ".join(_MAIN_EXCEPTION.sub("", line) for line in message[:3]) or "it gave no reason"
 
 
-def _say(line: str) -> None:
+def _write_stderr(line: str) -> None:
     try:
         sys.stderr.write(redacted(line))
         sys.stderr.flush()
     except (ValueError, OSError):
-        # Our own stderr is closed, so nobody can be told. Reading must go on all the same: the JVM would
-        # wait for room in the pipe.
+        # This process's stderr is closed. Reading goes on: otherwise the pipe fills up and the JVM blocks.
         return

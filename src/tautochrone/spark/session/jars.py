@@ -1,7 +1,7 @@
 """The jars that a session needs, resolved once into a cache and reused offline afterwards.
 
-Spark's own `spark.session.jars.packages` resolves at every start (seconds) and has no way to replace a
-transitive artifact that does not exist; PySpark ships Ivy, so one call to it does the same once.
+Spark's own `spark.jars.packages` resolves at every start, which takes seconds, and cannot replace a
+transitive artifact that does not exist. PySpark ships Ivy, so this module calls Ivy once and keeps the jars.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["CORE", "KAFKA", "Artifact", "resolve"]
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A Maven coordinate; `alone` leaves its transitive dependencies out."""
+    """A Maven coordinate. With `transitive` its dependencies are resolved too."""
 
     group: str
     name: str
     version: str
-    alone: bool = True
+    transitive: bool = False
 
     def __str__(self) -> str:
         return f"{self.group}:{self.name}:{self.version}"
@@ -37,14 +37,14 @@ CORE = (
     Artifact("com.globalmentor", "hadoop-bare-naked-local-fs", "0.1.0"),
 )
 
-# What flows over topics need. The token provider of 4.1.3 is missing from the public repositories; 4.0.0 is
+# For flows over Kafka topics. The token provider of 4.1.3 is missing from the public repositories; 4.0.0 is
 # compatible, so the connector's dependencies are listed one by one instead of letting Ivy follow them.
 KAFKA = (
     Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.1.3"),
     Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     Artifact("org.apache.kafka", "kafka-clients", "3.9.1"),
     Artifact("org.apache.commons", "commons-pool2", "2.12.1"),
-    # `from_avro` and `to_avro`; the newest of Spark 4.1 that the public repositories hold.
+    # For `from_avro` and `to_avro`; the newest of Spark 4.1 in the public repositories.
     Artifact("org.apache.spark", "spark-avro_2.13", "4.1.1"),
 )
 
@@ -52,7 +52,7 @@ _PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
 
 
 def cache_folder() -> Path:
-    """Where jars are kept: `TAUTOCHRONE_HOME` or the user's cache folder."""
+    """The folder of cached jars: below `TAUTOCHRONE_HOME` or the user's cache folder."""
     home = os.environ.get("TAUTOCHRONE_HOME")
     if home:
         return Path(home) / "jars"
@@ -61,7 +61,7 @@ def cache_folder() -> Path:
 
 
 def resolve(artifacts: tuple[Artifact, ...], java: str = "java") -> list[Path]:
-    """Local paths of `artifacts`, downloading what the cache lacks.
+    """Local paths of `artifacts`; missing ones are downloaded into the cache.
 
     Raises:
         EnvironmentProblemError: `JAR_NOT_AVAILABLE` when the repository has no such artifact or cannot
@@ -98,16 +98,16 @@ def _download(artifact: Artifact, folder: Path, java: str) -> None:
             "-confs",
             "default",
         ]
-        if artifact.alone:
+        if not artifact.transitive:
             command.append("-notransitive")
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
         jars = sorted(Path(scratch).glob("*.jar"))
-        if done.returncode != 0 or not jars:
+        if result.returncode != 0 or not jars:
             raise EnvironmentProblemError(
                 "JAR_NOT_AVAILABLE",
                 f"The artifact {artifact} could not be resolved",
-                hint="check that the Maven repository can be reached; Ivy said: "
-                + (done.stdout + done.stderr).strip()[-300:],
+                hint="check that the Maven repository can be reached; Ivy's output: "
+                + (result.stdout + result.stderr).strip()[-300:],
                 retryable=True,
             )
         for jar in jars:

@@ -1,4 +1,4 @@
-"""Finding a usable Java before PySpark fails in its own words."""
+"""Finding a usable Java, with a clear error when there is none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INSTALL = "install a JDK 17 or newer (Debian: apt install openjdk-17-jre-headle
 
 
 def find_java() -> str:
-    """The java command that PySpark will use.
+    """The path of the `java` command that PySpark will use.
 
     Raises:
         EnvironmentProblemError: `JAVA_MISSING` or `JAVA_TOO_OLD`, each with what to install.
@@ -37,10 +37,10 @@ def find_java() -> str:
 
 
 def java_version(command: str) -> int:
-    """The feature release that a java command is, such as 17; 0 when it does not say."""
-    answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
-    if found is None:
+    """The feature release of a `java` command, such as 17; 0 when its output has no version."""
+    output = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', output.stderr + output.stdout)
+    if match is None:
         return 0
-    # Java 8 calls itself 1.8.
-    return int(found[2] if found[1] == "1" and found[2] else found[1])
+    # Java 8 reports its version as 1.8.
+    return int(match[2] if match[1] == "1" and match[2] else match[1])

@@ -1,4 +1,4 @@
-"""Whether Spark's Java process lives, and what it left behind when it does not.
+"""Whether Spark's Java process is alive, and how it ended when it is not.
 
 When the process has ended, every call into Spark fails, each with another error. So errors are not inspected:
 before a failure is attributed to a dataset, a flow or an invariant, `require_live_jvm` asks the process.
@@ -20,53 +20,54 @@ from tautochrone.errors import SparkDiedError
 
 __all__ = ["jvm_failure", "require_live_jvm", "reset_pyspark", "set_stderr_tail", "stop_session"]
 
-_ENDING_S = 10.0
-"""A process that is killed closes its sockets a moment before it has ended."""
+_EXIT_TIMEOUT_S = 10.0
+"""A killed process closes its sockets a moment before it has exited."""
 _SHOWN_LINES = 5
 
-Lines = Callable[[], Sequence[str]]
+StderrTail = Callable[[], Sequence[str]]
 
-_last_lines: Lines | None = None
+_stderr_tail: StderrTail | None = None
 
 
-def set_stderr_tail(last_lines: Lines) -> None:
-    """From now on `last_lines` knows what the Java process said last."""
-    global _last_lines
-    _last_lines = last_lines
+def set_stderr_tail(stderr_tail: StderrTail) -> None:
+    """Set the function that returns the last lines of the Java process's stderr, for error messages."""
+    global _stderr_tail
+    _stderr_tail = stderr_tail
 
 
 def require_live_jvm() -> None:
-    """Ask Spark's process for an answer.
+    """Check that Spark's Java process is alive and answers.
 
     Raises:
         SparkDiedError: it has ended, or does not answer.
     """
-    died = jvm_failure(ask=True)
-    if died is not None:
-        raise died
+    failure = jvm_failure(ask=True)
+    if failure is not None:
+        raise failure
 
 
 def jvm_failure(*, ask: bool = False) -> SparkDiedError | None:
-    """How Spark's process ended; None while it lives, and when there is none.
+    """How Spark's Java process ended; None while it is alive, and when none was started.
 
     Args:
-        ask: also wait for an answer of it: where something failed, which may be the first sign.
+        ask: also call it and wait for the answer. Set this after a failure, which may be the first sign of
+            the end; without it only the operating system is asked.
     """
     gateway: Any = SparkContext._gateway  # noqa: SLF001
     if gateway is None:
         return None
-    # Its attributes that are not there are looked up in the JVM.
+    # Not `gateway.proc`: Py4J looks missing attributes up in the JVM.
     process: subprocess.Popen[bytes] | None = vars(gateway).get("proc")
     if process is None:
-        # Somebody else started it.
-        return _silent("") if ask and not _answers(gateway) else None
+        # Another process (spark-submit) started the JVM.
+        return _not_answering("") if ask and not _answers(gateway) else None
     if process.poll() is None:
         if not ask or _answers(gateway):
             return None
         try:
-            process.wait(_ENDING_S)
+            process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return _silent(f" (process {process.pid})")
+            return _not_answering(f" (process {process.pid})")
     return _ended(process.pid, process.returncode)
 
 
@@ -78,27 +79,27 @@ def _answers(gateway: Any) -> bool:
     return True
 
 
-def _silent(which: str) -> SparkDiedError:
+def _not_answering(process: str) -> SparkDiedError:
     return SparkDiedError(
         "SPARK_NOT_ANSWERING",
-        f"Spark's Java process{which} is there and does not answer",
-        hint="it may have run out of memory, threads or files; no dataset is blamed for it",
+        f"Spark's Java process{process} is running and does not answer",
+        hint="it may have run out of memory, threads or open files; no dataset is marked as failed for this",
     )
 
 
 def _ended(pid: int, status: int) -> SparkDiedError:
-    lines = [line for line in _last_lines() if line] if _last_lines else []
-    said = " / ".join(lines[-_SHOWN_LINES:])
-    last = f"it said last: {said}" if said else "it said nothing"
+    lines = [line for line in _stderr_tail() if line] if _stderr_tail else []
+    tail = " / ".join(lines[-_SHOWN_LINES:])
+    output = f"its last output: {tail}" if tail else "it wrote no output"
     return SparkDiedError(
         "SPARK_DIED",
-        f"Spark's Java process (process {pid}) {_how(status)}; {last}",
-        hint=_hint(pid, status),
+        f"Spark's Java process (process {pid}) {_exit_text(status)}; {output}",
+        hint=_exit_hint(pid, status),
         parameters={"pid": str(pid), "status": str(status), "last_lines": "\n".join(lines)},
     )
 
 
-def _how(status: int) -> str:
+def _exit_text(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
     try:
@@ -107,7 +108,7 @@ def _how(status: int) -> str:
         return f"was ended by signal {-status}"
 
 
-def _hint(pid: int, status: int) -> str:
+def _exit_hint(pid: int, status: int) -> str:
     report = Path.cwd() / f"hs_err_pid{pid}.log"
     if report.exists():
         return f"Java crashed and wrote a report: {report}"
@@ -120,7 +121,7 @@ def _hint(pid: int, status: int) -> str:
 
 
 def reset_pyspark() -> None:
-    """Let this process start a new Spark after the Java process of the old one has ended."""
+    """Clear PySpark's references to an ended Java process, so that this process can start Spark again."""
     context = SparkContext._active_spark_context  # noqa: SLF001
     server: Any = getattr(context, "_accumulatorServer", None)
     if server is not None:
@@ -132,7 +133,7 @@ def reset_pyspark() -> None:
 
 
 def stop_session(session: SparkSession) -> None:
-    """End a session's Spark, which may have ended by itself."""
+    """Stop a session's Spark. Also works when its Java process has already ended."""
     if jvm_failure() is None:
         try:
             session.stop()

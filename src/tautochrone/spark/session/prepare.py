@@ -1,5 +1,5 @@
-"""`python -m tautochrone.spark.session.prepare`: find Java, fill the jar cache, archive Spark's
-classes. Once, at set-up."""
+"""`python -m tautochrone.spark.session.prepare`, run once at set-up: checks Java, fills the jar cache and
+makes the class archive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main() -> int:
         return 1
     reason = make_archive(java)
     if reason is not None:
-        sys.stderr.write(f"Spark's classes are not archived, each start takes seconds longer: {reason}\n")
+        sys.stderr.write(f"Spark's classes are not archived, so each start takes seconds longer: {reason}\n")
     return 0
 
 

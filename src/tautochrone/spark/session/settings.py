@@ -1,5 +1,5 @@
-"""How Spark and the lake catalog are reached, as values. Importing this must not import Spark: the command
-line reads settings before it says its first word."""
+"""Settings of Spark and of the lake catalog, as values. Importing this must not import Spark: the command
+line reads settings before it prints anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CatalogSettings:
 
     @classmethod
     def default(cls, storage: str) -> CatalogSettings:
-        """Iceberg's JDBC catalog on SQLite in `<storage>/catalog.db`, warehouse beside it."""
+        """Iceberg's JDBC catalog on SQLite in `<storage>/catalog.db`, warehouse in `<storage>/warehouse`."""
         return cls(
             "lake",
             {
@@ -29,7 +29,7 @@ class CatalogSettings:
                 "uri": f"jdbc:sqlite:{storage}/catalog.db",
                 "warehouse": f"{storage}/warehouse",
                 "jdbc.schema-version": "V1",
-                # Without a wait, a second writer of the SQLite file fails at once.
+                # Without a timeout a second writer of the SQLite file fails at once.
                 "jdbc.busy_timeout": "30000",
             },
         )
@@ -37,16 +37,21 @@ class CatalogSettings:
     @property
     def sqlite_file(self) -> str | None:
         """The catalog's database file, when it is Iceberg's JDBC catalog on SQLite."""
-        found = re.match(r"jdbc:sqlite:([^?]+)", self.options.get("uri", ""))
-        return None if found is None else found[1]
+        match = re.match(r"jdbc:sqlite:([^?]+)", self.options.get("uri", ""))
+        return None if match is None else match[1]
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """How Spark is started. `conf` is the user's and wins over our defaults.
+    """How Spark is started.
 
-    `short_lived` is for commands that answer one question and end: the JVM's optimising compiler would
-    spend more than it could win back.
+    Attributes:
+        app_name: `spark.app.name`, unless `conf` has one.
+        master: `spark.master`, unless `conf` has one.
+        conf: the user's settings; they win over the defaults.
+        artifacts: jars on the class path.
+        short_lived: for commands that run one query and exit. It turns off the JVM's optimizing compiler,
+            which would cost more than it saves.
     """
 
     app_name: str = "tautochrone"

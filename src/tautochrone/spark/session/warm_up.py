@@ -1,5 +1,5 @@
-"""`python -m tautochrone.spark.session.warm_up FILE`: a session that loads what pipelines load, then has Java
-write its classes into FILE. Called by `archive.make_archive` only."""
+"""`python -m tautochrone.spark.session.warm_up FILE`: runs statements and queries as pipelines do, then has
+Java write the loaded classes into FILE. Called by `class_archive.make_archive` only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SELECT snapshot_id, operation FROM default.orders.snapshots
 """
 
 
-def _work(session: SparkSession, folder: Path) -> None:
+def _run_workload(session: SparkSession, folder: Path) -> None:
     use_database(session, "lake", "default", create=True)
     for statement in _STATEMENTS.split(";"):
         session.sql(statement)
@@ -56,11 +56,11 @@ def main(file: str) -> int:
         settings = SparkSettings(master="local[2]", conf=conf, short_lived=True)
         session = start_session(settings, CatalogSettings.default(folder))
         gateway = SparkContext._gateway  # noqa: SLF001
-        _work(session, Path(folder))
+        _run_workload(session, Path(folder))
         session.stop()
         if gateway is None:
             return 1
-        # Java writes the archive as it ends, which it does when this end of its pipe is closed.
+        # Java writes the archive when it exits, and it exits when its stdin is closed.
         gateway.shutdown()
         gateway.proc.stdin.close()
         return int(gateway.proc.wait())
