@@ -256,7 +256,7 @@ def test_start_is_quick_and_silent(lake: Lake, capfd: pytest.CaptureFixture[str]
         taken.append(time.monotonic() - begun)
         lake.uri = server.uri
         assert ask(lake, "/v1/config")[0] == 200
-        server.stop()
-        server.stop()
+        server.close()
+        server.close()
     assert capfd.readouterr() == ("", "")
     assert min(taken) < 0.5

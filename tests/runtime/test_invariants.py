@@ -195,7 +195,7 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
             world.sql("INSERT INTO lake.src.accounts VALUES ('d', 'Di')")
             run._checkpoint()
             assert run.problems == {}
-            run._heartbeat.stop()
+            run._heartbeat.close()
             run._ingestion.stop()
         assert happened.of("checkpoint")[-1]["state"] == "published"
         assert world.balances() == [("a", 5), ("d", 1)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -22,6 +21,7 @@ from tautochrone.iceberg import IcebergLake
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
 from tautochrone.metaservice.server import EmbeddedServer
+from tautochrone.model.closing import Closing
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit
 from tautochrone.model.names import TableName
@@ -59,7 +59,7 @@ def _discreet(emit: Emit) -> Emit:
     return told
 
 
-class LocalReadPoints:
+class LocalReadPoints(Closing):
     """This process's own REST catalog (see `model.read_points.ReadPointServer`)."""
 
     def __init__(self, store: MetaStore, settings: Settings) -> None:
@@ -73,11 +73,11 @@ class LocalReadPoints:
     def show(self, read_point: str, lookup: Lookup) -> None:
         self.read_points.register(read_point, lookup)
 
-    def stop(self) -> None:
-        self._server.stop()
+    def close(self) -> None:
+        self._server.close()
 
 
-class Project:
+class Project(Closing):
     """An opened project. Use as a context manager; a Spark that it started stops at the end.
 
     Args:
@@ -139,7 +139,7 @@ class Project:
     def read_points(self, store: MetaStore) -> LocalReadPoints:
         """A REST catalog of this process."""
         server = LocalReadPoints(store, self.settings)
-        self._closing.callback(server.stop)
+        self._closing.callback(server.close)
         return server
 
     def job(self) -> Job:
@@ -211,17 +211,6 @@ class Project:
 
     def close(self) -> None:
         self._closing.close()
-
-    def __enter__(self) -> Project:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _outsider(self, name: TableName) -> StructType | None:
         file = self.settings.catalog.sqlite_file

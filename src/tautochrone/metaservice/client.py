@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -24,6 +23,7 @@ from tautochrone.metaservice.api.tokens import WriteToken
 from tautochrone.metaservice.api.write_tokens import write_token
 from tautochrone.metaservice.http.problems import Problem
 from tautochrone.metaservice.http.request_names import parsed_name
+from tautochrone.model.closing import Closing
 from tautochrone.redaction import keep_secret
 
 __all__ = ["TOKEN_VARIABLE", "Client", "InProcess", "Service", "is_http", "open_service"]
@@ -101,7 +101,7 @@ class InProcess:
         self._store.close()
 
 
-class Client:
+class Client(Closing):
     """A MetaService over HTTP. Safe to share between threads.
 
     Every method raises the error that the service answered as a `MetaError` of the same class, or
@@ -188,17 +188,6 @@ class Client:
 
     def close(self) -> None:
         self._http.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _ask(self, kind: type[_Answer], method: str, path: str, body: Any = None) -> _Answer:
         answer = self._send(method, path, body)

@@ -9,10 +9,10 @@ import logging
 import socket
 import time
 from threading import Thread
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tautochrone.errors import EnvironmentProblemError
+from tautochrone.model.closing import Closing
 
 if TYPE_CHECKING:
     import uvicorn
@@ -77,7 +77,7 @@ def uvicorn_server(app: FastAPI) -> uvicorn.Server:
     )
 
 
-class EmbeddedServer:
+class EmbeddedServer(Closing):
     """Serves from a daemon thread on a free port of 127.0.0.1 from construction until `stop()`.
 
     With a store it answers what `taut serve` does, for reading; without one only the catalog.
@@ -112,7 +112,7 @@ class EmbeddedServer:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._server.started:
             if time.monotonic() > deadline or not self._thread.is_alive():
-                self.stop()
+                self.close()
                 raise EnvironmentProblemError("SERVER_NOT_STARTED", "The embedded server did not start")
             time.sleep(0.005)
 
@@ -121,19 +121,8 @@ class EmbeddedServer:
         """The base URI for Iceberg REST clients."""
         return self._uri
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop serving; open requests get two seconds. Repeatable."""
         self._server.should_exit = True
         self._thread.join(timeout=5)
         self._socket.close()
-
-    def __enter__(self) -> EmbeddedServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from threading import RLock
-from types import TracebackType
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +21,7 @@ from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
 from tautochrone.metaservice.api.write_tokens import time_of, wait_for, write_token
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.checkpoint import Consistency, Resolution
+from tautochrone.model.closing import Closing
 from tautochrone.model.names import CheckpointNumber, TableName, quoted
 from tautochrone.model.read_points import NEWEST
 from tautochrone.reader.leases import Leases
@@ -45,7 +45,7 @@ _KEEP_SESSIONS = 4
 _OUTSIDERS = "outsiders"
 
 
-class Reader:
+class Reader(Closing):
     """Strong and weak reads over one store and its lake. Safe to share between threads.
 
     A reader never goes backwards: after checkpoint 7 no strong read answers from an older one; it
@@ -187,20 +187,9 @@ class Reader:
             self._closed = True
             self._sessions.clear()
         self._leases.close()
-        self._server.stop()
+        self._server.close()
         if self._own_spark:
             stop_session(self._base)
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _tables(
         self, query: str, database: tuple[str, ...], seen: frozenset[TableName]

@@ -14,11 +14,11 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 
 import pyspark
 
 from tautochrone.errors import EnvironmentProblemError
+from tautochrone.model.closing import Closing
 from tautochrone.testing.ports import free_ports
 
 __all__ = ["StandaloneCluster", "executor_writes"]
@@ -30,7 +30,7 @@ _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
-class StandaloneCluster:
+class StandaloneCluster(Closing):
     """A master and `workers` worker processes, each with `cores` cores. Use as a context manager.
 
     Args:
@@ -56,10 +56,10 @@ class StandaloneCluster:
                 )  # fmt: skip
             self._wait_for(workers)
         except BaseException:
-            self.stop()
+            self.close()
             raise
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End all processes, and the executors that workers started. Repeatable."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             for process in self._processes:
@@ -74,17 +74,6 @@ class StandaloneCluster:
                     # The second round leaves it no choice.
                     continue
         self._processes.clear()
-
-    def __enter__(self) -> StandaloneCluster:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _start(self, name: str, main: str, *arguments: str) -> None:
         home = Path(pyspark.__file__).parent

@@ -22,6 +22,7 @@ from typing import Any
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tautochrone.errors import EnvironmentProblemError
+from tautochrone.model.closing import Closing
 from tautochrone.spark.session.jars import Artifact, resolve
 from tautochrone.spark.session.java import find_java
 from tautochrone.testing.ports import free_ports
@@ -50,7 +51,7 @@ group.initial.rebalance.delay.ms=0
 """
 
 
-class KafkaBroker:
+class KafkaBroker(Closing):
     """A broker that keeps its data in `folder`. Use as a context manager.
 
     Raises:
@@ -84,7 +85,7 @@ class KafkaBroker:
             )
         self._wait_for(port)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the broker; its folder stays. Repeatable."""
         if self._process.poll() is None:
             self._process.terminate()
@@ -93,17 +94,6 @@ class KafkaBroker:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-
-    def __enter__(self) -> KafkaBroker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _command(self, main: str, *arguments: str) -> list[str]:
         return [self._java, *_JVM, "-cp", self._classpath, main, *arguments]
@@ -117,7 +107,7 @@ class KafkaBroker:
                 time.sleep(0.1)
             else:
                 return
-        self.stop()
+        self.close()
         tail = self._log.read_text(errors="replace")[-800:]
         raise EnvironmentProblemError("KAFKA_NOT_STARTED", f"The broker did not come up: {tail}")
 

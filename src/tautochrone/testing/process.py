@@ -11,13 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from tautochrone.model.closing import Closing
 
 __all__ = ["TautProcess"]
 
 
-class TautProcess:
+class TautProcess(Closing):
     """`taut run` with `--json`; its events are collected while it runs. A context manager: no process
     outlives the test."""
 
@@ -65,15 +66,8 @@ class TautProcess:
         wrong = [told for told in list(self.events) if "error" in told][-3:]
         return f"{dict(counts)}\n{wrong}\n{self.events[-5:]}\n{text[-3000:]}"
 
-    def __enter__(self) -> TautProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Kill the process if it still runs."""
         if self._process.poll() is None:
             self.kill()
         self._listener.join(10)

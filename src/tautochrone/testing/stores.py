@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
@@ -28,6 +27,7 @@ from tautochrone.meta.database import parsed_url
 from tautochrone.meta.repository import now_ms
 from tautochrone.metaservice.rpc.remote_store import RemoteStore
 from tautochrone.metaservice.rpc.routes import add_store_routes
+from tautochrone.model.closing import Closing
 
 __all__ = ["KINDS", "Backing", "ServiceProcess", "ServiceThread", "fresh_postgres", "service_app"]
 
@@ -93,7 +93,7 @@ class ServiceThread:
         self._thread.join(10)
 
 
-class ServiceProcess:
+class ServiceProcess(Closing):
     """A service as a process of its own, for tests that kill it and start it again on the same port."""
 
     def __init__(self, store: str, port: int, token: str | None = None) -> None:
@@ -115,15 +115,7 @@ class ServiceProcess:
         self._process.kill()
         self._process.wait()
 
-    def __enter__(self) -> ServiceProcess:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self.kill()
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from tautochrone.errors import FencedError, TautochroneError
+from tautochrone.model.closing import Closing
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.cut import Cut
@@ -19,7 +19,7 @@ from tautochrone.traces import trace_of
 __all__ = ["Heartbeat"]
 
 
-class Heartbeat:
+class Heartbeat(Closing):
     """Beats three times a lease from a thread of its own, from `start` until `stop`."""
 
     def __init__(self, job: Job) -> None:
@@ -30,7 +30,7 @@ class Heartbeat:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Give the lease back: nobody need wait for it to run out. Repeatable."""
         if not self._stopping.is_set():
             self._stopping.set()
@@ -40,17 +40,6 @@ class Heartbeat:
                 # It never owned the job: whoever does keeps it.
                 return
             self._tell(lambda: self._job.store.end_run(self._job.name, self._job.journal.fence))
-
-    def __enter__(self) -> Heartbeat:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def looked(self, cut: Cut, checkpoint: CheckpointNumber | None) -> None:
         """The job looked for news and found none that `checkpoint` does not show."""

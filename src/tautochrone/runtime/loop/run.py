@@ -105,7 +105,7 @@ class Run:
             self.died = tell_death(self._job, error)
             return RunState.FAILED
         finally:
-            self._heartbeat.stop()
+            self._heartbeat.close()
 
     def again(self) -> None:
         """One more checkpoint after `once`, as `continuously` makes them: with sessions and plans that are
@@ -134,7 +134,7 @@ class Run:
             self.died = tell_death(self._job, error)
             return RunState.FAILED
         finally:
-            self._heartbeat.stop()
+            self._heartbeat.close()
 
     def _begin(self, **trigger: object) -> None:
         self._readers.begin()
