@@ -124,12 +124,12 @@ def _survey(simulation: Simulation, store: MetaStore, named: TableName, to: Chec
 
 
 def _require_agreement(simulation: Simulation, store: MetaStore) -> None:
-    """As `runtime.ownership.store_check`, for those who change the lake by the store and are no run."""
+    """As `runtime.ownership.reconcile_store`, for those who change the lake by the store and are no run."""
     for job in simulation.entries:
         lake = {table.name: table.says() for table in simulation.tables_of(simulation.pipeline_of(job))}
         relation = store.compare(job, lake).relation
         if relation in (StoreRelation.RESTORED, StoreRelation.FOREIGN):
-            raise MetaError("META_STORE_NOT_IN_AGREEMENT", "as runtime.store_check")
+            raise MetaError("META_STORE_NOT_IN_AGREEMENT", "as runtime.reconcile_store")
 
 
 def _revoked(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:

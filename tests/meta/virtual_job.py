@@ -109,12 +109,12 @@ def take_over(simulation: Simulation, process: Process) -> None:
 def _check_store(
     simulation: Simulation, process: Process, existing: Mapping[TableName, VirtualTable]
 ) -> None:
-    """As `runtime.ownership.store_check`: with the tables of all jobs of the pipeline."""
+    """As `runtime.ownership.reconcile_store`: with the tables of all jobs of the pipeline."""
     store, job = process.store, process.job
     known = {name: at for name, at in store.table_ids(job).items() if name in simulation.lake.inputs}
     others = [name for name in known if name in existing and existing[name].identity != known[name]]
     if others or (known and not known.keys() & existing.keys()):
-        raise MetaError("META_STORE_OF_ANOTHER_LAKE", "as runtime.store_check")
+        raise MetaError("META_STORE_OF_ANOTHER_LAKE", "as runtime.reconcile_store")
     ours = simulation.tables_of(process.pipeline)
     relation = store.compare(job, {table.name: table.says() for table in ours}).relation
     lake = {table.name: table.history() for table in ours}

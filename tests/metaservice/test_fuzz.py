@@ -95,7 +95,7 @@ def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(after, "_PAUSE_S", 3_600)
 
 
-def check_store() -> None:
+def reconcile_store() -> None:
     """Nothing changed but pins of the reader, which are short."""
     assert dump() == _BEFORE
     latest = _STORE.now_ms() + LONGEST_LEASE_MS[Role.READ]
@@ -120,14 +120,14 @@ def fuzzed(method: str, data: st.DataObject) -> None:
     hints = remote_calls()[method].hints
     arguments = st.fixed_dictionaries({}, optional={name: likely(hint) for name, hint in hints.items()})
     call(method, data.draw(st.one_of(arguments, st.dictionaries(st.sampled_from([*hints, "x"]), ANYTHING))))
-    check_store()
+    reconcile_store()
 
 
 def test_a_reader_makes_no_call_that_writes() -> None:
     for method in remote_calls().keys() - READING_CALLS:
         answer = _CLIENT.post(f"/rpc/{method}", json={})
         assert (answer.status_code, answer.json()["error_class"]) == (403, "ROLE_MISSING"), method
-    check_store()
+    reconcile_store()
 
 
 @pytest.mark.parametrize("method", sorted(READING_CALLS))
@@ -148,7 +148,7 @@ def test_many_calls_by_a_reader_change_nothing(method: str, data: st.DataObject)
 def keeps_to_the_document(case: Case) -> None:
     # Names have rules that a schema cannot say.
     case.call_and_validate(headers=BEARER, excluded_checks=[positive_data_acceptance])
-    check_store()
+    reconcile_store()
 
 
 @_SCHEMA.parametrize()

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 
 from tautochrone.cli.restart import Restarts
 from tautochrone.errors import SparkDiedError
-from tautochrone.runtime.loop.spark_death import rest
+from tautochrone.runtime.loop.spark_death import wait_while_alive
 from tautochrone.spark.session import jvm_liveness
 from tautochrone.spark.session.jvm_liveness import jvm_failure, require_live_jvm, set_stderr_tail
 
@@ -60,7 +60,7 @@ def test_killed_process_is_reported_with_its_signal_and_last_lines(gateway: Any,
     set_stderr_tail(lambda: ["one", "", "java.lang.OutOfMemoryError"])
     process.kill()
     with pytest.raises(SparkDiedError, match=r"SIGKILL.*one / java\.lang\.OutOfMemoryError") as raised:
-        rest(threading.Event(), 60)
+        wait_while_alive(threading.Event(), 60)
     assert raised.value.error_class == "SPARK_DIED"
     assert "memory" in str(raised.value.hint)
     assert raised.value.parameters["status"] == "-9"

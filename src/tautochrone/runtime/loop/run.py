@@ -32,7 +32,7 @@ from tautochrone.runtime.loop.cut import Cut, take_cut, what_changed
 from tautochrone.runtime.loop.external_tables import tag_cut
 from tautochrone.runtime.loop.heartbeat import Heartbeat
 from tautochrone.runtime.loop.readers import Readers
-from tautochrone.runtime.loop.spark_death import rest, tell_death
+from tautochrone.runtime.loop.spark_death import report_spark_death, wait_while_alive
 from tautochrone.runtime.loop.takeover import clear, take_over
 from tautochrone.runtime.maintenance.maintain import Maintenance
 from tautochrone.runtime.refresh.target import Target
@@ -102,7 +102,7 @@ class Run:
             self._maintenance.between_checkpoints()
             return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
         except Exception as error:
-            self.died = tell_death(self._job, error)
+            self.died = report_spark_death(self._job, error)
             return RunState.FAILED
         finally:
             self._heartbeat.close()
@@ -125,13 +125,13 @@ class Run:
                     self._readers.follow()
                     self._maintenance.between_checkpoints()
                     left = interval_ms / 1000 - (time.monotonic() - started)
-                    rest(self._stopping, _POLL_S if waits else left)
+                    wait_while_alive(self._stopping, _POLL_S if waits else left)
             finally:
                 self._ingestion.stop()
             self._checkpoint_and_wait()
             return self._finish()
         except Exception as error:
-            self.died = tell_death(self._job, error)
+            self.died = report_spark_death(self._job, error)
             return RunState.FAILED
         finally:
             self._heartbeat.close()

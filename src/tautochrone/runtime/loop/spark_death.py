@@ -1,4 +1,4 @@
-"""What a run does when Spark's Java process is gone: it says so once, and blames nobody else."""
+"""Ends a run whose Spark Java process died, with one event instead of many secondary errors."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.spark.session.jvm_liveness import jvm_failure
 from tautochrone.traces import trace_of
 
-__all__ = ["rest", "tell_death"]
+__all__ = ["report_spark_death", "wait_while_alive"]
 
-_WATCH_S = 1.0
+_CHECK_S = 1.0
 
 
-def rest(stopping: threading.Event, seconds: float) -> None:
-    """Wait until it is time or `stopping` is set, but not for a Spark that is gone.
+def wait_while_alive(stopping: threading.Event, seconds: float) -> None:
+    """Wait for `seconds`, or until `stopping` is set.
 
     Raises:
-        SparkDiedError: its process has ended.
+        SparkDiedError: Spark's process ended meanwhile.
     """
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0 and not stopping.wait(min(left, _WATCH_S)):
+    while (left := until - time.monotonic()) > 0 and not stopping.wait(min(left, _CHECK_S)):
         died = jvm_failure()
         if died is not None:
             raise died
 
 
-def tell_death(job: Job, error: Exception) -> SparkDiedError:
-    """Tell that Spark is gone, which is why `error` came; anything else is raised again."""
+def report_spark_death(job: Job, error: Exception) -> SparkDiedError:
+    """Report the death of Spark as the cause of `error`.
+
+    Raises:
+        Exception: `error` itself, if Spark is alive.
+    """
     died = error if isinstance(error, SparkDiedError) else None
     if died is None and not isinstance(error, FencedError):
         died = jvm_failure(ask=True)

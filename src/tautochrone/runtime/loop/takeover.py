@@ -1,14 +1,14 @@
 """Becoming the owner of a job.
 
-    0. hold the store against the lake (`store_check`): fill an empty one, bring an older copy into agreement
-    1. register the topology        2. raise the fence, above the store's and above any in the lake
-    3. carry out a revision that somebody decided and did not finish
-    4. per table: commit what was prepared, add new columns, fence main; create missing tables, views
-    5. report roots that moved unreported
-    6. tell the store what people want to read about the datasets
+    0. reconcile the store with the lake (`reconcile_store`)
+    1. register the topology        2. raise the fence above the store's and all fences in the lake
+    3. complete a revision that was decided and not finished
+    4. per table: commit prepared batches, add new columns, write the fence; create missing tables and views
+    5. report root tables whose newest commit was not reported
+    6. store what people read about the datasets
 
-After 4 nothing that an older owner prepared can land: main is no longer its parent. What it prepared
-and could not commit is committed by us first, without reading its source again.
+After 4 no batch of an older owner can be committed, because main is no longer its parent. Batches that the
+older owner prepared are committed first, without reading their source again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.ownership.describe import describe
-from tautochrone.runtime.ownership.store_check import check_store, identify_tables
+from tautochrone.runtime.ownership.reconcile_store import reconcile_store, record_table_ids
 from tautochrone.runtime.refresh.check_invariants import entries
 from tautochrone.runtime.revision.revise import complete_pending
 from tautochrone.runtime.streams.streams import highest_fence
@@ -36,20 +36,23 @@ __all__ = ["become_owner", "clear", "take_over"]
 def take_over(
     job: Job, full: frozenset[TableName] = frozenset(), owned: Callable[[], None] = lambda: None
 ) -> None:
-    """See the module docstring; every step may be repeated. `full` are datasets that will be rebuilt.
-    `owned` is called as soon as the job is ours: what follows may take longer than a lease.
+    """Take the job over; see the module docstring. Every step may be repeated.
+
+    Args:
+        full: datasets that a full refresh will rebuild.
+        owned: called once this run owns the job; the steps after it may take longer than a lease.
 
     Raises:
         MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
-        LakeError: a table of that name belongs to somebody else; `LAKE_BEHIND_STORE`.
+        LakeError: a table of that name belongs to another pipeline or to none; `LAKE_BEHIND_STORE`.
         DefinitionError: a streaming table's new columns do not fit those that it has.
     """
     existing = {table: job.lake.load(table) for table in job.graph.order if job.lake.exists(table)}
-    seen = max(_highest_fence(job, existing), highest_fence(job))
-    # A store under which another run is at work is left as it is.
+    fence_in_lake = max(_highest_fence(job, existing), highest_fence(job))
+    # The store must not be repaired while another run writes to it.
     job.ownership.require_free(job.store, job.name, job.emit)
-    check_store(job, existing, full)
-    become_owner(job, seen)
+    reconcile_store(job, existing, full)
+    become_owner(job, fence_in_lake)
     owned()
     complete_pending(job, job.journal.fence)
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
@@ -65,19 +68,19 @@ def take_over(
         )
         list(pool.map(lambda table: _settle_quarantine(job, table), quarantines))
     if missing := [name for name in job.graph.order if name not in existing]:
-        # What the store knew of a table that is gone must not be held against the new one.
-        identify_tables(job)
+        # The store must forget the id of a dropped table before its successor is created.
+        record_table_ids(job)
     for name in missing:
         job.tables[name] = job.lake.create(job.topology.table_definition(name), job.commit_metadata())
-    identify_tables(job)
-    _keep_views(job)
+    record_table_ids(job)
+    _persist_views(job)
     _report_roots(job)
     describe(job)
     job.emit("takeover", job=job.name, fence=int(job.journal.fence))
 
 
-def become_owner(job: Job, seen: Fence) -> None:
-    """Register the topology and raise the job's fence above the store's and `seen`, the lake's highest.
+def become_owner(job: Job, fence_in_lake: Fence) -> None:
+    """Register the topology and raise the job's fence above the store's and the highest in the lake.
 
     Raises:
         MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
@@ -117,7 +120,7 @@ def become_owner(job: Job, seen: Fence) -> None:
         job.name,
         lambda: store.take_over(
             job.name,
-            at_least=seen,
+            at_least=fence_in_lake,
             lease_ms=job.settings.lease_ms,
             ingests=[table for table in job.graph.order if job.topology.ingestion_flows(table)],
             claim=job.ownership.claim(store, job.name),
@@ -127,19 +130,21 @@ def become_owner(job: Job, seen: Fence) -> None:
 
 
 def clear(job: Job, name: TableName) -> None:
-    """Empty a streaming table for a full refresh: rows and positions in one commit. Readers keep the
-    old rows until the next checkpoint is published. Views are replaced by their refresh instead."""
+    """Empty a streaming table for a full refresh: its rows and positions go in one commit.
+
+    Readers see the old rows until the next checkpoint is published. Views are left to their refresh.
+    """
     if job.topology.is_view(name):
         return
     table = job.tables[name]
-    # A replaced table, not deleted rows: its history starts anew, so that a stream that reads it from the
-    # beginning meets the new rows only.
-    nothing = job.base.createDataFrame([], job.graph.schemas[name])
-    done = table.redefine(
-        table.fork(), job.topology.table_definition(name), nothing, job.commit_metadata(reset=True)
+    # The table is replaced, so that its history starts here: a stream that reads it from the beginning
+    # must get the new rows only.
+    no_rows = job.base.createDataFrame([], job.graph.schemas[name])
+    commit = table.redefine(
+        table.fork(), job.topology.table_definition(name), no_rows, job.commit_metadata(reset=True)
     )
     if name in job.topology.root_tables:
-        job.journal.report({name: done.version})
+        job.journal.report({name: commit.version})
     job.emit(
         "full_refresh",
         dataset=str(name),
@@ -148,8 +153,8 @@ def clear(job: Job, name: TableName) -> None:
     )
 
 
-def _keep_views(job: Job) -> None:
-    """Persisted views of the project stand in the catalog, where readers find them."""
+def _persist_views(job: Job) -> None:
+    """Write the project's persisted views to the catalog, for readers."""
     for name, dataset in job.definitions.datasets.items():
         if dataset.kind is not DatasetKind.VIEW:
             continue
@@ -159,7 +164,7 @@ def _keep_views(job: Job) -> None:
             job.emit(
                 "view_not_persisted",
                 dataset=str(name),
-                reason="the catalog keeps no views; the pipeline's own queries see it all the same",
+                reason="the catalog stores no views; the pipeline's own queries can still read it",
             )
 
 
@@ -170,8 +175,8 @@ def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
         if fork.commit_metadata is None:
             raise LakeError(
                 "TABLE_ALREADY_EXISTS",
-                f"{name} exists and was not written by a pipeline of ours",
-                hint="rename the dataset, move the table away, or take it over as it is with `taut adopt`",
+                f"{name} exists and was not written by a Tautochrone pipeline",
+                hint="rename the dataset, rename or drop the table, or take it over with `taut adopt`",
                 location=str(job.definitions.datasets[name].location),
                 sqlstate="42P07",
             )
@@ -189,7 +194,7 @@ def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
 
 
 def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
-    """Commit or abort what is prepared, add new columns, then fence."""
+    """Commit or abort prepared batches, add new columns, then write the fence."""
     for prepared in table.prepared():
         if prepared.parent == table.current_version():
             table.commit(prepared, job.journal.fence)
@@ -210,16 +215,16 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
     if not job.topology.is_view(table.name) and table.name not in full:
         added = table.widen(table.fork(), job.graph.schemas[table.name], job.commit_metadata())
         if added:
-            reason = "its definition gained them; rows of before have NULL there"
+            reason = "its definition has new columns; older rows have NULL there"
             job.emit("columns_added", dataset=str(table.name), columns=list(added), reason=reason)
     table.raise_fence(table.fork(), job.commit_metadata())
 
 
 def _settle_quarantine(job: Job, table: LakeTable) -> None:
-    """Bad records are in when their table's commit names them, then the fence."""
-    owner = _dataset(job, table.name).bad_records_of
-    if owner in job.tables:
-        settle_quarantine(job.tables[owner], table, job.journal.fence, job.emit)
+    """Commit the bad records that the main table's commit names, then write the fence."""
+    main = _dataset(job, table.name).bad_records_of
+    if main in job.tables:
+        settle_quarantine(job.tables[main], table, job.journal.fence, job.emit)
     table.raise_fence(table.fork(), job.commit_metadata())
 
 
@@ -228,11 +233,11 @@ def _dataset(job: Job, name: TableName) -> Dataset:
 
 
 def _report_roots(job: Job) -> None:
-    """A crash between commit and report leaves a version that no cut would take: report it now."""
+    """Report versions that a crash left unreported between commit and report; no cut would take them."""
     reported = job.store.reported(job.name)
     for name in job.topology.root_tables:
         table = job.tables[name]
-        main = table.current_version()
-        known = reported.get(name)
-        if known is None or table.change_between(known, main).kind is not ChangeKind.NONE:
-            job.journal.report({name: main})
+        current = table.current_version()
+        last = reported.get(name)
+        if last is None or table.change_between(last, current).kind is not ChangeKind.NONE:
+            job.journal.report({name: current})

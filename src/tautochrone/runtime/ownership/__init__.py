@@ -1,1 +1,1 @@
-"""Checks between the store and the lake when a job changes hands."""
+"""What happens to the store when a job gets a new owner: reconcile it, describe the datasets."""

@@ -1,7 +1,7 @@
-"""Telling the store about definitions, columns and column lineage: for people, nothing here is needed to run.
+"""Stores definitions, columns and column lineage of the job's datasets. Only people read them.
 
-Lineage needs each flow's plan, so it is traced once per definition: the store knows the fingerprint that it
-belongs to. When nothing is new, nothing is written.
+Lineage needs each flow's plan, so it is computed once per definition; the store keeps the definition's
+fingerprint with it. Nothing is written when nothing changed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ __all__ = ["describe"]
 
 
 def describe(job: Job) -> None:
-    """Tell the store what it does not know yet about the job's tables."""
-    known = job.store.described(job.name)
-    found = [_details(job, table, known.get(table)) for table in job.graph.order]
-    news = [details for details in found if known.get(details.dataset) != details]
-    if news:
-        job.journal.describe(news)
+    """Store the details of the job's tables that changed."""
+    stored = job.store.described(job.name)
+    current = [_details(job, table, stored.get(table)) for table in job.graph.order]
+    changed = [details for details in current if stored.get(details.dataset) != details]
+    if changed:
+        job.journal.describe(changed)
 
 
-def _details(job: Job, table: TableName, known: DatasetDetails | None) -> DatasetDetails:
+def _details(job: Job, table: TableName, stored: DatasetDetails | None) -> DatasetDetails:
     dataset, flows, definition = (
         job.definitions.datasets[table],
         job.topology.flows(table),
         job.topology.fingerprint(table),
     )
-    same = known is not None and known.definition == definition
+    same = stored is not None and stored.definition == definition
     return DatasetDetails(
         dataset=table,
         definition=definition,
@@ -44,26 +44,26 @@ def _details(job: Job, table: TableName, known: DatasetDetails | None) -> Datase
             Column(field.name, field.dataType.simpleString(), field.metadata.get("comment"))
             for field in job.graph.schemas[table].fields
         ),
-        lineage=known.lineage if same and known else _traced(job, table, flows),
+        lineage=stored.lineage if same and stored else _lineage(job, table, flows),
     )
 
 
-def _traced(job: Job, table: TableName, flows: Iterable[ResolvedFlow]) -> ColumnLineage:
-    """The lineage of all flows of a table together, by the table's own names of its columns."""
+def _lineage(job: Job, table: TableName, flows: Iterable[ResolvedFlow]) -> ColumnLineage:
+    """The lineage of all flows of a table together, with the table's spelling of its columns."""
     columns = {field.name.lower(): field.name for field in job.graph.schemas[table].fields}
     values: dict[str, frozenset[ColumnRef]] = {name: frozenset() for name in columns.values()}
     rows = frozenset[ColumnRef]()
     assert job.graph.scratch is not None
     for flow in flows:
         try:
-            found = column_lineage(flow.flow.evaluate(job.graph.scratch), table.catalog)
+            lineage = column_lineage(flow.flow.evaluate(job.graph.scratch), table.catalog)
         except DefinitionError as error:
-            # It was evaluated before, so this is chance; a run must not fail for what people may read.
-            found = ColumnLineage(problem=error.message)
-        if found.problem is not None:
-            return ColumnLineage(problem=redacted(found.problem))
-        for name, origin in found.values.items():
+            # Not repeatable, for the flow was evaluated before; missing lineage must not fail a run.
+            lineage = ColumnLineage(problem=error.message)
+        if lineage.problem is not None:
+            return ColumnLineage(problem=redacted(lineage.problem))
+        for name, origin in lineage.values.items():
             if name.lower() in columns:
                 values[columns[name.lower()]] |= origin
-        rows |= found.rows
+        rows |= lineage.rows
     return ColumnLineage(values=values, rows=rows)

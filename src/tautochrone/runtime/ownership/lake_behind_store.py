@@ -1,4 +1,4 @@
-"""A lake that is older than the store: somebody restored a catalog and not what belongs to it."""
+"""Refuses a lake that is older than the store, as after a restore of the catalog alone."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ __all__ = ["require_reported_versions"]
 
 
 def require_reported_versions(job: Job, existing: Mapping[TableName, LakeTable]) -> None:
-    """Refuse tables that do not lead to a version which the store was told of, and in which nothing was
-    committed since.
+    """Refuse tables whose history lacks their reported version although nobody committed to them since.
 
     Raises:
         LakeError: `LAKE_BEHIND_STORE`.
     """
     reported = job.store.reported(job.name)
-    told_ms = {report.table: report.at_ms for report in job.store.reports() if report.job == job.name}
+    reported_ms = {report.table: report.at_ms for report in job.store.reports() if report.job == job.name}
     for name, version in reported.items():
-        if name not in existing or name not in told_ms:
+        if name not in existing or name not in reported_ms:
             continue
         table = existing[name]
         if table.change_between(version, table.current_version()).kind is not ChangeKind.UNKNOWN:
             continue
-        # Who expires versions or takes a table back commits that, later than the version was told.
-        if table.changed_ms() < told_ms[name]:
+        # Expiry and revisions also remove versions, but they commit after the report.
+        if table.changed_ms() < reported_ms[name]:
             raise LakeError(
                 "LAKE_BEHIND_STORE",
                 f"{name} has no version {version}, which the store knows, and was not changed since",

@@ -40,7 +40,7 @@ from tautochrone.model.revision import (
 )
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import find_all
-from tautochrone.runtime.ownership.store_check import require_agreement
+from tautochrone.runtime.ownership.reconcile_store import require_reconciled
 from tautochrone.runtime.revision.plan import Node, Request, Stand, affected, plan_revision
 from tautochrone.runtime.revision.revert_table import Says, revoked_range, take_back
 
@@ -71,7 +71,7 @@ def survey(job: Job, request: Request) -> RevisionPlan:
         CheckpointUnavailableError: the checkpoint that should stay cannot be read.
         TableMissingError: a table of another job is not in this lake.
     """
-    require_agreement(job)
+    require_reconciled(job)
     return _survey(job, request)
 
 
@@ -117,7 +117,7 @@ def revise(job: Job, request: Request, accepted: RevisionPlan) -> Revision:
             changed but that running jobs have ended.
     """
     # Before a fence rises in the store: by it a copy is recognised.
-    require_agreement(job)
+    require_reconciled(job)
     fences: dict[str, Fence] = {}
     try:
         for name in accepted.jobs:

@@ -1,8 +1,8 @@
-"""The store held against the lake, before a takeover writes anything.
+"""Compares the store with the lake before a takeover, and repairs the store.
 
-The lake's commit metadata says with which store, fence and checkpoint each table was last written. A
-store that is lost is filled from them; one that is an older copy, or another one, is brought into
-agreement with them. One that belongs to another lake is refused.
+The commit metadata in the lake names the store, fence and checkpoint of each table's last commit. An empty
+store is rebuilt from it. A store that is an older copy, or a different store, is reconciled with it. A store
+that belongs to another lake is refused.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from tautochrone.model.names import TableName
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.ownership.lake_behind_store import require_reported_versions
 
-__all__ = ["check_store", "identify_tables", "require_agreement"]
+__all__ = ["reconcile_store", "record_table_ids", "require_reconciled"]
 
 
-def check_store(job: Job, existing: Mapping[TableName, LakeTable], full: Collection[TableName] = ()) -> None:
-    """See the module docstring. Repeatable: a store in agreement with the lake is left as it is.
+def reconcile_store(
+    job: Job, existing: Mapping[TableName, LakeTable], full: Collection[TableName] = ()
+) -> None:
+    """Repair the store; see the module docstring. A store that agrees with the lake is not changed.
 
     Args:
-        existing: the job's tables that are in the lake.
-        full: the tables that will be built anew: they need not be those that the store knows.
+        existing: the job's tables that exist in the lake.
+        full: tables that will be rebuilt; their ids may differ from those in the store.
 
     Raises:
         MetaError: `META_STORE_OF_ANOTHER_LAKE`, or what `MetaStore.reconcile` raises; nothing was written.
         LakeError: `LAKE_BEHIND_STORE`.
     """
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
-        _require_own_lake(job, existing, full, pool)
-        # Those of the project's other jobs too: who starts first brings all of them to one instant.
+        _require_same_lake(job, existing, full, pool)
+        # The tables of the project's other jobs too: the first job to start reconciles all of them.
         others = {
             name: job.lake.load(name) for name in sorted(job.topology.sibling_tables) if job.lake.exists(name)
         }
@@ -49,22 +51,24 @@ def check_store(job: Job, existing: Mapping[TableName, LakeTable], full: Collect
     if relation is StoreRelation.EMPTY:
         _rebuild(job, lake)
         return
-    done = job.effects.perform(Step.META_RECONCILE, job.name, lambda: job.store.reconcile(job.name, lake))
+    reconciled = job.effects.perform(
+        Step.META_RECONCILE, job.name, lambda: job.store.reconcile(job.name, lake)
+    )
     job.emit(
         "store_reconciled",
         job=job.name,
-        relation=str(done.relation),
-        store=done.incarnation,
-        numbers_above=done.last_number,
-        published=[str(number) for number in done.published],
-        revoked=[str(number) for number in done.revoked],
-        given_up=[str(number) for number in done.given_up],
-        reason=done.reason,
+        relation=str(reconciled.relation),
+        store=reconciled.incarnation,
+        numbers_above=reconciled.last_number,
+        published=[str(number) for number in reconciled.published],
+        revoked=[str(number) for number in reconciled.revoked],
+        given_up=[str(number) for number in reconciled.given_up],
+        reason=reconciled.reason,
     )
 
 
-def require_agreement(job: Job) -> None:
-    """For whoever changes the lake by what the store says, and is no run.
+def require_reconciled(job: Job) -> None:
+    """Refuse a store that was not reconciled with the lake. For commands that change the lake outside a run.
 
     Raises:
         MetaError: `META_STORE_NOT_IN_AGREEMENT`; nothing was written.
@@ -83,19 +87,19 @@ def require_agreement(job: Job) -> None:
         )
 
 
-def identify_tables(job: Job) -> None:
-    """Record what tells the job's tables, when it is not known yet. After the takeover."""
+def record_table_ids(job: Job) -> None:
+    """Record the ids of the job's tables in the store if they changed. Call it after the takeover."""
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
-        found = dict(
+        ids = dict(
             zip(job.tables, pool.map(lambda table: table.identity(), job.tables.values()), strict=True)
         )
-    if found != job.store.table_ids(job.name):
+    if ids != job.store.table_ids(job.name):
         job.effects.perform(
-            Step.META_IDENTIFY, job.name, lambda: job.store.identify(job.name, job.journal.fence, found)
+            Step.META_IDENTIFY, job.name, lambda: job.store.identify(job.name, job.journal.fence, ids)
         )
 
 
-def _require_own_lake(
+def _require_same_lake(
     job: Job,
     existing: Mapping[TableName, LakeTable],
     full: Collection[TableName],
@@ -106,21 +110,21 @@ def _require_own_lake(
         for name, identity in job.store.table_ids(job.name).items()
         if name in job.graph.order and name not in full
     }
-    named = [name for name in known if name in existing]
-    found = dict(zip(named, pool.map(lambda name: existing[name].identity(), named), strict=True))
-    others = [name for name in named if found[name] != known[name]]
-    if others:
-        what = f"{others[0]} is not the table that the store knows by this name"
-    elif known and not named:
+    present = [name for name in known if name in existing]
+    ids = dict(zip(present, pool.map(lambda name: existing[name].identity(), present), strict=True))
+    replaced = [name for name in present if ids[name] != known[name]]
+    if replaced:
+        what = f"{replaced[0]} is not the table that the store knows by this name"
+    elif known and not present:
         what = f"no table that the store knows of job {job.name} is in this lake, neither is {min(known)}"
     else:
         return
     raise MetaError(
         "META_STORE_OF_ANOTHER_LAKE",
-        f"{what}: the store's checkpoints belong to another lake, or tables were made anew",
-        hint="give this pipeline a store of its own ([meta] url), or, when the old tables are gone for good, "
-        "build them anew with `taut run --full-refresh-all`",
-        parameters={"job": job.name, "table": str(others[0] if others else min(known))},
+        f"{what}: the store's checkpoints belong to another lake, or tables were recreated",
+        hint="give this pipeline its own store ([meta] url); if the old tables are gone for good, rebuild "
+        "all tables with `taut run --full-refresh-all`",
+        parameters={"job": job.name, "table": str(replaced[0] if replaced else min(known))},
     )
 
 
@@ -132,7 +136,7 @@ def _rebuild(job: Job, lake: Mapping[TableName, list[LakeVersion]]) -> None:
         "rebuilt",
         job=job.name,
         checkpoints=[str(number) for number in numbers],
-        reason="the store was empty beside tables that know checkpoints",
+        reason="the store was empty, but the tables name checkpoints",
     )
 
 
@@ -144,8 +148,7 @@ def _newest(table: LakeTable) -> list[LakeVersion]:
 
 
 def _short(commit_metadata: CommitMetadata | None) -> CommitMetadata | None:
-    """The commit metadata without the texts of its positions, which may be long: which flows have one is
-    enough here."""
+    """The commit metadata without the texts of its positions: they may be long and are not needed here."""
     if commit_metadata is None:
         return None
     positions = {flow: position.brief() for flow, position in commit_metadata.positions.items()}
@@ -153,9 +156,11 @@ def _short(commit_metadata: CommitMetadata | None) -> CommitMetadata | None:
 
 
 def _history(table: LakeTable) -> list[LakeVersion]:
-    """All commits with their commit metadata, and last what the table says of itself now: inputs that moved
-    without a change of rows are only there, and so is what a revision took back."""
-    found = [
+    """All commits with their metadata, then the table's current metadata.
+
+    The current metadata alone names inputs that moved without a change of rows, and what a revision reset.
+    """
+    history = [
         LakeVersion(
             version=version,
             commit_metadata=_short(commit_metadata),
@@ -164,17 +169,17 @@ def _history(table: LakeTable) -> list[LakeVersion]:
         for version, commit_metadata, at_ms in table.versions()
     ]
     fork = table.fork()
-    told = {version.checkpoint for version in found}
-    if found and fork.commit_metadata is not None:
-        known = fork.commit_metadata.checkpoint in told
+    checkpoints = {version.checkpoint for version in history}
+    if history and fork.commit_metadata is not None:
+        known = fork.commit_metadata.checkpoint in checkpoints
         commit_metadata = replace(
             fork.commit_metadata, checkpoint=None if known else fork.commit_metadata.checkpoint
         )
-        found.append(
+        history.append(
             LakeVersion(
                 version=fork.version,
                 commit_metadata=_short(commit_metadata),
-                committed_at_ms=found[-1].committed_at_ms,
+                committed_at_ms=history[-1].committed_at_ms,
             )
         )
-    return found
+    return history

@@ -14,7 +14,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.lake import CommitMetadata, Fork
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.runtime.ownership.store_check import check_store, identify_tables
+from tautochrone.runtime.ownership.reconcile_store import reconcile_store, record_table_ids
 
 A, B = (TableName("lake", ("db",), table) for table in ("a", "b"))
 
@@ -77,7 +77,7 @@ def job_of(store: MetaStore, *tables: Table) -> Any:
 
 def check(store: MetaStore, *tables: Table, full: frozenset[TableName] = frozenset()) -> None:
     job = job_of(store, *tables)
-    check_store(job, job.tables, full)
+    reconcile_store(job, job.tables, full)
 
 
 def refused(store: MetaStore, *tables: Table) -> str:
@@ -107,10 +107,10 @@ def test_what_is_built_anew_need_not_be_what_it_was(store: MetaStore) -> None:
 def test_a_dropped_table_is_no_obstacle_also_when_the_next_run_dies(store: MetaStore) -> None:
     own = store.incarnation
     check(store, Table(A, "id-a", own))
-    identify_tables(job_of(store, Table(A, "id-a", own)))
+    record_table_ids(job_of(store, Table(A, "id-a", own)))
     # It is made again, and the process dies before it says so.
     check(store, Table(A, "id-a", own), Table(B, "new", own))
-    identify_tables(job_of(store, Table(A, "id-a", own), Table(B, "new", own)))
+    record_table_ids(job_of(store, Table(A, "id-a", own), Table(B, "new", own)))
     assert refused(store, Table(A, "id-a", own), Table(B, "id-b", own)) == "META_STORE_OF_ANOTHER_LAKE"
 
 
