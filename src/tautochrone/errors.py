@@ -6,7 +6,8 @@
     ├── SettingsError                flags, variables, tautochrone.toml
     ├── IngestError                  a flow that reads from outside
     │   ├── StateLostError           a stateful flow whose state is gone
-    │   └── OffsetsOutOfRangeError   the source no longer has what we must read next
+    │   ├── OffsetsOutOfRangeError   the source no longer has what we must read next
+    │   └── SourceUnreachableError   the source does not answer
     ├── LakeError                    a lake table
     │   ├── TableMissingError        it is not there (any more)
     │   ├── ConflictError            main moved: somebody else owns or wrote the table
@@ -61,6 +62,7 @@ __all__ = [
     "SinkContentError",
     "SinkError",
     "SinkFencedError",
+    "SourceUnreachableError",
     "SparkDiedError",
     "SpecError",
     "StateLostError",
@@ -188,6 +190,10 @@ class StateLostError(IngestError):
     """A stateful flow's state does not belong to the table's positions; going on would be wrong."""
 
     default_sqlstate = "55000"
+
+
+class SourceUnreachableError(IngestError):
+    """The source does not answer; nothing is known of it until it does."""
 
 
 class OffsetsOutOfRangeError(IngestError):

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, IngestError, TautochroneError
-from tautochrone.ingest.source_guard import SourceGuard
-from tautochrone.ingest.source_observations import Looks
+from tautochrone.ingest.source_checks import SourceChecks
+from tautochrone.ingest.source_observations import SourceObservations
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.process import TautProcess
@@ -28,8 +28,8 @@ class Query:
         self.starts = 0
         self.error: TautochroneError | None = None
         self.active = self.progressed = False
-        self.looks = Looks()
-        self.guard = SourceGuard()
+        self.observations = SourceObservations()
+        self.checks = SourceChecks()
 
     def start(self, _session: object, **_trigger: object) -> None:
         self.starts += 1

@@ -8,7 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import IngestError
-from tautochrone.spark.sources.kafka import KafkaSource, ask, kafka_sources
+from tautochrone.spark.sources.kafka import KafkaOptions, ask
+from tautochrone.spark.sources.kafka_source import KafkaSource
+from tautochrone.spark.sources.registry import sources_of
 from tautochrone.testing.kafka import KafkaBroker
 
 from .conftest import Topic
@@ -16,15 +18,16 @@ from .conftest import Topic
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
-def source_of(spark: SparkSession, brokers: str, topic: str) -> KafkaSource:
+def read_of(spark: SparkSession, brokers: str, topic: str) -> KafkaOptions:
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", brokers)
     rows = reader.option("subscribe", topic).load()
-    (found,) = kafka_sources(rows.selectExpr("CAST(value AS STRING) AS v").where("v IS NOT NULL"))
-    return found
+    (source,) = sources_of(rows.selectExpr("CAST(value AS STRING) AS v").where("v IS NOT NULL"))
+    assert isinstance(source, KafkaSource)
+    return source.read
 
 
 def test_a_cluster_that_is_there(spark: SparkSession, broker: KafkaBroker, topic: Topic) -> None:
-    source = source_of(spark, broker.bootstrap, topic.name)
+    source = read_of(spark, broker.bootstrap, topic.name)
     assert source.brokers == broker.bootstrap
     assert source.topics == {topic.name}
     assert ask(spark, source) == 1
@@ -32,7 +35,7 @@ def test_a_cluster_that_is_there(spark: SparkSession, broker: KafkaBroker, topic
 
 def test_a_topic_that_is_not(spark: SparkSession, broker: KafkaBroker, topic: Topic) -> None:
     with pytest.raises(IngestError, match="has no topic nowhere") as caught:
-        ask(spark, source_of(spark, broker.bootstrap, f"{topic.name}, nowhere"))
+        ask(spark, read_of(spark, broker.bootstrap, f"{topic.name}, nowhere"))
     assert caught.value.error_class == "KAFKA_TOPIC_MISSING"
 
 
@@ -40,11 +43,12 @@ def test_nobody_at_home(spark: SparkSession) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(IngestError, match=address) as caught:
-        ask(spark, source_of(spark, address, "flights"))
+        ask(spark, read_of(spark, address, "flights"))
     assert caught.value.error_class == "KAFKA_NOT_REACHABLE"
     assert caught.value.hint
 
 
 def test_other_sources_are_none(spark: SparkSession) -> None:
-    assert list(kafka_sources(spark.readStream.format("rate").load())) == []
-    assert list(kafka_sources(spark.range(3))) == []
+    (rate,) = sources_of(spark.readStream.format("rate").load())
+    assert not isinstance(rate, KafkaSource)
+    assert sources_of(spark.range(3)) == []

@@ -101,9 +101,10 @@ def test_a_topic_takes_it_as_its_option(spark: SparkSession) -> None:
     """Without a broker: what stands in the plan is what Spark starts. `tests/kafka` has the batches."""
     options = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", "maxoffsetspertrigger": "9"}
     frame = spark.readStream.format("kafka").options(**options).load().select("value").where("value <> ''")
-    bounded, sources, taken = limited(spark, frame, {"maxOffsetsPerTrigger": 7, "maxFilesPerTrigger": 1})
-    assert sources == {"kafka": "kafka"}
-    assert taken == {"maxOffsetsPerTrigger"}
+    stream = limited(spark, frame, {"maxOffsetsPerTrigger": 7, "maxFilesPerTrigger": 1})
+    bounded = stream.rows
+    assert stream.sources == ("kafka",)
+    assert stream.applied == {"maxOffsetsPerTrigger"}
     relation = bounded._jdf.queryExecution().analyzed().collectLeaves().apply(0)
     found = {str(key): str(value) for key, value in relation.extraOptions().asCaseSensitiveMap().items()}
     assert found == {

@@ -25,7 +25,9 @@ from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.factory import CatalogSettings, SparkSettings, start_session
-from tautochrone.spark.sources.kafka import KafkaSource, ask, kafka_sources
+from tautochrone.spark.sources.kafka import KafkaOptions, ask
+from tautochrone.spark.sources.kafka_source import KafkaSource
+from tautochrone.spark.sources.registry import sources_of
 
 __all__ = ["examine_with_spark"]
 
@@ -94,22 +96,23 @@ def _catalog(session: SparkSession, catalog: CatalogSettings) -> str:
 
 def _kafkas(session: SparkSession, definitions: Definitions, graph: Graph) -> Iterator[Finding]:
     """One finding for each cluster, with all its topics that flows read."""
-    clusters: dict[tuple[tuple[str, str], ...], KafkaSource] = {}
+    clusters: dict[tuple[tuple[str, str], ...], KafkaOptions] = {}
     assert graph.scratch is not None
     for flow in definitions.flows:
-        for source in kafka_sources(flow.evaluate(graph.scratch)):
-            client = {k: v for k, v in source.options.items() if k.startswith("kafka.")}
+        sources = sources_of(flow.evaluate(graph.scratch))
+        for read in (source.read for source in sources if isinstance(source, KafkaSource)):
+            client = {k: v for k, v in read.values.items() if k.startswith("kafka.")}
             key = tuple(sorted(client.items()))
             before = clusters[key].topics if key in clusters else frozenset[str]()
-            together = {**client, "subscribe": ",".join(sorted(source.topics | before))}
-            clusters[key] = KafkaSource(together)
+            together = {**client, "subscribe": ",".join(sorted(read.topics | before))}
+            clusters[key] = KafkaOptions(together)
     if not clusters:
         yield Finding(check="kafka", state=State.SKIPPED, detail="no flow streams from Kafka")
     for cluster in clusters.values():
         yield check("kafka", lambda cluster=cluster: _kafka(session, cluster))  # type: ignore[misc]
 
 
-def _kafka(session: SparkSession, cluster: KafkaSource) -> str:
+def _kafka(session: SparkSession, cluster: KafkaOptions) -> str:
     brokers = ask(session, cluster)
     topics = ", ".join(sorted(cluster.topics)) or "none by name"
     return f"{cluster.brokers} answers, {brokers} broker{'s' * (brokers != 1)}; topics: {topics}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -24,22 +24,23 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError, TautochroneError
-from tautochrone.ingest.bad_record_rescue import Rescue, Rescued, ranges_of
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Planned
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow_folders import FlowFolders
 from tautochrone.ingest.inherit_folder import inherit
 from tautochrone.ingest.positions import Decision, Plan, compare, same_offsets, source_offsets
-from tautochrone.ingest.source_guard import SourceGuard
-from tautochrone.ingest.source_observations import Looks
+from tautochrone.ingest.source_checks import SourceChecks
+from tautochrone.ingest.source_observations import SourceObservations
+from tautochrone.ingest.split_batch import BatchSplitter, SplitBatch, ranges_of
 from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitMetadata, Staged
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.spark.sources.rate_limits import bounds_files
+from tautochrone.spark.sources.registry import sources_of
+from tautochrone.spark.sources.spark_source import SparkSource
 
 __all__ = ["FlowQuery", "StreamingFlow", "spark_position"]
 
@@ -95,16 +96,16 @@ class FlowQuery:
     begin: Begin | None = None
     """See `model.catalog.LakeCatalog.beginning`; None for flows that read no stream of the lake."""
     bad_records: BadRecords = BadRecords.FAIL
-    guard: SourceGuard = field(default_factory=SourceGuard)
+    checks: SourceChecks = field(default_factory=SourceChecks)
     folders: FlowFolders | None = None
     """`folder` and those of older owners; None: there are none."""
     require_fence: Callable[[], object] = lambda: None
     """Raises FencedError when a newer owner of the job exists. Asked before each step at the folder: a
     paused process may still take it later, which its folder's name makes harmless."""
     rows: int = 0
-    looks: Looks = field(default_factory=Looks)
+    observations: SourceObservations = field(default_factory=SourceObservations)
     _began_ms: int = 0
-    _limited: bool = False
+    _sources: Sequence[SparkSource] = ()
     _evaluated: tuple[SparkSession, DataFrame] | None = None
     _error: TautochroneError | None = None
     _stopped: bool = False
@@ -130,11 +131,11 @@ class FlowQuery:
         # Py4J logs what a batch raises, with a Python and a Java stack; people get it as our error.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
         try:
-            rows, position = self.guard.begin(session, self._evaluate(session), self.position)
+            rows, position = self.checks.begin(session, self._evaluate(session), self.position)
             if position is not None:
                 self._move_to(position)
             self._evaluated = session, rows
-            self._limited = bounds_files(rows)
+            self._sources = sources_of(rows)
             self._began_ms = time.time_ns() // 1_000_000
             self._query = (
                 rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
@@ -143,7 +144,7 @@ class FlowQuery:
                 .foreachBatch(self._on_batch)
                 .start()
             )
-            self.guard.started(session, rows, self._query, self.folder)
+            self.checks.started(session, rows, self._query, self.folder)
         except PySparkException as error:
             raise explain(error, self.flow.name) from error
 
@@ -157,20 +158,22 @@ class FlowQuery:
         return self._query is not None and self._query.lastProgress is not None
 
     @property
-    def seen_ms(self) -> int | None:
+    def committed_up_to_ms(self) -> int | None:
         """All that the sources held at this time, by the store's clock, is in the table. None: not known."""
         query = self._query
         if query is not None and not self._stopped:
             if self._endless:
                 progress = query.lastProgress
-                if self.guard.looked(progress):
-                    self.looks.progressed(progress, limited=self._limited)
-                elif self.guard.problem is not None:
+                if self.checks.same_sources(progress):
+                    self.observations.trigger_ended(progress, self._sources)
+                elif self.checks.problem is not None:
                     query.stop()
-            elif not query.isActive and self.failure() is None and self.guard.looked(query.lastProgress):
+            elif (
+                not query.isActive and self.failure() is None and self.checks.same_sources(query.lastProgress)
+            ):
                 # It ends when all is taken that was there when it began; its triggers don't look again.
-                self.looks.took(self._began_ms)
-        return self.looks.seen_ms
+                self.observations.took_all_since(self._began_ms)
+        return self.observations.committed_up_to_ms
 
     def wait(self) -> None:
         """Until the query ends.
@@ -185,15 +188,15 @@ class FlowQuery:
         except PySparkException as error:
             raise self.failure() or explain(error, self.flow.name) from error
         self.check()
-        self.guard.inspect(at_once=True)
-        self.guard.close()
+        self.checks.inspect(at_once=True)
+        self.checks.close()
 
     def failure(self) -> TautochroneError | None:
         """Why the query is dead, if it died by itself."""
         if self._stopped:
             return None
-        if self._error is not None or self.guard.problem is not None:
-            return self._error or self.guard.problem
+        if self._error is not None or self.checks.problem is not None:
+            return self._error or self.checks.problem
         if self._query is None or self._query.isActive:
             return None
         problem = self._query.exception()
@@ -221,8 +224,8 @@ class FlowQuery:
         self._end()
         if self._query is not None and not self._stopped:
             # A query that ended by itself is asked for its last look while there is a connection.
-            self.guard.looked(self._query.lastProgress)
-        self.guard.close()
+            self.checks.same_sources(self._query.lastProgress)
+        self.checks.close()
 
     def _end(self) -> None:
         query = self._query
@@ -354,22 +357,22 @@ class FlowQuery:
                 rows.write.format("noop").mode("append").save()
             return
         planned = self._planned(batch_id)
-        self.guard.before(batch_id, known)
-        taken = self._stage(rows, batch_id)
+        self.checks.before_batch(batch_id, known)
+        split = self._stage(rows, batch_id)
         position = self.step(
             Step.INGEST_SOURCE_FILES,
             lambda: self.folder.position(planned, known, stateful=self.stateful),
         )
-        position = self.guard.after(known, position)
+        position = self.checks.after_batch(known, position)
         if self._planned(batch_id) != planned:
             raise self._diverged(batch_id, "is planned otherwise than when its rows were read")
-        self.committer.submit(self.flow.name, taken.good, position, taken.bad)
+        self.committer.submit(self.flow.name, split.good, position, split.bad)
         self.folder.committed()
         self.position = position
-        self.rows += taken.good.rows
-        self.emit("batch", flow=self.flow.name, dataset=self._target, batch=batch_id, rows=taken.good.rows)
-        if taken.found:
-            self._tell_quarantined(taken, batch_id)
+        self.rows += split.good.rows
+        self.emit("batch", flow=self.flow.name, dataset=self._target, batch=batch_id, rows=split.good.rows)
+        if split.records:
+            self._tell_quarantined(split, batch_id)
 
     def _planned(self, batch_id: int) -> Planned:
         try:
@@ -380,31 +383,33 @@ class FlowQuery:
     def _diverged(self, batch_id: int, how: str) -> IngestError:
         return diverged(self.flow.name, f"batch {batch_id} in {self.folder.path} {how}")
 
-    def _stage(self, rows: DataFrame, batch_id: int) -> Rescued:
+    def _stage(self, rows: DataFrame, batch_id: int) -> SplitBatch:
         table = self.committer.table
         fork = table.fork()
         try:
-            return Rescued(table.stage(fork, self._align(rows)), None, ())
+            return SplitBatch(table.stage(fork, self._align(rows)), None, ())
         except TautochroneError:
             raise
         except Exception as error:
             assert self._evaluated is not None
-            rescue = Rescue(self.flow.name, self.bad_records, self.committer.quarantine_table, self._align)
+            splitter = BatchSplitter(
+                self.flow.name, self.bad_records, self.committer.quarantine_table, self._align
+            )
             ranges = partial(ranges_of, self.folder, self.position, batch_id)
-            return rescue.rescue(error, *self._evaluated, partial(table.stage, fork), batch_id, ranges)
+            return splitter.split(error, *self._evaluated, partial(table.stage, fork), batch_id, ranges)
 
     def _align(self, rows: DataFrame) -> DataFrame:
         return align(rows, self.schema, self.flow.name)
 
-    def _tell_quarantined(self, taken: Rescued, batch_id: int) -> None:
+    def _tell_quarantined(self, split: SplitBatch, batch_id: int) -> None:
         assert self.committer.quarantine_table is not None
-        first = taken.found[0]
+        first = split.records[0]
         self.emit(
             "quarantined",
             flow=self.flow.name,
             dataset=self._target,
             batch=batch_id,
-            records=len(taken.found),
+            records=len(split.records),
             beside=str(self.committer.quarantine_table.name),
             reason=f"[{first.error.error_class}] {first.reason}",
             first=first.place,

@@ -1,4 +1,4 @@
-"""Whether the topics of a flow are the ones that its position speaks of.
+"""Whether the topics of a flow are the ones that its position speaks of, for sources that give them ids.
 
 Kafka gives a topic an id when it is created. Offsets count in one topic; under the same name another one
 begins anew, and what it holds below the old offsets would never be read. An id never comes back: when it is
@@ -15,10 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import IngestError
 from tautochrone.ingest.positions import source_offsets
+from tautochrone.ingest.source_checks import SourceCheck
 from tautochrone.model.events import Emit
+from tautochrone.model.source import Unsupported
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.model.sources import RecreatedTopic
-from tautochrone.spark.sources.kafka import TopicIds, TopicIdsRefusedError, kafka_by_number
+from tautochrone.spark.sources.kafka import TopicIdsRefusedError
+from tautochrone.spark.sources.registry import sources_of
+from tautochrone.spark.sources.spark_source import TopicIdReader
 
 __all__ = ["KafkaTopics", "begin_again"]
 
@@ -43,7 +47,7 @@ def begin_again(
 
 
 @dataclass(slots=True)
-class KafkaTopics:
+class KafkaTopics(SourceCheck):
     """The topics of one flow. One for all starts of the flow.
 
     `policy` says what a start does with a topic that was recreated.
@@ -53,7 +57,7 @@ class KafkaTopics:
     dataset: str
     policy: RecreatedTopic
     emit: Emit
-    _asked: dict[int, TopicIds] = field(default_factory=dict)
+    _asked: dict[int, TopicIdReader] = field(default_factory=dict)
     _known: Ids = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
     _batch: int | None = None
@@ -72,10 +76,11 @@ class KafkaTopics:
         """
         self.close()
         self._batch = None
-        sources = kafka_by_number(rows)
-        self._asked = {number: TopicIds(session, source) for number, source in sources.items()}
-        held = {} if position is None else self._topics_in(position.offsets)
-        now = self._ask({n: sources[n].topics | held.get(n, frozenset()) for n in sources})
+        sources = {source.number: source for source in sources_of(rows)}
+        readers = {number: source.topic_ids(session) for number, source in sources.items()}
+        self._asked = {n: reader for n, reader in readers.items() if not isinstance(reader, Unsupported)}
+        taken = {} if position is None else self._topics_in(position.offsets)
+        now = self._ask({n: sources[n].topics() | taken.get(n, frozenset()) for n in self._asked})
         before: Ids = {} if position is None else {n: dict(ids) for n, ids in position.topics.items()}
         others = _others(before, now)
         self._known = {
@@ -96,7 +101,12 @@ class KafkaTopics:
         )
         return begin_again(position, earliest, self._ids_in(position.offsets))
 
-    def check(self, batch_id: int, offsets: str) -> Ids:
+    def after_batch(self, after: SparkPosition | None, position: SparkPosition) -> SparkPosition:
+        """See `SourceCheck`: adds the ids of the batch's topics. Raises as `ids_after`."""
+        del after
+        return replace(position, topics=self.ids_after(position.batch_id, position.offsets))
+
+    def ids_after(self, batch_id: int, offsets: str) -> Ids:
         """After a batch up to `offsets` was read, before it is committed: the ids of its topics.
 
         Raises:
@@ -108,9 +118,9 @@ class KafkaTopics:
         self._batch = batch_id
         return self._ids_in(offsets)
 
-    def check_idle(self, progress: Mapping[str, object] | None) -> None:
+    def idle(self, progress: Mapping[str, object] | None) -> None:
         """A trigger ended, maybe without a batch: a new topic with as many records looks like the old one.
-        One question for each trigger without a batch that Spark tells of. Raises as `check`.
+        One question for each trigger without a batch that Spark tells of. Raises as `ids_after`.
         """
         if not self._asked or progress is None or progress["batchId"] == self._batch:
             return

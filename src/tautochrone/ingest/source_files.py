@@ -17,10 +17,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tautochrone.errors import IngestError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.positions import source_offsets
+from tautochrone.ingest.source_checks import SourceCheck
 from tautochrone.model.events import Emit
+from tautochrone.model.source import Unsupported
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.model.sources import MOST_PATHS, SkippedFiles, SkipReason
-from tautochrone.spark.sources.files import FileStream, has_files, skips_missing
+from tautochrone.spark.sources.registry import sources_of
+from tautochrone.spark.sources.spark_source import FileListing
 
 __all__ = ["SourceFiles", "skipped_files"]
 
@@ -61,7 +64,7 @@ def _name(path: str) -> str:
 
 
 @dataclass(slots=True)
-class SourceFiles:
+class SourceFiles(SourceCheck):
     """What one flow's file sources skip. One for all starts of the flow.
 
     Args:
@@ -75,8 +78,8 @@ class SourceFiles:
     stored: Callable[[], Sequence[SkippedFiles]]
     store: Callable[[Sequence[SkippedFiles]], None]
     _folder: CheckpointFolder | None = None
-    _stream: FileStream | None = None
     _may_miss: bool = False
+    _listing: FileListing | None = None
     _missing: list[str] = field(default_factory=list)
     _told: dict[SkipReason, list[str]] = field(default_factory=dict)
     _known: bool = False
@@ -88,21 +91,24 @@ class SourceFiles:
     ) -> None:
         """`query` runs over `rows` and keeps its logs in `folder`."""
         self._folder = folder
-        self._stream = FileStream(session, query) if has_files(rows) else None
-        self._may_miss = self._stream is not None and skips_missing(session, rows)
+        listings = [source.file_listing(session, query) for source in sources_of(rows)]
+        found = [listing for listing in listings if not isinstance(listing, Unsupported)]
+        # Each lists the files of all sources of the query.
+        self._listing = found[0] if found else None
+        self._may_miss = any(listing.may_miss_files for listing in found)
 
-    def require_all(self, batch_id: int, known: SparkPosition | None) -> None:
-        """The batch that runs reads all files that were planned for it.
+    def before_batch(self, batch_id: int, after: SparkPosition | None) -> None:
+        """See `SourceCheck`: the batch that runs reads all files that were planned for it.
 
         Spark leaves out, without an error, a file that went away after it was planned.
 
         Raises:
             IngestError: `SOURCE_FILE_MISSING` (retryable), unless the reader ignores missing files.
         """
-        if self._stream is None:
+        if self._listing is None:
             return
         try:
-            missing = sorted(self._planned(batch_id, known) - self._stream.read_by_batch())
+            missing = sorted(self._planned(batch_id, after) - self._listing.read_by_batch())
         except (Py4JError, PySparkException) as error:
             self._cannot_tell(error)
             return
@@ -118,15 +124,19 @@ class SourceFiles:
             )
         self._missing += missing
 
-    def batch_done(self, batch_id: int, known: SparkPosition | None) -> None:
-        """The batch is read: whether all its files are still there, where missing ones are ignored."""
-        if self._stream is not None and self._may_miss:
+    def after_batch(self, after: SparkPosition | None, position: SparkPosition) -> SparkPosition:
+        """See `SourceCheck`: are all files of the batch still there, where missing ones are ignored?"""
+        self._note_missing(position.batch_id, after)
+        return position
+
+    def _note_missing(self, batch_id: int, after: SparkPosition | None) -> None:
+        if self._listing is not None and self._may_miss:
             try:
-                there = {path for source in self._stream.sources() for path in self._stream.listed(source)}
+                there = {path for source in self._listing.sources() for path in self._listing.listed(source)}
             except (Py4JError, PySparkException) as error:
                 self._cannot_tell(error)
                 return
-            gone = self._planned(batch_id, known) - there - {*self._missing}
+            gone = self._planned(batch_id, after) - there - {*self._missing}
             self._missing += sorted(gone)
 
     def inspect(self, *, at_once: bool = False) -> None:
@@ -135,11 +145,11 @@ class SourceFiles:
         Raises:
             FencedError: a newer owner exists.
         """
-        if self._stream is None or (time.monotonic() < self._next_s and not at_once):
+        if self._listing is None or (time.monotonic() < self._next_s and not at_once):
             return
         began = time.monotonic()
         try:
-            found = self._compare(self._stream)
+            found = self._compare(self._listing)
         except (Py4JError, PySparkException) as error:
             self._cannot_tell(error)
             self._next_s = time.monotonic() + _REST_S
@@ -154,11 +164,11 @@ class SourceFiles:
             self._unchecked.add(reason)
             self.emit("source_files_unchecked", flow=self.flow, dataset=self.dataset, reason=reason)
 
-    def _compare(self, stream: FileStream) -> dict[SkipReason, list[str]]:
+    def _compare(self, listing: FileListing) -> dict[SkipReason, list[str]]:
         found: dict[SkipReason, list[str]] = {}
-        for source in stream.sources():
+        for source in listing.sources():
             # What was planned meanwhile must not look skipped: the log is read after the listing.
-            listed = stream.listed(source)
+            listed = listing.listed(source)
             assert self._folder is not None
             seen = self._folder.seen_files(source.log)
             new = skipped_files(listed, seen, source.oldest_ms, by_name=source.by_name)
@@ -189,13 +199,13 @@ class SourceFiles:
             self.store(new)
         self._told, self._known = found, True
 
-    def _planned(self, batch_id: int, known: SparkPosition | None) -> set[str]:
-        assert self._stream is not None
+    def _planned(self, batch_id: int, after: SparkPosition | None) -> set[str]:
+        assert self._listing is not None
         assert self._folder is not None
         ends = source_offsets(self._folder.offsets(batch_id) or "")
-        starts = [] if known is None else source_offsets(known.offsets)
+        starts = [] if after is None else source_offsets(after.offsets)
         planned: set[str] = set()
-        for source in self._stream.sources():
+        for source in self._listing.sources():
             start = _log_offset(starts, source.number)
             end = _log_offset(ends, source.number)
             if end > start:

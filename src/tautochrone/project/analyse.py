@@ -36,7 +36,7 @@ from tautochrone.spark.analysis.analyzed_plan import (
 )
 from tautochrone.spark.analysis.empty_catalog import Scratch
 from tautochrone.spark.analysis.parsed_relations import relations_of
-from tautochrone.spark.sources.external_sources import outside_sources
+from tautochrone.spark.sources.external_sources import external_sources
 
 __all__ = ["ExternalSchema", "analyse"]
 
@@ -196,7 +196,7 @@ class _Analysis:
             linear_reason=linear_reason,
             deterministic=deterministic,
             deterministic_reason=deterministic_reason,
-            sources=outside_sources(frame) if streaming else frozenset(),
+            sources=external_sources(frame) if streaming else frozenset(),
             fingerprint=self._fingerprint(flow, frame.schema, known_views, constant_relations(plan)),
         )
 

@@ -63,15 +63,11 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
 
 def _ingested(job: Job, ingestion: Ingestion, looked_ms: int) -> dict[TableName, int]:
     """The looks at the sources of the job's own roots. A table of bad records has those of its table."""
-    seen = ingestion.seen()
-    ingestion.ask(looked_ms)
-    quarantines = {job.topology.quarantine_table(table): at for table, at in seen.items()}
-    return {
-        table: at
-        for table in job.topology.root_tables
-        for at in (seen.get(table, quarantines.get(table)),)
-        if at
-    }
+    committed = ingestion.committed_up_to_ms()
+    ingestion.store_time_is(looked_ms)
+    quarantines = {job.topology.quarantine_table(table): ms for table, ms in committed.items()}
+    times = {table: committed.get(table, quarantines.get(table)) for table in job.topology.root_tables}
+    return {table: ms for table, ms in times.items() if ms}
 
 
 def _observed(job: Job, name: TableName, known: Version | None) -> tuple[Version, bool]:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from tautochrone.errors import SettingsError
 from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.source import Unsupported
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import FlowBadRecords
 from tautochrone.runtime.streams.rate_limits import from_outside, known_flow
-from tautochrone.spark.sources.kafka_replay import obstacle
+from tautochrone.spark.sources.record_replay import record_replay
 
 __all__ = ["check_bad_records"]
 
@@ -27,7 +28,8 @@ def check_bad_records(wanted: Mapping[str, FlowBadRecords], graph: Graph) -> Non
         assert graph.scratch is not None
         why = "it writes no streaming table from outside"
         if from_outside(graph, resolved):
-            why = obstacle(resolved.flow.evaluate(graph.scratch))
+            replay = record_replay(graph.scratch, resolved.flow.evaluate(graph.scratch))
+            why = replay.reason if isinstance(replay, Unsupported) else ""
         if why:
             raise SettingsError(
                 "QUARANTINE_NOT_SUPPORTED",

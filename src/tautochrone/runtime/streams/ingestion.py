@@ -76,7 +76,7 @@ class Ingestion:
 
         Args:
             flows: each with what makes the session that it is evaluated in.
-            store_ms: as of `ask`.
+            store_ms: as of `store_time_is`.
             trigger: `availableNow=True`, or `processingTime=…` for flows that are started again.
 
         Raises:
@@ -85,7 +85,7 @@ class Ingestion:
         """
         self._trigger = trigger
         self._flows = [_Flow(query, session) for query, session in flows]
-        self.ask(store_ms)
+        self.store_time_is(store_ms)
         for flow in self._flows:
             self._start(flow)
 
@@ -103,19 +103,19 @@ class Ingestion:
                 self._emit("flow_restarted", **flow.names, attempt=flow.failures, reason=reason)
                 self._start(flow)
 
-    def ask(self, store_ms: int) -> None:
-        """It is `store_ms` by the store's clock: looks from here on are at or after it."""
+    def store_time_is(self, store_ms: int) -> None:
+        """It is `store_ms` by the store's clock: flows observe their sources later than that."""
         for flow in self._flows:
-            flow.query.looks.ask(store_ms)
+            flow.query.observations.store_time_is(store_ms)
 
-    def seen(self) -> dict[TableName, int]:
+    def committed_up_to_ms(self) -> dict[TableName, int]:
         """For each table that flows write: all that their sources held at this time, by the store's clock,
         is in its reported version. Tables of which that is not known of every flow are left out."""
-        found: dict[TableName, list[int | None]] = {}
+        times: dict[TableName, list[int | None]] = {}
         for flow in self._flows:
-            found.setdefault(flow.query.committer.table.name, []).append(flow.query.seen_ms)
-        known = {table: [at for at in seen if at is not None] for table, seen in found.items()}
-        return {table: min(seen) for table, seen in known.items() if len(seen) == len(found[table])}
+            times.setdefault(flow.query.committer.table.name, []).append(flow.query.committed_up_to_ms)
+        known = {table: [ms for ms in flows if ms is not None] for table, flows in times.items()}
+        return {table: min(flows) for table, flows in known.items() if len(flows) == len(times[table])}
 
     def stop(self) -> None:
         """End all after their running batches; nothing is started again.
@@ -140,7 +140,7 @@ class Ingestion:
             self._failed(flow, error)
 
     def _look(self, flow: _Flow, *, last: bool = False) -> None:
-        flow.query.guard.inspect(at_once=last)
+        flow.query.checks.inspect(at_once=last)
         error = flow.query.failure()
         if error is not None:
             self._failed(flow, error)

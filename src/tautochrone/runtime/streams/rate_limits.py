@@ -13,14 +13,15 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.setting_declarations import LIMITS, nearest
 from tautochrone.project.settings import FlowLimits
-from tautochrone.spark.sources.rate_limits import KNOWN_LIMITS, limited
+from tautochrone.spark.sources.rate_limits import limited
+from tautochrone.spark.sources.registry import rate_limits_by_label
 
 __all__ = ["LimitedFlow", "check_limits", "from_outside", "known_flow"]
 
 _SETTING = {option: name for name, option in LIMITS.items()}
 _HINT = "; ".join(
-    f"{kind} take {' or '.join(_SETTING[option] for option in options)}"
-    for kind, options in (("Kafka topics", KNOWN_LIMITS["kafka"]), ("files", KNOWN_LIMITS["files"]))
+    f"{label} take {' or '.join(_SETTING[option] for option in limits.options)}"
+    for label, limits in rate_limits_by_label().items()
 )
 
 
@@ -36,7 +37,7 @@ class LimitedFlow:
         return self.flow.name
 
     def evaluate(self, session: SparkSession) -> DataFrame:
-        return limited(session, self.flow.evaluate(session), self.options)[0]
+        return limited(session, self.flow.evaluate(session), self.options).rows
 
 
 def check_limits(limits: Mapping[str, FlowLimits], graph: Graph) -> None:
@@ -57,12 +58,13 @@ def check_limits(limits: Mapping[str, FlowLimits], graph: Graph) -> None:
             )
         assert graph.scratch is not None
         frame = resolved.flow.evaluate(graph.scratch)
-        _, sources, taken = limited(graph.scratch, frame, wanted.options)
-        missing = sorted(_SETTING[option] for option in set(wanted.options) - taken)
+        stream = limited(graph.scratch, frame, wanted.options)
+        missing = sorted(_SETTING[option] for option in set(wanted.options) - stream.applied)
         if missing:
+            read = ", ".join(sorted(stream.sources))
             raise SettingsError(
                 "RATE_LIMIT_NOT_SUPPORTED",
-                f"Flow {name} reads {', '.join(sorted(sources))}, which does not know {', '.join(missing)}",
+                f"Flow {name} reads {read}, which does not know {', '.join(missing)}",
                 location=wanted.origin,
                 hint=_HINT,
             )

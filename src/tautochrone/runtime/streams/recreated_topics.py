@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyspark.sql import SparkSession
+
 from tautochrone.errors import SettingsError
-from tautochrone.project.graph import Graph
+from tautochrone.model.source import Unsupported
+from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import FlowRecreatedTopic
 from tautochrone.runtime.streams.rate_limits import from_outside, known_flow
-from tautochrone.spark.sources.kafka import kafka_by_number
+from tautochrone.spark.sources.registry import sources_of
 
 __all__ = ["check_recreated_topics"]
 
@@ -22,10 +25,16 @@ def check_recreated_topics(wanted: Mapping[str, FlowRecreatedTopic], graph: Grap
     for name, said in wanted.items():
         resolved = known_flow(graph, name, said.origin)
         assert graph.scratch is not None
-        if not (from_outside(graph, resolved) and kafka_by_number(resolved.flow.evaluate(graph.scratch))):
+        if not (from_outside(graph, resolved) and _has_topic_ids(graph.scratch, resolved)):
             raise SettingsError(
                 "RECREATED_TOPIC_WITHOUT_KAFKA",
                 f"Flow {name} reads no Kafka topic into a streaming table",
                 location=said.origin,
                 hint="on_recreated_topic is for flows over Kafka; remove it",
             )
+
+
+def _has_topic_ids(session: SparkSession, resolved: ResolvedFlow) -> bool:
+    """Whether one of the flow's sources tells a recreated topic from the one of before."""
+    sources = sources_of(resolved.flow.evaluate(session))
+    return any(not isinstance(source.topic_ids(session), Unsupported) for source in sources)

@@ -15,8 +15,8 @@ from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow import FlowQuery, spark_position
 from tautochrone.ingest.flow_folders import FlowFolders
 from tautochrone.ingest.kafka_topics import KafkaTopics
+from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_files import SourceFiles
-from tautochrone.ingest.source_guard import SourceGuard
 from tautochrone.ingest.text_files import Files
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata
@@ -99,27 +99,29 @@ class Streams:
                 position=spark_position(commit_metadata, name),
                 begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
                 bad_records=BadRecords.FAIL if wanted is None else wanted.policy,
-                guard=self._guard(table, name) if flow.inputs.external_streams else SourceGuard(),
+                checks=self._checks(table, name) if flow.inputs.external_streams else SourceChecks(),
             )
         return self._queries[name]
 
-    def _guard(self, table: TableName, flow: str) -> SourceGuard:
+    def _checks(self, table: TableName, flow: str) -> SourceChecks:
         job = self._job
         wanted = job.settings.recreated_topics.get(flow)
-        return SourceGuard(
-            SourceFiles(
-                flow=flow,
-                dataset=str(table),
-                emit=job.emit,
-                stored=lambda: [one for one in job.store.skipped_files(table) if one.flow == flow],
-                store=partial(job.journal.skipped_files, table, flow),
-            ),
-            KafkaTopics(
-                flow=flow,
-                dataset=str(table),
-                policy=RecreatedTopic.FAIL if wanted is None else wanted.policy,
-                emit=job.emit,
-            ),
+        return SourceChecks(
+            (
+                SourceFiles(
+                    flow=flow,
+                    dataset=str(table),
+                    emit=job.emit,
+                    stored=lambda: [files for files in job.store.skipped_files(table) if files.flow == flow],
+                    store=partial(job.journal.skipped_files, table, flow),
+                ),
+                KafkaTopics(
+                    flow=flow,
+                    dataset=str(table),
+                    policy=RecreatedTopic.FAIL if wanted is None else wanted.policy,
+                    emit=job.emit,
+                ),
+            )
         )
 
     def shown(self, table: TableName, flow: str, version: Version | str) -> Streamed:

@@ -1,4 +1,5 @@
-"""Spark's file source: what it lists, what a batch of it really reads, and the options that leave files out.
+"""Files as a source of streams: how batches are bounded, what is listed, what a batch really reads, and the
+options that leave files out.
 
 What Spark keeps private is reached by reflection, in one call for all files of a folder.
 """
@@ -6,21 +7,22 @@ What Spark keeps private is reached by reflection, in one call for all files of 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from py4j.java_gateway import JavaObject
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
-from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.jvm.cached_packages import cached_packages
+from tautochrone.model.source import RateLimits, Unsupported
 from tautochrone.spark.jvm.catalyst import items, kind
-from tautochrone.spark.sources.rate_limits import with_v1_options
+from tautochrone.spark.sources.spark_source import FileListing, SparkSource, StartedFileSource
 
-__all__ = ["FileSource", "FileStream", "has_files", "skips_missing", "taking_all_ages"]
+__all__ = ["FileSource", "StartedFileListing"]
 
+_NAME = "FileSource["
+"""How a leaf's name begins; the folder follows."""
+_DESCRIPTION = "FileStreamSource["
+"""How Spark calls the same source in the progress of a query."""
 _AGE = "maxfileage"
 _NO_AGE = "9223372036854775807ms"
 """The longest that the option takes: no file is older."""
@@ -28,39 +30,23 @@ _ENTRY = re.compile(r"NewFileEntry\((.*),\d+,(-?\d+)\)")
 _MISSING = "ignoremissingfiles"
 
 
-@dataclass(frozen=True, slots=True)
-class FileSource:
-    """A file source of a query that was started.
-
-    Attributes:
-        number: of the source in the offsets of the query.
-        log: name of the folder below `sources/` where it remembers its files.
-        by_name: whether it tells files apart by their names without the folder (`fileNameOnly`).
-        oldest_ms: files with an older modification time are left out.
-    """
-
-    number: int
-    log: int
-    by_name: bool
-    oldest_ms: int
-
-
-class FileStream:
+class StartedFileListing:
     """The file sources of a query that was started; it may have ended since.
 
     Raises:
         Py4JError: from every method, when this Spark's file source is made otherwise.
     """
 
-    def __init__(self, session: SparkSession, query: StreamingQuery) -> None:
+    def __init__(self, session: SparkSession, query: StreamingQuery, *, may_miss_files: bool) -> None:
         jvm: Any = session._jvm  # noqa: SLF001
         gateway: Any = session.sparkContext._gateway  # noqa: SLF001
         self._jvm = jvm
+        self.may_miss_files = may_miss_files
         self._none = gateway.new_array(jvm.java.lang.Object, 0)
         self._no_classes = gateway.new_array(jvm.java.lang.Class, 0)
         self._execution: Any = query._jsq.streamingQuery()  # noqa: SLF001
 
-    def sources(self) -> list[FileSource]:
+    def sources(self) -> list[StartedFileSource]:
         """Those that the query has, in the order of its offsets."""
         known: list[JavaObject] = []
         found = []
@@ -71,11 +57,11 @@ class FileStream:
             if kind(source) == "FileStreamSource":
                 by_name = bool(_private(source, "fileNameOnly"))
                 oldest_ms = int(_private(source.seenFiles(), "lastPurgeTimestamp"))
-                found.append(FileSource(number, len(known), by_name, oldest_ms))
+                found.append(StartedFileSource(number, len(known), by_name, oldest_ms))
             known.append(source)
         return found
 
-    def listed(self, source: FileSource) -> dict[str, int]:
+    def listed(self, source: StartedFileSource) -> dict[str, int]:
         """All files that the source would look at now: URL-encoded path → modification time in ms."""
         files = self._all()[source.number]
         method = files.getClass().getDeclaredMethod("fetchAllFiles", self._no_classes)
@@ -105,38 +91,37 @@ def _private(instance: JavaObject, name: str) -> Any:
     return field.get(instance)
 
 
-def has_files(frame: DataFrame) -> bool:
-    """Whether a streaming query reads files."""
-    return any(_is_files(leaf) for leaf in items(analyzed_plan(frame).collectLeaves()))
+class FileSource(SparkSource):
+    """Files of a folder, in any of Spark's file formats."""
 
+    label = "files"
+    limits = RateLimits(("maxFilesPerTrigger", "maxBytesPerTrigger"))
 
-def skips_missing(session: SparkSession, frame: DataFrame) -> bool:
-    """Whether the user lets a file source of the query go on without files that went away."""
-    if str(session.conf.get("spark.sql.files.ignoreMissingFiles", "false")).lower() == "true":
-        return True
-    leaves = [leaf for leaf in items(analyzed_plan(frame).collectLeaves()) if _is_files(leaf)]
-    return any(_options(session, leaf).get(_MISSING, "").lower() == "true" for leaf in leaves)
+    @classmethod
+    def reads(cls, leaf: JavaObject) -> bool:
+        return kind(leaf) == "StreamingRelation" and str(leaf.sourceName()).startswith(_NAME)
 
+    def identity(self) -> frozenset[str]:
+        folder = self.name.removeprefix(_NAME).removesuffix("]").removeprefix("file:").rstrip("/")
+        return frozenset({f"files in {folder}"})
 
-def taking_all_ages(session: SparkSession, frame: DataFrame) -> DataFrame:
-    """A stream whose file sources take files of any age, except where the reader has a bound of its own."""
-    if not has_files(frame):
-        return frame
+    def takes_all_listed(self, description: str) -> bool | None:
+        if not description.startswith(_DESCRIPTION):
+            return None
+        given = {option.lower() for option in self.options()}
+        return not any(option.lower() in given for option in self.limits.options)
 
-    def leaf(node: JavaObject) -> JavaObject:
-        if not _is_files(node) or _AGE in _options(session, node):
-            return node
-        return with_v1_options(session, node, {_AGE: _NO_AGE}, {_AGE})
+    def file_listing(self, session: SparkSession, query: StreamingQuery) -> FileListing | Unsupported:
+        return StartedFileListing(session, query, may_miss_files=self._may_miss_files(session))
 
-    return dataframe_of_plan(session, replace_leaves(session, analyzed_plan(frame), leaf))
+    def prepared(self, session: SparkSession) -> JavaObject:
+        """Files of any age are taken in, except where the reader has a bound of its own."""
+        if any(option.lower() == _AGE for option in self.options()):
+            return self.leaf
+        return self.with_options(session, {_AGE: _NO_AGE}, {_AGE})
 
-
-def _is_files(node: JavaObject) -> bool:
-    return kind(node) == "StreamingRelation" and str(node.sourceName()).startswith("FileSource[")
-
-
-def _options(session: SparkSession, node: JavaObject) -> dict[str, str]:
-    """The reader's options, their names in small letters: Spark does not tell them apart."""
-    convert: Any = cached_packages(session._jvm).scala.jdk.javaapi.CollectionConverters  # noqa: SLF001
-    options = convert.asJava(node.dataSource().options())
-    return {str(key).lower(): str(options[key]) for key in options}
+    def _may_miss_files(self, session: SparkSession) -> bool:
+        if str(session.conf.get("spark.sql.files.ignoreMissingFiles", "false")).lower() == "true":
+            return True
+        given = {option.lower(): value for option, value in self.options().items()}
+        return given.get(_MISSING, "").lower() == "true"

@@ -1,21 +1,19 @@
-"""Asking a Kafka cluster whether it is there, by the client that Spark's connector uses itself."""
+"""Asking a Kafka cluster about itself and its topics, by the client that Spark's connector uses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from tautochrone.errors import IngestError
-from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.jvm.catalyst import items, kind, walk_with_subqueries
+from tautochrone.errors import IngestError, SourceUnreachableError
 
-__all__ = ["KafkaSource", "TopicIds", "TopicIdsRefusedError", "ask", "kafka_by_number", "kafka_sources"]
+__all__ = ["KafkaOptions", "TopicIds", "TopicIdsRefusedError", "ask"]
 
 _TIMEOUT_MS = 5_000
 _CLIENT_PREFIX = "kafka."
@@ -25,47 +23,26 @@ _REFUSED = ("TopicAuthorizationException", "ClusterAuthorizationException", "Uns
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaSource:
-    """A read from Kafka. `options` are Spark's; those of the client may hold secrets: never show them."""
+class KafkaOptions:
+    """The options of a read from Kafka, as Spark knows them. Those of the client may hold secrets: never
+    show them."""
 
-    options: Mapping[str, str]
+    values: Mapping[str, str]
 
     @property
     def brokers(self) -> str:
         """`host:port`, several with commas."""
-        return self.options.get("kafka.bootstrap.servers", "")
+        return self.values.get("kafka.bootstrap.servers", "")
 
     @property
     def topics(self) -> frozenset[str]:
         """The topics that must be there; none for a pattern, which may match later."""
-        named = self.options.get("subscribe", "").split(",")
-        assigned = json.loads(self.options.get("assign", "{}"))
+        named = self.values.get("subscribe", "").split(",")
+        assigned = json.loads(self.values.get("assign", "{}"))
         return frozenset(topic.strip() for topic in [*named, *assigned] if topic.strip())
 
 
-def kafka_sources(frame: DataFrame) -> Iterator[KafkaSource]:
-    """What a query reads from Kafka as a stream. (Spark hides the options of reads that are no streams.)"""
-    for node in walk_with_subqueries(analyzed_plan(frame)):
-        if kind(node) == "StreamingRelationV2" and str(node.sourceName()).lower() == "kafka":
-            yield KafkaSource(_options(node.extraOptions()))
-
-
-def kafka_by_number(frame: DataFrame) -> dict[int, KafkaSource]:
-    """The same by the number that each source has in the offsets of a query over the frame."""
-    leaves = items(analyzed_plan(frame).collectLeaves())
-    streams = [leaf for leaf in leaves if kind(leaf) in ("StreamingRelation", "StreamingRelationV2")]
-    return {
-        number: KafkaSource(_options(leaf.extraOptions()))
-        for number, leaf in enumerate(streams)
-        if kind(leaf) == "StreamingRelationV2" and str(leaf.sourceName()).lower() == "kafka"
-    }
-
-
-def _options(options: JavaObject) -> dict[str, str]:
-    return {str(key): str(value) for key, value in options.asCaseSensitiveMap().items()}
-
-
-def ask(session: SparkSession, source: KafkaSource) -> int:
+def ask(session: SparkSession, options: KafkaOptions) -> int:
     """The number of brokers that the cluster has. Takes five seconds at most for each of two questions.
 
     Raises:
@@ -73,19 +50,19 @@ def ask(session: SparkSession, source: KafkaSource) -> int:
     """
     jvm: Any = session._jvm  # noqa: SLF001
     try:
-        admin = _admin(session, source)
+        admin = _admin(session, options)
         try:
             brokers = int(admin.describeCluster().nodes().get().size())
             known = {str(name) for name in admin.listTopics().names().get()}
         finally:
             admin.close(jvm.java.time.Duration.ofMillis(0))
     except Py4JJavaError as error:
-        raise _not_reachable(source, error) from error
-    missing = sorted(source.topics - known)
+        raise _not_reachable(options, error) from error
+    missing = sorted(options.topics - known)
     if missing:
         raise IngestError(
             "KAFKA_TOPIC_MISSING",
-            f"Kafka at {source.brokers} has no topic {', '.join(missing)}",
+            f"Kafka at {options.brokers} has no topic {', '.join(missing)}",
             hint="create it, or correct the option `subscribe`; without the right to describe a topic "
             "it is invisible too",
         )
@@ -101,11 +78,11 @@ class TopicIds:
 
     Args:
         session: whose JVM the client lives in.
-        source: a read from the cluster.
+        options: of a read from the cluster.
     """
 
-    def __init__(self, session: SparkSession, source: KafkaSource) -> None:
-        self._session, self._source = session, source
+    def __init__(self, session: SparkSession, options: KafkaOptions) -> None:
+        self._session, self._options = session, options
         self._jvm: Any = session._jvm  # noqa: SLF001
         self._client: Any = None
 
@@ -120,7 +97,7 @@ class TopicIds:
         if _NO_ID in found.values():
             raise TopicIdsRefusedError(
                 "KAFKA_TOPIC_IDS_REFUSED",
-                f"Kafka at {self._source.brokers} gives its topics no ids: brokers do from 2.8 on",
+                f"Kafka at {self._options.brokers} gives its topics no ids: brokers do from 2.8 on",
             )
         return found
 
@@ -168,23 +145,24 @@ class TopicIds:
 
     def _admin(self) -> JavaObject:
         if self._client is None:
-            self._client = _admin(self._session, self._source)
+            self._client = _admin(self._session, self._options)
         return self._client
 
     def _problem(self, error: Py4JJavaError) -> IngestError:
         if _cause(error) not in _REFUSED:
-            return _not_reachable(self._source, error)
+            return _not_reachable(self._options, error)
         return TopicIdsRefusedError(
             "KAFKA_TOPIC_IDS_REFUSED",
-            f"Kafka at {self._source.brokers} refuses to describe topics: {_innermost(error.java_exception)}",
+            f"Kafka at {self._options.brokers} refuses to describe topics: "
+            f"{_innermost(error.java_exception)}",
         )
 
 
-def _admin(session: SparkSession, source: KafkaSource) -> JavaObject:
+def _admin(session: SparkSession, options: KafkaOptions) -> JavaObject:
     """A client that waits for an answer for `_TIMEOUT_MS` at most; to be closed."""
     jvm: Any = session._jvm  # noqa: SLF001
     settings = jvm.java.util.Properties()
-    for key, value in source.options.items():
+    for key, value in options.values.items():
         if key.startswith(_CLIENT_PREFIX):
             settings.setProperty(key.removeprefix(_CLIENT_PREFIX), value)
     settings.setProperty("default.api.timeout.ms", str(_TIMEOUT_MS))
@@ -192,10 +170,10 @@ def _admin(session: SparkSession, source: KafkaSource) -> JavaObject:
     return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
 
 
-def _not_reachable(source: KafkaSource, error: Py4JJavaError) -> IngestError:
-    return IngestError(
+def _not_reachable(options: KafkaOptions, error: Py4JJavaError) -> SourceUnreachableError:
+    return SourceUnreachableError(
         "KAFKA_NOT_REACHABLE",
-        f"No answer from Kafka at {source.brokers}: {_innermost(error.java_exception)}",
+        f"No answer from Kafka at {options.brokers}: {_innermost(error.java_exception)}",
         hint="is the broker up, and does it advertise an address that this machine reaches "
         "(advertised.listeners)? Secured ones need kafka.security.protocol and its kin as options",
         retryable=True,

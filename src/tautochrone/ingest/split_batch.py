@@ -1,4 +1,4 @@
-"""What becomes of a batch on which the flow's query fails: the bad records are found.
+"""What becomes of a batch on which the flow's query fails: its bad records are split off.
 
     1. read the batch's records again, by their offsets     2. does the query fail on them too?
     3. halve until the records are alone on which it fails
@@ -10,7 +10,6 @@ record look bad.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -27,10 +26,11 @@ from tautochrone.ingest.stream_errors import explain
 from tautochrone.model import limits
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.source import Unsupported
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.spark.sources.kafka_replay import KafkaReplay, Offsets, obstacle
+from tautochrone.spark.sources.record_replay import RecordReplay, record_replay
 
-__all__ = ["Rescue", "Rescued", "ranges_of"]
+__all__ = ["BatchSplitter", "SplitBatch", "ranges_of"]
 
 _OF_THE_DATA = ("21", "22", "23", "38", "39", "P0")
 """Classes of SQLSTATE: cardinality, data, constraints, routines of the user, errors raised by the query."""
@@ -38,22 +38,22 @@ _REASONS = "topic STRING, partition INT, offset BIGINT, error_class STRING, reas
 
 
 @dataclass(frozen=True, slots=True)
-class Rescued:
-    """The good rows of a batch and its bad records, both staged, and the bad ones as found."""
+class SplitBatch:
+    """The good rows of a batch and its bad records, both staged, and what is known of the bad ones."""
 
     good: Staged
     bad: Staged | None
-    found: Sequence[BadRecord]
+    records: Sequence[BadRecord]
 
 
 @dataclass(slots=True)
-class Rescue:
+class BatchSplitter:
     """Bound to one flow.
 
     Args:
         flow: its name.
         policy: what to do with bad records.
-        quarantine: the table beside; only for that policy.
+        quarantine: takes the bad records; only for that policy.
         align: gives the query's rows the columns of the target.
     """
 
@@ -62,15 +62,15 @@ class Rescue:
     quarantine: LakeTable | None
     align: Callable[[DataFrame], DataFrame]
 
-    def rescue(
+    def split(
         self,
         error: Exception,
         session: SparkSession,
         query: DataFrame,
         stage: Callable[[DataFrame], Staged],
         batch_id: int,
-        ranges: Callable[[], tuple[Offsets, Offsets]],
-    ) -> Rescued:
+        ranges: Callable[[], tuple[str, str]],
+    ) -> SplitBatch:
         """Split the batch, or say where it hurts.
 
         Args:
@@ -78,63 +78,67 @@ class Rescue:
             session: where `query` was evaluated.
             query: the flow's streaming query.
             stage: stages rows of the target.
-            ranges: tells where the batch begins and ends; asked only for a Kafka source.
+            ranges: answers where the batch begins and ends; asked only where records can be read again.
 
         Raises:
             IngestError: the policy is to fail, too many records are bad, or the error is not of the data.
         """
-        told = explain(error, self.flow)
-        if not _of_the_data(told, error) or obstacle(query):
-            raise told from error
-        replay = KafkaReplay(session, query)
+        explained = explain(error, self.flow)
+        if not _of_the_data(explained, error):
+            raise explained from error
+        replay = record_replay(session, query)
+        if isinstance(replay, Unsupported):
+            raise explained from error
         records = replay.records(*ranges())
         probe = self._probe(replay, records)
         spans = _spans(records)
         if probe(spans) is None:
             # The second time it went well: nothing is wrong with the records.
-            raise told from error
+            raise explained from error
         if self.policy is BadRecords.FAIL or self.quarantine is None:
             raise self._located(
-                told, Search(probe, limits.MAX_FIRST_BAD_RECORD_PROBES, first=True), spans
+                explained, Search(probe, limits.MAX_FIRST_BAD_RECORD_PROBES, first=True), spans
             ) from error
-        found = self._search(told, Search(probe, limits.MAX_BAD_RECORD_PROBES), spans)
-        if not found:
+        bad_records = self._search(explained, Search(probe, limits.MAX_BAD_RECORD_PROBES), spans)
+        if not bad_records:
             # It fails on many records together and on none alone: there is nothing to set aside.
-            raise told from error
-        chosen = _any_of([Span(bad.topic, bad.partition, bad.offset, bad.offset + 1) for bad in found])
-        good = stage(self.align(replay.query(records.where(~chosen))))
-        bad = self._stage_bad(session, records.where(chosen), found, batch_id)
-        return Rescued(good, bad, found)
+            raise explained from error
+        is_bad = _any_of([Span(bad.topic, bad.partition, bad.offset, bad.offset + 1) for bad in bad_records])
+        good = stage(self.align(replay.query(records.where(~is_bad))))
+        bad = self._stage_bad(session, records.where(is_bad), bad_records, batch_id)
+        return SplitBatch(good, bad, bad_records)
 
     def _probe(
-        self, replay: KafkaReplay, records: DataFrame
+        self, replay: RecordReplay, records: DataFrame
     ) -> Callable[[Sequence[Span]], TautochroneError | None]:
         def probe(spans: Sequence[Span]) -> TautochroneError | None:
             rows = self.align(replay.query(records.where(_any_of(spans))))
             try:
                 rows.write.format("noop").mode("append").save()
             except Exception as error:
-                told = explain(error, self.flow)
-                if not _of_the_data(told, error):
-                    raise told from error
-                return told
+                explained = explain(error, self.flow)
+                if not _of_the_data(explained, error):
+                    raise explained from error
+                return explained
             return None
 
         return probe
 
-    def _search(self, told: TautochroneError, search: Search, spans: Sequence[Span]) -> list[BadRecord]:
+    def _search(self, explained: TautochroneError, search: Search, spans: Sequence[Span]) -> list[BadRecord]:
         try:
             return search.run(spans)
         except SearchTooLongError as error:
             raise IngestError(
                 "TOO_MANY_BAD_RECORDS",
                 f"Flow {self.flow}: {len(error.found)} bad records were found in one batch, and there are "
-                f"more: {told.message}",
+                f"more: {explained.message}",
                 hint="so many look like a change of the producer or a mistake in the query; to quarantine "
                 "them all the same, bound the batches by max_offsets_per_trigger",
             ) from error
 
-    def _located(self, told: TautochroneError, search: Search, spans: Sequence[Span]) -> TautochroneError:
+    def _located(
+        self, explained: TautochroneError, search: Search, spans: Sequence[Span]
+    ) -> TautochroneError:
         try:
             first = search.run(spans)[:1]
         except SearchTooLongError:
@@ -147,7 +151,7 @@ class Rescue:
                 hint=f'to set such records aside and go on: bad_records = "quarantine" below '
                 f"[flows.{self.flow}] in tautochrone.toml",
             )
-        return told
+        return explained
 
     def _stage_bad(
         self, session: SparkSession, records: DataFrame, found: Sequence[BadRecord], batch_id: int
@@ -180,26 +184,26 @@ class Rescue:
         return staged
 
 
-def ranges_of(
-    folder: CheckpointFolder, known: SparkPosition | None, batch_id: int
-) -> tuple[Offsets, Offsets]:
-    """Where a batch of a flow with one Kafka source begins and ends.
+def ranges_of(folder: CheckpointFolder, after: SparkPosition | None, batch_id: int) -> tuple[str, str]:
+    """Where a batch of a flow with one source begins and ends, in the words of the source.
 
     Raises:
         FileNotFoundError: the folder does not tell.
     """
     planned = folder.offsets(batch_id)
-    first = folder.initial_offsets() if known is None else source_offsets(known.offsets)[0]
+    first = folder.initial_offsets() if after is None else source_offsets(after.offsets)[0]
     if planned is None or first is None:
         raise FileNotFoundError(f"{folder.path}: no offsets of batch {batch_id}")
-    return json.loads(first), json.loads(source_offsets(planned)[0])
+    return first, source_offsets(planned)[0]
 
 
-def _of_the_data(told: TautochroneError, error: Exception) -> bool:
-    """`told` is what `explain` made of `error`."""
-    if isinstance(told, OffsetsOutOfRangeError):
+def _of_the_data(explained: TautochroneError, error: Exception) -> bool:
+    """`explained` is what `explain` made of `error`."""
+    if isinstance(explained, OffsetsOutOfRangeError):
         return False
-    return told.sqlstate.startswith(_OF_THE_DATA) or "PythonException" in f"{type(error).__name__}: {error}"
+    return (
+        explained.sqlstate.startswith(_OF_THE_DATA) or "PythonException" in f"{type(error).__name__}: {error}"
+    )
 
 
 def _spans(records: DataFrame) -> list[Span]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tautochrone.ingest import source_observations as looks
-from tautochrone.ingest.source_observations import Looks
+from tautochrone.ingest import source_observations
+from tautochrone.ingest.source_observations import SourceObservations, took_all
 
 FILES = "FileStreamSource[file:/in]"
 KAFKA = "KafkaV2[Subscribe[orders]]"
@@ -17,6 +17,24 @@ KAFKA = "KafkaV2[Subscribe[orders]]"
 def trigger(start: str, end: str, latest: str = "None", source: str = FILES, **more: Any) -> dict[str, Any]:
     told = {"description": source, "startOffset": start, "endOffset": end, "latestOffset": latest}
     return {"durationMs": {"latestOffset": 3}, "sources": [told], **more}
+
+
+class OtherSource:
+    """Promises nothing."""
+
+    def takes_all_listed(self, description: str) -> bool | None:
+        del description
+        return None
+
+
+class Files(OtherSource):
+    """Takes all files that it lists, unless it is limited."""
+
+    def __init__(self, limited: bool) -> None:
+        self._limited = limited
+
+    def takes_all_listed(self, description: str) -> bool | None:
+        return not self._limited if description == FILES else None
 
 
 @pytest.mark.parametrize(
@@ -40,23 +58,24 @@ def trigger(start: str, end: str, latest: str = "None", source: str = FILES, **m
     ],
 )  # fmt: skip
 def test_what_a_trigger_took(progress: dict[str, Any], limited: bool, took: bool) -> None:
-    assert looks.took_all(progress, limited=limited) is took
+    sources = [Files(limited), OtherSource()]
+    assert took_all(progress, sources) is took
     both = {**progress, "sources": [*progress["sources"], *trigger("0", "1")["sources"]]}
-    assert looks.took_all(both, limited=limited) is (took and not limited)
+    assert took_all(both, sources) is (took and not limited)
 
 
 def test_a_trigger_counts_for_what_was_asked_before_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's clock is 5 s ahead of the store's."""
-    found = Looks()
+    found = SourceObservations()
 
     def ask(store_ms: int) -> None:
-        monkeypatch.setattr(looks.time, "time_ns", lambda: (store_ms + 5_000) * 1_000_000)
-        found.ask(store_ms)
+        monkeypatch.setattr(source_observations.time, "time_ns", lambda: (store_ms + 5_000) * 1_000_000)
+        found.store_time_is(store_ms)
 
     def ended(begun_ms: int, *, took: bool = True) -> int | None:
         began = datetime.fromtimestamp(begun_ms / 1000, UTC).isoformat()
-        found.progressed(trigger("0", "0" if took else "1", timestamp=began), limited=True)
-        return found.seen_ms
+        found.trigger_ended(trigger("0", "0" if took else "1", timestamp=began), [Files(limited=True)])
+        return found.committed_up_to_ms
 
     for store_ms in (1_000, 2_000, 3_000):
         ask(store_ms)
@@ -68,10 +87,10 @@ def test_a_trigger_counts_for_what_was_asked_before_it_began(monkeypatch: pytest
 
 
 def test_what_was_asked_during_a_long_batch_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Looks()
+    found = SourceObservations()
     for ms in range(100_000):
-        monkeypatch.setattr(looks.time, "time_ns", lambda at=ms: at * 1_000_000)
-        found.ask(ms)
-    assert len(found._asked) <= 1_024
-    found.took(100_001)
-    assert found.seen_ms == 99_999
+        monkeypatch.setattr(source_observations.time, "time_ns", lambda at=ms: at * 1_000_000)
+        found.store_time_is(ms)
+    assert len(found._times) <= 1_024
+    found.took_all_since(100_001)
+    assert found.committed_up_to_ms == 99_999

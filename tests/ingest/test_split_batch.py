@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import IngestError
-from tautochrone.ingest import bad_record_rescue as rescue
-from tautochrone.ingest.bad_record_rescue import Rescue
+from tautochrone.ingest import split_batch
+from tautochrone.ingest.split_batch import BatchSplitter
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.quarantine import BadRecords
 
@@ -47,8 +47,7 @@ class Replay:
 
 @pytest.fixture
 def replay(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Replay:
-    monkeypatch.setattr(rescue, "KafkaReplay", Replay)
-    monkeypatch.setattr(rescue, "obstacle", lambda query: "")
+    monkeypatch.setattr(split_batch, "record_replay", Replay)
     return Replay(spark, spark.range(0))
 
 
@@ -63,8 +62,8 @@ def test_a_batch_that_fails_only_as_a_whole(replay: Replay, spark: SparkSession)
         staged.append(rows)
         return cast(Any, None)
 
-    flow = Rescue("f", BadRecords.QUARANTINE, cast(LakeTable, object()), lambda rows: rows)
+    flow = BatchSplitter("f", BadRecords.QUARANTINE, cast(LakeTable, object()), lambda rows: rows)
     with pytest.raises(IngestError, match=r"Flow f failed: .*more than 100 in all") as told:
-        flow.rescue(cast(Exception, first.value), spark, query, stage, 7, lambda: ({}, {}))
+        flow.split(cast(Exception, first.value), spark, query, stage, 7, lambda: ("{}", "{}"))
     assert told.value.__cause__ is first.value
     assert staged == []

@@ -1,4 +1,4 @@
-"""The pure parts of what guards sources: which files are skipped, and where a recreated topic begins."""
+"""The pure parts of the checks of sources: which files are skipped, and where a recreated topic begins."""
 
 from __future__ import annotations
 
@@ -65,34 +65,34 @@ def flow(cluster: Cluster, events: list[str]) -> KafkaTopics:
 def test_ids_are_those_of_the_topics_in_the_offsets() -> None:
     cluster = Cluster(a="1", b="2", c="3")
     topics = flow(cluster, [])
-    assert topics.check(0, OFFSETS) == {"0": {"a": "1", "b": "2"}}
+    assert topics.ids_after(0, OFFSETS) == {"0": {"a": "1", "b": "2"}}
     # A topic that is deleted keeps its id as long as its offsets are there.
     del cluster.ids["b"]
-    assert topics.check(1, OFFSETS) == {"0": {"a": "1", "b": "2"}}
+    assert topics.ids_after(1, OFFSETS) == {"0": {"a": "1", "b": "2"}}
     cluster.ids["b"] = "4"
     with pytest.raises(IngestError, match="topic b was deleted"):
-        topics.check(2, OFFSETS)
+        topics.ids_after(2, OFFSETS)
 
 
 def test_one_question_for_a_batch_and_for_each_idle_trigger() -> None:
     cluster = Cluster(a="1", b="2")
     topics = flow(cluster, [])
-    topics.check(4, OFFSETS)
-    topics.check_idle({"batchId": 4, "timestamp": "t1"})
+    topics.ids_after(4, OFFSETS)
+    topics.idle({"batchId": 4, "timestamp": "t1"})
     assert cluster.calls == 1
     for _ in range(3):
-        topics.check_idle({"batchId": 5, "timestamp": "t2"})
+        topics.idle({"batchId": 5, "timestamp": "t2"})
     assert cluster.calls == 2
     cluster.ids["a"] = "9"
     with pytest.raises(IngestError, match="topic a was deleted"):
-        topics.check_idle({"batchId": 5, "timestamp": "t3"})
+        topics.idle({"batchId": 5, "timestamp": "t3"})
 
 
 def test_a_refusal_is_told_once_and_keeps_the_known_ids() -> None:
     events: list[str] = []
     cluster = Cluster(a="1", b="2")
     topics = flow(cluster, events)
-    topics.check(0, OFFSETS)
+    topics.ids_after(0, OFFSETS)
     cluster.refuses = True
-    assert topics.check(1, OFFSETS) == topics.check(2, OFFSETS) == {"0": {"a": "1", "b": "2"}}
+    assert topics.ids_after(1, OFFSETS) == topics.ids_after(2, OFFSETS) == {"0": {"a": "1", "b": "2"}}
     assert events == ["kafka_topic_ids_unknown"]

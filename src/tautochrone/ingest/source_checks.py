@@ -1,0 +1,144 @@
+"""What a flow asks of its sources around each batch, so that none of their rows is left out silently.
+
+Each check is about one thing that a source may be able to tell; it asks the flow's sources whether they can,
+and does nothing for those that cannot. A flow that reads nothing from outside has no checks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tautochrone.errors import IngestError, SourceUnreachableError
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder
+from tautochrone.model.source_position import SparkPosition
+from tautochrone.spark.sources.prepare import prepared_stream
+
+__all__ = ["SourceCheck", "SourceChecks"]
+
+
+class SourceCheck:
+    """One check of one flow, for all its starts. By itself it does nothing."""
+
+    def begin(
+        self, session: SparkSession, rows: DataFrame, position: SparkPosition | None
+    ) -> SparkPosition | None:
+        """Before a query over `rows` starts.
+
+        Returns:
+            Where the flow must begin instead of `position`; None: there.
+        """
+        del session, rows, position
+        return None
+
+    def started(
+        self, session: SparkSession, rows: DataFrame, query: StreamingQuery, folder: CheckpointFolder
+    ) -> None:
+        """`query` runs over `rows` and keeps its logs in `folder`."""
+
+    def before_batch(self, batch_id: int, after: SparkPosition | None) -> None:
+        """A batch is about to be read, behind the position `after`."""
+
+    def after_batch(self, after: SparkPosition | None, position: SparkPosition) -> SparkPosition:
+        """A batch was read and is about to be committed with `position`: that, with what the check adds."""
+        del after
+        return position
+
+    def idle(self, progress: Mapping[str, Any] | None) -> None:
+        """A trigger ended; None: none did yet."""
+        del progress
+
+    def inspect(self, *, at_once: bool = False) -> None:
+        """From time to time, or `at_once`."""
+
+    def close(self) -> None:
+        """Let go of connections; repeatable."""
+
+
+@dataclass(slots=True)
+class SourceChecks:
+    """All checks of one flow. `problem` is why the sources are not those of before."""
+
+    checks: Sequence[SourceCheck] = ()
+    problem: IngestError | None = None
+    _started: threading.Event = field(default_factory=threading.Event)
+
+    def begin(
+        self, session: SparkSession, rows: DataFrame, position: SparkPosition | None
+    ) -> tuple[DataFrame, SparkPosition | None]:
+        """Before a query over `rows` starts.
+
+        Returns:
+            The rows to query, and where the flow must begin instead of `position`, or None.
+
+        Raises:
+            IngestError: a source is not the one of before, or does not answer.
+        """
+        self.problem = None
+        self._started.clear()
+        if self.checks:
+            rows = prepared_stream(session, rows)
+        moved: SparkPosition | None = None
+        for check in self.checks:
+            moved = check.begin(session, rows, moved or position) or moved
+        return rows, moved
+
+    def started(
+        self, session: SparkSession, rows: DataFrame, query: StreamingQuery, folder: CheckpointFolder
+    ) -> None:
+        """`query` runs over `rows` and keeps its logs in `folder`."""
+        try:
+            for check in self.checks:
+                check.started(session, rows, query, folder)
+        finally:
+            self._started.set()
+
+    def before_batch(self, batch_id: int, after: SparkPosition | None) -> None:
+        """A batch is about to be read, behind the position `after`.
+
+        Raises:
+            IngestError: a part of the batch is gone.
+        """
+        if self.checks:
+            # The first batch may run before the query's start has returned.
+            self._started.wait()
+        for check in self.checks:
+            check.before_batch(batch_id, after)
+
+    def after_batch(self, after: SparkPosition | None, position: SparkPosition) -> SparkPosition:
+        """A batch was read and is about to be committed with `position`: that, with what the checks add.
+
+        Raises:
+            IngestError: a source is not the one of before, or does not answer.
+        """
+        for check in self.checks:
+            position = check.after_batch(after, position)
+        return position
+
+    def same_sources(self, progress: Mapping[str, Any] | None) -> bool:
+        """Whether a trigger looked at the sources that the position speaks of; if not, maybe a `problem`.
+        Without an answer it does not count, and the next one asks again."""
+        if self.problem is None:
+            try:
+                for check in self.checks:
+                    check.idle(progress)
+            except IngestError as error:
+                if not isinstance(error, SourceUnreachableError):
+                    self.problem = error
+                return False
+        return self.problem is None
+
+    def inspect(self, *, at_once: bool = False) -> None:
+        """Report what the sources skip; see `SourceFiles.inspect`."""
+        for check in self.checks:
+            check.inspect(at_once=at_once)
+
+    def close(self) -> None:
+        """Let go of connections; repeatable."""
+        for check in self.checks:
+            check.close()

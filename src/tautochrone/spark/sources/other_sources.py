@@ -1,0 +1,34 @@
+"""Sources of which only Spark's own contract is known: Python data sources, and all others."""
+
+from __future__ import annotations
+
+from py4j.java_gateway import JavaObject
+
+from tautochrone.model.source import Unsupported
+from tautochrone.spark.jvm.catalyst import kind
+from tautochrone.spark.sources.spark_source import SparkSource
+
+__all__ = ["OtherSource", "PythonSource"]
+
+
+class PythonSource(SparkSource):
+    """A data source that is written in Python (`pyspark.sql.datasource`)."""
+
+    label = "Python data sources"
+    limits = Unsupported("a Python data source decides itself how much a batch takes")
+
+    @classmethod
+    def reads(cls, leaf: JavaObject) -> bool:
+        return kind(leaf) == "StreamingRelationV2" and kind(leaf.source()) == "PythonDataSourceV2"
+
+
+class OtherSource(SparkSource):
+    """Any other source: nothing is promised."""
+
+    label = "other sources"
+    limits = Unsupported("no option is known that bounds its batches")
+
+    @classmethod
+    def reads(cls, leaf: JavaObject) -> bool:
+        del leaf
+        return True

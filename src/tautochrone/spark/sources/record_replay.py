@@ -1,0 +1,97 @@
+"""A streaming flow's query over chosen records of its source, as a batch.
+
+Spark hands a batch of a stream over as a whole: when its query fails, nothing says on which record. Here
+the same analyzed_plan plan is put over records that are read again by their offsets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.model.source import Unsupported
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, determinism, replace_leaves
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
+from tautochrone.spark.jvm.cached_packages import cached_packages
+from tautochrone.spark.jvm.catalyst import items, kind, walk_with_subqueries
+from tautochrone.spark.sources.registry import is_stream_leaf, sources_of
+from tautochrone.spark.sources.spark_source import STREAM_LEAVES, RecordReader
+
+__all__ = ["RecordReplay", "record_replay"]
+
+_ROW_BY_ROW = frozenset(
+    {"Project", "Filter", "Generate", "SubqueryAlias", "View", "EventTimeWatermark", *STREAM_LEAVES}
+)
+
+
+def record_replay(session: SparkSession, frame: DataFrame) -> RecordReplay | Unsupported:
+    """What runs a streaming query record by record, or why that cannot be.
+
+    Args:
+        session: where the query was evaluated.
+        frame: the streaming query.
+    """
+    plan = analyzed_plan(frame)
+    if plan.subqueriesAll().size() > 0:
+        return Unsupported("it has a subquery")
+    for node in walk_with_subqueries(plan):
+        if kind(node) not in _ROW_BY_ROW:
+            return Unsupported(f"it is not row by row over one source: {kind(node)}")
+    sources = sources_of(frame)
+    if len(sources) != 1:
+        return Unsupported("it does not read from one source")
+    reader = sources[0].record_reader(session)
+    if isinstance(reader, Unsupported):
+        return reader
+    certain, function = determinism(plan)
+    if not certain:
+        return Unsupported(f"{function} would not give the same again")
+    return RecordReplay(session, plan, reader)
+
+
+class RecordReplay:
+    """The replay of one flow; `record_replay` makes it.
+
+    Args:
+        session: where the flow's query was evaluated.
+        plan: of the streaming query.
+        reader: reads records of its source.
+    """
+
+    def __init__(self, session: SparkSession, plan: JavaObject, reader: RecordReader) -> None:
+        self._session = session
+        self._plan = plan
+        self._reader = reader
+
+    def records(self, starts: str, ends: str) -> DataFrame:
+        """See `RecordReader.read`."""
+        return self._reader.read(starts, ends)
+
+    def query(self, records: DataFrame) -> DataFrame:
+        """The flow's query over records that `records` gave, or some of them."""
+
+        def leaf(node: JavaObject) -> JavaObject:
+            return self._as(node, analyzed_plan(records)) if is_stream_leaf(node) else node
+
+        return dataframe_of_plan(self._session, replace_leaves(self._session, self._plan, leaf))
+
+    def _as(self, source: JavaObject, records: JavaObject) -> JavaObject:
+        """The records under the attributes by which the plan knows its source."""
+        jvm: Any = cached_packages(self._session._jvm)  # noqa: SLF001
+        catalyst = jvm.org.apache.spark.sql.catalyst
+        columns = {str(column.name()): column for column in items(records.output())}
+        nothing = scala_seq(self._session, [])
+        renamed = [
+            catalyst.expressions.Alias(
+                columns[str(column.name())],
+                column.name(),
+                column.exprId(),
+                column.qualifier(),
+                jvm.scala.Option.empty(),
+                nothing,
+            )
+            for column in items(source.output())
+        ]
+        return catalyst.plans.logical.Project(scala_seq(self._session, renamed), records)
