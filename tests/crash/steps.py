@@ -157,6 +157,8 @@ ELSEWHERE: dict[Step, str] = {
     Step.META_REVISE: "only `taut revise` takes it: tests/revision",
     Step.META_REVISED: "only `taut revise` takes it: tests/revision",
     Step.META_CONFIRM: "only `taut revise` takes it: tests/revision",
+    Step.SOURCE_BEGIN: "only flows over a change log take it: tests/sources/test_toy_database",
+    Step.SOURCE_ACKNOWLEDGE: "only flows over a change log take it: tests/sources/test_toy_database",
     Step.LAKE_ROLL_BACK: "an operator's act through the port: test_folders, test_zombies",
 }
 

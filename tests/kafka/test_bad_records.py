@@ -220,7 +220,7 @@ def test_without_quarantine_the_record_is_named(pipeline: Pipeline, source: Sour
         ('source.dropDuplicates(["key"]).select("topic")', "Deduplicate"),
         ('source.union(source).select("topic")', "Union"),
         ('source.select("topic", sf.rand().alias("r"))', "rand()"),
-        ('spark.readStream.format("rate").load().select("value")', "Kafka"),
+        ('spark.readStream.format("rate").load().select("value")', "records of rate cannot be read again"),
     ],
 )
 def test_what_cannot_quarantine_is_refused(

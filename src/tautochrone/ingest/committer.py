@@ -22,7 +22,7 @@ from tautochrone.errors import ConflictError, FencedError, TautochroneError
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitMetadata, Committed, LakeTable, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.model.source_position import SparkPosition
+from tautochrone.model.source_position import SourcePosition
 
 __all__ = ["TableCommitter", "settle_quarantine"]
 
@@ -64,7 +64,7 @@ def settle_quarantine(table: LakeTable, quarantine_table: LakeTable, fence: Fenc
 class _Part:
     flow: str
     staged: Staged
-    position: SparkPosition
+    position: SourcePosition
     bad: Staged | None = None
     done: Committed | None = None
     error: Exception | None = None
@@ -93,7 +93,7 @@ class TableCommitter:
     _commit_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(
-        self, flow: str, staged: Staged, position: SparkPosition, bad: Staged | None = None
+        self, flow: str, staged: Staged, position: SourcePosition, bad: Staged | None = None
     ) -> Committed:
         """Commit one staged batch, together with whatever else waits. Blocks until it is committed.
 

@@ -37,6 +37,7 @@ from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, s
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitMetadata, Staged
+from tautochrone.model.names import TableName
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.sources.registry import sources_of
@@ -149,6 +150,14 @@ class FlowQuery:
             raise explain(error, self.flow.name) from error
 
     @property
+    def name(self) -> str:
+        return self.flow.name
+
+    @property
+    def table(self) -> TableName:
+        return self.committer.table.name
+
+    @property
     def active(self) -> bool:
         return self._query is not None and self._query.isActive
 
@@ -174,6 +183,14 @@ class FlowQuery:
                 # It ends when all is taken that was there when it began; its triggers don't look again.
                 self.observations.took_all_since(self._began_ms)
         return self.observations.committed_up_to_ms
+
+    def store_time_is(self, store_ms: int) -> None:
+        """It is `store_ms` now, or was a moment ago, by the store's clock."""
+        self.observations.store_time_is(store_ms)
+
+    def inspect(self, *, at_once: bool = False) -> None:
+        """Report what the sources leave out; from time to time, or `at_once`."""
+        self.checks.inspect(at_once=at_once)
 
     def wait(self) -> None:
         """Until the query ends.

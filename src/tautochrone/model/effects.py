@@ -46,6 +46,8 @@ class Step(StrEnum):
     INGEST_FOLDER = "ingest.folder"
     INGEST_CLEAN = "ingest.clean"
     INGEST_RELOCATE = "ingest.relocate"
+    SOURCE_BEGIN = "source.begin"
+    SOURCE_ACKNOWLEDGE = "source.acknowledge"
     META_START = "meta.start"
     META_TAKE_OVER = "meta.take_over"
     META_DESCRIBE = "meta.describe"

@@ -101,13 +101,14 @@ class ChangeLog(Source, Protocol):
             IngestError: `SOURCE_LOG_LOST`: what follows `after` is no longer there, or it is another log.
         """
 
-    def read_chunk(self, relation: str, chunk: str) -> tuple[SourceRows, int, int]:
+    def read_chunk(self, relation: str, chunk: str) -> tuple[SourceRows, int]:
         """Copy a chunk of a relation, for sources with a first copy.
 
         Returns:
-            Its rows with the columns of `schema`; the point of the log up to which its snapshot shows the
-            transactions; and a point read afterwards, which the log must pass before the copied rows together
-            with the log are a state that the database had.
+            Its rows with the columns of `schema`, each with what its snapshot shows: an event of the log
+            counts for it exactly when its transaction was not visible to the copy. And a point read
+            afterwards, which the log must pass before the copied rows together with the log are a state that
+            the database had.
         """
 
     def acknowledge(self, position: LogPosition) -> None:

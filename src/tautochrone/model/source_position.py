@@ -47,18 +47,44 @@ class SparkPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkProgress:
-    """How far the first copy of a database's tables is.
+    """How far the first copy of a database's tables is, while the log is read beside it.
 
     Attributes:
-        pending: relation → chunks that are not copied yet. A relation without chunks left is not in it.
-        pass_at: relation → the point of the log that it must have passed before its rows are a state that
-            the database had: the latest of the points that were read after its chunks.
-        waiting: relations whose rows are not such a state yet.
+        pending: relation → chunks that are not copied yet.
+        pass_at: relation → the point that the log must have passed before the copied rows together with the
+            log are a state that the database had: the latest of the points that were read after its chunks.
+            A relation whose log has passed it is no longer in here.
     """
 
     pending: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pass_at: Mapping[str, int] = field(default_factory=dict)
-    waiting: tuple[str, ...] = ()
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Relations whose rows are no state that the database had, yet. That is no error."""
+        return frozenset({*self.pending, *self.pass_at})
+
+    def next_chunk(self) -> tuple[str, str] | None:
+        """A relation and its chunk that is to be copied next; None: all are."""
+        return next(((relation, chunks[0]) for relation, chunks in sorted(self.pending.items())), None)
+
+    def copied(self, relation: str, chunk: str, pass_at: int) -> BulkProgress:
+        """After a chunk was copied, behind which the log must pass the point `pass_at`."""
+        left = tuple(other for other in self.pending[relation] if other != chunk)
+        pending = {name: chunks for name, chunks in self.pending.items() if name != relation}
+        if left:
+            pending[relation] = left
+        latest = max(pass_at, self.pass_at.get(relation, pass_at))
+        return BulkProgress(pending=pending, pass_at={**self.pass_at, relation: latest})
+
+    def at(self, point: int) -> BulkProgress:
+        """When everything up to a point of the log is in the table.
+
+        >>> BulkProgress(pass_at={"accounts": 7}).at(7).waiting
+        frozenset()
+        """
+        left = {name: at for name, at in self.pass_at.items() if name in self.pending or at > point}
+        return BulkProgress(pending=self.pending, pass_at=left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

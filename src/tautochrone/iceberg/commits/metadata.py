@@ -118,7 +118,6 @@ def _position(fields: Mapping[str, Any]) -> SourcePosition:
         bulk=BulkProgress(
             pending={relation: tuple(chunks) for relation, chunks in bulk.get("pending", {}).items()},
             pass_at=bulk.get("pass_at", {}),
-            waiting=tuple(bulk.get("waiting", ())),
         ),
     )
 

@@ -18,7 +18,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import MetaError, SparkDiedError
-from tautochrone.ingest.flow import FlowQuery
+from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.events import Field
 from tautochrone.model.invariants import BrokenInvariant
@@ -153,11 +153,11 @@ class Run:
         self._target = Target(self._job, self._streams, self._selection.full)
         self._ingestion.start(self._flows(), self._job.store.now_ms(), **trigger)
 
-    def _flows(self) -> list[tuple[FlowQuery, Callable[[], SparkSession]]]:
+    def _flows(self) -> list[tuple[RunningFlow, Callable[[], SparkSession]]]:
         """What reads from outside, in the order of the graph."""
         wanted = self._selection.ingest
         return [
-            (self._streams.query(table, flow), partial(self._streams.session, flow))
+            (self._streams.running_flow(table, flow), partial(self._streams.session, flow))
             for table in self._job.graph.order
             if wanted is None or table in wanted
             for flow in self._job.topology.ingestion_flows(table)

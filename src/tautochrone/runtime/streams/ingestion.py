@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, TautochroneError
-from tautochrone.ingest.flow import FlowQuery
+from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.events import Emit
 from tautochrone.model.names import TableName
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
@@ -33,7 +33,7 @@ class _Flow:
     `problem` outlives a restart until the flow has proven that it is well.
     """
 
-    query: FlowQuery
+    query: RunningFlow
     open_session: Callable[[], SparkSession]
     session: SparkSession | None = None
     running: bool = False
@@ -43,7 +43,7 @@ class _Flow:
 
     @property
     def names(self) -> dict[str, str]:
-        return {"flow": self.query.flow.name, "dataset": str(self.query.committer.table.name)}
+        return {"flow": self.query.name, "dataset": str(self.query.table)}
 
     @property
     def wait_s(self) -> float:
@@ -62,7 +62,7 @@ class Ingestion:
     @property
     def problems(self) -> dict[str, str]:
         """What is broken now: flow → error."""
-        return {flow.query.flow.name: str(flow.problem) for flow in self._flows if flow.problem}
+        return {flow.query.name: str(flow.problem) for flow in self._flows if flow.problem}
 
     @property
     def active(self) -> bool:
@@ -70,7 +70,7 @@ class Ingestion:
         return any(flow.query.active for flow in self._flows)
 
     def start(
-        self, flows: list[tuple[FlowQuery, Callable[[], SparkSession]]], store_ms: int, **trigger: object
+        self, flows: list[tuple[RunningFlow, Callable[[], SparkSession]]], store_ms: int, **trigger: object
     ) -> None:
         """Start all, with the trigger of `DataStreamWriter.trigger`; those that fail become `problems`.
 
@@ -106,14 +106,14 @@ class Ingestion:
     def store_time_is(self, store_ms: int) -> None:
         """It is `store_ms` by the store's clock: flows observe their sources later than that."""
         for flow in self._flows:
-            flow.query.observations.store_time_is(store_ms)
+            flow.query.store_time_is(store_ms)
 
     def committed_up_to_ms(self) -> dict[TableName, int]:
         """For each table that flows write: all that their sources held at this time, by the store's clock,
         is in its reported version. Tables of which that is not known of every flow are left out."""
         times: dict[TableName, list[int | None]] = {}
         for flow in self._flows:
-            times.setdefault(flow.query.committer.table.name, []).append(flow.query.committed_up_to_ms)
+            times.setdefault(flow.query.table, []).append(flow.query.committed_up_to_ms)
         known = {table: [ms for ms in flows if ms is not None] for table, flows in times.items()}
         return {table: min(flows) for table, flows in known.items() if len(flows) == len(times[table])}
 
@@ -140,7 +140,7 @@ class Ingestion:
             self._failed(flow, error)
 
     def _look(self, flow: _Flow, *, last: bool = False) -> None:
-        flow.query.checks.inspect(at_once=last)
+        flow.query.inspect(at_once=last)
         error = flow.query.failure()
         if error is not None:
             self._failed(flow, error)

@@ -15,6 +15,8 @@ from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow import FlowQuery, spark_position
 from tautochrone.ingest.flow_folders import FlowFolders
 from tautochrone.ingest.kafka_topics import KafkaTopics
+from tautochrone.ingest.log_flow import LogFlow
+from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_files import SourceFiles
 from tautochrone.ingest.text_files import Files
@@ -27,6 +29,7 @@ from tautochrone.model.sources import RecreatedTopic
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.streams.change_logs import change_log_of
 from tautochrone.runtime.streams.rate_limits import LimitedFlow
 from tautochrone.spark.session.factory import reader_session, use_database
 
@@ -73,6 +76,7 @@ class Streams:
         self._files = Files(job.base)
         self._committers: dict[TableName, TableCommitter] = {}
         self._queries: dict[str, FlowQuery] = {}
+        self._logs: dict[str, LogFlow] = {}
         self._whole: dict[str, tuple[TakenWhole, ...]] = {}
         # Two processes that were given the same fence, by a store and its copy, share no folder.
         self._token = uuid4().hex[:8]
@@ -102,6 +106,34 @@ class Streams:
                 checks=self._checks(table, name) if flow.inputs.external_streams else SourceChecks(),
             )
         return self._queries[name]
+
+    def running_flow(self, table: TableName, flow: ResolvedFlow) -> RunningFlow:
+        """What brings a flow's rows from outside: Spark, or we where its source is a change log.
+
+        Raises:
+            DefinitionError: `CHANGE_LOG_QUERY`, the flow does more than read a change log.
+        """
+        name = flow.flow.name
+        if name not in self._logs:
+            log = change_log_of(self._job.graph, flow)
+            if log is None:
+                return self.query(table, flow)
+            self._logs[name] = LogFlow(
+                name=name,
+                log=log,
+                schema=self._job.graph.schemas[table],
+                committer=self._committer(table),
+                effects=self._job.effects,
+                emit=self._job.emit,
+                require_fence=self._job.journal.require,
+            )
+        return self._logs[name]
+
+    def stop(self) -> None:
+        """End all flows that were made here, whatever became of them."""
+        flows: list[RunningFlow] = [*self._queries.values(), *self._logs.values()]
+        for flow in flows:
+            flow.stop()
 
     def _checks(self, table: TableName, flow: str) -> SourceChecks:
         job = self._job

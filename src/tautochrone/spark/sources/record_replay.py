@@ -6,18 +6,15 @@ the same analyzed_plan plan is put over records that are read again by their off
 
 from __future__ import annotations
 
-from typing import Any
-
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model.source import Unsupported
-from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, determinism, replace_leaves
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
-from tautochrone.spark.jvm.cached_packages import cached_packages
-from tautochrone.spark.jvm.catalyst import items, kind, walk_with_subqueries
-from tautochrone.spark.sources.registry import is_stream_leaf, sources_of
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, determinism
+from tautochrone.spark.jvm.catalyst import kind, walk_with_subqueries
+from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import STREAM_LEAVES, RecordReader
+from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
 __all__ = ["RecordReplay", "record_replay"]
 
@@ -71,27 +68,4 @@ class RecordReplay:
 
     def query(self, records: DataFrame) -> DataFrame:
         """The flow's query over records that `records` gave, or some of them."""
-
-        def leaf(node: JavaObject) -> JavaObject:
-            return self._as(node, analyzed_plan(records)) if is_stream_leaf(node) else node
-
-        return dataframe_of_plan(self._session, replace_leaves(self._session, self._plan, leaf))
-
-    def _as(self, source: JavaObject, records: JavaObject) -> JavaObject:
-        """The records under the attributes by which the plan knows its source."""
-        jvm: Any = cached_packages(self._session._jvm)  # noqa: SLF001
-        catalyst = jvm.org.apache.spark.sql.catalyst
-        columns = {str(column.name()): column for column in items(records.output())}
-        nothing = scala_seq(self._session, [])
-        renamed = [
-            catalyst.expressions.Alias(
-                columns[str(column.name())],
-                column.name(),
-                column.exprId(),
-                column.qualifier(),
-                jvm.scala.Option.empty(),
-                nothing,
-            )
-            for column in items(source.output())
-        ]
-        return catalyst.plans.logical.Project(scala_seq(self._session, renamed), records)
+        return stream_as_batch(self._session, self._plan, records)

@@ -1,0 +1,230 @@
+"""The flow that reads a database's change log into one table.
+
+start:   1. the table says where it stands; without a position the source begins to keep its log
+         2. what the table holds is acknowledged again: the last owner may have died before it did
+round:   3. read whole transactions up to a bound, and the next chunk of the first copy, if there is one
+         4. stage their rows   5. one commit: rows and position   6. report it   7. acknowledge
+
+A crash behind 1 leaves a log that is kept for nobody, and the next start continues it. Behind 4 the rows are
+orphans and are read again. Behind 5 the table decides: nothing of it is read again. A position is
+acknowledged only when the table holds it durably, and only by the owner of the job.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.errors import IngestError, TautochroneError
+from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.committer import TableCommitter
+from tautochrone.ingest.source_observations import SourceObservations
+from tautochrone.ingest.stream_errors import batch_failure
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.events import Emit
+from tautochrone.model.lake import Staged
+from tautochrone.model.names import TableName
+from tautochrone.model.source import ChangeLog, SourceRows
+from tautochrone.model.source_position import LogPosition
+
+__all__ = ["LogFlow"]
+
+T = TypeVar("T")
+_MAX_ROWS = 100_000
+_STOP_TIMEOUT_S = 60.0
+_INTERVAL_S = 1.0
+
+
+@dataclass(slots=True)
+class LogFlow:
+    """A change log bound to the table that takes it.
+
+    Args:
+        name: of the flow.
+        log: the source.
+        schema: the table's columns.
+        require_fence: raises FencedError when a newer owner of the job exists.
+        max_rows: a batch ends at the first end of a transaction behind so many events.
+    """
+
+    name: str
+    log: ChangeLog
+    schema: StructType
+    committer: TableCommitter
+    effects: Effects
+    emit: Emit
+    require_fence: Callable[[], object] = lambda: None
+    max_rows: int = _MAX_ROWS
+    rows: int = 0
+    position: LogPosition | None = None
+    observations: SourceObservations = field(default_factory=SourceObservations)
+    _session: SparkSession | None = None
+    _acknowledged: int | None = None
+    _rounds: int = 0
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _error: TautochroneError | None = None
+
+    @property
+    def table(self) -> TableName:
+        return self.committer.table.name
+
+    def start(self, session: SparkSession, **trigger: Any) -> None:
+        """See `RunningFlow`.
+
+        Raises:
+            IngestError: the table's position is of another source.
+        """
+        self.committer.settle()
+        self._session = session
+        self._error, self._acknowledged, self._rounds = None, None, 0
+        self.position = self._position_of_table()
+        self._stopping = threading.Event()
+        until_end = "processingTime" not in trigger
+        interval_s = _seconds(trigger.get("processingTime"))
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(self._stopping, interval_s, until_end),
+            name=f"log-{self.name}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    @property
+    def active(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def progressed(self) -> bool:
+        return self._rounds > 0
+
+    @property
+    def committed_up_to_ms(self) -> int | None:
+        return self.observations.committed_up_to_ms
+
+    def store_time_is(self, store_ms: int) -> None:
+        self.observations.store_time_is(store_ms)
+
+    def inspect(self, *, at_once: bool = False) -> None:
+        """A log leaves nothing out."""
+
+    def failure(self) -> TautochroneError | None:
+        return self._error
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
+        self.log.close()
+
+    def _run(self, stopping: threading.Event, interval_s: float, until_end: bool) -> None:
+        try:
+            position = self._begin()
+            while not stopping.is_set():
+                began_ms = time.time_ns() // 1_000_000
+                position, caught_up = self._round(position)
+                self._rounds += 1
+                if caught_up:
+                    self.observations.took_all_since(began_ms)
+                    if until_end:
+                        return
+                    stopping.wait(interval_s)
+        except Exception as error:
+            self._error = batch_failure(error, self.name)
+        finally:
+            self.log.close()
+
+    def _begin(self) -> LogPosition:
+        """The table's position, acknowledged; or where the source begins to keep its log."""
+        if self.position is None:
+            return self._step(Step.SOURCE_BEGIN, self.log.begin)
+        self._acknowledge(self.position)
+        return self.position
+
+    def _round(self, position: LogPosition) -> tuple[LogPosition, bool]:
+        """One chunk of the first copy, if any is left, then one batch of the log. Answers the new position,
+        and whether nothing was left to do."""
+        chunk = position.bulk.next_chunk()
+        if chunk is not None:
+            rows, pass_at = self.log.read_chunk(*chunk)
+            bulk = position.bulk.copied(*chunk, pass_at).at(position.point)
+            position = self._commit(rows, replace(position, bulk=bulk))
+        batch = self.log.read(position, self.max_rows)
+        bulk = position.bulk.at(batch.position.point)
+        reached = replace(batch.position, bulk=bulk)
+        if reached != self.position or batch.rows.num_rows:
+            position = self._commit(batch.rows, reached, source_ms=batch.source_ms)
+        self._acknowledge(position)
+        return position, batch.caught_up and not position.bulk.pending
+
+    def _commit(self, rows: SourceRows, position: LogPosition, source_ms: int | None = None) -> LogPosition:
+        self.committer.submit(self.name, self._stage(rows), position)
+        waiting = set() if self.position is None else self.position.bulk.waiting - position.bulk.waiting
+        self.position = position
+        self.rows += rows.num_rows
+        self.emit(
+            "batch",
+            flow=self.name,
+            dataset=str(self.table),
+            batch=position.point,
+            rows=rows.num_rows,
+            source_ms=source_ms,
+        )
+        if waiting:
+            self.emit("bulk_passed", flow=self.name, dataset=str(self.table), relations=sorted(waiting))
+        return position
+
+    def _stage(self, rows: SourceRows) -> Staged:
+        table = self.committer.table
+        if not rows.num_rows:
+            return Staged(table=table.name, files=(), rows=0, at_ms=time.time_ns() // 1_000_000)
+        assert self._session is not None
+        frame = self._session.createDataFrame(rows, schema=self.log.schema())
+        return table.stage(table.fork(), align(frame, self.schema, self.name))
+
+    def _acknowledge(self, position: LogPosition) -> None:
+        """Only what the table holds; once for each point of the log."""
+        if position.point == self._acknowledged or position != self.position:
+            return
+        self._step(Step.SOURCE_ACKNOWLEDGE, lambda: self.log.acknowledge(position))
+        self._acknowledged = position.point
+
+    def _step(self, step: Step, action: Callable[[], T]) -> T:
+        """One durable step at the source, by who holds the fence when it is taken."""
+
+        def fenced() -> T:
+            # Asked last of all: whoever was paused before this line finds out.
+            self.require_fence()
+            return action()
+
+        return self.effects.perform(step, str(self.table), fenced)
+
+    def _position_of_table(self) -> LogPosition | None:
+        """An earlier start may have failed after its commit: memory is no evidence."""
+        metadata = self.committer.table.fork().commit_metadata
+        position = None if metadata is None else metadata.positions.get(self.name)
+        if position is None or isinstance(position, LogPosition):
+            return position
+        raise IngestError(
+            "FLOW_POSITIONS_DIVERGED",
+            f"Flow {self.name} was read by Spark before, and reads the change log {self.log.name} now",
+            hint=f"start over with --full-refresh {self.table}",
+        )
+
+
+def _seconds(processing_time: object) -> float:
+    """From Spark's text of a trigger's interval, as far as runs write it.
+
+    >>> _seconds("500 milliseconds"), _seconds("5 seconds"), _seconds(None)
+    (0.5, 5.0, 1.0)
+    """
+    number, _, unit = str(processing_time or "").partition(" ")
+    if not number.replace(".", "", 1).isdigit():
+        return _INTERVAL_S
+    return float(number) / (1000 if unit.startswith("milli") else 1)

@@ -1,0 +1,60 @@
+"""Streaming tables that take updates and deletes: events are merged into the table by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tautochrone.errors import DefinitionError
+
+__all__ = ["KeyedApply", "keyed_apply_of"]
+
+_PREFIX = "tautochrone.apply."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedApply:
+    """How the rows of a flow's query are merged.
+
+    Attributes:
+        keys: columns that identify a row of the table. NULL is a value like any other.
+        sequence: columns that order the events of a key; the last event counts.
+        delete: a condition over the query's columns; an event that meets it removes the row.
+        relation: the relation of a change log whose first copy must be complete before the table has a
+            version; None: it waits for nothing.
+    """
+
+    keys: tuple[str, ...]
+    sequence: tuple[str, ...]
+    delete: str | None = None
+    relation: str | None = None
+
+
+def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply | None:
+    """From a streaming table's properties; None: it only takes appended rows.
+
+    Raises:
+        DefinitionError: `KEYED_APPLY_INCOMPLETE`.
+
+    >>> keyed_apply_of({"tautochrone.apply.keys": "id", "tautochrone.apply.sequence": "point"}, "a.py:1").keys
+    ('id',)
+    """
+    ours = {name: text for name, text in properties.items() if name.startswith(_PREFIX)}
+    given = {name.removeprefix(_PREFIX): text for name, text in ours.items()}
+    if not given:
+        return None
+    keys, sequence = (_columns(given.get(name, "")) for name in ("keys", "sequence"))
+    if not keys or not sequence:
+        raise DefinitionError(
+            "KEYED_APPLY_INCOMPLETE",
+            f"A table that events are merged into needs {_PREFIX}keys and {_PREFIX}sequence",
+            location=location,
+            hint="name the columns that identify a row, and those that order its events",
+        )
+    return KeyedApply(
+        keys=keys, sequence=sequence, delete=given.get("delete"), relation=given.get("relation")
+    )
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,0 +1,51 @@
+"""A streaming query's plan over rows that are there already, as a batch query."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
+
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
+from tautochrone.spark.jvm.cached_packages import cached_packages
+from tautochrone.spark.jvm.catalyst import items
+from tautochrone.spark.sources.registry import is_stream_leaf
+
+__all__ = ["stream_as_batch"]
+
+
+def stream_as_batch(session: SparkSession, plan: JavaObject, rows: DataFrame) -> DataFrame:
+    """A streaming query over `rows` instead of its one source.
+
+    Args:
+        session: where the query was evaluated.
+        plan: the query's analyzed plan, row by row over one source.
+        rows: rows with the source's columns, by name.
+    """
+
+    def leaf(node: JavaObject) -> JavaObject:
+        return _renamed(session, node, analyzed_plan(rows)) if is_stream_leaf(node) else node
+
+    return dataframe_of_plan(session, replace_leaves(session, plan, leaf))
+
+
+def _renamed(session: SparkSession, source: JavaObject, rows: JavaObject) -> JavaObject:
+    """The rows under the attributes by which the plan knows its source."""
+    jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
+    catalyst = jvm.org.apache.spark.sql.catalyst
+    columns = {str(column.name()): column for column in items(rows.output())}
+    nothing = scala_seq(session, [])
+    renamed = [
+        catalyst.expressions.Alias(
+            columns[str(column.name())],
+            column.name(),
+            column.exprId(),
+            column.qualifier(),
+            jvm.scala.Option.empty(),
+            nothing,
+        )
+        for column in items(source.output())
+    ]
+    return catalyst.plans.logical.Project(scala_seq(session, renamed), rows)
