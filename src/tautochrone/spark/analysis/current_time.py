@@ -1,6 +1,6 @@
-"""Queries that ask for the time: which clocks they read, and the same queries with the time given.
+"""Queries that use the current time: which clocks they read, and the same queries at a fixed time.
 
-Only *analysed* plans are looked at: the optimiser writes the machine's time into them.
+Works on *analyzed* plans: the optimizer would replace the functions by the machine's time.
 """
 
 from __future__ import annotations
@@ -19,55 +19,63 @@ from tautochrone.spark.jvm.catalyst import Catalyst, contains_pattern, items, ki
 
 __all__ = ["clock_row", "clocks_of", "date_in_zone", "read_clocks", "reads_current_time", "with_fixed_time"]
 
-_FUNCTIONS = {
+_SQL_NAMES = {
     "CurrentTimestamp": "current_timestamp()",
     "Now": "now()",
     "LocalTimestamp": "localtimestamp()",
     "CurrentDate": "current_date()",
 }
-"""Catalyst's classes with the functions that people write."""
+"""Catalyst's expression classes and the SQL functions that make them."""
 
 
 def clocks_of(plan: JavaObject) -> Mapping[TableName, str]:
-    """The clocks that a query reads, subqueries included, each with a function that asks for it."""
-    found: dict[TableName, str] = {}
-    asking = (node for root in plan_and_subqueries(plan) if reads_current_time(root) for node in walk(root))
-    for node in asking:
+    """The clocks that a query and its subqueries read, each with an SQL function that reads it."""
+    functions: dict[TableName, str] = {}
+    candidates = (
+        node for root in plan_and_subqueries(plan) if reads_current_time(root) for node in walk(root)
+    )
+    for node in candidates:
         for expression in items(node.expressions()):
             for part in walk(expression):
                 clock = _clock_of(part)
                 if clock is not None:
-                    found.setdefault(clock, _FUNCTIONS[kind(part)])
-    return found
+                    functions.setdefault(clock, _SQL_NAMES[kind(part)])
+    return functions
 
 
 def reads_current_time(plan: JavaObject) -> bool:
-    """Whether a function of the time is in a plan or its expressions. The bit also covers
-    current_database() and its kin, which a definition fixes."""
+    """Whether a plan or its expressions may use the current time. Also true for current_database() and
+    similar functions, which share Catalyst's pattern bit."""
     return contains_pattern(plan, "CURRENT_LIKE")
 
 
 def _clock_of(expression: JavaObject) -> TableName | None:
     name = kind(expression)
-    if name not in _FUNCTIONS:
+    if name not in _SQL_NAMES:
         return None
     return today(str(expression.timeZoneId().get())) if name == "CurrentDate" else NOW
 
 
 def date_in_zone(session: SparkSession, zone: str, micros: int) -> int:
-    """The date in a time zone, in days since 1970, as Spark counts it."""
+    """The date in a time zone, in days since 1970-01-01, as Spark computes it.
+
+    Args:
+        session: any.
+        zone: name of the time zone.
+        micros: a time, in microseconds since 1970-01-01 UTC.
+    """
     times = Catalyst(session).java_object("catalyst.util.DateTimeUtils")
     return int(times.microsToDays(micros, times.getZoneId(zone)))
 
 
 def clock_row(session: SparkSession, clock: TableName, version: Version) -> DataFrame:
-    """What a clock shows: one row with the column `at`."""
+    """The content of a clock at a version: one row with the column `at`."""
     function = "timestamp_micros" if clock == NOW else "date_from_unix_date"
     return session.sql(f"SELECT {function}({int(version)}) AS at")
 
 
 def with_fixed_time(frame: DataFrame, versions: Mapping[TableName, Version]) -> DataFrame:
-    """The same query at the time that `versions` has for the clocks that it reads.
+    """The same query at a fixed time: the version that `versions` has for each clock it reads.
 
     Raises:
         KeyError: a clock has no version.
@@ -77,26 +85,28 @@ def with_fixed_time(frame: DataFrame, versions: Mapping[TableName, Version]) -> 
         return frame
     catalyst = Catalyst(frame.sparkSession)
 
-    def given(expression: JavaObject) -> JavaObject:
+    def fixed(expression: JavaObject) -> JavaObject:
         clock = _clock_of(expression)
         if clock is None:
             return expression
-        at = catalyst.expression("Literal")(int(versions[clock]), _type_of(catalyst, clock))
-        return _as_asked(catalyst, expression, at)
+        time = catalyst.expression("Literal")(int(versions[clock]), _type_of(catalyst, clock))
+        return _typed(catalyst, expression, time)
 
     start_callback_server(frame.sparkSession)
     return dataframe_of_plan(
-        frame.sparkSession, plan.transformAllExpressionsWithSubqueries(TransformRule(given))
+        frame.sparkSession, plan.transformAllExpressionsWithSubqueries(TransformRule(fixed))
     )
 
 
 def read_clocks(
     catalyst: Catalyst, node: JavaObject, leaf: Callable[[TableName, JavaObject], JavaObject]
 ) -> JavaObject:
-    """A plan's node that asks scalar subqueries for the time.
+    """A node in which functions of the current time became scalar subqueries over clocks.
 
     Args:
-        leaf: makes the leaf of a clock with one given attribute.
+        catalyst: of the session.
+        node: of an analyzed plan.
+        leaf: makes the leaf plan of a clock with the given output attribute.
     """
 
     def subquery(expression: JavaObject) -> JavaObject:
@@ -104,9 +114,9 @@ def read_clocks(
         if clock is None:
             return expression
         _, expr_id = catalyst.new_expr_id()
-        shape = catalyst.null(_type_of(catalyst, clock))
-        at = leaf(clock, catalyst.alias(shape, "at", expr_id).toAttribute())
-        return _as_asked(catalyst, expression, _scalar(catalyst, at))
+        null = catalyst.null(_type_of(catalyst, clock))
+        plan = leaf(clock, catalyst.alias(null, "at", expr_id).toAttribute())
+        return _typed(catalyst, expression, _scalar(catalyst, plan))
 
     return node.transformExpressions(TransformRule(subquery))
 
@@ -117,11 +127,11 @@ def _scalar(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     return catalyst.expression(SCALAR)(plan, empty, expr_id, empty, none, none, none)
 
 
-def _as_asked(catalyst: Catalyst, function: JavaObject, at: JavaObject) -> JavaObject:
-    """The time in the type of the function that asked for it."""
+def _typed(catalyst: Catalyst, function: JavaObject, time: JavaObject) -> JavaObject:
+    """The time in the result type of the replaced function."""
     if kind(function) != "LocalTimestamp":
-        return at
-    return catalyst.cast(at, function.dataType(), function.timeZoneId())
+        return time
+    return catalyst.cast(time, function.dataType(), function.timeZoneId())
 
 
 def _type_of(catalyst: Catalyst, clock: TableName) -> JavaObject:

@@ -1,7 +1,7 @@
-"""Aggregate functions whose answer hangs on the order of rows or on how ties are broken.
+"""Aggregate and window functions whose result depends on the order of rows or on how ties are broken.
 
-The old answer of a group cannot be computed again to be taken out of a view, so whoever uses such a function
-has the view compared with what is stored.
+The old result of a group cannot be computed again to be removed from a view. So a view with such a function
+is refreshed by comparing its new rows with the stored ones.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ __all__ = [
     "order_insensitive_arrays",
 ]
 
-_FIRST = {"First": "first()", "Last": "last()", "Mode": "mode()"}
+_ANY_ROW = {"First": "first()", "Last": "last()", "Mode": "mode()"}
 _ARRAYS = {"CollectList": "collect_list()", "CollectSet": "collect_set()"}
-_BEST = {"MaxBy": "max_by()", "MinBy": "min_by()"}
-# -0.0 ties with 0.0, and what is made of them may differ: 1/x, or the text.
+_MAX_BY = {"MaxBy": "max_by()", "MinBy": "min_by()"}
+# -0.0 equals 0.0 in an order, but functions of the two differ: 1/x, or the cast to a string.
 _SIGNED_ZERO = ("FLOAT", "DOUBLE")
-_ORDERLESS = frozenset(
+_ORDER_INSENSITIVE = frozenset(
     {"SortArray", "ArrayMax", "ArrayMin", "Size", "ArrayContains", "ArrayExists", "ArrayForAll"}
 )
-_ITEM_BY_ITEM = frozenset({"ArrayDistinct", "Cast"})
-_ITEM_BY_ITEM_UNLESS_COUNTED = frozenset({"ArrayFilter", "ArrayTransform"})
-# array_sort() without a comparator, where items may be NULL and where not.
+_PER_ELEMENT = frozenset({"ArrayDistinct", "Cast"})
+_PER_ELEMENT_WITHOUT_INDEX = frozenset({"ArrayFilter", "ArrayTransform"})
+# The comparators of array_sort() without an argument, for non-nullable and nullable elements.
 _BY_VALUE = "if ((lambda left < lambda right)) -1 else if ((lambda left > lambda right)) 1 else 0"
 _NULLS_LAST = (
     "if ((isnull(lambda left) AND isnull(lambda right))) 0 else if (isnull(lambda left)) 1 "
@@ -40,96 +40,103 @@ _NULLS_LAST = (
 
 
 def nondeterministic_function(function: JavaObject) -> str | None:
-    """Why a function's answer is one of several, or None."""
+    """The reason why an aggregate function has several right results, or None."""
     name = kind(function)
-    if name in _FIRST and not (name == "Mode" and function.reverseOpt().isDefined()):
-        return f"{_FIRST[name]} takes any of several rows"
+    if name in _ANY_ROW and not (name == "Mode" and function.reverseOpt().isDefined()):
+        return f"{_ANY_ROW[name]} takes any of several rows"
     if name in _ARRAYS:
         return f"{_ARRAYS[name]} gives an array in any order: use sort_array()"
-    if name in _BEST and not _tells(function.orderingExpr(), function.valueExpr()):
-        return f"{_BEST[name]} breaks ties by chance: order by a struct that ends with the value"
+    if name in _MAX_BY and not _order_determines(function.orderingExpr(), function.valueExpr()):
+        return f"{_MAX_BY[name]} breaks ties by chance: order by a struct that ends with the value"
     if name == "ListAgg":
         orders = [entry.child() for entry in items(function.orderExpressions())]
-        if not _told(function.child(), orders):
+        if not _determined_by(function.child(), orders):
             return "listagg() joins in any order what WITHIN GROUP does not tell apart"
     return None
 
 
 def nondeterministic_range_frame(window: JavaObject) -> str | None:
-    """Why a window function over a RANGE frame gives one of several answers where rows tie, or None."""
-    called = window.windowFunction()
-    if kind(called) == "NthValue":
+    """The reason why a window function over a RANGE frame has several right results for ties, or None."""
+    function = window.windowFunction()
+    if kind(function) == "NthValue":
         return "nth_value() takes any of several rows"
     return (
-        nondeterministic_function(called.aggregateFunction())
-        if kind(called) == "AggregateExpression"
+        nondeterministic_function(function.aggregateFunction())
+        if kind(function) == "AggregateExpression"
         else None
     )
 
 
 def nondeterministic_unordered_rows(entry: JavaObject) -> str | None:
-    """Why a window function over a ROWS frame without ORDER BY gives one of several answers, or None."""
+    """The reason why a window function over a ROWS frame without ORDER BY has several right results, or
+    None."""
     window = entry.child()
-    called, frame = window.windowFunction(), window.windowSpec().frameSpecification()
+    function, frame = window.windowFunction(), window.windowSpec().frameSpecification()
     ends = kind(frame.lower()), kind(frame.upper())
-    if kind(called) != "AggregateExpression" or ends != ("UnboundedPreceding", "UnboundedFollowing"):
+    if kind(function) != "AggregateExpression" or ends != ("UnboundedPreceding", "UnboundedFollowing"):
         return "a window function over rows without ORDER BY is no function of its input"
-    return nondeterministic_function(called.aggregateFunction())
+    return nondeterministic_function(function.aggregateFunction())
 
 
 def is_first_of_partition(window: JavaObject) -> bool:
-    """Whether it is first_value() of an ordered partition, wherever the frame ends after the row."""
-    called, spec = window.windowFunction(), window.windowSpec()
-    if kind(called) != "AggregateExpression" or kind(called.aggregateFunction()) != "First":
+    """Whether a window function is first_value() of an ordered partition whose frame ends at or after the
+    row."""
+    function, spec = window.windowFunction(), window.windowSpec()
+    if kind(function) != "AggregateExpression" or kind(function.aggregateFunction()) != "First":
         return False
     frame = spec.frameSpecification()
     whole = kind(frame.lower()) == "UnboundedPreceding"
     ends = kind(frame.upper()) in ("CurrentRow", "UnboundedFollowing")
-    # Without NULLs, which of tied rows is first does hang on the end.
-    return whole and ends and not called.aggregateFunction().ignoreNulls() and not spec.orderSpec().isEmpty()
+    # With IGNORE NULLS the result depends on the end of the frame, so ties there matter.
+    return (
+        whole and ends and not function.aggregateFunction().ignoreNulls() and not spec.orderSpec().isEmpty()
+    )
 
 
 def order_insensitive_arrays(expression: JavaObject) -> set[int]:
-    """Results (by id) of functions whose array `expression` reads without regard to its order."""
-    if kind(expression) not in _ORDERLESS and not _sorts_by_value(expression):
+    """Result ids of the aggregate functions whose array `expression` uses independently of its order."""
+    if kind(expression) not in _ORDER_INSENSITIVE and not _sorts_by_value(expression):
         return set()
     array = expression.children().apply(0)
-    while _each_by_itself(array):
+    while _is_per_element(array):
         array = array.children().apply(0)
     return {int(array.resultId().id())} if kind(array) == "AggregateExpression" else set()
 
 
 def _sorts_by_value(expression: JavaObject) -> bool:
-    """Whether it is array_sort() and no comparator of the user's, under which different items may tie."""
+    """Whether it is array_sort() without a comparator. With a user's comparator different elements may
+    tie."""
     if kind(expression) != "ArraySort":
         return False
     order = re.sub(r"#\d+L?", "", str(expression.function().function().toString()))
     return order in (_BY_VALUE, _NULLS_LAST)
 
 
-def _each_by_itself(array: JavaObject) -> bool:
-    """Whether an array of the same items in another order gives the same items in another order."""
+def _is_per_element(array: JavaObject) -> bool:
+    """Whether a permutation of the array argument gives a permutation of the same result."""
     name = kind(array)
-    if name in _ITEM_BY_ITEM_UNLESS_COUNTED:
+    if name in _PER_ELEMENT_WITHOUT_INDEX:
         return int(array.function().arguments().size()) == 1
-    return name in _ITEM_BY_ITEM
+    return name in _PER_ELEMENT
 
 
-def _tells(order: JavaObject, value: JavaObject) -> bool:
-    """Whether equal orders have equal values."""
-    return _told(value, list(items(order.valExprs())) if kind(order) == "CreateNamedStruct" else [order])
+def _order_determines(order: JavaObject, value: JavaObject) -> bool:
+    """Whether rows with an equal order expression have an equal value."""
+    return _determined_by(
+        value, list(items(order.valExprs())) if kind(order) == "CreateNamedStruct" else [order]
+    )
 
 
-def _told(value: JavaObject, orders: Sequence[JavaObject]) -> bool:
-    """Whether rows that agree in all of `orders` agree in `value`: it is one of them, or made of them."""
+def _determined_by(value: JavaObject, orders: Sequence[JavaObject]) -> bool:
+    """Whether rows with equal `orders` have an equal `value`: it is one of them or a function of them."""
     if any(order.semanticEquals(value) for order in orders):
         return True
     exact = [order for order in orders if not any(name in order.dataType().sql() for name in _SIGNED_ZERO)]
-    return bool(value.deterministic()) and _made_of(value, exact)
+    return bool(value.deterministic()) and _is_function_of(value, exact)
 
 
-def _made_of(value: JavaObject, orders: Sequence[JavaObject]) -> bool:
+def _is_function_of(value: JavaObject, orders: Sequence[JavaObject]) -> bool:
     if value.foldable() or any(order.semanticEquals(value) for order in orders):
         return True
     parts = list(items(value.children()))
-    return bool(parts) and all(_made_of(part, orders) for part in parts)
+    return bool(parts) and all(_is_function_of(part, orders) for part in parts)

@@ -1,4 +1,4 @@
-"""The optimised plan of a query over opaque leaves: Spark's own analyser and optimiser as front end."""
+"""The plan of a query by Spark's own analyzer and optimizer, over opaque leaves in place of its tables."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 __all__ = ["DISTINCT_MODE", "KNOWN_NULLABLE", "OptimizedPlan", "optimized_plan"]
 
 DISTINCT_MODE = "Partial"
-"""Catalyst's mode of an aggregate function that sees each combination of its arguments once. Nobody but the
-planner of physical plans uses it, and in it a function reads what it reads in the usual mode."""
+"""The aggregate mode that marks a function as DISTINCT. Only Spark's physical planner uses this mode
+otherwise, and a function in it reads the same columns as in the usual mode `Complete`."""
 
 KNOWN_NULLABLE = "KnownNullable"
-"""Spark's tag for what it must take for NULL at times; it is around the arguments of COUNT(DISTINCT …)."""
+"""Spark's expression that marks a value as nullable; it is put around arguments of COUNT(DISTINCT …)."""
 
 _RULES = "org.apache.spark.sql.catalyst.optimizer"
-_EXCLUDED = "spark.sql.optimizer.excludedRules"
-# They make plans cheaper to run once and harder to follow: merged subqueries become nodes of their own,
-# limits and window limits appear in places where nobody wrote them.
-_NOT_WANTED = (
+_EXCLUDED_RULES_CONF = "spark.sql.optimizer.excludedRules"
+# These rules make plans cheaper to run once and harder to maintain incrementally: merged subqueries become
+# nodes of their own, limits and window limits appear in places where the query has none.
+_EXCLUDED_RULES = (
     "MergeScalarSubqueries",
     "MergeSubplans",
     "InferWindowGroupLimit",
@@ -39,8 +39,14 @@ _NOT_WANTED = (
 
 
 class OptimizedPlan:
-    """A plan and, per leaf that stands for a lake table, the table's name (by the RDD of the leaf, which
-    also copies of the leaf keep). `obstacles`: why it is not the whole query."""
+    """An optimized plan, with the lake table of each opaque leaf.
+
+    Tables are found by the RDD of a leaf, which copies of the leaf keep.
+
+    Attributes:
+        plan: the Catalyst plan.
+        obstacles: parts of the query that the plan does not represent.
+    """
 
     def __init__(self, plan: JavaObject, tables: dict[int, TableName], obstacles: list[str]) -> None:
         self.plan = plan
@@ -53,10 +59,10 @@ class OptimizedPlan:
 
 
 def optimized_plan(frame: DataFrame, catalog: str) -> OptimizedPlan:
-    """Optimise a query after its lake tables were replaced by leaves without statistics or rows.
+    """Optimize a query after its lake tables were replaced by leaves without statistics or rows.
 
-    A leaf over an RDD cannot be folded, pruned or pushed into, so that everything the query does is in
-    the plan above it.
+    Spark cannot fold a leaf over an RDD, prune it or push operators into it, so everything that the query
+    does stays in the plan above it.
     """
     session = frame.sparkSession
     catalyst = Catalyst(session)
@@ -65,18 +71,18 @@ def optimized_plan(frame: DataFrame, catalog: str) -> OptimizedPlan:
     plan = analyzed_plan(frame).transformUpWithSubqueries(TransformRule(leaves.replaced))
     with _without_rules(session):
         dataset = catalyst.java_object("classic.Dataset")
-        answer = dataset.ofRows(session._jsparkSession, plan).queryExecution().optimizedPlan()  # noqa: SLF001
-    return OptimizedPlan(join_scalar_subqueries(catalyst, answer), leaves.tables, leaves.obstacles)
+        optimized = dataset.ofRows(session._jsparkSession, plan).queryExecution().optimizedPlan()  # noqa: SLF001
+    return OptimizedPlan(join_scalar_subqueries(catalyst, optimized), leaves.tables, leaves.obstacles)
 
 
 def _without_rules(session: SparkSession) -> AbstractContextManager[None]:
-    before = session.conf.get(_EXCLUDED, None)
-    ours = ",".join(f"{_RULES}.{rule}" for rule in _NOT_WANTED)
-    return session_settings(session, {_EXCLUDED: f"{before},{ours}" if before else ours})
+    before = session.conf.get(_EXCLUDED_RULES_CONF, None)
+    excluded = ",".join(f"{_RULES}.{rule}" for rule in _EXCLUDED_RULES)
+    return session_settings(session, {_EXCLUDED_RULES_CONF: f"{before},{excluded}" if before else excluded})
 
 
-def _unlike_the_table(relation: JavaObject) -> str | None:
-    """What a leaf asks of its table besides the rows at a cut, in words, or None."""
+def _special_read(relation: JavaObject) -> str | None:
+    """How a relation reads its table otherwise than its rows at a cut, as text; None if it does not."""
     if relation.timeTravelSpec().isDefined():
         return "at a version of its own"
     if not relation.options().isEmpty():
@@ -87,7 +93,8 @@ def _unlike_the_table(relation: JavaObject) -> str | None:
 
 
 class _Leaves:
-    """What stands in a plan instead of each of its nodes, subqueries included."""
+    """Replaces tables and clocks by opaque leaves, and marks DISTINCT functions, in a plan with its
+    subqueries."""
 
     def __init__(self, catalyst: Catalyst, catalog: str) -> None:
         self._catalyst = catalyst
@@ -97,18 +104,18 @@ class _Leaves:
         self.obstacles: list[str] = []
 
     def replaced(self, node: JavaObject) -> JavaObject:
-        """To be called from the leaves upwards."""
+        """The replacement of a node; to be called from the leaves upwards."""
         if kind(node) == "DataSourceV2Relation":
             name = lake_table(node, self._catalog)
             if name is None:
                 return node
-            if reason := _unlike_the_table(node):
+            if reason := _special_read(node):
                 self.obstacles.append(f"it reads {name} {reason}")
             return self._leaf(name, node.output())
         if reads_current_time(node):
-            one = self._catalyst.seq
-            node = read_clocks(self._catalyst, node, lambda clock, at: self._leaf(clock, one([at])))
-        return self._with_marks(node) if kind(node) == "Aggregate" else node
+            seq = self._catalyst.seq
+            node = read_clocks(self._catalyst, node, lambda clock, time: self._leaf(clock, seq([time])))
+        return self._with_distinct_modes(node) if kind(node) == "Aggregate" else node
 
     def _leaf(self, name: TableName, output: JavaObject) -> JavaObject:
         catalyst = self._catalyst
@@ -127,11 +134,11 @@ class _Leaves:
             catalyst.none,
         )
 
-    def _with_marks(self, node: JavaObject) -> JavaObject:
-        """An aggregate whose DISTINCT is said by the mode of its functions.
+    def _with_distinct_modes(self, node: JavaObject) -> JavaObject:
+        """An aggregate with `DISTINCT_MODE` in place of the DISTINCT flag of its functions.
 
-        Spark would rewrite several of them into numbered copies of the rows, and which number means what
-        depends on hashes: a state could not be read after a restart.
+        With the flag Spark would rewrite several DISTINCT functions into numbered copies of the rows. The
+        numbers depend on hashes, so a state could not be read after a restart.
         """
         if "distinct" not in str(node.aggregateExpressions().toString()):
             return node
@@ -142,7 +149,7 @@ class _Leaves:
                 return None
             function = expression.aggregateFunction()
             if kind(function) == "Count":
-                # A count of what is never NULL would become a count of rows.
+                # Spark would replace a count of a non-nullable value by a count of rows.
                 children = [self._nullable(child) for child in items(function.children())]
                 function = function.withNewChildren(catalyst.seq(children))
             return expression.copy(

@@ -1,4 +1,4 @@
-"""The names of tables in a parsed query, before anything is resolved."""
+"""Table names in a parsed, unresolved query."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ __all__ = ["relations_of"]
 
 
 def relations_of(plan: JavaObject) -> list[tuple[str, ...]]:
-    """The parts of each name that a parsed query reads, in order and once each; names of its own CTEs
-    are left out, where they mean the CTE and elsewhere."""
-    found: dict[tuple[str, ...], None] = {}
-    own: set[str] = set()
-    _collect(plan, found, own)
-    return [parts for parts in found if len(parts) > 1 or parts[0].lower() not in own]
+    """The name parts of each relation that a parsed query reads, in order and without duplicates.
+
+    An unqualified name that is also the name of one of the query's CTEs is left out everywhere, even outside
+    the scope of the CTE.
+    """
+    names: dict[tuple[str, ...], None] = {}
+    ctes: set[str] = set()
+    _collect(plan, names, ctes)
+    return [parts for parts in names if len(parts) > 1 or parts[0].lower() not in ctes]
 
 
-def _collect(plan: JavaObject, found: dict[tuple[str, ...], None], own: set[str]) -> None:
+def _collect(plan: JavaObject, names: dict[tuple[str, ...], None], ctes: set[str]) -> None:
     for node in walk_with_subqueries(plan):
         match kind(node):
             case "UnresolvedRelation":
-                found[tuple(str(part) for part in items(node.multipartIdentifier()))] = None
+                names[tuple(str(part) for part in items(node.multipartIdentifier()))] = None
             case "UnresolvedWith":
                 for pair in items(node.cteRelations()):
-                    own.add(str(pair._1()).lower())  # noqa: SLF001
-                    _collect(pair._2(), found, own)  # noqa: SLF001
+                    ctes.add(str(pair._1()).lower())  # noqa: SLF001
+                    _collect(pair._2(), names, ctes)  # noqa: SLF001

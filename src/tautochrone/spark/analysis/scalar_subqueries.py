@@ -1,7 +1,7 @@
-"""Scalar subqueries in expressions, brought to where the algebra has a rule for them.
+"""Moves scalar subqueries from expressions to where the algebra has a rule for them.
 
-A filter keeps them: when a scalar moves, only rows count for which the outcome turns. Any other operator
-finds the scalar beside each of its rows, by a join with the subquery's only row.
+A filter keeps them: when a scalar changes, its rule visits only rows whose condition changes. For any other
+operator the scalar becomes a column, by a join with the subquery's only row.
 """
 
 from __future__ import annotations
@@ -17,56 +17,59 @@ SCALAR = "ScalarSubquery"
 
 
 def join_scalar_subqueries(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
-    """The plan with scalar subqueries in filters, and in results of aggregates, only."""
+    """The plan with scalar subqueries only in filters and in the result expressions of aggregates."""
     if not contains_pattern(plan, "SCALAR_SUBQUERY"):
         return plan
-    return plan.transformUpWithSubqueries(TransformRule(lambda node: _moved(catalyst, node)))
+    return plan.transformUpWithSubqueries(TransformRule(lambda node: _joined(catalyst, node)))
 
 
 def has_subquery(plan: JavaObject) -> bool:
-    """Whether an expression holds a plan of its own, anywhere in a plan or in an expression."""
+    """Whether a plan or an expression contains a subquery of any kind."""
     return contains_pattern(plan, "PLAN_EXPRESSION")
 
 
-def _moved(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+def _joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     if kind(node) == "Filter" or node.children().isEmpty():
         return node
     if not any(contains_pattern(expression, "SCALAR_SUBQUERY") for expression in items(node.expressions())):
         return node
-    beside = _Beside(catalyst)
+    scalars = _ScalarJoins(catalyst)
     if kind(node) == "Aggregate":
-        grouping, results = beside.grouped(node)
-        rewritten = node.copy(grouping, results, beside.joined(node.child()), node.hint())
+        grouping, results = scalars.grouped(node)
+        rewritten = node.copy(grouping, results, scalars.joined(node.child()), node.hint())
     else:
-        rewritten = node.transformExpressions(TransformRule(lambda part: beside.column(part) or part))
+        rewritten = node.transformExpressions(TransformRule(lambda part: scalars.column(part) or part))
         first, *rest = items(node.children())
-        rewritten = rewritten.withNewChildren(catalyst.seq([beside.joined(first), *rest]))
+        rewritten = rewritten.withNewChildren(catalyst.seq([scalars.joined(first), *rest]))
     if rewritten.output().size() == node.output().size():
         return rewritten
     return catalyst.logical("Project")(node.output(), rewritten)
 
 
-class _Beside:
-    """The scalars that one operator finds beside its rows."""
+class _ScalarJoins:
+    """The scalar subqueries of one operator, as columns of joins below it."""
 
     def __init__(self, catalyst: Catalyst) -> None:
         self._catalyst = catalyst
-        self._made: list[tuple[JavaObject, JavaObject, JavaObject]] = []
+        self._columns: list[tuple[JavaObject, JavaObject, JavaObject]] = []
 
     def column(self, expression: JavaObject) -> JavaObject | None:
         """The column of a scalar subquery; None for any other expression."""
         if kind(expression) != SCALAR:
             return None
-        # A group key and the same text in SELECT are two subqueries and must be one column.
-        for other, attribute, _ in self._made:
+        # A grouping key and the same text in SELECT are two equal subqueries and must become one column.
+        for other, attribute, _ in self._columns:
             if other.semanticEquals(expression):
                 return attribute
-        self._made.append((expression, *_renamed(self._catalyst, expression.plan())))
-        return self._made[-1][1]
+        self._columns.append((expression, *_renamed(self._catalyst, expression.plan())))
+        return self._columns[-1][1]
 
     def grouped(self, node: JavaObject) -> tuple[JavaObject, JavaObject]:
-        """Keys and results of an aggregate. Only keys and what functions read is there below it: a scalar
-        that a result reads besides stays, and is joined to the groups later."""
+        """Grouping and result expressions of an aggregate, with subqueries replaced by columns.
+
+        Only keys and the arguments of functions are evaluated below the grouping. A scalar elsewhere in a
+        result expression stays there and is joined to the groups later.
+        """
         catalyst = self._catalyst
         before = list(items(node.groupingExpressions()))
         after = [catalyst.transform_down(key, self.column) for key in before]
@@ -91,15 +94,16 @@ class _Beside:
     def joined(self, child: JavaObject) -> JavaObject:
         catalyst = self._catalyst
         single = catalyst.java_object("catalyst.plans.LeftSingle$")
-        for _, _, source in self._made:
+        for _, _, source in self._columns:
             child = catalyst.logical("Join")(child, source, single, catalyst.none, catalyst.no_hint)
         return child
 
 
 def _renamed(catalyst: Catalyst, plan: JavaObject) -> tuple[JavaObject, JavaObject]:
-    """A subquery's plan with a column id that nothing else has: it may read the same table as the rows."""
+    """The column and the plan of a subquery. It gets a new column id: it may read the operator's own
+    table."""
     _, expr_id = catalyst.new_expr_id()
     named = catalyst.alias(plan.output().apply(0), "scalar", expr_id)
     project = catalyst.logical("Project")(catalyst.seq([named]), plan)
-    # Without a row it is NULL.
+    # A scalar subquery without a row is NULL.
     return named.toAttribute().withNullability(True), project

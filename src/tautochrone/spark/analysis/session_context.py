@@ -1,7 +1,7 @@
-"""Evaluating somebody's query in a chosen session: current database, settings, active session.
+"""Running code in a given session: current database, settings, active session.
 
-A session's current database and settings are its own state; the active session is a thread's, and
-PySpark keeps one "instantiated" session per process. All of them are put back afterwards.
+The current database and the settings belong to a session, the active session to a thread, and PySpark's
+"instantiated" session to the process. All of them are restored afterwards.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = [
 
 
 def spark_sql_parser(session: SparkSession) -> JavaObject:
-    """Spark's own SQL parser, without the extensions that catalogs put before it.
+    """Spark's own SQL parser, without the session's extensions.
 
-    Iceberg's extension already resolves `CREATE VIEW` while parsing, which needs the database to
-    exist and hides the query; definitions must be read before any of that is there.
+    Iceberg's extension resolves `CREATE VIEW` while parsing, which needs an existing database and hides the
+    query. Definitions are parsed before any database exists.
     """
     return _packages(session).execution.SparkSqlParser()
 
@@ -40,26 +40,26 @@ def scala_seq(session: SparkSession, items: list[JavaObject]) -> JavaObject:
 
 
 def dataframe_of_plan(session: SparkSession, plan: JavaObject) -> DataFrame:
-    """A DataFrame of `session` over a Catalyst plan, analysed at once."""
-    made = _packages(session).classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001
-    return DataFrame(made, session)
+    """A DataFrame of `session` over a Catalyst plan, which is analyzed immediately."""
+    dataset = _packages(session).classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001
+    return DataFrame(dataset, session)
 
 
 def set_active_session(session: SparkSession) -> None:
-    """Make `session` the one that Spark's parser and optimiser use on this thread."""
+    """Make `session` this thread's active session, which Spark's parser and optimizer use."""
     _packages(session).classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
 @contextmanager
-def session_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a session while something runs; put back afterwards.
+def session_settings(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session inside the block; restored afterwards.
 
     Raises:
         pyspark.errors.AnalysisException: a setting is static (CANNOT_MODIFY_STATIC_CONFIG).
     """
     before: dict[str, str | None] = {}
     try:
-        for key, value in wanted.items():
+        for key, value in conf.items():
             old = session.conf.get(key, None)
             session.conf.set(key, value)
             before[key] = old
@@ -76,8 +76,13 @@ def session_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterat
 def use_session(
     session: SparkSession, catalog: str | None, namespace: tuple[str, ...] | None, conf: Mapping[str, str]
 ) -> Iterator[None]:
-    """Make `session` the active one, `catalog.namespace` its current database (None: leave it),
-    `conf` its settings.
+    """Inside the block: `session` is active, `catalog.namespace` its current database, `conf` its settings.
+
+    Args:
+        session: becomes this thread's and PySpark's active session.
+        catalog: of the current database; None leaves the current database as it is.
+        namespace: of the current database; None likewise.
+        conf: settings of the session.
 
     Raises:
         pyspark.errors.AnalysisException: a setting is static (CANNOT_MODIFY_STATIC_CONFIG).
@@ -85,26 +90,26 @@ def use_session(
     sessions = _packages(session).classic.SparkSession
     active = sessions.getActiveSession()
     python_sessions = SparkSession._instantiatedSession, SparkSession._activeSession  # noqa: SLF001
-    # First of all: Spark configures a catalog, for good, from the session that is active when the
-    # catalog is first touched. Another session's `lake` would be the wrong lake.
+    # First: Spark configures a catalog permanently from the session that is active when the catalog is first
+    # used. With another session active, `lake` would be the wrong catalog.
     sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
     SparkSession._instantiatedSession = SparkSession._activeSession = session  # noqa: SLF001
     catalogs = session._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
-    current: tuple[str, list[str]] | None = None
+    previous: tuple[str, list[str]] | None = None
     try:
         with session_settings(session, conf):
             if catalog is not None and namespace is not None:
-                current = catalogs.currentCatalog().name(), list(catalogs.currentNamespace())
+                previous = catalogs.currentCatalog().name(), list(catalogs.currentNamespace())
                 catalogs.setCurrentCatalog(catalog)
                 catalogs.setCurrentNamespace(_array(session, namespace))
             yield
     finally:
-        if current is not None:
-            # Spark has no call for "no database"; changing the catalog gives that.
+        if previous is not None:
+            # Spark has no method for "no database"; changing the catalog resets it.
             catalogs.setCurrentCatalog("spark_catalog")
-            catalogs.setCurrentCatalog(current[0])
-            if current[1]:
-                catalogs.setCurrentNamespace(_array(session, tuple(current[1])))
+            catalogs.setCurrentCatalog(previous[0])
+            if previous[1]:
+                catalogs.setCurrentNamespace(_array(session, tuple(previous[1])))
         SparkSession._instantiatedSession, SparkSession._activeSession = python_sessions  # noqa: SLF001
         if active.isDefined():
             sessions.setActiveSession(active.get())

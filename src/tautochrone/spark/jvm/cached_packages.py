@@ -1,7 +1,7 @@
-"""Java classes by name, looked up once for a JVM.
+"""Java packages and classes by name, looked up once for each JVM.
 
-Py4J asks the JVM at every dot of `jvm.org.apache.iceberg.…`, and again for every static method. Each question
-is a round trip between two processes, and a refresh would ask very many of them.
+Py4J asks the JVM at every dot of `jvm.org.apache.iceberg.…`, and again for every static method. Each lookup
+is a round trip between two processes; without the cache a refresh would make thousands of them.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ __all__ = ["CachedPackage", "cached_packages"]
 
 
 class CachedPackage:
-    """Behaves as the package or class that it stands for, and remembers every name below it.
+    """A Py4J package or class that caches every name below it.
 
-    Static fields are remembered too: what is read through here must be constant.
+    Static fields are cached too, so only constant ones may be read through it.
     """
 
     def __init__(self, target: Any) -> None:
         self.__dict__["_target"] = target
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
-        if isinstance(found, JavaPackage | JavaClass):
-            found = CachedPackage(found)
-        self.__dict__[name] = found
-        return found
+        member = getattr(self._target, name)
+        if isinstance(member, JavaPackage | JavaClass):
+            member = CachedPackage(member)
+        self.__dict__[name] = member
+        return member
 
     def __call__(self, *arguments: Any) -> Any:
         return self._target(*arguments)
 
 
-_KNOWN: WeakKeyDictionary[Any, CachedPackage] = WeakKeyDictionary()
+_BY_JVM: WeakKeyDictionary[Any, CachedPackage] = WeakKeyDictionary()
 
 
 def cached_packages(jvm: Any) -> CachedPackage:
-    """The remembering form of a gateway's `jvm`."""
-    if jvm not in _KNOWN:
-        _KNOWN[jvm] = CachedPackage(jvm)
-    return _KNOWN[jvm]
+    """The caching form of a gateway's `jvm`."""
+    if jvm not in _BY_JVM:
+        _BY_JVM[jvm] = CachedPackage(jvm)
+    return _BY_JVM[jvm]

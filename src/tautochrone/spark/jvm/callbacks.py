@@ -1,4 +1,4 @@
-"""Python functions where Scala wants a partial function."""
+"""Python functions as Scala partial functions, for Catalyst's `transform…` methods."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ __all__ = ["TransformRule", "start_callback_server"]
 
 
 def start_callback_server(session: SparkSession) -> None:
-    """To be called before a `TransformRule` is handed to the JVM."""
+    """Start the server by which the JVM calls Python. Needed before a `TransformRule` is passed to the
+    JVM."""
     gateway = session.sparkContext._gateway  # noqa: SLF001
     assert gateway is not None
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
 
 
 class TransformRule:
-    """For Catalyst's `transform…`: gets every node of a tree, answers with the node or with another one."""
+    """A rule for Catalyst's `transform…`: gets each node of a tree, returns it or its replacement."""
 
     def __init__(self, rule: Callable[[JavaObject], JavaObject]) -> None:
         self._rule = rule

@@ -1,4 +1,4 @@
-"""Small things that are done to Catalyst trees over Py4J: classes, sequences, walking, rebuilding."""
+"""Helpers for Catalyst trees over Py4J: classes, sequences, traversal, transformation."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def items(seq: JavaObject) -> Iterator[JavaObject]:
 
 
 def kind(node: JavaObject) -> str:
-    """The simple name of a node's class."""
+    """The simple class name of a plan or expression, such as `Filter`."""
     return str(node.getClass().getSimpleName()).removesuffix("$")
 
 
 def decimal_digits(type_name: str) -> tuple[int, int] | None:
-    """Precision and scale of a decimal type, as its catalog string tells them; None: it is another type."""
+    """Precision and scale of a decimal type, given as its catalog string; None for other types."""
     if not type_name.startswith("decimal("):
         return None
     precision, scale = map(int, type_name[len("decimal(") : -1].split(","))
@@ -46,7 +46,7 @@ def decimal_digits(type_name: str) -> tuple[int, int] | None:
 
 
 def known_row_count(plan: JavaObject) -> int | None:
-    """How many rows a plan has that reads nothing; None when it does not tell."""
+    """The number of rows of a leaf that reads no table; None for other plans."""
     match kind(plan):
         case "OneRowRelation":
             return 1
@@ -58,33 +58,35 @@ def known_row_count(plan: JavaObject) -> int | None:
 
 
 def walk(tree: JavaObject) -> Iterator[JavaObject]:
-    """Every node of a plan, or part of an expression, from the top. Subqueries are trees of their own."""
+    """Every node of a plan or expression, parents first, without the plans of subqueries."""
     yield tree
     for child in items(tree.children()):
         yield from walk(child)
 
 
 def plan_and_subqueries(plan: JavaObject) -> Iterator[JavaObject]:
-    """The plan and the plan of every subquery in its expressions, at any depth."""
+    """The plan, and the plan of every subquery in its expressions at any depth."""
     yield plan
     yield from items(plan.subqueriesAll())
 
 
 def walk_with_subqueries(plan: JavaObject) -> Iterator[JavaObject]:
-    """Every node, subqueries in expressions included."""
+    """Every node of a plan and of all its subqueries."""
     for root in plan_and_subqueries(plan):
         yield from walk(root)
 
 
 def contains_pattern(tree: JavaObject, pattern: str) -> bool:
-    """Whether something of one of Catalyst's `TreePattern`s is in a plan, its expressions included, or in an
-    expression. Catalyst keeps that as a bit: the tree is not walked."""
-    return bool(tree.treePatternBits().get(_number(pattern)))
+    """Whether a plan (with its expressions) or an expression contains one of Catalyst's `TreePattern`s.
+
+    Catalyst keeps a bit for each pattern, so the tree is not traversed.
+    """
+    return bool(tree.treePatternBits().get(_pattern_id(pattern)))
 
 
 @cache
-def _number(pattern: str) -> int:
-    """A pattern's number in this Spark."""
+def _pattern_id(pattern: str) -> int:
+    """The id of a `TreePattern` in this Spark version."""
     context = SparkContext._active_spark_context  # noqa: SLF001
     assert context is not None
     patterns = cached_packages(context._jvm).org.apache.spark.sql.catalyst.trees.TreePattern  # noqa: SLF001
@@ -94,8 +96,8 @@ def _number(pattern: str) -> int:
 class Catalyst:
     """Constructors of Catalyst trees for one session.
 
-    A column id is `c` and the number of Catalyst's `ExprId`, so an expression of the optimised plan stays
-    valid over any plan that gives attributes with the same numbers.
+    A column id is `c` and the number of Catalyst's `ExprId`, so an expression of the optimized plan stays
+    valid over any plan whose attributes have the same numbers.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -106,10 +108,10 @@ class Catalyst:
 
     def java_object(self, path: str) -> Any:
         """A class below `org.apache.spark.sql`, or a Scala `object` when the path ends with `$`."""
-        found: Any = self.jvm.org.apache.spark.sql
+        member: Any = self.jvm.org.apache.spark.sql
         for part in path.split("."):
-            found = getattr(found, part)
-        return getattr(found, "MODULE$") if path.endswith("$") else found
+            member = getattr(member, part)
+        return getattr(member, "MODULE$") if path.endswith("$") else member
 
     def logical(self, name: str) -> Any:
         return self.java_object(f"catalyst.plans.logical.{name}")
@@ -120,10 +122,8 @@ class Catalyst:
     # -- Scala ------------------------------------------------------------------------------------
 
     def seq(self, values: Iterable[JavaObject] = ()) -> JavaObject:
-        found = list(values)
-        if not found:
-            return self._empty
-        return self._python.toSeq(found)
+        elements = list(values)
+        return self._python.toSeq(elements) if elements else self._empty
 
     @property
     def _python(self) -> Any:
@@ -146,17 +146,17 @@ class Catalyst:
 
     @cached_property
     def shuffle_hash_hint(self) -> JavaObject:
-        """Of a join whose right side is built into a hash table where it is, without a broadcast."""
+        """Hint for a join that builds a hash table of its right side without a broadcast."""
         return self.logical("JoinHint")(self.none, self._hint("SHUFFLE_HASH$"))
 
     @cached_property
     def broadcast_right_hint(self) -> JavaObject:
-        """Of a join whose right side is sent to every task."""
+        """Hint for a join that broadcasts its right side."""
         return self.logical("JoinHint")(self.none, self._hint("BROADCAST$"))
 
     @cached_property
     def broadcast_left_hint(self) -> JavaObject:
-        """Of a join whose left side is sent to every task."""
+        """Hint for a join that broadcasts its left side."""
         return self.logical("JoinHint")(self._hint("BROADCAST$"), self.none)
 
     def _hint(self, strategy: str) -> JavaObject:
@@ -168,7 +168,7 @@ class Catalyst:
         return ColumnId(f"c{attribute.exprId().id()}")
 
     def new_expr_id(self) -> tuple[ColumnId, JavaObject]:
-        """A column id that nobody has, and its `ExprId`."""
+        """A new column id and its `ExprId`."""
         expr_id = self.expression("NamedExpression").newExprId()
         return ColumnId(f"c{expr_id.id()}"), expr_id
 
@@ -183,7 +183,7 @@ class Catalyst:
         return self.expression("SortOrder")(attribute, ascending, first, self._empty)
 
     def cast(self, value: JavaObject, data_type: JavaObject, zone: JavaObject | None = None) -> JavaObject:
-        """`CAST(value AS data_type)`, for types that hold every value.
+        """`CAST(value AS data_type)`, for types that can represent every value.
 
         Args:
             zone: Scala's `Option` of a time zone, for casts that need one.
@@ -192,7 +192,7 @@ class Catalyst:
         return self.expression("Cast")(value, data_type, self.none if zone is None else zone, mode)
 
     def literal(self, value: Any) -> JavaObject:
-        """A literal of the type that the value has in Java."""
+        """A literal with the type that Py4J gives the value in Java."""
         return self.expression("Literal$").apply(value)
 
     def null(self, data_type: JavaObject) -> JavaObject:
@@ -203,10 +203,15 @@ class Catalyst:
     def transform_down(
         self, expression: JavaObject, replace: Callable[[JavaObject], JavaObject | None]
     ) -> JavaObject:
-        """A copy of an expression in which `replace` answered for some nodes, topmost first."""
-        answer = replace(expression)
-        if answer is not None:
-            return answer
+        """A copy of an expression with some nodes replaced.
+
+        Args:
+            expression: any.
+            replace: called from the top down; None means that the node stays and its children are visited.
+        """
+        replacement = replace(expression)
+        if replacement is not None:
+            return replacement
         children = list(items(expression.children()))
         if not children:
             return expression

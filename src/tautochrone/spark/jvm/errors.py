@@ -1,7 +1,7 @@
-"""Reading Spark's exceptions: class, first sentence, SQLSTATE, place; without stacks and plans.
+"""Reading Spark's exceptions: class, first sentence, SQLSTATE and position, without stacks and plans.
 
-PySpark appends the plan, the query's text and often a Java stack to its messages. People need the
-sentence; everything else here serves to find the line of *their* file that it is about.
+PySpark appends the plan, the query's text and often a Java stack to its messages. A user needs the first
+sentence, and the line of their own file that caused the error.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _LISTED = re.compile(r"^(?P<text>.*)\n(?P<before>-*)\^\^\^$", re.MULTILINE)
 _SUMMARY = re.compile(
     r"== SQL.*\(line (?P<line>\d+), position (?P<position>\d+)\) ==\n(?P<text>.*)\n(?P<marks> *\^+)"
 )
-"""A query context: lines are cut at about 32 characters around the fragment, hence the position in the
-query (from 1) and the marks' place in the text differ."""
+"""A query context. Spark cuts lines at about 32 characters around the fragment, so the position in the query
+(from 1) and the position of the marks in the text differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkProblem:
-    """What a Spark exception says.
+    """The parts of a Spark exception.
 
     `line` counts from 1 and `position` from 0 within the text that Spark was given. `excerpt` is that line
-    as Spark shows it, which may be cut.
+    as Spark prints it, possibly shortened.
     """
 
     error_class: str
@@ -47,24 +47,24 @@ class SparkProblem:
     position: int | None = None
 
     def excerpt_in(self, text: str, first_line: int = 1) -> Excerpt | None:
-        """The excerpt within the whole text that Spark was given; None when it is about another text.
+        """The excerpt in the whole text that Spark was given; None when the error is about another text.
 
         Args:
             text: that text.
             first_line: the number of its first line in the user's file.
         """
         lines = text.split("\n")
-        cut, number = self.excerpt, self.line
-        if cut is None or self.position is None or number is None or not 1 <= number <= len(lines):
+        excerpt, number = self.excerpt, self.line
+        if excerpt is None or self.position is None or number is None or not 1 <= number <= len(lines):
             return None
-        marked = cut.text[cut.start : cut.start + cut.length]
-        if lines[number - 1][self.position : self.position + cut.length] != marked:
+        fragment = excerpt.text[excerpt.start : excerpt.start + excerpt.length]
+        if lines[number - 1][self.position : self.position + excerpt.length] != fragment:
             return None
-        return Excerpt(lines[number - 1], first_line + number - 1, self.position, cut.length)
+        return Excerpt(lines[number - 1], first_line + number - 1, self.position, excerpt.length)
 
 
 def problem_of(error: BaseException) -> SparkProblem:
-    """Take a Spark exception (or any other) apart."""
+    """Split a Spark exception (or any other) into its parts."""
     if isinstance(error, Py4JJavaError):
         return _java_problem(error)
     text = str(error)
@@ -74,68 +74,71 @@ def problem_of(error: BaseException) -> SparkProblem:
     if isinstance(error, PySparkException):
         condition, state = error.getCondition(), error.getSqlState()
         parameters = {str(k): str(v) for k, v in (error.getMessageParameters() or {}).items()}
-    found = _CLASS.match(text)
-    if found:
-        condition = condition or found.group(1)
-        text = text[found.end() :]
+    class_match = _CLASS.match(text)
+    if class_match:
+        condition = condition or class_match.group(1)
+        text = text[class_match.end() :]
     line = excerpt.line if excerpt else _line(text)
-    found_state = _STATE.search(text)
-    if found_state:
-        state = state or found_state.group(1)
-        text = text[: found_state.start()]
+    state_match = _STATE.search(text)
+    if state_match:
+        state = state or state_match.group(1)
+        text = text[: state_match.start()]
     message = _sentence(text) or type(error).__name__
     return SparkProblem(condition or _class_name(error), message, state, line, parameters, excerpt, position)
 
 
 def _excerpt(error: BaseException, text: str) -> tuple[Excerpt | None, int | None]:
-    """The line that an exception is about, from its query context or the listing of a syntax error."""
+    """The line that caused an exception, from its query context or the listing of a syntax error."""
     contexts: list[QueryContext] = error.getQueryContext() if isinstance(error, PySparkException) else []
     for context in contexts:
-        # With an object type it is about the text of a stored view.
-        own = context.contextType() is QueryContextType.SQL and not context.objectType()
-        found = _SUMMARY.match(context.summary()) if own else None
-        if found:
-            marks = found["marks"]
-            # Of a fragment over several lines, the marks below its first one.
+        # With an object type the context is in the text of a stored view, not in this query.
+        in_query = context.contextType() is QueryContextType.SQL and not context.objectType()
+        summary = _SUMMARY.match(context.summary()) if in_query else None
+        if summary:
+            marks = summary["marks"]
+            # A fragment of several lines is marked below its first line only.
             length = len(context.fragment().split("\n")[0]) or 1
-            excerpt = Excerpt(found["text"], int(found["line"]), len(marks) - len(marks.lstrip()), length)
-            return excerpt, int(found["position"]) - 1
+            excerpt = Excerpt(summary["text"], int(summary["line"]), len(marks) - len(marks.lstrip()), length)
+            return excerpt, int(summary["position"]) - 1
     listed, line = _LISTED.search(text), _line(text)
     if listed is None or line is None:
         return None, None
     near, start = _NEAR.search(text), len(listed["before"])
-    # Spark always draws three marks; the words that it stumbled over are in its sentence.
-    here = near is not None and listed["text"].startswith(near[1], start)
-    length = len(near[1]) if near is not None and here else int(start < len(listed["text"]))
+    # Spark always draws three marks; the length of the fragment is only known from its message.
+    at_start = near is not None and listed["text"].startswith(near[1], start)
+    length = len(near[1]) if near is not None and at_start else int(start < len(listed["text"]))
     return Excerpt(listed["text"], line, start, length), start
 
 
 def _java_problem(error: Py4JJavaError) -> SparkProblem:
-    """Java exceptions that PySpark does not know; Spark's own among them carry class and state."""
+    """Java exceptions that PySpark has no class for. Spark's own have an error class and an SQLSTATE."""
     cause = error.java_exception
     kind = str(cause.getClass().getSimpleName())
     text = str(cause.getMessage() or kind)
-    found, state = _CLASS.match(text), _STATE.search(text)
-    message = _sentence(text[found.end() if found else 0 : state.start() if state else len(text)])
+    class_match, state = _CLASS.match(text), _STATE.search(text)
+    message = _sentence(text[class_match.end() if class_match else 0 : state.start() if state else len(text)])
     return SparkProblem(
-        found.group(1) if found else _spell(kind), message, state.group(1) if state else None, _line(text)
+        class_match.group(1) if class_match else _upper_snake(kind),
+        message,
+        state.group(1) if state else None,
+        _line(text),
     )
 
 
 def _line(text: str) -> int | None:
-    found = _LINE.search(text)
-    return int(found.group(1) or found.group(3)) if found else None
+    match = _LINE.search(text)
+    return int(match.group(1) or match.group(3)) if match else None
 
 
 def _sentence(text: str) -> str:
-    """The text up to Spark's appendices: query listing, plan, Java stack."""
+    """The text before Spark's query listing, plan and Java stack."""
     text = re.split(r"\n\s*(?:== |JVM stacktrace|\tat |'?[A-Z][A-Za-z]+ \[|[+:]- )|;\n", text, maxsplit=1)[0]
     return " ".join(text.split()).rstrip(";")
 
 
 def _class_name(error: BaseException) -> str:
-    return _spell(type(error).__name__)
+    return _upper_snake(type(error).__name__)
 
 
-def _spell(name: str) -> str:
+def _upper_snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
