@@ -8,7 +8,8 @@ import pytest
 
 from tautochrone.ingest.flow import FlowQuery
 from tautochrone.runtime.loop.run import RunState
-from tautochrone.runtime.refresh.target import Target
+from tautochrone.runtime.refresh.task import Refreshed, RefreshTask
+from tautochrone.runtime.refresh.view_refresher import ViewRefresher
 from tautochrone.traces import traces_in
 
 from .checks import check_tables
@@ -20,10 +21,10 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 def test_defect_of_a_refresh_and_of_a_flow_leave_traces(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view, batch = Target._view, FlowQuery._batch
+    refresh, batch = ViewRefresher.refresh, FlowQuery._batch
 
-    def broken_view(self: Target, checkpoint: Any, table: Any, last: Any) -> Any:
-        return {}["gone"] if table.table == "totals" else view(self, checkpoint, table, last)
+    def broken_view(self: ViewRefresher, task: RefreshTask) -> Refreshed:
+        return {}["gone"] if task.name.table == "totals" else refresh(self, task)
 
     def broken_batch(self: FlowQuery, rows: Any, batch_id: int) -> None:
         assert self.flow.name != "names", "an inner check"
@@ -31,7 +32,7 @@ def test_defect_of_a_refresh_and_of_a_flow_leave_traces(
 
     world.sources.add()
     with monkeypatch.context() as broken:
-        broken.setattr(Target, "_view", broken_view)
+        broken.setattr(ViewRefresher, "refresh", broken_view)
         broken.setattr(FlowQuery, "_batch", broken_batch)
         attempt = world.run()
     assert attempt.state is RunState.FAILED, attempt.describe()

@@ -46,12 +46,12 @@ def test_standing(store: MetaStore) -> None:
 
 def test_what_would_be_retained(store: MetaStore) -> None:
     gone = [CheckpointNumber(number) for number in range(1, 9)]
-    foreseen = store.retained_versions(gone)
-    assert foreseen == {ROOT: {"r9", "r10"}, VIEW: {"v9", "v10"}}
+    expected = store.retained_versions(gone)
+    assert expected == {ROOT: {"r9", "r10"}, VIEW: {"v9", "v10"}}
     assert len(store.retained_versions()[VIEW]) == 10
     for number in gone:
         store.expire(number)
-    assert store.retained_versions() == foreseen
+    assert store.retained_versions() == expected
 
 
 def test_long_expired_checkpoints_are_forgotten(store: MetaStore) -> None:

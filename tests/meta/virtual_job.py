@@ -183,7 +183,7 @@ def refresh(
     number: CheckpointNumber,
     versions: Mapping[TableName, Version],
 ) -> Version:
-    """As `runtime.refresh.target` brings a view to a checkpoint."""
+    """As `runtime.refresh.view_refresher` refreshes a view."""
     table, lake = simulation.lake[entry.name], simulation.lake
     fork = table.fork()
     inputs = {name: versions[name] for name in sorted(entry.inputs)}
@@ -218,7 +218,7 @@ def refresh(
 
 
 def _is_committed(commit_metadata: CommitMetadata, wanted: CommitMetadata) -> bool:
-    """Whether a view's rows are those of the target already, as `runtime.refresh.target` recognises them."""
+    """Whether a view's rows are those of the checkpoint already, as `runtime.refresh.choose_mode` tells."""
     return (
         commit_metadata.checkpoint == wanted.checkpoint
         and commit_metadata.store == wanted.store

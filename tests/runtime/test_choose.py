@@ -1,7 +1,8 @@
-"""Which mode is chosen, from metadata alone: the job is a handful of values here."""
+"""Which mode is chosen, from metadata alone: the context is a handful of values here."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,12 +10,13 @@ import pytest
 
 from tautochrone.errors import RefreshError
 from tautochrone.model.definitions import Dataset, DatasetKind, FlowInputs, SourceLocation
-from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, TableChange
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, LakeTable, TableChange
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
-from tautochrone.project.policy import POLICY_PROPERTY
-from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.refresh.choose_mode import Choice, Size, choose, require_incremental, sizes_of
+from tautochrone.project.graph import ResolvedFlow
+from tautochrone.project.policy import POLICY_PROPERTY, policy_of
+from tautochrone.runtime.refresh.choose_mode import Size, choose, require_incremental, sizes_of
+from tautochrone.runtime.refresh.task import Choice, RefreshContext, RefreshTask
 
 VIEW, ORDERS, ITEMS = (TableName("lake", ("db",), table) for table in ("v", "orders", "items"))
 STRICT = RefreshPolicy.INCREMENTAL_STRICT
@@ -42,37 +44,35 @@ class World:
     def moved(self, table: TableName, kind: ChangeKind = ChangeKind.CHANGED) -> None:
         self.changes[table] = TableChange(kind=kind, reason=f"{table.table} was {kind}")
 
-    def job(self) -> Job:
-        properties = {} if self.policy is None else {POLICY_PROPERTY: self.policy}
-        place = SourceLocation("views.sql", 3)
-        dataset = Dataset(VIEW, DatasetKind.MATERIALIZED_VIEW, place, properties=properties)
-
+    def context(self) -> RefreshContext:
         def table(name: TableName) -> Any:
             return SimpleNamespace(change_between=lambda _old, _new: self.changes[name])
 
         records = [SimpleNamespace(refresh=refresh, error=None) for refresh in self.history]
-        job = SimpleNamespace(
-            flows=lambda _table: (self.flow,),
-            definitions=SimpleNamespace(datasets={VIEW: dataset}),
-            settings=SimpleNamespace(refresh_policy=self.default),
-            fingerprint=lambda _table: "d",
-            inputs=lambda _table: frozenset({ORDERS, ITEMS}),
-            input_table=table,
-            store=SimpleNamespace(history=lambda _table, limit: tuple(records[:limit])),
+        context = SimpleNamespace(load_input=table, history=lambda _table, limit: tuple(records[:limit]))
+        return cast(RefreshContext, context)
+
+    def task(self) -> RefreshTask:
+        properties = {} if self.policy is None else {POLICY_PROPERTY: self.policy}
+        location = SourceLocation("views.sql", 3)
+        dataset = Dataset(VIEW, DatasetKind.MATERIALIZED_VIEW, location, properties=properties)
+        metadata = CommitMetadata(pipeline="p", job="j", fence=Fence(1), store="s", definition="d")
+        last_commit = replace(metadata, definition=self.definition, inputs=self.inputs)
+        return RefreshTask(
+            table=cast(LakeTable, None),
+            fork=Fork(table=VIEW, version=Version("9"), fence=Fence(1), commit_metadata=last_commit),
+            flows=(cast(ResolvedFlow, self.flow),),
+            checkpoint=CheckpointNumber(7),
+            inputs={name: Version("2" if name in self.changes else "1") for name in (ORDERS, ITEMS)},
+            policy=policy_of(dataset, self.default),
+            metadata=metadata,
+            location=str(location),
         )
-        return cast(Job, job)
 
     def choose(self, *obstacles: str, forced: str | None = None, planned: bool = True) -> Choice:
-        commit_metadata = CommitMetadata(
-            pipeline="p", job="j", fence=Fence(1), store="s", definition=self.definition, inputs=self.inputs
-        )
-        fork = Fork(table=VIEW, version=Version("9"), fence=Fence(1), commit_metadata=commit_metadata)
-        versions = {name: Version("2" if name in self.changes else "1") for name in (ORDERS, ITEMS)}
         return choose(
-            self.job(),
-            VIEW,
-            fork,
-            versions,
+            self.context(),
+            self.task(),
             forced=forced,
             obstacles=(lambda: obstacles) if planned else None,
             sizes=lambda name, _old, _new: self.sizes.get(name, Size()),
@@ -188,20 +188,17 @@ def test_the_plan_is_made_only_for_a_change(world: World) -> None:
     def never() -> tuple[str, ...]:
         raise AssertionError
 
-    job = world.job()
-    commit_metadata = CommitMetadata(
-        pipeline="p", job="j", fence=Fence(1), store="s", definition="d", inputs={str(ORDERS): "1"}
-    )
-    fork = Fork(table=VIEW, version=Version("9"), fence=Fence(1), commit_metadata=commit_metadata)
-    assert choose(job, VIEW, fork, {ORDERS: Version("1")}, obstacles=never).mode is RefreshMode.NO_DATA
+    world.inputs = {str(ORDERS): "1"}
+    task = replace(world.task(), inputs={ORDERS: Version("1")})
+    assert choose(world.context(), task, obstacles=never).mode is RefreshMode.NO_DATA
 
 
 def test_sizes_come_from_metadata_and_from_who_reads_the_change() -> None:
     def table(rows: int) -> Any:
         return SimpleNamespace(row_count=lambda version: rows + int(version))
 
-    job = SimpleNamespace(input_table={ORDERS: table(100), ITEMS: table(7_000)}.__getitem__)
-    sizes = sizes_of(cast(Job, job), lambda _name, old, new: int(new) - int(old))
+    load_input = {ORDERS: table(100), ITEMS: table(7_000)}.__getitem__
+    sizes = sizes_of(load_input, lambda _name, old, new: int(new) - int(old))
     assert sizes(ORDERS, Version("1"), Version("5")) == Size(changed_rows=4, rows=105)
     assert sizes(ITEMS, Version("2"), Version("2")) == Size(changed_rows=0, rows=7_002)
 
@@ -211,7 +208,8 @@ def test_strict_holds_every_node_to_it(world: World) -> None:
         NodeRefresh(node="join", mode=RefreshMode.INCREMENTAL, reason="telescoping"),
         NodeRefresh(node="window", mode=RefreshMode.DIFF, reason="no rule"),
     ]
-    require_incremental(world.job(), VIEW, RefreshPolicy.INCREMENTAL, nodes)
-    require_incremental(world.job(), VIEW, STRICT, nodes[:1])
+    require_incremental(replace(world.task(), policy=RefreshPolicy.INCREMENTAL), nodes)
+    strict = replace(world.task(), policy=STRICT)
+    require_incremental(strict, nodes[:1])
     with pytest.raises(RefreshError, match=r"REFRESH_NOT_INCREMENTAL.*window needs diff: no rule"):
-        require_incremental(world.job(), VIEW, STRICT, nodes)
+        require_incremental(strict, nodes)

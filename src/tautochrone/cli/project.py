@@ -79,7 +79,7 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.model.refresh import RefreshPolicy
     from tautochrone.project.policy import policy_of
-    from tautochrone.runtime.refresh.preview import foresee, refusal
+    from tautochrone.runtime.refresh.preview import preview, refusal
 
     dataset = graph.definitions.datasets[name]
     inputs, flows = graph.inputs(name), graph.flows_of(name)
@@ -99,41 +99,41 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
     }
     if policy is RefreshPolicy.INCREMENTAL_STRICT:
         # Only here is the plan needed: it says what the first change will be refused for.
-        foreseen = foresee(graph, name, default)
-        assert foreseen is not None
-        entry["warning"] = refusal(graph, name, foreseen)
+        planned = preview(graph, name, default)
+        assert planned is not None
+        entry["warning"] = refusal(graph, name, planned)
     return entry
 
 
 def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) -> int:
     from tautochrone.runtime.job.selection import find_all
-    from tautochrone.runtime.refresh.preview import foresee, refusal
+    from tautochrone.runtime.refresh.preview import preview, refusal
 
     (name,) = find_all(graph.definitions, [text])
-    foreseen = foresee(graph, name, default)
-    if foreseen is None:
+    planned = preview(graph, name, default)
+    if planned is None:
         kind = graph.definitions.datasets[name].kind
         raise DefinitionError(
             "NOTHING_TO_EXPLAIN",
             f"{name} is a {kind}: only materialized views are refreshed by a plan",
             location=str(graph.definitions.datasets[name].location),
         )
-    warning = refusal(graph, name, foreseen)
+    warning = refusal(graph, name, planned)
     # Expressions are shown as they are, and a definition may have read a secret into one.
-    reasons, tree = ([redacted(line) for line in lines] for lines in (foreseen.reasons, foreseen.tree))
+    reasons, tree = ([redacted(line) for line in lines] for lines in (planned.reasons, planned.tree))
     if as_json:
         json_line(
             {
                 "dataset": str(name),
-                "policy": str(foreseen.policy),
-                "mode": str(foreseen.mode),
+                "policy": str(planned.policy),
+                "mode": str(planned.mode),
                 "reasons": reasons,
                 "tree": tree,
                 "warning": warning,
             }
         )
     else:
-        sys.stdout.write(f"{name}  policy {foreseen.policy}  mode {foreseen.mode}\n")
+        sys.stdout.write(f"{name}  policy {planned.policy}  mode {planned.mode}\n")
         for line in (*(f"because {reason}" for reason in reasons), "", *tree):
             sys.stdout.write(line + "\n")
         if warning is not None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tautochrone.model.adoptable import AdoptableTable
 from tautochrone.model.lake import CommitMetadata, LakeTable, Rows, TableDefinition
 from tautochrone.model.names import TableName
-from tautochrone.model.read_points import TakenWhole
+from tautochrone.model.read_points import FullSnapshotRead
 
 __all__ = ["Beginning", "LakeCatalog"]
 
@@ -20,7 +20,7 @@ class Beginning:
 
     offsets: Mapping[int, str]
     """Number of a source → the first offset that it must be given."""
-    whole: tuple[TakenWhole, ...] = ()
+    whole: tuple[FullSnapshotRead, ...] = ()
     """Versions in which the stream stands and that it takes whole: its sources must be shown them so."""
 
 
@@ -47,7 +47,7 @@ class LakeCatalog(Protocol):
         rows: Rows,
         remembered: Mapping[int, str],
         reached: Mapping[int, str],
-        known: Sequence[TakenWhole] = (),
+        known: Sequence[FullSnapshotRead] = (),
     ) -> Beginning:
         """Where a stream begins.
 

@@ -13,14 +13,14 @@ from typing import Protocol
 
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["NEWEST", "Lookup", "ReadPointServer", "Streamed", "TakenWhole"]
+__all__ = ["NEWEST", "FullSnapshotRead", "Lookup", "ReadPointServer", "Streamed"]
 
 NEWEST = "newest"
 """What a `Lookup` answers for a table that it does not care about: its newest version."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakenWhole:
+class FullSnapshotRead:
     """A version of which a stream takes all rows, and not only those that it added."""
 
     version: Version
@@ -38,7 +38,7 @@ class Streamed:
     """
 
     version: Version | str
-    whole: tuple[TakenWhole, ...]
+    whole: tuple[FullSnapshotRead, ...]
     folder: str
     """Where the metadata files go that are written for this stream alone."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tautochrone.model.names import Version
-from tautochrone.model.read_points import TakenWhole
+from tautochrone.model.read_points import FullSnapshotRead
 
 __all__ = ["SnapshotGoneError", "as_streamed", "at_version"]
 
@@ -64,7 +64,9 @@ def at_version(metadata: Mapping[str, Any], version: Version) -> dict[str, Any]:
     return result
 
 
-def as_streamed(metadata: Mapping[str, Any], whole: Iterable[TakenWhole], folder: str) -> dict[str, Any]:
+def as_streamed(
+    metadata: Mapping[str, Any], whole: Iterable[FullSnapshotRead], folder: str
+) -> dict[str, Any]:
     """A copy of `metadata` for one stream; see `model.read_points.Streamed`."""
     taken = {int(one.version): one for one in whole}
     snapshots = [
@@ -77,7 +79,7 @@ def as_streamed(metadata: Mapping[str, Any], whole: Iterable[TakenWhole], folder
     return {**metadata, "snapshots": snapshots, "properties": properties}
 
 
-def _append_of_all(snapshot: Mapping[str, Any], taken: TakenWhole) -> dict[str, Any]:
+def _append_of_all(snapshot: Mapping[str, Any], taken: FullSnapshotRead) -> dict[str, Any]:
     summary = {"operation": "append", "added-data-files": str(taken.files)}
     shown = {**snapshot, "summary": {**(snapshot.get("summary") or {}), **summary}}
     return shown if taken.manifests is None else shown | {"manifest-list": taken.manifests}

@@ -30,7 +30,7 @@ from tautochrone.iceberg.java.functions import items
 from tautochrone.model.catalog import Beginning
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.read_points import TakenWhole
+from tautochrone.model.read_points import FullSnapshotRead
 
 __all__ = ["beginning"]
 
@@ -44,11 +44,11 @@ def beginning(
     rows: DataFrame,
     remembered: Mapping[int, str],
     reached: Mapping[int, str],
-    known: Sequence[TakenWhole],
+    known: Sequence[FullSnapshotRead],
 ) -> Beginning:
     """See `model.catalog.LakeCatalog.beginning`."""
     told: dict[int, str] = {}
-    whole: list[TakenWhole] = []
+    whole: list[FullSnapshotRead] = []
     for number, leaf in enumerate(_sources(rows)):
         if str(leaf.nodeName()) != "StreamingRelationV2" or str(leaf.table().getClass().getName()) != _SOURCE:
             continue
@@ -151,8 +151,12 @@ def _require_all_versions(table: Any, stands: str, *, skips: bool) -> None:
 
 
 def _taken_whole(
-    iceberg: Iceberg, effects: Effects, table: Any, offset: Mapping[str, Any], known: Sequence[TakenWhole]
-) -> list[TakenWhole]:
+    iceberg: Iceberg,
+    effects: Effects,
+    table: Any,
+    offset: Mapping[str, Any],
+    known: Sequence[FullSnapshotRead],
+) -> list[FullSnapshotRead]:
     """The snapshot that a stream stands in, if it takes all of its files. It is shown so until the stream has
     left it: the source counts its files once more where it stands behind the last one."""
     snapshot = table.snapshot(offset["snapshot_id"]) if offset.get("scan_all_files") else None
@@ -169,11 +173,11 @@ def _taken_whole(
             files += int(manifest.addedFilesCount() or 0) + int(manifest.existingFilesCount() or 0)
             remembers |= bool(manifest.hasDeletedFiles())
         if not remembers:
-            return [TakenWhole(version, files)]
+            return [FullSnapshotRead(version, files)]
         made = effects.perform(Step.LAKE_STAGE, str(name), lambda: _forgetful(iceberg, table, snapshot))
     except Py4JError as error:
         raise translate(error, name) from error
-    return [TakenWhole(version, files, made)]
+    return [FullSnapshotRead(version, files, made)]
 
 
 def _forgetful(iceberg: Iceberg, table: Any, snapshot: Any) -> str:

@@ -26,7 +26,7 @@ from tautochrone.model.durability import Durability
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import CommitMetadata, TableDefinition
 from tautochrone.model.names import TableName
-from tautochrone.model.read_points import TakenWhole
+from tautochrone.model.read_points import FullSnapshotRead
 
 __all__ = ["IcebergLake"]
 
@@ -137,7 +137,7 @@ class IcebergLake:
         rows: DataFrame,
         remembered: Mapping[int, str],
         reached: Mapping[int, str],
-        known: Sequence[TakenWhole] = (),
+        known: Sequence[FullSnapshotRead] = (),
     ) -> Beginning:
         return beginning(self._iceberg, self._effects, rows, remembered, reached, known)
 

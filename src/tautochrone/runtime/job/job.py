@@ -13,11 +13,11 @@ from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.clock import is_clock
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit
-from tautochrone.model.lake import CommitMetadata, LakeTable, ReadableTable, TableDefinition
+from tautochrone.model.lake import CommitMetadata, LakeTable, ReadableTable
 from tautochrone.model.names import TableName
 from tautochrone.model.read_points import ReadPointServer
 from tautochrone.project.definitions import Definitions
-from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.runtime.job.clock_table import ClockTable
@@ -116,34 +116,3 @@ class Job:
         """Lake tables that the job's flows and invariants read and no job of this store writes."""
         upstream = self.topology.upstream_tables
         return upstream - self.tables_of_other_jobs().keys() if upstream else upstream
-
-    # Shortcuts to the topology, for the refresh.
-
-    def flows(self, table: TableName) -> tuple[ResolvedFlow, ...]:
-        return self.topology.flows(table)
-
-    def is_view(self, table: TableName) -> bool:
-        return self.topology.is_view(table)
-
-    def derived_flows(self, table: TableName) -> list[ResolvedFlow]:
-        return self.topology.derived_flows(table)
-
-    def definition(self, name: TableName) -> TableDefinition:
-        return self.topology.table_definition(name)
-
-    @property
-    def derived_tables(self) -> list[TableName]:
-        return self.topology.derived_tables
-
-    def inputs(self, table: TableName) -> frozenset[TableName]:
-        return self.topology.inputs(table)
-
-    def foreign(self) -> dict[TableName, str]:
-        return self.tables_of_other_jobs()
-
-    @property
-    def clocks(self) -> frozenset[TableName]:
-        return self.topology.clocks
-
-    def fingerprint(self, table: TableName) -> str:
-        return self.topology.fingerprint(table)

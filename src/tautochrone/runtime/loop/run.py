@@ -35,8 +35,8 @@ from tautochrone.runtime.loop.readers import Readers
 from tautochrone.runtime.loop.spark_death import report_spark_death, wait_while_alive
 from tautochrone.runtime.loop.takeover import clear, take_over
 from tautochrone.runtime.maintenance.maintain import Maintenance
-from tautochrone.runtime.refresh.target import Target
-from tautochrone.runtime.refresh.upstream_jobs import look_elsewhere
+from tautochrone.runtime.refresh.refresh_checkpoint import CheckpointRefresher
+from tautochrone.runtime.refresh.upstream_jobs import poll_upstream_jobs
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.session.cpu_usage import cpu_ms
@@ -150,7 +150,7 @@ class Run:
                 reason="sinks are recorded, not written yet; the datasets that feed it are published",
             )
         self._aligner.begin()
-        self._target = Target(self._job, self._streams, self._selection.full)
+        self._refresher = CheckpointRefresher(self._job, self._streams, self._selection.full)
         self._ingestion.start(self._flows(), self._job.store.now_ms(), **trigger)
 
     def _flows(self) -> list[tuple[RunningFlow, Callable[[], SparkSession]]]:
@@ -183,7 +183,7 @@ class Run:
         if target is None:
             return None
         alive = {status.name for status in self._job.store.job_states() if status.alive}
-        waiting = look_elsewhere(self._job, target.number).waiting
+        waiting = poll_upstream_jobs(self._job.store, self._job.tables_of_other_jobs(), target.number).waiting
         return next((owner or str(table) for table, owner in waiting.items() if owner not in alive), None)
 
     def _checkpoint(self) -> bool:
@@ -282,16 +282,7 @@ class Run:
             # Failed at the newest checkpoint, or never built. In a loop, trying again without news
             # would fail the same way.
             return table not in self._failed
-        return self._target.wants_comparison(table) or self._redefined(table)
-
-    def _redefined(self, table: TableName) -> bool:
-        if not self._job.topology.is_view(table) or table in self._target.settled:
-            return False
-        commit_metadata = self._job.tables[table].fork().commit_metadata
-        self._target.settled.add(table)
-        return commit_metadata is not None and commit_metadata.definition != self._job.topology.fingerprint(
-            table
-        )
+        return self._refresher.needs_refresh(table)
 
     def _bring(self, checkpoint: Checkpoint, missing: dict[TableName, str]) -> bool:
         """Do the job's part; False when it has to wait for other jobs, or to look again."""
@@ -313,12 +304,12 @@ class Run:
         if self._begun != checkpoint.number:
             self._begun = checkpoint.number
             self._began_at, self._cpu_ms = time.monotonic(), cpu_ms()
-        brought = self._target.bring(checkpoint, self._last_complete(), missing)
-        if brought.lost is not None:
-            self._give_up(checkpoint, f"job {brought.lost}, of which we read tables, takes no part in it")
+        progress = self._refresher.refresh_to(checkpoint, self._last_complete(), missing)
+        if progress.lost is not None:
+            self._give_up(checkpoint, f"job {progress.lost}, of which we read tables, takes no part in it")
             return True
-        if brought.waiting:
-            table, owner = next(iter(sorted(brought.waiting.items())))
+        if progress.waiting:
+            table, owner = next(iter(sorted(progress.waiting.items())))
             job.store.wait(job.name, job.journal.fence, checkpoint.number, owner)
             self._tell_once(
                 "waiting_for_job",
@@ -328,8 +319,8 @@ class Run:
                 reason="it has no version for this checkpoint yet",
             )
             return False
-        self._failed = dict(brought.failed)
-        checked = self._target.check()
+        self._failed = dict(progress.failed)
+        checked = self._refresher.check()
         for name, reason in checked.skipped.items():
             job.emit("invariant_skipped", invariant=name, checkpoint=int(checkpoint.number), reason=reason)
         if checked.broken:
@@ -345,7 +336,7 @@ class Run:
             checkpoint=int(checkpoint.number),
             state=str(state),
             **self._readers.done(checkpoint.number, state),
-            failed=sorted(str(table) for table in brought.failed),
+            failed=sorted(str(table) for table in progress.failed),
             duration_ms=round((time.monotonic() - self._began_at) * 1000),
             cpu_ms=spent_ms,
         )

@@ -26,7 +26,7 @@ from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.ownership.describe import describe
 from tautochrone.runtime.ownership.reconcile_store import reconcile_store, record_table_ids
-from tautochrone.runtime.refresh.check_invariants import entries
+from tautochrone.runtime.refresh.check_invariants import invariant_entries
 from tautochrone.runtime.revision.revise import complete_pending
 from tautochrone.runtime.streams.streams import highest_fence
 
@@ -108,7 +108,7 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
                 job.spec.name,
                 job.name,
                 datasets,
-                invariants=entries(job),
+                invariants=invariant_entries(job.graph.invariants),
                 claim=claim,
                 lease_ms=job.settings.lease_ms,
                 lake=job.lake_id,

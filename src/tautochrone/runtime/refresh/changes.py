@@ -12,12 +12,11 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model import limits
-from tautochrone.model.lake import ChangeKind, RowChange
+from tautochrone.model.lake import ChangeKind, ReadableTable, RowChange
 from tautochrone.model.names import TableName, Version, quoted
-from tautochrone.runtime.job.job import Job
 from tautochrone.spark.execute.engine import TableDelta
 from tautochrone.spark.execute.key_lookups import KeyLookups
 from tautochrone.spark.execute.materialize import materialize, materialize_if_small
@@ -42,12 +41,22 @@ class Changes:
         lookups: rows of tables that were looked up by the keys of changes.
 
     Args:
-        job: whose tables.
+        base: reads the lake itself.
+        load_input: loads a table or a clock.
+        is_shared: whether several views read a table.
         columns: those that the plans known so far read of a table.
     """
 
-    def __init__(self, job: Job, columns: Callable[[TableName], frozenset[str]]) -> None:
-        self._job = job
+    def __init__(
+        self,
+        base: SparkSession,
+        load_input: Callable[[TableName], ReadableTable],
+        is_shared: Callable[[TableName], bool],
+        columns: Callable[[TableName], frozenset[str]],
+    ) -> None:
+        self._base = base
+        self._load_input = load_input
+        self._is_shared = is_shared
         self._columns = columns
         self.lookups = KeyLookups(columns)
         self._lock = threading.Lock()
@@ -89,7 +98,7 @@ class Changes:
         found = self._rows(table, old, new)
         if found.added is None and found.removed is None:
             return None
-        if found.rows > limits.MAX_CACHED_TABLE_CHANGE_ROWS or not self._shared(table):
+        if found.rows > limits.MAX_CACHED_TABLE_CHANGE_ROWS or not self._is_shared(table):
             return TableDelta(found.added, found.removed, found.rows)
         with self._lock:
             turn = self._holding[table]
@@ -99,11 +108,6 @@ class Changes:
 
     def _rows_told(self) -> int:
         return sum(delta.rows for delta in self._told.values())
-
-    def _shared(self, table: TableName) -> bool:
-        """Whether several views of the job read a table."""
-        job = self._job
-        return sum(table in job.inputs(view) for view in job.derived_tables if job.is_view(view)) > 1
 
     def _held_delta(self, at: _Between, found: RowChange, columns: Collection[str]) -> TableDelta:
         known = self._held.get(at)
@@ -141,7 +145,7 @@ class Changes:
             told = self._told.get((table, old, new))
         if told is not None:
             return told.rows
-        lake_table = self._job.input_table(table)
+        lake_table = self._load_input(table)
         if lake_table.change_between(old, new).kind is ChangeKind.UNKNOWN:
             return None
         return self._rows(table, old, new).rows
@@ -152,8 +156,8 @@ class Changes:
             known = self._read.get(key)
         if known is not None:
             return known
-        lake_table = self._job.input_table(table)
-        found = lake_table.changed_rows(self._job.base, old, new)
+        lake_table = self._load_input(table)
+        found = lake_table.changed_rows(self._base, old, new)
         self._remember(key, found)
         return found
 

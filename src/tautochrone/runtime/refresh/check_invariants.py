@@ -1,13 +1,13 @@
-"""Checking invariants over the versions of a target, before the job does its part of it. Only reads.
+"""Checking invariants over the versions of an open checkpoint, before the job publishes its part. Only reads.
 
-An invariant is asked again only when one of its tables is another one than when it last held: the store
-remembers that with the checkpoint, so a new process need not ask either.
+An invariant is evaluated again only if a version of its tables differs from those at which it last held. The
+store remembers that with the checkpoint, so it survives a restart.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JJavaError
@@ -15,115 +15,134 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError
+from tautochrone.meta.store import MetaStore
 from tautochrone.model import limits
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.names import TableName, Version
+from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Invariant
-from tautochrone.runtime.job.job import Job
 from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
-__all__ = ["Checked", "check", "entries"]
+__all__ = ["Checked", "check", "invariant_entries"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What became of a job's invariants at a target: definitions of those that hold, those that are broken,
-    and why others could not be asked."""
+    """The outcome of a job's invariants at a checkpoint.
+
+    Attributes:
+        held: those that hold, with their definitions.
+        broken: those that do not.
+        skipped: those that could not be evaluated, with the reason.
+    """
 
     held: Mapping[str, str] = field(default_factory=dict)
     broken: tuple[BrokenInvariant, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
 
 
-def entries(job: Job) -> list[InvariantEntry]:
-    """The job's invariants as the topology records them."""
+def invariant_entries(invariants: Sequence[Invariant]) -> list[InvariantEntry]:
+    """Invariants as the topology records them."""
     return [
         InvariantEntry(
-            name=one.name,
-            location=str(one.query.flow.location),
-            definition=one.query.fingerprint,
-            tables=one.tables,
+            name=invariant.name,
+            location=str(invariant.query.flow.location),
+            definition=invariant.query.fingerprint,
+            tables=invariant.tables,
         )
-        for one in job.graph.invariants
+        for invariant in invariants
     ]
 
 
-def check(job: Job, session: SparkSession, shown: Mapping[TableName, Version]) -> Checked:
-    """Ask each invariant of the job that has news.
+def check(
+    invariants: Sequence[Invariant],
+    definitions: Definitions,
+    store: MetaStore,
+    job: str,
+    session: SparkSession,
+    versions: Mapping[TableName, Version],
+) -> Checked:
+    """Evaluate each invariant whose tables changed since it last held.
 
     Args:
-        session: shows the lake at the target.
-        shown: the version of every table and clock at the target, without those that failed.
+        invariants: those that the job checks.
+        definitions: of the views that their queries read.
+        store: knows when they last held.
+        job: the job's name.
+        session: shows the lake at the checkpoint.
+        versions: of every table and clock at the checkpoint, without tables that failed.
     """
-    last = job.store.held(job.name) if job.graph.invariants else None
-    before = {} if last is None else job.store.versions_at(last.checkpoint)
-    known = {} if last is None else last.definitions
+    last = store.held(job) if invariants else None
+    last_versions = {} if last is None else store.versions_at(last.checkpoint)
+    last_definitions = {} if last is None else last.definitions
     held: dict[str, str] = {}
     broken: list[BrokenInvariant] = []
     skipped: dict[str, str] = {}
-    for one in job.graph.invariants:
-        definition = one.query.fingerprint
-        absent = sorted(str(table) for table in one.tables if table not in shown)
-        if absent:
-            skipped[one.name] = f"{absent[0]} has no version for this checkpoint"
+    for invariant in invariants:
+        definition = invariant.query.fingerprint
+        missing = sorted(str(table) for table in invariant.tables if table not in versions)
+        if missing:
+            skipped[invariant.name] = f"{missing[0]} has no version for this checkpoint"
             continue
-        if known.get(one.name) == definition and not _moved(one, before, shown):
-            held[one.name] = definition
+        same_definition = last_definitions.get(invariant.name) == definition
+        if same_definition and not _is_changed(invariant, last_versions, versions):
+            held[invariant.name] = definition
             continue
-        found = _ask(job, one, session, shown)
-        if found is None:
-            held[one.name] = definition
+        violation = _evaluate(definitions, invariant, session, versions)
+        if violation is None:
+            held[invariant.name] = definition
         else:
-            broken.append(found)
+            broken.append(violation)
     return Checked(held=held, broken=tuple(broken), skipped=skipped)
 
 
-def _moved(
-    one: Invariant, before: Mapping[TableName, Version], shown: Mapping[TableName, Version]
-) -> Collection[TableName]:
-    if one.query.inputs.unversioned:
-        # Nothing tells whether these are what they were.
-        return one.tables
-    return [table for table in one.tables if before.get(table) != shown[table]]
+def _is_changed(
+    invariant: Invariant, old: Mapping[TableName, Version], new: Mapping[TableName, Version]
+) -> bool:
+    if invariant.query.inputs.unversioned:
+        # What has no versions may have changed at any time.
+        return True
+    return any(old.get(table) != new[table] for table in invariant.tables)
 
 
-def _ask(
-    job: Job, one: Invariant, session: SparkSession, shown: Mapping[TableName, Version]
+def _evaluate(
+    definitions: Definitions,
+    invariant: Invariant,
+    session: SparkSession,
+    versions: Mapping[TableName, Version],
 ) -> BrokenInvariant | None:
-    flow, place = one.query.flow, str(one.query.flow.location)
+    flow, location = invariant.query.flow, str(invariant.query.flow.location)
     try:
-        job.definitions.prepare(session, one.query.views)
-        rows = _as_text(with_fixed_time(flow.evaluate(session), shown))
-        found = rows.limit(limits.INVARIANT_SAMPLE_ROWS + 1).collect()
-        if not found:
+        definitions.prepare(session, invariant.query.views)
+        rows = _as_text(with_fixed_time(flow.evaluate(session), versions))
+        sample = rows.limit(limits.INVARIANT_SAMPLE_ROWS + 1).collect()
+        if not sample:
             return None
-        # Most often nothing breaks it, or little: then there is nothing more to count.
-        count = (
-            len(found)
-            if len(found) <= limits.INVARIANT_SAMPLE_ROWS
-            else rows.limit(limits.MAX_COUNTED_VIOLATIONS + 1).count()
-        )
+        # Few rows were collected completely: they need not be counted by another query.
+        count = len(sample)
+        if count > limits.INVARIANT_SAMPLE_ROWS:
+            count = rows.limit(limits.MAX_COUNTED_VIOLATIONS + 1).count()
     except (PySparkException, Py4JJavaError) as error:
         problem = problem_of(error)
-        return _failed(one, place, f"[{problem.error_class}] {problem.message}")
+        return _failed(invariant, location, f"[{problem.error_class}] {problem.message}")
     except DefinitionError as error:
-        return _failed(one, place, str(error))
-    names = one.query.schema.names
+        return _failed(invariant, location, str(error))
+    names = invariant.query.schema.names
     return BrokenInvariant(
-        name=one.name,
-        location=place,
+        name=invariant.name,
+        location=location,
         rows=min(count, limits.MAX_COUNTED_VIOLATIONS),
         at_least=count > limits.MAX_COUNTED_VIOLATIONS,
-        sample=tuple(_shown(names, tuple(row)) for row in found[: limits.INVARIANT_SAMPLE_ROWS]),
+        sample=tuple(_row_text(names, tuple(row)) for row in sample[: limits.INVARIANT_SAMPLE_ROWS]),
     )
 
 
-def _failed(one: Invariant, place: str, problem: str) -> BrokenInvariant:
-    # Of a Spark that is gone nothing follows for the rows.
+def _failed(invariant: Invariant, location: str, problem: str) -> BrokenInvariant:
+    # If Spark is gone, the failed query does not mean that the invariant is broken.
     require_live_jvm()
-    return BrokenInvariant(name=one.name, location=place, rows=0, problem=problem)
+    return BrokenInvariant(name=invariant.name, location=location, rows=0, problem=problem)
 
 
 def _as_text(frame: DataFrame) -> DataFrame:
@@ -132,7 +151,7 @@ def _as_text(frame: DataFrame) -> DataFrame:
     return numbered.select(*(numbered[name].cast("string") for name in numbered.columns))
 
 
-def _shown(names: list[str], values: tuple[str | None, ...]) -> str:
+def _row_text(names: list[str], values: tuple[str | None, ...]) -> str:
     pairs = zip(names, values, strict=True)
     text = ", ".join(
         f"{name}={'NULL' if value is None else json.dumps(value, ensure_ascii=False)}"

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 
 from tautochrone.errors import RefreshError
 from tautochrone.model import limits
 from tautochrone.model.clock import is_clock, spoken
-from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, TableChange
-from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.lake import ChangeKind, ReadableTable, TableChange
+from tautochrone.model.names import TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.project.policy import policy_of
-from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.estimate import Facts, InputFacts, decide
+from tautochrone.runtime.refresh.task import Choice, RefreshContext, RefreshTask
 
 __all__ = [
-    "Choice",
     "Obstacles",
     "Size",
     "Sizes",
     "choose",
-    "follows",
     "is_committed",
+    "keeps_state",
     "not_incremental",
-    "policy_for",
     "require_incremental",
     "sizes_of",
 ]
 
 _FIRST, _REDEFINED = "first build", "the definition changed"
-_LOOKED_AT = 100
+_HISTORY_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,28 +48,9 @@ Obstacles = Callable[[], Sequence[str]]
 """Why a view's plan cannot follow a change; called only when there is one. Empty: it can."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A mode with its reason; `ranges` holds (old, new) of each input whose rows changed.
-
-    `estimate_ms` and `delta_rows` are for the refresh's record, `policy` tells what nodes may do.
-    `stateless`: the next change will likely not be followed either, so nothing is kept for it.
-    """
-
-    mode: RefreshMode
-    reason: str
-    ranges: Mapping[TableName, tuple[Version, Version]] = field(default_factory=dict)
-    estimate_ms: int | None = None
-    delta_rows: int = 0
-    policy: RefreshPolicy = RefreshPolicy.AUTO
-    stateless: bool = False
-
-
 def choose(
-    job: Job,
-    table: TableName,
-    fork: Fork,
-    new: Mapping[TableName, Version],
+    context: RefreshContext,
+    task: RefreshTask,
     *,
     forced: str | None = None,
     obstacles: Obstacles | None = None,
@@ -80,33 +58,28 @@ def choose(
     sizes: Sizes | None = None,
     bounds: Sizes | None = None,
 ) -> Choice:
-    """Decide from metadata, and from what `sizes` finds out beside it.
+    """Decide from metadata, and from what `sizes` finds out.
+
+    The view's rows were computed from the inputs that its newest commit names. These need not be those of a
+    published checkpoint: an aborted one may lie in between.
 
     Args:
-        fork: the view's table now. The inputs that its commit metadata names are what its rows were computed
-            from, which need not be a published checkpoint: an aborted target may lie in between.
-        new: versions of the inputs at the target.
         forced: a reason to compare contents although no input changed.
         obstacles: see `Obstacles`; absent, only rows added below a linear query are followed.
         steps: as of `Facts`; called only for a change that can be followed.
         sizes: see `Sizes`; absent, no size is known.
-        bounds: cheaper sizes, for a view whose changes will not be followed; absent, `sizes` is asked.
+        bounds: cheaper sizes, for a view whose changes will not be followed; absent, `sizes` is used.
 
     Raises:
         RefreshError: `REFRESH_NOT_INCREMENTAL`, the policy forbids the only mode that is left.
     """
-    flow = job.flows(table)[0]
-    policy = policy_for(job, table)
-    if fork.commit_metadata is None or fork.commit_metadata.definition is None:
+    flow, policy, new, last_commit = task.flow, task.policy, task.inputs, task.fork.commit_metadata
+    if last_commit is None or last_commit.definition is None:
         return Choice(RefreshMode.FULL, _FIRST, policy=policy)
-    old = {TableName.parse(name): Version(version) for name, version in fork.commit_metadata.inputs.items()}
-    if fork.commit_metadata.definition != job.fingerprint(table):
+    old = {TableName.parse(name): Version(version) for name, version in last_commit.inputs.items()}
+    if last_commit.definition != task.metadata.definition:
         return Choice(RefreshMode.FULL, _REDEFINED, policy=policy)
-    changes = {
-        name: _change(job, name, old.get(name), version)
-        for name, version in new.items()
-        if name in job.inputs(table)
-    }
+    changes = {name: _change(context, name, old.get(name), version) for name, version in new.items()}
     moved = {name: change for name, change in changes.items() if change.kind is not ChangeKind.NONE}
     if not moved and forced is None:
         return Choice(RefreshMode.NO_DATA, "no input changed", policy=policy)
@@ -116,7 +89,7 @@ def choose(
     hindered = () if append else tuple(_obstacles(flow, moved, forced, obstacles))
     followed = not append and not hindered and policy is not RefreshPolicy.FULL
     measure = _measure(sizes if followed else bounds or sizes, old, new)
-    # A clock has one row that always changes: that says nothing about the rows that look at it.
+    # A clock has one row that always changes: that says nothing about the rows that depend on it.
     changed = tuple(_facts_of(name, measure(name)) for name in sorted(moved) if not is_clock(name))
     delta_rows = sum(part.changed_rows or 0 for part in changed)
     if append:
@@ -126,14 +99,14 @@ def choose(
         changed=changed,
         clocks=tuple(spoken(name) for name in sorted(moved) if is_clock(name)),
         unchanged_rows=_total(measure(name).rows for name in new if name not in moved),
-        view_rows=None if sizes is None else sizes(table, fork.version, fork.version).rows,
+        view_rows=None if sizes is None else sizes(task.name, task.fork.version, task.fork.version).rows,
         steps=steps() if followed else 0,
         obstacles=hindered,
-        history=_history(job, table),
+        history=_history(context, task.name),
     )
     decision = decide(policy, facts)
     if decision.mode is RefreshMode.DIFF and policy is RefreshPolicy.INCREMENTAL_STRICT:
-        raise not_incremental(table, decision.reason, str(job.definitions.datasets[table].location))
+        raise not_incremental(task.name, decision.reason, task.location)
     return Choice(
         decision.mode,
         decision.reason,
@@ -145,70 +118,62 @@ def choose(
     )
 
 
-def is_committed(
-    job: Job,
-    commit_metadata: CommitMetadata,
-    table: TableName,
-    number: CheckpointNumber,
-    inputs: Mapping[TableName, Version],
-) -> bool:
-    """Whether a view's rows are those of the target: the number alone may be that of another store, or of
-    another cut."""
-    return (
-        commit_metadata.checkpoint == number
-        and commit_metadata.store == job.incarnation
-        and commit_metadata.definition == job.fingerprint(table)
-        and commit_metadata.inputs == {str(name): str(version) for name, version in inputs.items()}
+def is_committed(task: RefreshTask) -> bool:
+    """Whether a view's rows are those of the task already. The checkpoint's number alone does not tell: it
+    may be that of another store, or of another cut."""
+    last_commit, metadata = task.fork.commit_metadata, task.metadata
+    return last_commit is not None and (
+        last_commit.checkpoint == task.checkpoint
+        and last_commit.store == metadata.store
+        and last_commit.definition == metadata.definition
+        and last_commit.inputs == {str(name): str(version) for name, version in task.inputs.items()}
     )
 
 
-def policy_for(job: Job, table: TableName) -> RefreshPolicy:
-    """A view's own policy, or the project's."""
-    return policy_of(job.definitions.datasets[table], job.settings.refresh_policy)
-
-
-def follows(job: Job, policy: RefreshPolicy, inputs: Mapping[TableName, Version]) -> bool:
-    """Whether a view with these inputs keeps what it needs to follow changes. No Spark job."""
-    if policy is not RefreshPolicy.AUTO:
-        return policy is not RefreshPolicy.FULL
+def keeps_state(task: RefreshTask, load_input: Callable[[TableName], ReadableTable]) -> bool:
+    """Whether a view keeps what it needs to follow changes. No Spark job."""
+    if task.policy is not RefreshPolicy.AUTO:
+        return task.policy is not RefreshPolicy.FULL
     rows = 0
-    for name, version in inputs.items():
-        count = job.input_table(name).row_count(version)
+    for name, version in task.inputs.items():
+        count = load_input(name).row_count(version)
         if count is None:
             return True
         rows += count
     return rows > limits.TINY_INPUT_ROWS
 
 
-def sizes_of(job: Job, changed_rows: Callable[[TableName, Version, Version], int | None]) -> Sizes:
+def sizes_of(
+    load_input: Callable[[TableName], ReadableTable],
+    changed_rows: Callable[[TableName, Version, Version], int | None],
+) -> Sizes:
     """Sizes from the tables' metadata.
 
     Args:
-        changed_rows: upper bound of what changed between two versions, known to whoever reads the change.
+        load_input: loads a table or a clock.
+        changed_rows: upper bound of the rows that changed between two versions.
     """
 
     def size(name: TableName, old: Version, new: Version) -> Size:
-        table = job.input_table(name)
+        table = load_input(name)
         changed = 0 if old == new else changed_rows(name, old, new)
         return Size(changed_rows=changed, rows=table.row_count(new))
 
     return size
 
 
-def require_incremental(
-    job: Job, table: TableName, policy: RefreshPolicy, nodes: Sequence[NodeRefresh]
-) -> None:
-    """Hold what the nodes did, or are about to do, against the policy; to be called before the commit.
+def require_incremental(task: RefreshTask, nodes: Sequence[NodeRefresh]) -> None:
+    """Compare what the nodes did, or are about to do, with the policy; to be called before the commit.
 
     Raises:
         RefreshError: `REFRESH_NOT_INCREMENTAL`, which names the node and its reason.
     """
-    if policy is not RefreshPolicy.INCREMENTAL_STRICT:
+    if task.policy is not RefreshPolicy.INCREMENTAL_STRICT:
         return
     for node in nodes:
         if node.mode in (RefreshMode.DIFF, RefreshMode.FULL):
-            place = str(job.definitions.datasets[table].location)
-            raise not_incremental(table, f"{node.node} needs {node.mode}: {node.reason}", place)
+            reason = f"{node.node} needs {node.mode}: {node.reason}"
+            raise not_incremental(task.name, reason, task.location)
 
 
 def not_incremental(table: TableName, reason: str, location: str) -> RefreshError:
@@ -225,14 +190,13 @@ def not_incremental(table: TableName, reason: str, location: str) -> RefreshErro
     )
 
 
-def _change(job: Job, name: TableName, old: Version | None, new: Version) -> TableChange:
+def _change(context: RefreshContext, name: TableName, old: Version | None, new: Version) -> TableChange:
     if old is None:
         new_input = spoken(name) if is_clock(name) else name
         return TableChange(kind=ChangeKind.UNKNOWN, reason=f"{new_input} is a new input")
     if old == new:
         return TableChange(kind=ChangeKind.NONE, reason="")
-    table = job.input_table(name)
-    return table.change_between(old, new)
+    return context.load_input(name).change_between(old, new)
 
 
 def _obstacles(
@@ -256,11 +220,11 @@ def _obstacles(
     return lost or list(planned())
 
 
-def _history(job: Job, table: TableName) -> tuple[Refresh, ...]:
+def _history(context: RefreshContext, table: TableName) -> tuple[Refresh, ...]:
     """Refreshes since the definition last changed, that first one included, newest first."""
     past = [
         record.refresh
-        for record in job.store.history(table, _LOOKED_AT)
+        for record in context.history(table, _HISTORY_ROWS)
         if record.refresh and not record.error
     ]
     same = list(takewhile(lambda refresh: refresh.reason not in (_FIRST, _REDEFINED), past))

@@ -18,15 +18,15 @@ from tautochrone.algebra.nodes import Aggregate, CutSide, Materialized, Scan, wa
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import aggregate_state
 from tautochrone.algebra.rules.top_k import top_k_state
-from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, Staged
+from tautochrone.model.lake import CommitMetadata, Staged
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
-from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.apply import find_rows
 from tautochrone.runtime.refresh.changes import Changes
-from tautochrone.runtime.refresh.choose_mode import Choice, require_incremental
+from tautochrone.runtime.refresh.choose_mode import require_incremental
 from tautochrone.runtime.refresh.state_layout import Planned
 from tautochrone.runtime.refresh.states import States
+from tautochrone.runtime.refresh.task import Choice, RefreshContext, Refreshed, RefreshTask
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta
@@ -44,29 +44,27 @@ _SIGN = "__taut_sign"
 
 @dataclass(slots=True)
 class IncrementalRefresh:
-    """One view's way from the versions that its commit metadata names to those of the target.
+    """Takes one view from the input versions that its newest commit names to those of its task.
 
-    `commit_metadata` is what the commit will say; `session` is the view's own.
+    `metadata` is what the commit will say; `session` is the view's own.
     """
 
-    job: Job
-    table: LakeTable
-    fork: Fork
+    context: RefreshContext
+    task: RefreshTask
     planned: Planned
-    commit_metadata: CommitMetadata
-    inputs: Mapping[TableName, Version]
+    metadata: CommitMetadata
     changes: Changes
     session: SparkSession
     _counts: dict[TableName, int | None] = field(default_factory=dict)
 
-    def refresh(self, choice: Choice) -> tuple[Version, Refresh]:
+    def refresh(self, choice: Choice) -> Refreshed:
         """Follow the change.
 
         Raises:
             RefreshError: the policy forbids a node's mode; the view lacks a row that it should lose.
         """
         set_active_session(self.session)
-        states = States(self.job, self.table.name, self.planned.layouts, self.fork)
+        states = self._states()
         engine = self._engine(states.rows, states.row_count)
         with tuned(self.session, delta_rows=choice.delta_rows):
             engine.read_changes()
@@ -75,11 +73,11 @@ class IncrementalRefresh:
         with tuned(self.session, delta_rows=engine.delta_rows, input_rows=rows):
             return self._refresh(choice, engine, states)
 
-    def _refresh(self, choice: Choice, engine: SparkEngine, states: States) -> tuple[Version, Refresh]:
+    def _refresh(self, choice: Choice, engine: SparkEngine, states: States) -> Refreshed:
         at = Differentiator(engine, RULES, states=states.numbers())
         change = at.materialized_change(self.planned.view.plan, consolidated=True)
         nodes = tuple(dict.fromkeys(at.nodes))
-        require_incremental(self.job, self.table.name, choice.policy, nodes)
+        require_incremental(self.task, nodes)
         updates = {number: engine.frame(update) for number, update in at.state_updates.items()}
         here = {number for number, update in at.state_updates.items() if engine.is_on_driver(update)}
         delta = self._delta(engine, change)
@@ -87,14 +85,16 @@ class IncrementalRefresh:
         places: Mapping[str, Sequence[int]] = {}
         if delta.removed is not None:
             stored = self._stored_rows(delta.removed.columns)
-            whole = self.table.row_count(self.fork.version)
+            whole = self.task.table.row_count(self.task.fork.version)
             few = local and fits_on_driver(delta.rows)
-            places = find_rows(stored, self.table.name, delta.removed, stored_rows=whole, few=few)
-        staged = [self.table.stage(self.fork, delta.added, local=local)] if delta.added is not None else []
-        commit_metadata = replace(
-            self.commit_metadata, companions=states.write(updates, self.commit_metadata, here)
+            places = find_rows(stored, self.task.name, delta.removed, stored_rows=whole, few=few)
+        staged = (
+            [self.task.table.stage(self.task.fork, delta.added, local=local)]
+            if delta.added is not None
+            else []
         )
-        version = self._commit(staged, places, commit_metadata)
+        metadata = replace(self.metadata, companions=states.write(updates, self.metadata, here))
+        version = self._commit(staged, places, metadata)
         rows_in = sum(part.rows for part in staged)
         rows_out = sum(len(positions) for positions in places.values())
         if rows_in or rows_out:
@@ -105,8 +105,9 @@ class IncrementalRefresh:
                 rows_in + rows_out,
                 held=True,
             )
-            self.changes.tell(self.table.name, self.fork.version, version, told)
-        return version, self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
+            self.changes.tell(self.task.name, self.task.fork.version, version, told)
+        refresh = self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
+        return Refreshed(version, refresh)
 
     def build(self) -> tuple[DataFrame, Mapping[str, str]]:
         """All rows of the view at the target, and its states, for a build as a whole.
@@ -116,7 +117,7 @@ class IncrementalRefresh:
         for old rows that are not quite there.
         """
         set_active_session(self.session)
-        states = States(self.job, self.table.name, self.planned.layouts, self.fork)
+        states = self._states()
         built: dict[int, Version] = {}
         engine = self._engine(
             lambda number, only: states.rows_at(number, built[number], only),
@@ -128,21 +129,23 @@ class IncrementalRefresh:
             at = Differentiator(engine, RULES, states=frozenset(built))
             rows = at.rows_after(node.child)
             plan = aggregate_state(node, rows, at) if isinstance(node, Aggregate) else top_k_state(node, rows)
-            built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.commit_metadata)
+            built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.metadata)
         at = Differentiator(engine, RULES, states=frozenset(built))
         frame = engine.lowering.frame(at.rows_after(self.planned.view.plan)).toDF(*self._names())
         return frame, states.companions(built)
 
-    # -- inside -----------------------------------------------------------------------------------
+    def _states(self) -> States:
+        context = self.context
+        return States(context.base, context.lake, self.task.name, self.planned.layouts, self.task.fork)
 
     def _stored_rows(self, names: Sequence[str]) -> DataFrame:
-        rows = self.table.read(self.job.base, self.fork.version)
+        rows = self.task.table.read(self.context.base, self.task.fork.version)
         chosen = rows.select(*map(quoted, names), "_file", "_pos")
         # In the view's own session, whose settings suit the size of the change.
         return dataframe_of_plan(self.session, analyzed_plan(chosen))
 
     def _names(self) -> list[str]:
-        return [field.name for field in self.job.graph.schemas[self.table.name].fields]
+        return [field.name for field in self.context.schemas[self.task.name].fields]
 
     def _engine(
         self,
@@ -150,16 +153,16 @@ class IncrementalRefresh:
         stored_rows: Callable[[int], int | None],
         delta: Callable[[TableName, Sequence[str]], TableDelta | None] | None = None,
     ) -> SparkEngine:
-        old = {} if self.fork.commit_metadata is None else self.fork.commit_metadata.inputs
+        old = {} if self.task.fork.commit_metadata is None else self.task.fork.commit_metadata.inputs
         frames: dict[tuple[TableName, CutSide], DataFrame] = {}
 
         def version(table: TableName, side: CutSide) -> Version:
-            return Version(old[str(table)]) if side is CutSide.BEFORE else self.inputs[table]
+            return Version(old[str(table)]) if side is CutSide.BEFORE else self.task.inputs[table]
 
         def read(table: TableName, side: CutSide) -> DataFrame:
             at = version(table, side)
             if (table, side) not in frames:
-                frames[table, side] = self.job.input_table(table).read(self.job.base, at)
+                frames[table, side] = self.context.load_input(table).read(self.context.base, at)
             return frames[table, side]
 
         def change(table: TableName, columns: Sequence[str]) -> TableDelta | None:
@@ -188,7 +191,7 @@ class IncrementalRefresh:
     def _row_count(self, table: TableName) -> int | None:
         """How many rows an input has at the target; None when it does not tell. Asked of a table once."""
         if table not in self._counts:
-            self._counts[table] = self.job.input_table(table).row_count(self.inputs[table])
+            self._counts[table] = self.context.load_input(table).row_count(self.task.inputs[table])
         return self._counts[table]
 
     def _delta(self, engine: SparkEngine, change: Change) -> TableDelta:
@@ -201,15 +204,15 @@ class IncrementalRefresh:
         return TableDelta(added, None if change.insert_only else removed, change.plan.rows)
 
     def _commit(
-        self, staged: Sequence[Staged], places: Mapping[str, Sequence[int]], commit_metadata: CommitMetadata
+        self, staged: Sequence[Staged], places: Mapping[str, Sequence[int]], metadata: CommitMetadata
     ) -> Version:
         if places:
-            return self.table.apply(self.fork, staged, places, commit_metadata).version
+            return self.task.table.apply(self.task.fork, staged, places, metadata).version
         if any(part.rows for part in staged):
-            return self.table.commit_staged(self.fork, staged, commit_metadata).version
-        # The inputs moved, the rows did not: said in the table too, so that a lost store can be rebuilt.
-        self.table.commit_metadata_only(self.fork, commit_metadata)
-        return self.fork.version
+            return self.task.table.commit_staged(self.task.fork, staged, metadata).version
+        # A lost store is rebuilt from the tables: they must tell that the inputs moved and the rows did not.
+        self.task.table.commit_metadata_only(self.task.fork, metadata)
+        return self.task.fork.version
 
     def _record(
         self, choice: Choice, nodes: tuple[NodeRefresh, ...], delta_rows: int, rows_in: int, rows_out: int

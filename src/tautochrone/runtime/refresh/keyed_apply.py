@@ -11,7 +11,7 @@ complete has no version yet, which is no error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -21,13 +21,12 @@ from tautochrone.errors import DefinitionError, RefreshError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Committed, Fork, LakeTable, Staged
-from tautochrone.model.names import CheckpointNumber, TableName, Version, quoted
+from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.choose_mode import is_committed
-from tautochrone.runtime.refresh.refresh_view import Refreshed
+from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
@@ -44,69 +43,51 @@ class WaitingForCopy:
     reason: str
 
 
-def keyed_apply(job: Job, table: TableName) -> KeyedApply | None:
-    """How a table's events are merged; None: the table only takes appended rows, or is a view.
+def keyed_apply(context: RefreshContext, task: RefreshTask) -> KeyedApply | None:
+    """How a streaming table's events are merged; None: the table only takes appended rows.
 
     Raises:
         DefinitionError: `KEYED_APPLY_INCOMPLETE`.
     """
-    if job.topology.is_view(table):
-        return None
-    dataset = job.definitions.datasets[table]
-    return keyed_apply_of(dataset.properties, str(dataset.location))
+    return keyed_apply_of(context.definitions.datasets[task.name].properties, task.location)
 
 
 def refresh_by_key(
-    job: Job,
-    table: TableName,
-    number: CheckpointNumber,
-    inputs: Mapping[TableName, Version],
-    session: SparkSession,
-    *,
-    reason: str = "",
+    context: RefreshContext, task: RefreshTask, apply: KeyedApply, session: SparkSession
 ) -> Refreshed | WaitingForCopy:
     """Merge what the table's input got since the last time.
 
     Args:
-        number: of the open checkpoint.
-        inputs: versions of the checkpoint.
+        apply: how.
         session: shows the lake at the checkpoint.
-        reason: why everything is merged anew, when it is.
 
     Raises:
         DefinitionError: the flow is not one query, row by row over one lake table.
         RefreshError: `STREAM_INPUT_CHANGED`, rows of the input were changed or removed.
         ConflictError: somebody else moved the table.
     """
-    apply = keyed_apply(job, table)
-    assert apply is not None
-    flow, source_name = _one_flow(job, table)
-    newest = inputs[source_name]
-    lake_table = job.tables[table]
-    fork = lake_table.fork()
-    if fork.commit_metadata is not None and is_committed(job, fork.commit_metadata, table, number, inputs):
+    flow, source_name = _one_flow(task)
+    newest, fork, lake_table = task.inputs[source_name], task.fork, task.table
+    last_commit = fork.commit_metadata
+    if last_commit is not None and is_committed(task):
         # Before a crash, and not yet recorded.
-        mode = RefreshMode(fork.commit_metadata.mode or RefreshMode.NO_DATA)
-        return _refreshed(fork.version, mode, "committed by the run before")
-    source = job.lake_table(source_name)
+        mode = RefreshMode(last_commit.mode or RefreshMode.NO_DATA)
+        return replace(_refreshed(fork.version, mode, "committed by the run before"), is_recovered=True)
+    source = context.load_table(source_name)
     missing = _incomplete(source, newest, apply)
     if missing is not None:
         return WaitingForCopy(missing)
-    merged = None if fork.commit_metadata is None else fork.commit_metadata.inputs.get(str(source_name))
-    added = _added(table, source, session, None if merged is None else Version(merged), newest)
-    metadata = job.commit_metadata(
-        checkpoint=number,
-        mode=str(RefreshMode.INCREMENTAL if merged is not None else RefreshMode.FULL),
-        definition=job.topology.fingerprint(table),
-        inputs={str(name): str(version) for name, version in inputs.items()},
-    )
+    merged = None if last_commit is None else last_commit.inputs.get(str(source_name))
+    added = _added(task.name, source, session, None if merged is None else Version(merged), newest)
+    metadata = task.metadata_with(RefreshMode.INCREMENTAL if merged is not None else RefreshMode.FULL)
     if added is None:
         lake_table.commit_metadata_only(fork, metadata)
         return _refreshed(fork.version, RefreshMode.NO_DATA, "its input got no rows")
     plan = analyzed_plan(flow.flow.evaluate(session))
     events = stream_as_batch(session, plan, added)
-    merge = _Merge(lake_table, fork, apply, session, job.graph.schemas[table].fieldNames())
-    rows = align(merge.new_rows(events), job.graph.schemas[table], flow.flow.name)
+    schema = context.schemas[task.name]
+    merge = _Merge(lake_table, fork, apply, session, schema.fieldNames())
+    rows = align(merge.new_rows(events), schema, flow.flow.name)
     staged = lake_table.stage(fork, rows)
     old_rows = merge.old_rows(events) if merged is not None else {}
     done = _commit(lake_table, fork, staged, old_rows, metadata)
@@ -114,7 +95,8 @@ def refresh_by_key(
     if done is None:
         return _refreshed(fork.version, RefreshMode.NO_DATA, "its input got no event of a key")
     if merged is None:
-        return _refreshed(done.version, RefreshMode.FULL, reason or "first build", staged.rows)
+        reason = "a full refresh was asked for" if task.is_full_requested else "first build"
+        return _refreshed(done.version, RefreshMode.FULL, reason, staged.rows)
     why = "the events of its input were merged by key"
     return _refreshed(done.version, RefreshMode.INCREMENTAL, why, staged.rows, removed)
 
@@ -169,15 +151,15 @@ def _commit(
     return None
 
 
-def _one_flow(job: Job, table: TableName) -> tuple[ResolvedFlow, TableName]:
-    flows = job.topology.flows(table)
+def _one_flow(task: RefreshTask) -> tuple[ResolvedFlow, TableName]:
+    flows = task.flows
     reads = flows[0].inputs
     if len(flows) == 1 and len(reads.stream) == 1 and not reads.batch and not flows[0].stateful:
         return flows[0], next(iter(reads.stream))
     raise DefinitionError(
         "KEYED_APPLY_NOT_SUPPORTED",
-        f"{table} takes updates and deletes: it needs one flow, row by row over one streaming table",
-        location=str(job.definitions.datasets[table].location),
+        f"{task.name} takes updates and deletes: it needs one flow, row by row over one streaming table",
+        location=task.location,
         hint="select and filter the events in the flow; join and aggregate in a materialized view over it",
     )
 

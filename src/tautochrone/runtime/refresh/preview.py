@@ -1,4 +1,4 @@
-"""How a view will be refreshed, told before anything is built: its plan over the analysis's empty tables."""
+"""How a view will be refreshed, before anything is built: from its plan over the analysis's empty tables."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tautochrone.project.policy import policy_of
 from tautochrone.runtime.refresh.choose_mode import not_incremental
 from tautochrone.spark.translate.from_catalyst import plan_of
 
-__all__ = ["Foreseen", "foresee", "refusal"]
+__all__ = ["RefreshPreview", "preview", "refusal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
-    """What a change of its inputs will lead to for one view.
+class RefreshPreview:
+    """How one view will be refreshed when its inputs change.
 
     Attributes:
         policy: the view's own, or the project's.
-        mode: the dearest thing that any change needs, costs aside.
+        mode: the most expensive one that any change needs; costs are not compared.
         reasons: why it is `diff`, or full by policy; empty otherwise.
         tree: the plan, one node a line.
     """
@@ -34,7 +34,7 @@ class Foreseen:
     tree: tuple[str, ...]
 
 
-def foresee(graph: Graph, view: TableName, default: RefreshPolicy) -> Foreseen | None:
+def preview(graph: Graph, view: TableName, default: RefreshPolicy) -> RefreshPreview | None:
     """Plan a view; None for datasets that are no materialized views. Runs no Spark job."""
     dataset = graph.definitions.datasets[view]
     if dataset.kind is not DatasetKind.MATERIALIZED_VIEW:
@@ -55,12 +55,14 @@ def foresee(graph: Graph, view: TableName, default: RefreshPolicy) -> Foreseen |
         mode, reasons = RefreshMode.FULL, ["its refresh policy is full"]
     elif reasons:
         mode = RefreshMode.DIFF
-    return Foreseen(policy=policy, mode=mode, reasons=tuple(reasons), tree=tuple(part.text for part in parts))
+    return RefreshPreview(
+        policy=policy, mode=mode, reasons=tuple(reasons), tree=tuple(part.text for part in parts)
+    )
 
 
-def refusal(graph: Graph, view: TableName, foreseen: Foreseen) -> str | None:
-    """What the first change will be refused with under `incremental_strict`, or None."""
-    if foreseen.policy is not RefreshPolicy.INCREMENTAL_STRICT or not foreseen.reasons:
+def refusal(graph: Graph, view: TableName, planned_refresh: RefreshPreview) -> str | None:
+    """The error of the first refresh under `incremental_strict`, or None if there will be none."""
+    if planned_refresh.policy is not RefreshPolicy.INCREMENTAL_STRICT or not planned_refresh.reasons:
         return None
-    place = str(graph.definitions.datasets[view].location)
-    return str(not_incremental(view, "; ".join(foreseen.reasons), place))
+    location = str(graph.definitions.datasets[view].location)
+    return str(not_incremental(view, "; ".join(planned_refresh.reasons), location))

@@ -1,5 +1,8 @@
-"""Bringing one materialized view to a checkpoint. Deterministic in (query, old cut, new cut), so a
-refresh that was interrupted is simply done again."""
+"""Computing one materialized view at a checkpoint and committing it.
+
+The result depends only on the query, the old cut and the new cut, so a refresh that was interrupted is simply
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import RefreshError, TautochroneError
 from tautochrone.ingest.column_alignment import align
-from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable
-from tautochrone.model.names import CheckpointNumber, TableName, Version, quoted
+from tautochrone.model.lake import CommitMetadata, LakeTable
+from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import FELL_BACK, NodeRefresh, Refresh, RefreshMode, RefreshPolicy
-from tautochrone.project.graph import ResolvedFlow
-from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.changes import Changes
-from tautochrone.runtime.refresh.choose_mode import Choice
 from tautochrone.runtime.refresh.incremental import IncrementalRefresh
 from tautochrone.runtime.refresh.state_layout import Planned
+from tautochrone.runtime.refresh.task import Choice, RefreshContext, Refreshed, RefreshTask
 from tautochrone.spark.analysis.analyzed_plan import substitute_leaves
 from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.execute.multiset_diff import multiset_diff, surviving_rows, ungroupable_column
@@ -28,175 +29,163 @@ from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
 
-__all__ = ["Refreshed", "refresh_view"]
-
-
-@dataclass(frozen=True, slots=True)
-class Refreshed:
-    """The version that a view has for the checkpoint, and what it took."""
-
-    version: Version
-    refresh: Refresh
+__all__ = ["as_text", "refresh_view"]
 
 
 def refresh_view(
-    job: Job,
-    table: TableName,
-    number: CheckpointNumber,
+    context: RefreshContext,
+    task: RefreshTask,
     choice: Choice,
-    fork: Fork,
-    inputs: Mapping[TableName, Version],
     session: SparkSession,
-    planned: Planned | None = None,
-    changes: Changes | None = None,
+    plan: Planned | None,
+    changes: Changes,
 ) -> Refreshed:
-    """Compute and commit. `session` shows the lake at the target; `fork` is the view's table.
+    """Compute and commit.
 
-    `planned` is the view's plan when its changes can be followed; `changes` is where a followed change is
-    told to the views downstream.
+    Args:
+        choice: how.
+        session: shows the lake at the checkpoint.
+        plan: the view's, if it keeps what it needs to follow changes.
+        changes: of tables; the view's own is added for the views that read it.
 
     Raises:
         RefreshError: the query failed; the view's old version stays.
         ConflictError: somebody else moved the table.
     """
-    flow = job.flows(table)[0]
-    commit_metadata = job.commit_metadata(
-        checkpoint=number,
-        mode=str(choice.mode),
-        definition=job.fingerprint(table),
-        inputs={str(name): version for name, version in inputs.items()},
-    )
-    follower = None
-    if planned is not None and changes is not None:
-        follower = IncrementalRefresh(
-            job, job.tables[table], fork, planned, commit_metadata, inputs, changes, session
-        )
+    metadata = task.metadata_with(choice.mode)
+    incremental = None
+    if plan is not None:
+        incremental = IncrementalRefresh(context, task, plan, metadata, changes, session)
     try:
         if choice.mode is RefreshMode.INCREMENTAL:
-            assert follower is not None
+            assert incremental is not None
             try:
-                return Refreshed(*follower.refresh(choice))
+                return incremental.refresh(choice)
             except (PySparkException, Py4JJavaError) as error:
-                if choice.policy is RefreshPolicy.INCREMENTAL_STRICT:
+                if task.policy is RefreshPolicy.INCREMENTAL_STRICT:
                     raise
-                # Rows that never met at one cut may meet on the way, and a function refuse them.
+                # Following a change joins rows of two checkpoints, which a function of the query may refuse.
                 reason = f"{FELL_BACK}: {problem_of(error).message}"
                 choice = replace(choice, mode=RefreshMode.DIFF, reason=reason)
-                commit_metadata = replace(commit_metadata, mode=str(choice.mode))
+                metadata = task.metadata_with(choice.mode)
         rows = None
-        if follower is not None and choice.mode is not RefreshMode.APPEND:
-            rows, companions = follower.build()
-            commit_metadata = replace(commit_metadata, companions=companions)
-        worker = _Worker(job, job.tables[table], flow, fork, commit_metadata, session, rows)
+        if incremental is not None and choice.mode is not RefreshMode.APPEND:
+            rows, companions = incremental.build()
+            metadata = replace(metadata, companions=companions)
+        full = _FullComputation(context, task, metadata, session, rows)
         if choice.mode is RefreshMode.APPEND:
-            return worker.append(choice)
+            return full.append(choice)
         if choice.mode is RefreshMode.FULL:
-            return worker.full(choice)
-        return worker.diff(choice)
+            return full.recompute(choice)
+        return full.compare(choice)
     except (PySparkException, Py4JJavaError) as error:
-        # PySpark leaves Java exceptions that it does not know as they are, with their whole stack.
+        # PySpark passes on Java exceptions that it does not know, with their whole stack.
         problem = problem_of(error)
         raise RefreshError(
             problem.error_class,
-            f"{table} could not be refreshed: {problem.message}",
+            f"{task.name} could not be refreshed: {problem.message}",
             sqlstate=problem.sqlstate,
-            location=str(job.definitions.datasets[table].location),
+            location=task.location,
             hint="its old version stays readable; the next checkpoint tries again",
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
-class _Worker:
-    job: Job
-    table: LakeTable
-    flow: ResolvedFlow
-    fork: Fork
-    commit_metadata: CommitMetadata
+class _FullComputation:
+    """A refresh that evaluates the view's query, over all rows or over added ones."""
+
+    context: RefreshContext
+    task: RefreshTask
+    metadata: CommitMetadata
     session: SparkSession
     rows: DataFrame | None = None
     """All rows of the view when something computed them already."""
 
+    @property
+    def _table(self) -> LakeTable:
+        return self.task.table
+
     def append(self, choice: Choice) -> Refreshed:
+        """Add what the query gives for rows that were added to its inputs."""
+
         def delta(name: TableName, _occurrence: int) -> Mapping[str, str] | None:
             if name not in choice.ranges:
                 return None
-            source = self.job.lake_table(name)
-            return source.read_options(*choice.ranges[name])
+            return self.context.load_table(name).read_options(*choice.ranges[name])
 
-        rows = substitute_leaves(self.session, self._query(), delta, self.table.name.catalog)
-        staged = self.table.stage(self.fork, rows)
+        rows = substitute_leaves(self.session, self._query(), delta, self.task.name.catalog)
+        staged = self._table.stage(self.task.fork, rows)
         if staged.rows == 0:
             return self._unchanged(choice)
-        done = self.table.commit_staged(self.fork, [staged], self.commit_metadata)
-        return self._done(choice, done, inserted=staged.rows)
+        committed = self._table.commit_staged(self.task.fork, [staged], self.metadata)
+        return self._result(choice, committed.version, inserted=staged.rows)
 
-    def full(self, choice: Choice) -> Refreshed:
-        before = self._stored_rows()
-        definition = self.job.definition(self.table.name)
+    def recompute(self, choice: Choice) -> Refreshed:
+        """Replace all rows of the view."""
+        task, rows_before = self.task, self._stored_rows()
+        definition = self.context.table_definition(task.name)
         if (
-            self.fork.commit_metadata is not None
-            and self.fork.commit_metadata.mode is not None
+            task.fork.commit_metadata is not None
+            and task.fork.commit_metadata.mode is not None
             and self._stored_columns() != definition.schema.simpleString()
         ):
-            done = self.table.redefine(self.fork, definition, self._query(), self.commit_metadata)
-            return self._done(choice, done, inserted=done.rows_inserted, deleted=before)
-        staged = self.table.stage(self.fork, self._query())
-        if before:
-            done = self.table.replace_rows(self.fork, [staged], self.commit_metadata)
+            committed = self._table.redefine(task.fork, definition, self._query(), self.metadata)
+            inserted = committed.rows_inserted
+            return self._result(choice, committed.version, inserted=inserted, deleted=rows_before)
+        staged = self._table.stage(task.fork, self._query())
+        if rows_before:
+            committed = self._table.replace_rows(task.fork, [staged], self.metadata)
         else:
-            done = self.table.commit_staged(self.fork, [staged], self.commit_metadata)
-        return self._done(choice, done, inserted=staged.rows, deleted=before)
+            committed = self._table.commit_staged(task.fork, [staged], self.metadata)
+        return self._result(choice, committed.version, inserted=staged.rows, deleted=rows_before)
 
-    def diff(self, choice: Choice) -> Refreshed:
-        new = self._query()
+    def compare(self, choice: Choice) -> Refreshed:
+        """Rewrite the files whose rows differ from those that the query gives now."""
+        fork, new = self.task.fork, self._query()
         column = ungroupable_column(new.schema)
         if column is not None:
             reason = f"{choice.reason}; column {column} cannot be compared"
-            return self.full(Choice(RefreshMode.FULL, reason))
-        old = self.table.read(self.job.base, self.fork.version).select(
+            return self.recompute(Choice(RefreshMode.FULL, reason))
+        old = self._table.read(self.context.base, fork.version).select(
             *map(quoted, new.columns), "_file", "_pos"
         )
-        found = multiset_diff(old, new)
-        if found.inserted == 0 and found.deleted == 0:
+        diff = multiset_diff(old, new)
+        if diff.inserted == 0 and diff.deleted == 0:
             return self._unchanged(choice)
-        if found.deleted == 0:
-            staged = self.table.stage(self.fork, found.inserts)
-            done = self.table.commit_staged(self.fork, [staged], self.commit_metadata)
+        if diff.deleted == 0:
+            staged = self._table.stage(fork, diff.inserts)
+            committed = self._table.commit_staged(fork, [staged], self.metadata)
         else:
-            rows = surviving_rows(old, found).unionByName(found.inserts)
-            staged = self.table.stage(self.fork, rows)
-            done = self.table.replace_files(self.fork, found.files, [staged], self.commit_metadata)
-        return self._done(choice, done, inserted=found.inserted, deleted=found.deleted)
+            rows = surviving_rows(old, diff).unionByName(diff.inserts)
+            staged = self._table.stage(fork, rows)
+            committed = self._table.replace_files(fork, diff.files, [staged], self.metadata)
+        return self._result(choice, committed.version, inserted=diff.inserted, deleted=diff.deleted)
 
     def _query(self) -> DataFrame:
-        """The view's definition at the target, with the columns of its table."""
+        """The view's rows at the checkpoint, with the columns of its table."""
         if self.rows is not None:
             return self.rows
-        self.job.definitions.prepare(self.session, self.flow.views)
-        versions = {
-            TableName.parse(name): Version(version) for name, version in self.commit_metadata.inputs.items()
-        }
-        asked = with_fixed_time(self.flow.flow.evaluate(self.session), versions)
-        return align(asked, self.job.graph.schemas[self.table.name], self.flow.flow.name)
+        flow = self.task.flow
+        self.context.definitions.prepare(self.session, flow.views)
+        rows = with_fixed_time(flow.flow.evaluate(self.session), self.task.inputs)
+        return align(rows, self.context.schemas[self.task.name], flow.flow.name)
 
     def _stored_rows(self) -> int:
-        if self.fork.commit_metadata is None or self.fork.commit_metadata.mode is None:
+        fork = self.task.fork
+        if fork.commit_metadata is None or fork.commit_metadata.mode is None:
             return 0
-        known = self.table.row_count(self.fork.version)
-        return int(self.table.read(self.job.base, self.fork.version).count()) if known is None else known
+        rows = self._table.row_count(fork.version)
+        return int(self._table.read(self.context.base, fork.version).count()) if rows is None else rows
 
     def _stored_columns(self) -> str:
-        return str(self.job.lake.schema(self.table.name).simpleString())
+        return str(self.context.lake.schema(self.task.name).simpleString())
 
     def _unchanged(self, choice: Choice) -> Refreshed:
-        # The inputs moved, the rows did not: said in the table too, so that a lost store can be rebuilt.
-        self.table.commit_metadata_only(self.fork, self.commit_metadata)
-        return self._result(choice, self.fork.version, 0, 0)
+        # A lost store is rebuilt from the tables: they must tell that the inputs moved and the rows did not.
+        self._table.commit_metadata_only(self.task.fork, self.metadata)
+        return self._result(choice, self.task.fork.version)
 
-    def _done(self, choice: Choice, done: Committed, inserted: int = 0, deleted: int = 0) -> Refreshed:
-        return self._result(choice, done.version, inserted, deleted)
-
-    def _result(self, choice: Choice, version: Version, inserted: int, deleted: int) -> Refreshed:
+    def _result(self, choice: Choice, version: Version, inserted: int = 0, deleted: int = 0) -> Refreshed:
         node = NodeRefresh(node="query", mode=choice.mode, reason=choice.reason)
         return Refreshed(
             version,
@@ -213,10 +202,12 @@ class _Worker:
 
 
 def as_text(error: Exception, where: str) -> str:
-    """An error of `where` as history keeps it: never with a stack, which a defect leaves in a file.
+    """The text of an error in `where`, for the history.
+
+    It has no stack: that of a defect is written to a file, which the text names.
 
     Raises:
-        SparkDiedError: Spark is gone; then the error says nothing of its own.
+        SparkDiedError: Spark is gone, which is the cause of the error.
     """
     require_live_jvm()
     text = str(error)

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import TableMissingError
 from tautochrone.model import limits
+from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
-from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.engine import are_few
@@ -34,7 +34,8 @@ STATE_NAMESPACE = ("_tautochrone",)
 class States:
     """The states of one view, as its table's fork names them."""
 
-    job: Job
+    base: SparkSession
+    lake: LakeCatalog
     view: TableName
     layouts: Mapping[int, StateLayout]
     fork: Fork
@@ -83,7 +84,7 @@ class States:
         """A state's rows: its node's state columns in order, the newest run of each key. `only` leaves out
         keys of its log, with all their rows."""
         layout, table = self.layouts[number], self._table(number)
-        stored: DataFrame = table.read(self.job.base, version)
+        stored: DataFrame = table.read(self.base, version)
         if only is not None:
             stored = only(stored)
         if layout.is_buffer:
@@ -155,7 +156,7 @@ class States:
         """All runs and the newest one as one run."""
         values = (*layout.values, RUN)
         few = are_few(table.row_count(fork.version))
-        both = table.read(self.job.base, fork.version).unionByName(newest)
+        both = table.read(self.base, fork.version).unionByName(newest)
         if few:
             both = both.coalesce(1)
         folded = both.groupBy(*layout.keys).agg(
@@ -166,7 +167,7 @@ class States:
         if few:
             # Collected from one task and written from here, without the job of a write.
             alive = alive.sortWithinPartitions(*layout.keys) if layout.keys else alive
-            alive = dataframe_of_plan(self.job.base, local_relation(alive)[0])
+            alive = dataframe_of_plan(self.base, local_relation(alive)[0])
         return self._replaced(layout, table, fork, alive, commit_metadata, local=few)
 
     def _replaced(
@@ -203,7 +204,7 @@ class States:
 
     def _table(self, number: int) -> LakeTable:
         if number not in self._tables:
-            self._tables[number] = self.job.lake.load(self._name(number))
+            self._tables[number] = self.lake.load(self._name(number))
         return self._tables[number]
 
     def _version(self, number: int) -> Version:
@@ -213,11 +214,11 @@ class States:
     def _created(self, number: int, commit_metadata: CommitMetadata) -> LakeTable:
         name, schema = self._name(number), self.layouts[number].schema
         definition = TableDefinition(name=name, schema=schema, comment=f"state of {self.view}")
-        if not self.job.lake.exists(name):
-            return self.job.lake.create(definition, commit_metadata)
+        if not self.lake.exists(name):
+            return self.lake.create(definition, commit_metadata)
         table = self._table(number)
-        if self.job.lake.schema(name).simpleString() != schema.simpleString():
-            nothing = self.job.base.createDataFrame([], schema)
+        if self.lake.schema(name).simpleString() != schema.simpleString():
+            nothing = self.base.createDataFrame([], schema)
             table.redefine(table.fork(), definition, nothing, commit_metadata)
         return table
 

@@ -1,23 +1,25 @@
-"""Tables that other jobs write, at a checkpoint that this job is at work on."""
+"""How far other jobs are with the tables that this job reads, at a checkpoint that it works on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tautochrone.meta.store import MetaStore
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName
-from tautochrone.runtime.job.job import Job
 
-__all__ = ["Brought", "Elsewhere", "look_elsewhere"]
+__all__ = ["RefreshProgress", "UpstreamTables", "poll_upstream_jobs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
-    """What other jobs say of the tables that this one reads.
+class UpstreamTables:
+    """Tables of other jobs that have no version at a checkpoint.
 
-    `waiting`: no word yet, with the job that owes it (its name is empty when it never ran). `failed`:
-    there will be no version, with the reason. `lost`: a job that will never do this checkpoint.
+    Attributes:
+        waiting: not recorded yet, with the job that will (its name is empty when it never ran).
+        failed: there will be no version, with the reason.
+        lost: a job that will never do this checkpoint.
     """
 
     waiting: Mapping[TableName, str] = field(default_factory=dict)
@@ -26,10 +28,13 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
-    """How far a job came with a checkpoint: what failed for good, what waits for whose tables.
+class RefreshProgress:
+    """How far a job is with a checkpoint.
 
-    With `lost`, a job that will never do the checkpoint, it can't be finished here either.
+    Attributes:
+        failed: own datasets that get no version at the checkpoint, with the reason.
+        waiting: tables of other jobs that something here waits for, with the job that writes them.
+        lost: a job that will never do the checkpoint, so that it cannot be finished here either.
     """
 
     failed: Mapping[TableName, str]
@@ -37,18 +42,21 @@ class Brought:
     lost: str | None
 
 
-def look_elsewhere(job: Job, number: int) -> Elsewhere:
-    """What the other jobs have said for checkpoint `number` of the tables that this one reads."""
-    foreign = job.foreign()
-    if not foreign:
-        return Elsewhere()
-    # The parts first: what is recorded between the two looks is then no more than not yet seen.
-    parts = {progress.job: progress.part for progress in job.store.progress(number)}
-    versions, failures = job.store.versions_at(number), job.store.failures_at(number)
+def poll_upstream_jobs(store: MetaStore, owners: Mapping[TableName, str], number: int) -> UpstreamTables:
+    """What other jobs have recorded for checkpoint `number` by now.
+
+    Args:
+        owners: the tables to ask for, each with the job that writes it.
+    """
+    if not owners:
+        return UpstreamTables()
+    # The parts are read first: a version that is recorded between the two reads only counts as waiting.
+    parts = {progress.job: progress.part for progress in store.progress(number)}
+    versions, failures = store.versions_at(number), store.failures_at(number)
     waiting: dict[TableName, str] = {}
     failed: dict[TableName, str] = {}
     lost: str | None = None
-    for table, owner in sorted(foreign.items()):
+    for table, owner in sorted(owners.items()):
         part = parts.get(owner)
         if part is Part.SKIPPED or (part is None and owner):
             # It went on to a newer one, or came when this one was already open.
@@ -61,4 +69,4 @@ def look_elsewhere(job: Job, number: int) -> Elsewhere:
             failed[table] = f"job {owner} has no version of it"
         else:
             waiting[table] = owner
-    return Elsewhere(waiting=waiting, failed=failed, lost=lost)
+    return UpstreamTables(waiting=waiting, failed=failed, lost=lost)

@@ -24,7 +24,7 @@ from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.quarantine import BadRecords
-from tautochrone.model.read_points import Streamed, TakenWhole
+from tautochrone.model.read_points import FullSnapshotRead, Streamed
 from tautochrone.model.sources import RecreatedTopic
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
@@ -77,7 +77,7 @@ class Streams:
         self._committers: dict[TableName, TableCommitter] = {}
         self._queries: dict[str, FlowQuery] = {}
         self._logs: dict[str, LogFlow] = {}
-        self._whole: dict[str, tuple[TakenWhole, ...]] = {}
+        self._whole: dict[str, tuple[FullSnapshotRead, ...]] = {}
         # Two processes that were given the same fence, by a store and its copy, share no folder.
         self._token = uuid4().hex[:8]
 
@@ -267,5 +267,5 @@ class Streams:
         )
 
 
-def _has_files(whole: tuple[TakenWhole, ...]) -> bool:
+def _has_files(whole: tuple[FullSnapshotRead, ...]) -> bool:
     return any(one.manifests is not None for one in whole)

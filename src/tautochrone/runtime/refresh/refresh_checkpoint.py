@@ -1,0 +1,231 @@
+"""Refreshing all derived datasets of a job to one open checkpoint, independent ones in parallel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tautochrone.errors import FencedError
+from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.names import TableName, Version
+from tautochrone.model.refresh import RefreshMode
+from tautochrone.project.policy import policy_of
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.refresh.changes import Changes
+from tautochrone.runtime.refresh.check_invariants import Checked, check
+from tautochrone.runtime.refresh.plans import Plans
+from tautochrone.runtime.refresh.refresh_view import as_text
+from tautochrone.runtime.refresh.scheduler import refresh_in_order, upstream_of
+from tautochrone.runtime.refresh.session_pool import SessionPool
+from tautochrone.runtime.refresh.stream_refresher import StreamRefresher
+from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask
+from tautochrone.runtime.refresh.upstream_jobs import RefreshProgress, poll_upstream_jobs
+from tautochrone.runtime.refresh.view_refresher import ViewRefresher
+from tautochrone.runtime.streams.streams import Streams
+from tautochrone.spark.session.cpu_usage import metered_jobs
+from tautochrone.spark.session.jvm_liveness import require_live_jvm
+
+__all__ = ["CheckpointRefresher"]
+
+
+class CheckpointRefresher:
+    """Refreshes a job's derived datasets to its open checkpoint.
+
+    One instance serves all checkpoints of a run.
+
+    Args:
+        full: datasets that a user asked to compute anew; each is, once.
+    """
+
+    def __init__(self, job: Job, streams: Streams, full: frozenset[TableName] = frozenset()) -> None:
+        self._job = job
+        self._topology = job.topology
+        self._full = set(full)
+        self._compared_definitions: set[TableName] = set()
+        self._number: int | None = None
+        self._finished: set[TableName] = set()
+        self._failures: dict[TableName, str] = {}
+        self._sessions = SessionPool(
+            job.base,
+            job.read_points,
+            f"refresh-{job.name}",
+            job.settings.catalog.name,
+            job.definitions.scope.namespace[0],
+            job.tables,
+        )
+        context = RefreshContext(
+            base=job.base,
+            lake=job.lake,
+            definitions=job.definitions,
+            schemas=job.graph.schemas,
+            load_table=job.lake_table,
+            load_input=job.input_table,
+            table_definition=self._topology.table_definition,
+            history=job.store.history,
+        )
+        plans = Plans(job.definitions, job.graph)
+        self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
+        self._views = ViewRefresher(context, self._sessions, plans, self._changes)
+        self._streams = StreamRefresher(context, self._sessions, streams)
+
+    def refresh_to(
+        self,
+        checkpoint: Checkpoint,
+        last_versions: Mapping[TableName, Mapping[TableName, Version]],
+        unreadable: Mapping[TableName, str],
+    ) -> RefreshProgress:
+        """Refresh every derived dataset that can be; call again while some wait for other jobs.
+
+        Args:
+            checkpoint: the open checkpoint.
+            last_versions: for each dataset the versions of all tables at its last complete checkpoint.
+            unreadable: roots that could not be read, with the reason.
+        """
+        job = self._job
+        if self._number != checkpoint.number:
+            self._number, self._finished = checkpoint.number, set()
+            self._failures = dict(unreadable)
+        upstream = poll_upstream_jobs(job.store, job.tables_of_other_jobs(), checkpoint.number)
+        self._failures |= upstream.failed
+        self._sessions.show({**checkpoint.roots, **job.store.versions_at(checkpoint.number)})
+        inputs = {table: self._topology.inputs(table) for table in self._topology.derived_tables}
+        todo = [table for table in inputs if table not in self._finished]
+        waiting = {table for table in todo if upstream_of(table, inputs) & upstream.waiting.keys()}
+        refresh_in_order(
+            {table: inputs[table] for table in todo if table not in waiting},
+            self._failures,
+            lambda table: self._refresh(checkpoint, table, last_versions.get(table, {})),
+            lambda table, failed_input: self._skip(checkpoint, table, failed_input),
+            job.settings.parallelism,
+        )
+        self._changes.forget()
+        # Invariants over tables of other jobs wait for them, after all that this job can do.
+        checked = frozenset[TableName]().union(*(invariant.tables for invariant in job.graph.invariants))
+        return RefreshProgress(
+            failed={table: text for table, text in self._failures.items() if table in inputs},
+            waiting={
+                table: owner for table, owner in upstream.waiting.items() if waiting or table in checked
+            },
+            lost=upstream.lost,
+        )
+
+    def check(self) -> Checked:
+        """Whether the job's invariants hold at the open checkpoint, to which everything was refreshed."""
+        job = self._job
+        if not job.graph.invariants:
+            return Checked()
+        # All invariants have the same settings, and only read.
+        session = self._sessions.session("invariants", job.spec.configuration)
+        versions = self._sessions.versions
+        readable = {table: version for table, version in versions.items() if table not in self._failures}
+        return check(job.graph.invariants, job.definitions, job.store, job.name, session, readable)
+
+    def needs_refresh(self, table: TableName) -> bool:
+        """Whether a dataset must be refreshed although none of its inputs changed: a user asked for it, it
+        reads something without versions, or another definition made its rows."""
+        if table in self._full:
+            return True
+        if not self._topology.is_view(table):
+            return False
+        return self._unversioned(table) or self._is_redefined(table)
+
+    def _unversioned(self, view: TableName) -> bool:
+        return self._views.unversioned_reason(view, self._topology.flows(view)[0]) is not None
+
+    def _is_redefined(self, view: TableName) -> bool:
+        """Asked once per run: a definition does not change while it runs."""
+        if view in self._compared_definitions:
+            return False
+        self._compared_definitions.add(view)
+        metadata = self._job.tables[view].fork().commit_metadata
+        return metadata is not None and metadata.definition != self._topology.fingerprint(view)
+
+    def _is_shared(self, table: TableName) -> bool:
+        """Whether several views of the job read a table."""
+        topology = self._topology
+        readers = [name for name in topology.derived_tables if table in topology.inputs(name)]
+        return sum(map(topology.is_view, readers)) > 1
+
+    # -- one dataset ------------------------------------------------------------------------------
+
+    def _refresh(
+        self, checkpoint: Checkpoint, table: TableName, last_versions: Mapping[TableName, Version]
+    ) -> str | None:
+        """Refresh a dataset and record the outcome; answers the failure's text, or None."""
+        started = time.monotonic()
+        try:
+            with metered_jobs(self._job.base) as used:
+                result = self._refreshed(self._task(checkpoint, table, last_versions))
+        except FencedError:
+            raise
+        except Exception as error:
+            return self._fail(checkpoint, table, as_text(error, f"refresh {table}"))
+        if not result.is_recovered:
+            self._full.discard(table)
+        duration_ms = round((time.monotonic() - started) * 1000)
+        spent_ms = 0 if result.refresh.mode is RefreshMode.NO_DATA else used.tasks_ms()
+        refresh = replace(result.refresh, duration_ms=duration_ms, cpu_ms=spent_ms)
+        self._record(checkpoint, table, replace(result, refresh=refresh))
+        self._finished.add(table)
+        return None
+
+    def _task(
+        self, checkpoint: Checkpoint, table: TableName, last_versions: Mapping[TableName, Version]
+    ) -> RefreshTask:
+        job, topology, versions = self._job, self._topology, self._sessions.versions
+        inputs = {name: versions[name] for name in topology.inputs(table) if name in versions}
+        dataset = job.definitions.datasets[table]
+        return RefreshTask(
+            table=job.tables[table],
+            fork=job.tables[table].fork(),
+            flows=tuple(topology.flows(table) if topology.is_view(table) else topology.derived_flows(table)),
+            checkpoint=checkpoint.number,
+            inputs=inputs,
+            last_versions=last_versions,
+            policy=policy_of(dataset, job.settings.refresh_policy),
+            is_full_requested=table in self._full,
+            metadata=job.commit_metadata(
+                checkpoint=checkpoint.number,
+                definition=self._topology.fingerprint(table),
+                inputs={str(name): version for name, version in inputs.items()},
+            ),
+            location=str(dataset.location),
+        )
+
+    def _refreshed(self, task: RefreshTask) -> Refreshed:
+        is_view = self._topology.is_view(task.name)
+        return self._views.refresh(task) if is_view else self._streams.refresh(task)
+
+    def _record(self, checkpoint: Checkpoint, table: TableName, result: Refreshed) -> None:
+        job, refresh = self._job, result.refresh
+        job.journal.version(checkpoint.number, table, result.version, refresh)
+        self._sessions.add(table, result.version)
+        job.emit(
+            "refresh",
+            dataset=str(table),
+            checkpoint=int(checkpoint.number),
+            mode=str(refresh.mode),
+            nodes=[
+                {"node": node.node, "mode": str(node.mode), "reason": node.reason} for node in refresh.nodes
+            ],
+            reason=refresh.reason,
+            rows_inserted=refresh.rows_inserted,
+            rows_deleted=refresh.rows_deleted,
+            duration_ms=refresh.duration_ms,
+            cpu_ms=refresh.cpu_ms,
+            estimate_ms=refresh.estimate_ms,
+            delta_rows=refresh.delta_rows,
+        )
+
+    def _skip(self, checkpoint: Checkpoint, table: TableName, failed_input: TableName) -> str:
+        text = f"waits for {failed_input}: {self._failures[failed_input]}"
+        return self._fail(checkpoint, table, text)
+
+    def _fail(self, checkpoint: Checkpoint, table: TableName, text: str) -> str:
+        # Not the dataset's failure when Spark is gone: then everything fails, each with its own error.
+        require_live_jvm()
+        self._job.journal.failure(checkpoint.number, table, text)
+        self._job.emit("refresh_failed", dataset=str(table), checkpoint=int(checkpoint.number), error=text)
+        self._finished.add(table)
+        return text

@@ -1,0 +1,125 @@
+"""Refreshing derived streaming tables: their flows consume their inputs up to a checkpoint.
+
+How a flow writes what it consumed belongs to its query (`Streams.query`). This module decides up to which
+versions a flow reads, which changes of an input it accepts, and what the refresh is recorded as.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import RefreshError
+from tautochrone.model.lake import NO_VERSION, ChangeKind
+from tautochrone.model.names import TableName, Version
+from tautochrone.model.read_points import Streamed
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
+from tautochrone.project.graph import ResolvedFlow
+from tautochrone.runtime.refresh.session_pool import SessionPool
+from tautochrone.runtime.refresh.task import (
+    RefreshContext,
+    Refreshed,
+    RefreshTask,
+    refreshed_without_rows,
+)
+from tautochrone.runtime.streams.streams import Streams
+
+__all__ = ["StreamRefresher"]
+
+_AT_NO_VERSION = re.compile(r'"snapshot_id"\s*:\s*-1\b')
+"""In the offsets of a stream that has met no version of a table yet."""
+
+
+class StreamRefresher:
+    """Refreshes the derived streaming tables of one job; serves all checkpoints of a run, from several
+    threads."""
+
+    def __init__(self, context: RefreshContext, sessions: SessionPool, streams: Streams) -> None:
+        self._context = context
+        self._sessions = sessions
+        self._streams = streams
+        self._running_flow: dict[TableName, str] = {}
+        """For each table the flow that is at work; it decides how its session shows its inputs."""
+
+    def refresh(self, task: RefreshTask) -> Refreshed:
+        """Let the table's flows consume their inputs up to the checkpoint, no more and no less.
+
+        Raises:
+            RefreshError: an input changed in a way that the table cannot take.
+        """
+        self._require_acceptable_changes(task)
+        self._streams.set_commit_metadata(task.name, task.metadata_with(RefreshMode.APPEND))
+        rows = sum(self._consume(task, flow) for flow in task.flows)
+        version = task.table.current_version()
+        last = task.last_version
+        if task.is_full_requested:
+            mode, reason = RefreshMode.FULL, "a full refresh was asked for"
+        elif last is None:
+            mode, reason = RefreshMode.APPEND, "first build"
+        elif task.table.change_between(last, version).kind is ChangeKind.NONE:
+            return refreshed_without_rows(last, RefreshMode.NO_DATA, "its inputs brought no rows")
+        else:
+            mode, reason = RefreshMode.APPEND, "its inputs were appended to"
+        node = NodeRefresh(node="stream", mode=mode, reason=reason)
+        return Refreshed(version, Refresh(mode=mode, reason=reason, rows_inserted=rows, nodes=(node,)))
+
+    def _consume(self, task: RefreshTask, flow: ResolvedFlow) -> int:
+        """Run one flow until it has read its inputs; answers the rows that it wrote."""
+        self._running_flow[task.name] = flow.flow.name
+        query = self._streams.query(task.name, flow)
+        if query.position is None or _AT_NO_VERSION.search(query.position.offsets):
+            self._hide_empty_versions(task, flow.inputs.stream)
+        rows_before = query.rows
+        query.start(self._session(task), availableNow=True)
+        query.wait()
+        return query.rows - rows_before
+
+    # -- which changes of an input a flow accepts -------------------------------------------------
+
+    def _require_acceptable_changes(self, task: RefreshTask) -> None:
+        # A flow without a position takes its inputs as they are.
+        metadata = task.fork.commit_metadata
+        positions = {} if metadata is None or task.is_full_requested else metadata.positions
+        for flow in task.flows:
+            if flow.flow.name in positions:
+                for name in sorted(flow.inputs.stream):
+                    self._require_appends(task, name)
+
+    def _require_appends(self, task: RefreshTask, name: TableName) -> None:
+        """All flows of today append: an input may only have gained rows since the last checkpoint."""
+        last = task.last_versions.get(name)
+        if last is None:
+            return
+        change = self._context.load_table(name).change_between(last, task.inputs[name])
+        if change.kind in (ChangeKind.CHANGED, ChangeKind.UNKNOWN) and not change.appended:
+            raise RefreshError(
+                "STREAM_INPUT_CHANGED",
+                f"The streaming table {task.name} reads {name} as a stream, and {change.reason}",
+                hint=f"a stream only takes appended rows; rebuild it with --full-refresh {task.name.table}",
+                sqlstate="55000",
+            )
+
+    # -- how inputs are shown to a flow -----------------------------------------------------------
+
+    def _hide_empty_versions(self, task: RefreshTask, inputs: Collection[TableName]) -> None:
+        """Show inputs without rows as tables without versions, at which a flow waits: Iceberg's source fails
+        where it should begin at a version without rows."""
+        for name in sorted(inputs):
+            table, version = self._context.load_table(name), task.inputs[name]
+            unchanged = table.change_between(NO_VERSION, version).kind is ChangeKind.NONE
+            self._sessions.hide_version(name, hidden=unchanged or table.row_count(version) == 0)
+
+    def _session(self, task: RefreshTask) -> SparkSession:
+        conf = {key: value for flow in task.flows for key, value in flow.flow.conf.items()}
+        name = task.name
+
+        def lookup(table: TableName) -> Version | str | Streamed | None:
+            """Flows are shown some versions otherwise than everybody else is, each flow its own."""
+            version = self._sessions.lookup(table)
+            if version is None:
+                return None
+            return self._streams.shown(name, self._running_flow[name], version)
+
+        return self._sessions.session(str(name), conf, lookup)

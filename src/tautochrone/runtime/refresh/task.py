@@ -1,0 +1,126 @@
+"""The values of a refresh: what it needs of the job, its task, its choice of a mode, its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.model.catalog import LakeCatalog
+from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, ReadableTable, TableDefinition
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.graph import ResolvedFlow
+
+__all__ = ["Choice", "RefreshContext", "RefreshTask", "Refreshed", "refreshed_without_rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshContext:
+    """What all refreshes of a job share.
+
+    Attributes:
+        base: the session that reads and writes the lake itself, not the lake at a checkpoint.
+        definitions: of the project's datasets and views.
+        schemas: of all tables, as the lake stores them.
+        load_table: any lake table, fresh from the catalog.
+        load_input: the same, and the clocks that queries read like tables.
+        table_definition: what a table of the job is created as.
+        history: the newest refreshes of a dataset, newest first, at most the given number.
+    """
+
+    base: SparkSession
+    lake: LakeCatalog
+    definitions: Definitions
+    schemas: Mapping[TableName, StructType]
+    load_table: Callable[[TableName], LakeTable]
+    load_input: Callable[[TableName], ReadableTable]
+    table_definition: Callable[[TableName], TableDefinition]
+    history: Callable[[TableName, int], Sequence[RefreshRecord]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshTask:
+    """One dataset to refresh for one checkpoint.
+
+    Attributes:
+        table: the dataset's table.
+        fork: one read of the table's metadata; a refresh commits on top of it.
+        flows: those that write the table; a view has exactly one.
+        checkpoint: the open checkpoint.
+        inputs: the version of each input at the checkpoint. An input without one is left out.
+        last_versions: of all tables at the dataset's last complete checkpoint; empty if there is none.
+        policy: the dataset's own, or the project's.
+        is_full_requested: everything is to be computed anew, because a user asked for it.
+        metadata: what the commit will say; its mode is set when one was chosen.
+        location: where the dataset is defined, for error texts.
+    """
+
+    table: LakeTable
+    fork: Fork
+    flows: tuple[ResolvedFlow, ...]
+    checkpoint: CheckpointNumber
+    inputs: Mapping[TableName, Version]
+    last_versions: Mapping[TableName, Version] = field(default_factory=dict)
+    policy: RefreshPolicy
+    is_full_requested: bool = False
+    metadata: CommitMetadata
+    location: str
+
+    @property
+    def name(self) -> TableName:
+        return self.fork.table
+
+    @property
+    def flow(self) -> ResolvedFlow:
+        """A view's only flow."""
+        (flow,) = self.flows
+        return flow
+
+    @property
+    def last_version(self) -> Version | None:
+        """The version of the dataset that readers know; None if there is none."""
+        return self.last_versions.get(self.name)
+
+    def metadata_with(self, mode: RefreshMode) -> CommitMetadata:
+        """What a commit by a refresh of this mode says."""
+        return replace(self.metadata, mode=str(mode))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A mode with its reason; `ranges` holds (old, new) of each input whose rows changed.
+
+    `estimate_ms` and `delta_rows` are for the refresh's record, `policy` tells what nodes may do.
+    `stateless`: the next change will likely not be followed either, so nothing is kept for it.
+    """
+
+    mode: RefreshMode
+    reason: str
+    ranges: Mapping[TableName, tuple[Version, Version]] = field(default_factory=dict)
+    estimate_ms: int | None = None
+    delta_rows: int = 0
+    policy: RefreshPolicy = RefreshPolicy.AUTO
+    stateless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """The version that a dataset has for the checkpoint, and how it got there.
+
+    `is_recovered`: an earlier run committed it and crashed before it recorded the version.
+    """
+
+    version: Version
+    refresh: Refresh
+    is_recovered: bool = False
+
+
+def refreshed_without_rows(version: Version, mode: RefreshMode, reason: str) -> Refreshed:
+    """The result of a refresh that wrote no rows."""
+    node = NodeRefresh(node="query", mode=mode, reason=reason)
+    return Refreshed(version, Refresh(mode=mode, reason=reason, nodes=(node,)))

@@ -1,0 +1,128 @@
+"""Refreshing materialized views: choose a mode from metadata, then compute and commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from tautochrone.model import limits
+from tautochrone.model.lake import ChangeKind, Fork
+from tautochrone.model.names import TableName, Version
+from tautochrone.model.refresh import RefreshMode, RefreshPolicy
+from tautochrone.project.graph import ResolvedFlow
+from tautochrone.runtime.refresh.changes import Changes
+from tautochrone.runtime.refresh.choose_mode import choose, is_committed, keeps_state, sizes_of
+from tautochrone.runtime.refresh.plans import Plans
+from tautochrone.runtime.refresh.refresh_view import refresh_view
+from tautochrone.runtime.refresh.session_pool import SessionPool
+from tautochrone.runtime.refresh.states import States
+from tautochrone.runtime.refresh.task import (
+    Choice,
+    RefreshContext,
+    Refreshed,
+    RefreshTask,
+    refreshed_without_rows,
+)
+
+__all__ = ["ViewRefresher"]
+
+
+class ViewRefresher:
+    """Refreshes the views of one job; serves all checkpoints of a run, from several threads.
+
+    Args:
+        plans: of the job's views.
+        changes: what is known of changes of tables, for all views that read them.
+    """
+
+    def __init__(
+        self, context: RefreshContext, sessions: SessionPool, plans: Plans, changes: Changes
+    ) -> None:
+        self._context = context
+        self._sessions = sessions
+        self._plans = plans
+        self._changes = changes
+        self._compared: set[TableName] = set()
+
+    def unversioned_reason(self, view: TableName, flow: ResolvedFlow) -> str | None:
+        """Why a view must be compared although no lake table moved: once per run."""
+        if not flow.inputs.unversioned or view in self._compared:
+            return None
+        return f"it reads {', '.join(flow.inputs.unversioned)}, which has no versions"
+
+    def refresh(self, task: RefreshTask) -> Refreshed:
+        """Bring the view's table to the task's checkpoint.
+
+        Raises:
+            RefreshError: the query failed, or the policy forbids the only way; the old version stays.
+            ConflictError: somebody else moved the table.
+        """
+        metadata = task.fork.commit_metadata
+        if metadata is not None and is_committed(task):
+            mode = RefreshMode(metadata.mode or RefreshMode.NO_DATA)
+            result = refreshed_without_rows(task.fork.version, mode, "committed by the run before")
+            return replace(result, is_recovered=True)
+        if task.is_full_requested:
+            choice = Choice(RefreshMode.FULL, "a full refresh was asked for", policy=task.policy)
+        else:
+            choice = self._choose(task)
+        if choice.mode is RefreshMode.NO_DATA:
+            return refreshed_without_rows(self._version_with_same_rows(task), choice.mode, choice.reason)
+        plan = None
+        stateless = choice.stateless or choice.mode is RefreshMode.APPEND
+        if not stateless and keeps_state(task, self._context.load_input):
+            plan = self._plans.of(task.name, self._session(task))
+        result = refresh_view(self._context, task, choice, self._session(task), plan, self._changes)
+        self._compared.add(task.name)
+        return result
+
+    def _choose(self, task: RefreshTask) -> Choice:
+        load_input = self._context.load_input
+
+        def obstacles() -> Sequence[str]:
+            # A plan is only made where it will be used.
+            if not keeps_state(task, load_input):
+                return ()
+            return self._plans.obstacles(task.name, self._session(task))
+
+        choice = choose(
+            self._context,
+            task,
+            forced=self.unversioned_reason(task.name, task.flow),
+            obstacles=obstacles,
+            steps=lambda: self._plans.steps(task.name, self._session(task)),
+            sizes=sizes_of(load_input, self._changes.size),
+            bounds=sizes_of(load_input, self._changes.bound),
+        )
+        weighed = choice.policy is RefreshPolicy.AUTO and choice.estimate_ms is not None
+        if weighed and choice.mode is not RefreshMode.DIFF and not keeps_state(task, load_input):
+            # The duration of a refresh of so few rows is noise and must not decide.
+            reason = (
+                f"its inputs hold at most {limits.TINY_INPUT_ROWS} rows: "
+                "comparing is cheaper than following the change"
+            )
+            return replace(choice, mode=RefreshMode.DIFF, reason=reason)
+        if choice.mode is not RefreshMode.INCREMENTAL:
+            return choice
+        missing = self._missing_state(task.name, task.fork)
+        # Without its state a view can only be built anew.
+        return choice if missing is None else replace(choice, mode=RefreshMode.FULL, reason=missing)
+
+    def _missing_state(self, view: TableName, fork: Fork) -> str | None:
+        """Why the states of a view that has a plan do not belong to its rows, or None."""
+        plan = self._plans.known(view)
+        if plan is None:
+            return None
+        return States(self._context.base, self._context.lake, view, plan.layouts, fork).missing()
+
+    def _version_with_same_rows(self, task: RefreshTask) -> Version:
+        """The version that readers know already, when only fences lie between it and the newest one."""
+        last, newest = task.last_version, task.fork.version
+        if last is None or task.table.change_between(last, newest).kind is not ChangeKind.NONE:
+            return newest
+        return last
+
+    def _session(self, task: RefreshTask) -> SparkSession:
+        return self._sessions.session(str(task.name), task.flow.flow.conf)
