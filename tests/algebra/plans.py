@@ -29,7 +29,7 @@ from tautochrone.algebra.nodes import (
     Union,
     Window,
 )
-from tautochrone.testing.plan_evaluator_nodes import same
+from tautochrone.testing.plan_evaluator_nodes import comparable
 
 from .scalars import FLAG, FLOAT, INT, LIST, Scalars, order_of
 from .tape import Tape
@@ -186,7 +186,7 @@ class Queries(Scalars):
             right=right,
             kind=kind,
             keys=tuple(keys),
-            condition=tuple(conditions),
+            conditions=tuple(conditions),
             exists=exists,
         )
 
@@ -234,7 +234,7 @@ class Queries(Scalars):
         # Without a call only keys make columns; a list would not pass for one that merges.
         calls = [self.call(child) for _ in range(self.tape.below(3) if keys else 1 + self.tape.below(2))]
         if not self.tape.chance(25):
-            calls = [call for call in calls if call.merges] or (
+            calls = [call for call in calls if call.is_mergeable] or (
                 [] if keys else [self.call(child, AggregateFunction.COUNT)]
             )
         return self.remembered(child, keys, tuple(calls))
@@ -281,9 +281,9 @@ class Queries(Scalars):
         }.get(kind, 1)
         return AggregateCall(
             output=self.column(gives),
-            kind=kind,
+            function=kind,
             handle=lambda rows: tuple(
-                sorted(same(v) for row in rows if (v := argument.handle(row)) is not None)
+                sorted(comparable(v) for row in rows if (v := argument.handle(row)) is not None)
             ),
             argument=None if kind is AggregateFunction.COUNT and self.tape.chance(50) else argument,
             condition=self.predicate(child.columns) if self.tape.chance(20) else None,

@@ -7,7 +7,7 @@ from typing import Any
 
 from tautochrone.algebra.delta import Row
 from tautochrone.algebra.nodes import ColumnId, Expression, Node
-from tautochrone.testing.plan_evaluator_nodes import same
+from tautochrone.testing.plan_evaluator_nodes import comparable
 
 from .tape import Tape
 
@@ -17,7 +17,8 @@ INT, FLOAT, FLAG, LIST = "int", "float", "flag", "list"
 def order_of(columns: Sequence[ColumnId]) -> Callable[[Row], Any]:
     """A total order by all columns: NULLs first. Rows that compare equal are the same row."""
     return lambda row: [
-        (row[c] is not None, repr(v) if isinstance(v := same(row[c]), tuple) else v or 0) for c in columns
+        (row[c] is not None, repr(v) if isinstance(v := comparable(row[c]), tuple) else v or 0)
+        for c in columns
     ]
 
 
@@ -49,7 +50,7 @@ class Scalars:
         a, b = self.tape.choose(ints), self.tape.choose(ints)
         match self.tape.below(4):
             case 0:
-                return Expression(lambda row: row[a], frozenset([a]), a, passes=a)
+                return Expression(lambda row: row[a], frozenset([a]), a, column=a)
             case 1:
                 return Expression(
                     lambda row: constant if row[a] is None else row[a],
@@ -114,7 +115,7 @@ class Scalars:
 def _told(value: Any) -> Any:
     """A number as exactly as it can be told: two sums of the same floats differ in their last digits, and
     beside 1e16 these are more than any margin."""
-    return value if value is None or value != value else same(value)
+    return value if value is None or value != value else comparable(value)
 
 
 def _less(a: Any, b: Any, least: float = 0) -> bool | None:

@@ -75,7 +75,7 @@ def join(
         right=right,
         kind=kind,
         keys=tuple(keys),
-        condition=conditions,
+        conditions=conditions,
         exists=exists,
     )
 
@@ -91,7 +91,7 @@ def call(kind: AggregateFunction, argument: str = "", exact: bool = True) -> Agg
     }.get(kind, 1)
     return AggregateCall(
         output=ColumnId(f"{kind}{number}"),
-        kind=kind,
+        function=kind,
         handle=lambda rows: tuple(sorted(row[argument] for row in rows if row[argument] is not None)),
         argument=expression(argument, lambda row: row[argument]) if argument else None,
         exact=exact,

@@ -18,9 +18,9 @@ from hypothesis import assume, given, note, settings
 from tautochrone.algebra.delta import Differentiator
 from tautochrone.algebra.nodes import WEIGHT, Aggregate, AggregateFunction, JoinKind, Node, ScalarFilter, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.testing import plan_evaluator_nodes as bagnodes
-from tautochrone.testing.plan_evaluator import MalformedPlanError, PlanEvaluator, answer
-from tautochrone.testing.plan_evaluator_nodes import counted
+from tautochrone.testing import plan_evaluator_nodes
+from tautochrone.testing.plan_evaluator import MalformedPlanError, PlanEvaluator, evaluate_query
+from tautochrone.testing.plan_evaluator_nodes import row_counts
 
 from . import world
 from .small import bag, call, expression, first, group, join, scan
@@ -44,25 +44,26 @@ class BitView:
     def __init__(self, query: Node, tables: dict[str, Table], seed: int) -> None:
         self.query, self.tables, self.seed = query, tables, seed
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(bagnodes, "DIGITS", 17)
+            patch.setattr(plan_evaluator_nodes, "FLOAT_DIGITS", 17)
             self.states = first_states(query, tables, seed)
-            engine = PlanEvaluator(old=tables, new=tables, rules=RULES, states=self.states, seed=seed)
+            engine = PlanEvaluator(before=tables, after=tables, rules=RULES, states=self.states, seed=seed)
             at = Differentiator(engine, RULES, frozenset(self.states))
-            self.rows = counted(engine.rows(at.rows_before(query)), query.columns)
+            self.rows = row_counts(engine.rows(at.rows_before(query)), query.columns)
 
     def refresh(self, step: Step) -> None:
         self.seed += 1
         new = applied(self.tables, step)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(bagnodes, "DIGITS", 17)
+            patch.setattr(plan_evaluator_nodes, "FLOAT_DIGITS", 17)
             engine = PlanEvaluator(
-                old=self.tables, new=new, changes=step, rules=RULES, states=self.states, seed=self.seed
+                before=self.tables, after=new, changes=step, rules=RULES, states=self.states, seed=self.seed
             )
             at = Differentiator(engine, RULES, frozenset(self.states))
             change = at.materialized_change(self.query, consolidated=True)
             rows = engine.rows(change.plan) if change.plan else []
             plus, minus = (
-                counted([row for row in rows if row[WEIGHT] == sign], self.query.columns) for sign in (1, -1)
+                row_counts([row for row in rows if row[WEIGHT] == sign], self.query.columns)
+                for sign in (1, -1)
             )
             assert minus <= self.rows
             self.rows = self.rows - minus + plus
@@ -77,7 +78,7 @@ class BitView:
         """The rows in nine digits."""
         columns = self.query.columns
         rows = [dict(zip(columns, row, strict=True)) for row in self.rows.elements()]
-        return counted(rows, columns)
+        return row_counts(rows, columns)
 
 
 @settings(CASES, max_examples=300)
@@ -86,13 +87,13 @@ def test_09_what_is_taken_back_is_what_was_given(plan: bytes, data: bytes, seed:
     query, tape = build(plan), Tape(data)
     note(shown(query))
     # A sum beside a function that cannot be merged has no state: it is added up again, both times.
-    groups = [node for node in walk(query) if isinstance(node, Aggregate) and not node.merges]
+    groups = [node for node in walk(query) if isinstance(node, Aggregate) and not node.is_mergeable]
     assume(all(call.exact for node in groups for call in node.calls))
     view = BitView(query, random_tables(tape), seed)
     assume(view.rows.total() <= LARGEST)
     for _ in range(3):
         view.refresh(random_step(tape, view.tables))
-        assert view.about == counted(answer(query, view.tables, RULES), query.columns)
+        assert view.about == row_counts(evaluate_query(query, view.tables, RULES), query.columns)
 
 
 T = scan("t", "k v")
@@ -163,5 +164,5 @@ def test_09_a_query_with_two_right_answers_keeps_to_one() -> None:
 
 def answered(query: Node, tables: dict[str, Table], seed: int) -> list[tuple[Any, ...]]:
     """A plain computation whose rows come in an order of its own."""
-    rows = PlanEvaluator(old=tables, new=tables, rules=RULES, seed=seed).rows(query)
+    rows = PlanEvaluator(before=tables, after=tables, rules=RULES, seed=seed).rows(query)
     return [tuple(row[column] for column in query.columns) for row in rows]

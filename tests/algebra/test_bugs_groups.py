@@ -194,7 +194,7 @@ def test_12_a_change_elsewhere_costs_nothing() -> None:
 
     view = View(query, {"t": [(1, 1)], "other": [(1,)]})
     new = {**view.tables, "other": [(2,)]}
-    engine = Idle(old=view.tables, new=new, states=view.states, rules=view.rules)
+    engine = Idle(before=view.tables, after=new, states=view.states, rules=view.rules)
     at = view.differentiator(engine)
     assert not at.materialized_change(query, consolidated=True)
     assert not at.state_updates

@@ -206,7 +206,7 @@ def test_20_nested_joins_do_not_blow_up(kind: JoinKind) -> None:
         old = {f"t{place}": [(0, 0), (1, place)] for place in range(number + 1)}
         step = {table: [((2, 9), 1), ((0, 0), -1)] for table in old}
         Measuring.size = 0
-        engine = Measuring(old=old, new=applied(old, step), changes=step, rules=RULES)
+        engine = Measuring(before=old, after=applied(old, step), changes=step, rules=RULES)
         assert Differentiator(engine, RULES).materialized_change(query, consolidated=True)
         return Measuring.size
 

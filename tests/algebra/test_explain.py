@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tautochrone.algebra.explain import explain, explained
+from tautochrone.algebra.explain import explain, explained_nodes
 from tautochrone.algebra.nodes import (
     Aggregate,
     AggregateCall,
@@ -34,8 +34,10 @@ ITEMS = Scan(columns=(B, C), table="lake.db.items")
 JOINED = Join(
     columns=(A, X, B, C), left=ORDERS, right=ITEMS, kind=JoinKind.INNER, keys=(JoinKey(left=A, right=B),)
 )
-COUNT = AggregateCall(output=N, kind=AggregateFunction.COUNT, handle=None, accumulators=(S,), text="count(1)")
-MEDIAN = AggregateCall(output=E, kind=AggregateFunction.OTHER, handle=None, text="median(x#17L)")
+COUNT = AggregateCall(
+    output=N, function=AggregateFunction.COUNT, handle=None, accumulators=(S,), text="count(1)"
+)
+MEDIAN = AggregateCall(output=E, function=AggregateFunction.OTHER, handle=None, text="median(x#17L)")
 
 
 def group(*calls: AggregateCall) -> Aggregate:
@@ -56,7 +58,7 @@ def test_a_tree() -> None:
 
 
 def test_only_what_is_kept_is_called_state() -> None:
-    assert [part.state for part in explained(group(COUNT, MEDIAN), RULES)] == [0, 0, 0, 0]
+    assert [part.state_columns for part in explained_nodes(group(COUNT, MEDIAN), RULES)] == [0, 0, 0, 0]
     top = TopK(columns=(A, X), child=ORDERS, order=None, limit=3, offset=2, number=0, complete=Z)
     assert explain(top, RULES)[0].startswith("top 3 after 2 - incremental: ")
     assert explain(top, RULES)[0].endswith("; state: 3 columns")
@@ -65,7 +67,7 @@ def test_only_what_is_kept_is_called_state() -> None:
 def test_what_has_no_rule_is_diff_and_what_is_below_is_still_told() -> None:
     odd = Unsupported(columns=(A, X), inputs=(ORDERS,), reason="Sample has no rule")
     whole = Union(columns=(A, X), inputs=(odd, Constant(columns=(A, X), handle=None)))
-    found = explained(whole, RULES)
+    found = explained_nodes(whole, RULES)
     assert [(part.node, part.mode) for part in found] == [
         ("union", RULES[Union].mode(whole)[0]),
         ("other", RefreshMode.DIFF),

@@ -24,7 +24,7 @@ from tautochrone.algebra.nodes import (
 from tautochrone.algebra.pushdown import push_down_keys
 from tautochrone.algebra.rules import RULES
 from tautochrone.testing.plan_evaluator import PlanEvaluator
-from tautochrone.testing.plan_evaluator_nodes import counted
+from tautochrone.testing.plan_evaluator_nodes import row_counts
 
 from .tape import Tape
 from .test_random import CASES, DATA, LARGEST, PLANS, build, shown
@@ -60,15 +60,15 @@ def test_the_same_rows_as_above_the_plan(plan: bytes, data: bytes) -> None:
     query, tape = build(plan), Tape(data)
     note(shown(query))
     tables = random_tables(tape)
-    engine = Everything(old=tables, new=tables, rules=RULES)
+    engine = Everything(before=tables, after=tables, rules=RULES)
     rows = engine.rows(query)
     assume(len(rows) <= LARGEST)
     node = asked(tape, query, rows, exact=True)
-    wanted = counted(engine.rows(node), query.columns)
-    assert counted(engine.rows(push_down_keys(node, engine)), query.columns) == wanted
+    wanted = row_counts(engine.rows(node), query.columns)
+    assert row_counts(engine.rows(push_down_keys(node, engine)), query.columns) == wanted
     # What is not exact is asked again: then it must be the same rows, too.
     loose = push_down_keys(replace(node, exact=False), engine)
-    assert counted(engine.rows(replace(node, child=loose)), query.columns) == wanted
+    assert row_counts(engine.rows(replace(node, child=loose)), query.columns) == wanted
 
 
 def test_random_queries_are_asked_below_every_kind() -> None:
@@ -80,7 +80,7 @@ def test_random_queries_are_asked_below_every_kind() -> None:
             build(bytes((case * 7 + place * place) % 251 for place in range(160))),
             Tape(bytes([case % 251]) * 200),
         )
-        engine = Everything(old=tables, new=tables, rules=RULES)
+        engine = Everything(before=tables, after=tables, rules=RULES)
         node = asked(tape, query, [], exact=True)
         found = push_down_keys(node, engine)
         asks = [below for below in walk(found) if isinstance(below, KeySemiJoin) and below.keys is node.keys]
@@ -93,7 +93,7 @@ def test_random_queries_are_asked_below_every_kind() -> None:
 @pytest.fixture
 def engine() -> PlanEvaluator:
     tables = {"a": [(1, 10), (2, 20)], "b": [(1, 7), (None, 8)]}
-    return Everything(old=tables, new=tables, rules=RULES)
+    return Everything(before=tables, after=tables, rules=RULES)
 
 
 def scan(table: str, *columns: str) -> Scan:

@@ -153,7 +153,7 @@ class Counting:
             if hasattr(node, "kind"):
                 self.met[node.kind] += 1
             for call in getattr(node, "calls", ()):
-                self.met[f"{call.kind}{'' if call.exact else ', inexact'}"] += 1
+                self.met[f"{call.function}{'' if call.exact else ', inexact'}"] += 1
         return found
 
 

@@ -13,7 +13,7 @@ from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import aggregate_state
 from tautochrone.algebra.rules.top_k import top_k_state
 from tautochrone.testing.plan_evaluator import PlanEvaluator, Table
-from tautochrone.testing.plan_evaluator_nodes import counted, same, total
+from tautochrone.testing.plan_evaluator_nodes import comparable, net_weights, row_counts
 
 from .plans import TABLES
 from .tape import Tape
@@ -86,22 +86,24 @@ class View:
 
     def __post_init__(self) -> None:
         self.states = first_states(self.query, self.tables)
-        engine = PlanEvaluator(old=self.tables, new=self.tables, rules=self.rules)
-        self.rows = counted(engine.rows(self.query), self.query.columns)
+        engine = PlanEvaluator(before=self.tables, after=self.tables, rules=self.rules)
+        self.rows = row_counts(engine.rows(self.query), self.query.columns)
 
     def refresh(self, step: Step, *, without: Sequence[int] = (), seed: int = 0) -> Differentiator:
         """Follow a change and hold everything against a full computation; `without` some states."""
         new = applied(self.tables, step)
         states = {number: state for number, state in self.states.items() if number not in without}
         engine = PlanEvaluator(
-            old=self.tables, new=new, changes=step, states=states, rules=self.rules, seed=seed
+            before=self.tables, after=new, changes=step, states=states, rules=self.rules, seed=seed
         )
         at = self.differentiator(engine)
         change = at.materialized_change(self.query, consolidated=True)
         rows = engine.rows(change.plan) if change.plan else []
-        before, after = (PlanEvaluator(old=t, new=t, rules=RULES, seed=seed + 1) for t in (self.tables, new))
+        before, after = (
+            PlanEvaluator(before=t, after=t, rules=RULES, seed=seed + 1) for t in (self.tables, new)
+        )
         self._apply(rows)
-        assert self.rows == counted(after.rows(self.query), self.query.columns)
+        assert self.rows == row_counts(after.rows(self.query), self.query.columns)
         for node in walk(self.query):
             _check_node(node, at, before, after)
         for node in stateful(self.query):
@@ -121,11 +123,11 @@ class View:
         """Assertions of every refresh: weights of 1, no row with both signs, no delete of an absent row."""
         assert all(row[WEIGHT] in (1, -1) for row in change)
         plus, minus = ([row for row in change if row[WEIGHT] == sign] for sign in (1, -1))
-        inserted, deleted = (counted(rows, self.query.columns) for rows in (plus, minus))
+        inserted, deleted = (row_counts(rows, self.query.columns) for rows in (plus, minus))
         assert not inserted & deleted
         assert deleted <= self.rows
         self.rows = self.rows - deleted + inserted
-        self.changes.append(total(change, self.query.columns))
+        self.changes.append(net_weights(change, self.query.columns))
 
     def _take_in(self, node: Aggregate | TopK, at: Differentiator) -> None:
         if node.number not in at.state_updates:
@@ -138,7 +140,7 @@ def stateful(query: Node) -> list[Aggregate | TopK]:
     return [
         node
         for node in walk(query)
-        if isinstance(node, TopK) or (isinstance(node, Aggregate) and node.merges)
+        if isinstance(node, TopK) or (isinstance(node, Aggregate) and node.is_mergeable)
     ]
 
 
@@ -149,7 +151,7 @@ def first_states(
     same sums: in an inexact one the last bits would differ, and a row would not be found again."""
     states: dict[int, list[dict[ColumnId, Any]]] = {}
     for node in reversed(stateful(query)):
-        engine = PlanEvaluator(old=tables, new=tables, rules=RULES, states=states, seed=seed)
+        engine = PlanEvaluator(before=tables, after=tables, rules=RULES, states=states, seed=seed)
         at = Differentiator(engine, RULES, frozenset(states))
         states = {**states, node.number: fresh_state(node, engine, at.rows_before(node.child))}
     return states
@@ -176,7 +178,7 @@ def merged_state(node: Aggregate | TopK, state: Bag, update: Bag) -> list[dict[C
 
 
 def _key(node: Aggregate, row: Row) -> tuple[Any, ...]:
-    return tuple(same(row[key]) for key in node.keys)
+    return tuple(comparable(row[key]) for key in node.keys)
 
 
 def _check_node(node: Node, at: Differentiator, before: PlanEvaluator, after: PlanEvaluator) -> None:
@@ -184,27 +186,31 @@ def _check_node(node: Node, at: Differentiator, before: PlanEvaluator, after: Pl
     engine: PlanEvaluator = at.engine  # type: ignore[assignment]
     change: Change = at.change(node)
     rows = engine.rows(change.plan) if change.plan else []
-    old, new = counted(before.rows(node), node.columns), counted(after.rows(node), node.columns)
+    old, new = row_counts(before.rows(node), node.columns), row_counts(after.rows(node), node.columns)
     what = type(node).__name__
     expected = Counter(new)
     expected.subtract(old)
-    assert total(rows, node.columns) == {row: n for row, n in expected.items() if n}, f"change of {what}"
+    assert net_weights(rows, node.columns) == {row: n for row, n in expected.items() if n}, (
+        f"change of {what}"
+    )
     if change.insert_only:
         assert all(row[WEIGHT] == 1 for row in rows), f"{what} does not only grow"
-    assert counted(engine.rows(at.rows_before(node)), node.columns) == old, f"old rows of {what}"
-    assert counted(engine.rows(at.rows_after(node)), node.columns) == new, f"new rows of {what}"
+    assert row_counts(engine.rows(at.rows_before(node)), node.columns) == old, f"old rows of {what}"
+    assert row_counts(engine.rows(at.rows_after(node)), node.columns) == new, f"new rows of {what}"
 
 
 def _check_state(node: Aggregate | TopK, state: Bag, fresh: Bag, rows: Bag) -> None:
     if isinstance(node, Aggregate):
         live, wanted = ([row for row in rows if row[node.count]] for rows in (state, fresh))
         assert len({_key(node, row) for row in state}) == len(state)
-        assert counted(live, node.state_columns) == counted(wanted, node.state_columns), "state of Aggregate"
+        assert row_counts(live, node.state_columns) == row_counts(wanted, node.state_columns), (
+            "state of Aggregate"
+        )
         return
     # After deletes a buffer may be shorter than a fresh one; what it says must hold.
     kept = sorted(state, key=node.order)
     first = sorted(rows, key=node.order)[: len(kept)]
-    assert counted(kept, node.columns) == counted(first, node.columns), "state of Top"
+    assert row_counts(kept, node.columns) == row_counts(first, node.columns), "state of Top"
     assert len(kept) >= min(node.limit + node.offset, len(rows))
     assert len({row[node.complete] for row in kept}) <= 1
     if kept[0][node.complete] if kept else node.limit + node.offset > 0:

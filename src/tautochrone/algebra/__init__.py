@@ -1,1 +1,12 @@
-"""Plan nodes and delta rules: pure Python, never an engine."""
+"""Incremental view maintenance over a small relational algebra, without any engine.
+
+    nodes       queries as trees, and the plans that compute their changes
+    delta       from a query and the changes of its inputs to the change of its result
+    rules       one rule per kind of node: what it means, and its change
+    pushdown    selecting rows by key as far down a plan as possible
+    row_wise    splitting plans that work row by row
+    explain     how a plan will be refreshed, as text
+
+Nothing here knows Spark: `delta.Engine` is what an engine provides. Only a user of the algebra imports
+`rules`; the other modules are given them.
+"""

@@ -1,12 +1,13 @@
 """From a query and the changes of its inputs to the change of its result.
 
-`Differentiator` walks a plan once. Each kind of node has a rule (`tautochrone.algebra.rules`); a rule asks
-for the children's change, and for the children's rows at the old and at the new cut, and answers with a
-plan that computes the node's own change. The engine runs such plans when a rule wants to know more before
-it goes on: how many rows there are (none: everything above vanishes), which keys.
+`Differentiator` walks a plan once. Each kind of node has a rule (`tautochrone.algebra.rules`). A rule asks
+for the changes of the node's children, and for their rows before and after, and returns a plan that computes
+the node's own change. When a rule needs to know rows before it continues (which keys changed; none means that
+nothing above changes), it has the engine materialize a plan.
 
-The rules and where they come from: Griffin & Libkin 1995 (bags), Gupta, Mumick & Subrahmanian 1993
-(counting), Larson & Zhou 2007 (outer joins), Palpanas et al. 2002 (groups that cannot be merged).
+A change is a Z-set: rows with a weight of +1 (inserted) or -1 (deleted), as in DBSP. The rules' sources:
+Griffin & Libkin 1995 (bags), Gupta, Mumick & Subrahmanian 1993 (counting), Larson & Zhou 2007 (outer joins),
+Palpanas et al. 2002 (aggregates that cannot be merged).
 """
 
 from __future__ import annotations
@@ -22,34 +23,43 @@ from tautochrone.algebra.nodes import (
     Consolidate,
     Constant,
     CutSide,
-    Filter,
     Join,
     Materialized,
     Node,
-    NullExtend,
-    Project,
-    Rename,
     Scan,
     ScanAtCut,
-    Select,
     TopK,
+    Unary,
     inner_join_of,
     walk,
 )
 from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
-__all__ = ["NOTHING", "Bag", "Change", "Differentiator", "Engine", "Row", "Rule", "zset_columns"]
+__all__ = [
+    "NO_CHANGE",
+    "Bag",
+    "Change",
+    "Differentiator",
+    "Engine",
+    "Row",
+    "Rule",
+    "StatefulRule",
+    "zset_columns",
+]
 
 Row = Mapping[ColumnId, Any]
 Bag = Sequence[Row]
-"""A bag of plain Python rows: what the meaning of a node is written on."""
+"""A relation with duplicates, as plain Python rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A signed bag of changes; `plan` is None when there is none.
+    """The change of a node between the two cuts.
 
-    `insert_only`: it holds no row with -1. `consolidated`: it holds no row with both signs.
+    Attributes:
+        plan: computes a Z-set; None when nothing changed.
+        insert_only: no row has the weight -1.
+        consolidated: no row is there with both weights.
     """
 
     plan: Node | None
@@ -60,11 +70,11 @@ class Change:
         return self.plan is not None
 
 
-NOTHING = Change(None)
+NO_CHANGE = Change(None)
 
 
 class Engine(Protocol):
-    """What runs plans. Spark in production, plain Python in tests."""
+    """What computes plans. Spark in production, plain Python in tests."""
 
     def materialize(self, plan: Node, *, may_be_large: bool = False) -> Materialized:
         """Compute a plan once and store its rows for the rest of the refresh.
@@ -75,55 +85,55 @@ class Engine(Protocol):
         """
 
     def change_of(self, scan: Scan) -> Change:
-        """The change of an input between the two cuts: signed, with the scan's columns."""
+        """The change of an input between the two cuts, with the scan's columns and `WEIGHT`."""
 
     def fresh(self) -> ColumnId:
         """A column id that no plan uses yet."""
 
     def is_large(self, node: Node) -> bool:
-        """Whether reading `node` without knowing keys would be dear."""
+        """Whether reading all inputs of `node` would be expensive, so that it should be read by key."""
 
     def is_small(self, node: Node) -> bool:
-        """Whether all that `node` reads is so little that knowing keys saves nothing."""
+        """Whether all that `node` reads is so little that selecting by key saves nothing."""
 
 
 class Rule(Protocol):
-    """How one kind of node follows a change, and what it means at all."""
+    """How one kind of node is computed, and how its change is."""
 
     @property
     def evaluate(self) -> Callable[..., list[dict[ColumnId, Any]]]:
-        """`evaluate(node, *bags)`: the node's rows from its children's, the slow and obvious way. Tests hold
-        `change` against it."""
+        """`evaluate(node, *bags)`: the node's rows from its children's, in plain Python. It defines what the
+        node means; tests compare `change` with it."""
 
-    def change(self, node: Any, at: Differentiator) -> Change:
-        """The node's change from its children's."""
+    def change(self, node: Any, context: Differentiator) -> Change:
+        """The node's change from its children's. At least one of them changed."""
 
     def mode(self, node: Any) -> tuple[RefreshMode, str]:
-        """How the rule will bring the node up to date, and the rule in a few words. Known beforehand."""
-
-
-def zset_columns(columns: Sequence[ColumnId]) -> tuple[ColumnId, ...]:
-    """The columns of a signed bag."""
-    return (*columns, WEIGHT)
+        """How the rule will refresh the node, and why, in a few words. Known before any data is read."""
 
 
 class StatefulRule(Rule, Protocol):
-    """The rule of a node that can keep a state."""
+    """The rule of a node that can have a state."""
 
-    def rows_from_state(self, node: Any, at: Differentiator, side: CutSide) -> Node:
+    def rows_from_state(self, node: Any, context: Differentiator, side: CutSide) -> Node:
         """The node's rows at a cut, from its state instead of its inputs."""
+
+
+def zset_columns(columns: Sequence[ColumnId]) -> tuple[ColumnId, ...]:
+    """The columns of a Z-set of rows with these columns."""
+    return (*columns, WEIGHT)
 
 
 @dataclass(slots=True)
 class Differentiator:
-    """One refresh of one view: answers for its nodes, each computed once.
+    """One refresh of one view: the changes of its nodes and their rows at both cuts, each computed once.
 
     Attributes:
-        states: nodes that have a committed state to read (by `number`); others that could have one are
-            computed from their inputs.
-        state_updates: per stateful node the rows that its state must take in, as a plan (`state_columns`;
-            groups that vanished with a count of 0), complete once the change of the root was asked for.
-        nodes: what was done, node by node, for the refresh's record.
+        states: numbers of the nodes that have a committed state to read. Other stateful nodes are computed
+            from their inputs.
+        state_updates: per node number a plan of the rows to merge into its state (`state_columns`; groups
+            that vanished have a count of 0). Complete once the change of the root was asked for.
+        nodes: how each node was refreshed, for the refresh's record.
     """
 
     engine: Engine
@@ -132,96 +142,101 @@ class Differentiator:
     state_updates: dict[int, Node] = field(default_factory=dict)
     nodes: list[NodeRefresh] = field(default_factory=list)
     _changes: dict[int, Change] = field(default_factory=dict)
-    _at: dict[tuple[int, CutSide], Node] = field(default_factory=dict)
+    _rows: dict[tuple[int, CutSide], Node] = field(default_factory=dict)
 
     def change(self, node: Node) -> Change:
-        """The change of a node between the cuts."""
+        """The change of a node between the cuts, as a plan that need not be computed yet."""
         if id(node) not in self._changes:
-            if isinstance(node, Scan):
-                found = self.engine.change_of(node)
-            elif isinstance(node, Constant) or not any(self.change(child) for child in _below(node)):
-                found = NOTHING
-            else:
-                found = self.rules[type(node)].change(node, self)
-                if found:
-                    self.record(node)
-            self._changes[id(node)] = found
+            self._changes[id(node)] = self._change(node)
         return self._changes[id(node)]
 
     def materialized_change(self, node: Node, *, consolidated: bool = False) -> Change:
-        """The change of a node, computed: its plan is `Materialized`, or there is none.
+        """The change of a node, computed: its plan is `Materialized`, or None.
 
         Args:
-            net: no row may be there with both signs. Else it may, where looking for such rows would cost more
-                than they do: in what filters and projections leave of one change.
+            node: of the query.
+            consolidated: rows that cancel out must be removed. Without it they are removed unless the change
+                only filters and projects another one: then looking for them costs more than they do.
         """
-        found = self.change(node)
-        is_net = found.insert_only or found.consolidated
-        if found.plan is None or (isinstance(found.plan, Materialized) and (is_net or not consolidated)):
-            return found
-        if not is_net and (consolidated or not _row_by_row(found.plan)):
-            found, is_net = replace(found, plan=_consolidated(found.plan)), True
-        assert found.plan is not None
-        plan = self.engine.materialize(found.plan)
-        found = Change(plan, found.insert_only, is_net) if plan.rows else NOTHING
-        self._changes[id(node)] = found
-        return found
+        change = self.change(node)
+        is_consolidated = change.insert_only or change.consolidated
+        if change.plan is None:
+            return change
+        if isinstance(change.plan, Materialized) and (is_consolidated or not consolidated):
+            return change
+        plan = change.plan
+        if not is_consolidated and (consolidated or not _is_row_wise_over_one_change(plan)):
+            plan, is_consolidated = Consolidate(columns=plan.columns, child=plan), True
+        result = self.engine.materialize(plan)
+        change = replace(change, plan=result, consolidated=is_consolidated) if result.rows else NO_CHANGE
+        self._changes[id(node)] = change
+        return change
 
     def state_update(self, number: int) -> Materialized:
-        """What a state must take in, computed."""
-        found = self.state_updates[number]
-        if not isinstance(found, Materialized):
-            found = self.state_updates[number] = self.engine.materialize(found)
-        return found
+        """The rows to merge into a node's state, computed."""
+        update = self.state_updates[number]
+        if not isinstance(update, Materialized):
+            update = self.state_updates[number] = self.engine.materialize(update)
+        return update
 
     def rows_before(self, node: Node) -> Node:
-        """The plan of a node's rows at the old cut."""
-        return self._rows(node, CutSide.BEFORE)
+        """A plan of the node's rows at the cut before."""
+        return self._rows_at(node, CutSide.BEFORE)
 
     def rows_after(self, node: Node) -> Node:
-        """The plan of a node's rows at the new cut."""
-        return self._rows(node, CutSide.AFTER)
+        """A plan of the node's rows at the cut after."""
+        return self._rows_at(node, CutSide.AFTER)
 
-    def has_changed(self, node: Node) -> bool:
+    def inputs_changed(self, node: Node) -> bool:
         """Whether any input below a node changed."""
         return any(isinstance(leaf, Scan) and bool(self.change(leaf)) for leaf in walk(node))
 
     def record(self, node: Node, reason: str | None = None, mode: RefreshMode | None = None) -> None:
-        """Record how a node was brought up to date: as its rule says, unless told otherwise."""
-        usual, words = self.rules[type(node)].mode(node)
-        mode = mode or usual
-        self.nodes.append(NodeRefresh(node=node.label, mode=mode, reason=reason or words))
+        """Note how a node was refreshed; by default with the mode and the reason of its rule."""
+        rule_mode, rule_reason = self.rules[type(node)].mode(node)
+        self.nodes.append(NodeRefresh(node=node.label, mode=mode or rule_mode, reason=reason or rule_reason))
 
-    def _rows(self, node: Node, side: CutSide) -> Node:
-        key = id(node), side
-        if key not in self._at:
-            self._at[key] = self._rows_at(node, side)
-        return self._at[key]
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _change(self, node: Node) -> Change:
+        if isinstance(node, Scan):
+            return self.engine.change_of(node)
+        if isinstance(node, Constant) or not any(self.change(child) for child in _differentiated(node)):
+            return NO_CHANGE
+        change = self.rules[type(node)].change(node, self)
+        if change:
+            self.record(node)
+        return change
 
     def _rows_at(self, node: Node, side: CutSide) -> Node:
+        key = id(node), side
+        if key not in self._rows:
+            self._rows[key] = self._plan_at(node, side)
+        return self._rows[key]
+
+    def _plan_at(self, node: Node, side: CutSide) -> Node:
         if isinstance(node, Scan):
             return ScanAtCut(columns=node.columns, scan=node, side=side)
         if isinstance(node, Aggregate | TopK) and node.number in self.states:
             rule = cast(StatefulRule, self.rules[type(node)])
             return rule.rows_from_state(node, self, side)
-        return node.with_children([self._rows(child, side) for child in node.children])
+        return node.with_children([self._rows_at(child, side) for child in node.children])
 
 
-def _below(node: Node) -> Sequence[Node]:
-    """The nodes whose change a rule asks for. Inner joins right below an inner join are done with it: their
-    own changes would be computed for nothing."""
+def _differentiated(node: Node) -> Sequence[Node]:
+    """The nodes whose changes a rule asks for. The rule of an inner join differentiates the inner joins right
+    below it together with it, so their own changes are never computed."""
     if not isinstance(node, Join) or inner_join_of(node) is None:
         return node.children
-    below = [(inner_join_of(child), child) for child in node.children]
-    return [part for inner, child in below for part in ([child] if inner is None else _below(inner))]
+    inputs: list[Node] = []
+    for child in node.children:
+        join = inner_join_of(child)
+        inputs.extend([child] if join is None else _differentiated(join))
+    return inputs
 
 
-def _row_by_row(plan: Node) -> bool:
-    """Whether a plan only filters and projects a change that is grouped, or held, already."""
-    while isinstance(plan, Filter | NullExtend | Project | Rename | Select):
+def _is_row_wise_over_one_change(plan: Node) -> bool:
+    """Whether a plan only filters and projects a change that was consolidated or materialized."""
+    while isinstance(plan, Unary) and plan.is_row_wise:
         plan = plan.child
     return isinstance(plan, Consolidate | Materialized)
-
-
-def _consolidated(plan: Node) -> Node:
-    return Consolidate(columns=plan.columns, child=plan)

@@ -1,11 +1,11 @@
-"""Plans evaluated in plain Python over bags of dicts: the engine that delta rules are proved on.
+"""An engine in plain Python, over bags of dicts. The delta rules are proved on it.
 
-What a query node means is written once, in its rule (`Rule.evaluate`); the nodes that only rules build get
-their meaning here, as literally as their docstrings say it. Everything is strict where an engine would be:
-a plan with an unknown column, with two sides that share one, or a bag with other weights than +1 and -1
-is a `MalformedPlanError`, not a wrong answer. Rows come out in a random order: bags have none.
+A query node is evaluated by its rule (`Rule.evaluate`); the nodes that only rules build are evaluated here
+and in `plan_evaluator_nodes`, as literally as their docstrings say. Where an engine would fail or compute
+something else (an unknown column, two sides of a join that share one, a weight other than +1 and -1) a
+`MalformedPlanError` is raised. Rows come in a random order, because bags have none.
 
-Conventions: `Scan.table` is a name in `tables`, whose rows are tuples; `Scan.handle` picks positions of
+Conventions: `Scan.table` is a name in the tables, whose rows are tuples; `Scan.handle` selects positions of
 them (None: all). `Constant.handle` is a sequence of tuples. `Expression.handle` is called with a row, and
 `AggregateCall.handle` (of `OTHER`) with all rows of a group. `TopK.order` is a sort key of a row, and total.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tautochrone.algebra.delta import NOTHING, Bag, Change, Rule
+from tautochrone.algebra.delta import NO_CHANGE, Bag, Change, Rule
 from tautochrone.algebra.nodes import (
     WEIGHT,
     ChangedGroups,
@@ -44,142 +44,149 @@ from tautochrone.algebra.nodes import (
     StateScan,
     WithWeight,
 )
-from tautochrone.algebra.row_bounds import max_rows
 from tautochrone.algebra.row_wise import row_wise_parts
 from tautochrone.testing.plan_evaluator_nodes import (
-    accumulate,
-    altered,
+    changed_groups,
     consolidate,
-    finish,
-    flip,
-    matching,
+    final_aggregate,
+    key_semi_join,
     merge_groups,
-    merge_top,
-    touched,
+    merge_top_k,
+    multi_key_semi_join,
+    partial_aggregate,
+    predicate_change,
 )
 from tautochrone.testing.wellformed import MalformedPlanError, check_plan
 
-__all__ = ["MalformedPlanError", "PlanEvaluator", "Table", "answer"]
+__all__ = ["MalformedPlanError", "PlanEvaluator", "Table", "evaluate_query"]
 
 Table = Sequence[tuple[Any, ...]]
-Dict = dict[ColumnId, Any]
+OutputRow = dict[ColumnId, Any]
 
 
-def answer(plan: Node, tables: Mapping[Any, Table], rules: Mapping[type[Node], Rule]) -> list[Dict]:
-    """The rows of a query over tables, by the meaning of its nodes alone."""
-    return PlanEvaluator(old=tables, new=tables, rules=rules).rows(plan)
+def evaluate_query(
+    plan: Node, tables: Mapping[Any, Table], rules: Mapping[type[Node], Rule]
+) -> list[OutputRow]:
+    """The rows of a query over tables."""
+    return PlanEvaluator(before=tables, after=tables, rules=rules).rows(plan)
 
 
 @dataclass(slots=True)
 class PlanEvaluator:
-    """One refresh, in memory.
+    """The engine of one refresh.
 
     Attributes:
-        old, new: the tables at the two cuts.
-        rules: what query nodes mean.
-        changes: per table its change, where it is not simply the difference of the cuts: a change may
-            hold a row with both signs, as an update of a column that nobody reads does.
+        before, after: the tables at the two cuts.
+        rules: evaluate query nodes.
+        changes: rows and weights per table, where a change is not simply the difference of the cuts: it may
+            have a row with both weights, as after an update of a column that the query does not read.
         states: rows of the states by the number of their node.
-        seed: of all that an engine is free in: order of rows, what it calls large.
+        seed: of all random choices: the order of rows, what counts as large, in which form a change comes.
     """
 
-    old: Mapping[Any, Table]
-    new: Mapping[Any, Table]
+    before: Mapping[Any, Table]
+    after: Mapping[Any, Table]
     rules: Mapping[type[Node], Rule]
     changes: Mapping[Any, Sequence[tuple[tuple[Any, ...], int]]] | None = None
     states: Mapping[int, Bag] = field(default_factory=dict)
     seed: int = 0
-    _dice: random.Random = field(init=False)
-    _done: dict[int, tuple[Node, list[Dict]]] = field(default_factory=dict)
-    _ids: int = 0
+    _random: random.Random = field(init=False)
+    _evaluated: dict[int, tuple[Node, list[OutputRow]]] = field(default_factory=dict)
+    _last_id: int = 0
 
     def __post_init__(self) -> None:
-        self._dice = random.Random(self.seed)
+        self._random = random.Random(self.seed)
 
     # -- the protocol ------------------------------------------------------------------------------------
 
     def materialize(self, plan: Node, *, may_be_large: bool = False) -> Materialized:  # noqa: ARG002
-        """Evaluate and hold: as a whole, or in pieces where it has some."""
-        parts = row_wise_parts(plan) if self._dice.random() < 0.5 else None
+        """Evaluate a plan: as a whole, or in row-wise parts where it has some."""
+        parts = row_wise_parts(plan) if self._random.random() < 0.5 else None
         rows = [row for part in parts or (plan,) for row in self.rows(part)]
         return Materialized(columns=plan.columns, handle=rows, rows=len(rows))
 
     def change_of(self, scan: Scan) -> Change:
-        """The change of a table, restricted to the columns that the scan reads."""
-        rows = [(self._picked(scan, row), weight) for row, weight in self._change(scan.table)]
+        """The change of a table, with the columns that the scan reads."""
+        rows = [(self._selected(scan, row), weight) for row, weight in self._change(scan.table)]
         if not rows:
-            return NOTHING
-        kept = [{**row, WEIGHT: weight} for row, weight in rows]
+            return NO_CHANGE
+        zset = [{**row, WEIGHT: weight} for row, weight in rows]
         columns = (*scan.columns, WEIGHT)
-        plan: Node = Materialized(columns=columns, handle=kept, rows=len(kept))
-        insert_only, chance = all(weight > 0 for _, weight in rows), self._dice.random()
-        # A change need not be computed already, and it may be known to be net.
-        if chance < 0.3:
+        plan: Node = Materialized(columns=columns, handle=zset, rows=len(zset))
+        insert_only, number = all(weight > 0 for _, weight in rows), self._random.random()
+        # A change need not be materialized, and it may be consolidated.
+        if number < 0.3:
             plan = Select(columns=columns, child=plan)
-        elif chance < 0.6:
+        elif number < 0.6:
             return Change(Consolidate(columns=columns, child=plan), insert_only, consolidated=True)
         return Change(plan, insert_only)
 
     def fresh(self) -> ColumnId:
         """A new column id."""
-        self._ids += 1
-        return ColumnId(f"fresh{self._ids}")
+        self._last_id += 1
+        return ColumnId(f"fresh{self._last_id}")
 
-    def is_large(self, node: Node) -> bool:  # noqa: ARG002 - both answers must do for any node
-        """Either: rules must not depend on it."""
-        return self._dice.random() < 0.5
+    def is_large(self, node: Node) -> bool:  # noqa: ARG002 - results must not depend on the answer
+        """A random answer."""
+        return self._random.random() < 0.5
 
     def is_small(self, node: Node) -> bool:
-        """Either, as above."""
+        """A random answer."""
         return self.is_large(node)
 
     # -- evaluation --------------------------------------------------------------------------------------
 
-    def rows(self, plan: Node) -> list[Dict]:
-        """The rows of a plan. A `Scan` stands for the new cut."""
-        if id(plan) not in self._done:
+    def rows(self, plan: Node) -> list[OutputRow]:
+        """The rows of a plan. A `Scan` reads the cut after.
+
+        Raises:
+            MalformedPlanError: no engine should be given this plan.
+        """
+        if id(plan) not in self._evaluated:
             inputs = [self.rows(child) for child in plan.children]
             check_plan(plan)
-            rows = self._evaluated(plan, inputs)
-            self._dice.shuffle(rows)
-            # The node is held too: ids of objects that are gone are given out again.
-            self._done[id(plan)] = plan, _checked(plan, rows)
-            most = max_rows(plan, lambda leaf: len(self.rows(leaf)))
-            if most is not None and len(rows) > most:
-                raise MalformedPlanError(f"{type(plan).__name__} gives {len(rows)} rows, not {most} at most")
-        return self._done[id(plan)][1]
+            rows = self._evaluate(plan, inputs)
+            self._random.shuffle(rows)
+            # The node is stored too: once it is garbage, another one may get its id.
+            self._evaluated[id(plan)] = plan, _checked(plan, rows)
+            bound = plan.max_rows(lambda leaf: len(self.rows(leaf)))
+            if bound is not None and len(rows) > bound:
+                raise MalformedPlanError(f"{type(plan).__name__} has {len(rows)} rows, its bound is {bound}")
+        return self._evaluated[id(plan)][1]
 
-    def _picked(self, scan: Scan, row: tuple[Any, ...]) -> Dict:
+    def _selected(self, scan: Scan, row: tuple[Any, ...]) -> OutputRow:
         positions = range(len(row)) if scan.handle is None else scan.handle
-        return dict(zip(scan.columns, (row[at] for at in positions), strict=True))
+        return dict(zip(scan.columns, (row[position] for position in positions), strict=True))
 
     def _change(self, table: Any) -> Sequence[tuple[tuple[Any, ...], int]]:
         if self.changes is not None:
             return self.changes.get(table, ())
-        old, new = Counter(self.old.get(table, ())), Counter(self.new.get(table, ()))
-        return [(row, 1) for row in (new - old).elements()] + [(row, -1) for row in (old - new).elements()]
+        before, after = Counter(self.before.get(table, ())), Counter(self.after.get(table, ()))
+        inserted, deleted = after - before, before - after
+        return [*((row, 1) for row in inserted.elements()), *((row, -1) for row in deleted.elements())]
 
-    def _evaluated(self, plan: Node, inputs: Sequence[Bag]) -> list[Dict]:
+    def _evaluate(self, plan: Node, inputs: Sequence[Bag]) -> list[OutputRow]:
         match plan:
             case Scan():
-                return [self._picked(plan, row) for row in self.new[plan.table]]
+                return [self._selected(plan, row) for row in self.after[plan.table]]
             case ScanAtCut(scan=scan, side=side):
-                tables = self.old if side is CutSide.BEFORE else self.new
-                return [self._picked(scan, row) for row in tables[scan.table]]
-            case StateScan(of=of):
-                if of.number not in self.states:
-                    raise MalformedPlanError(f"state {of.number} is read, but there is none")
-                return [dict(row) for row in self.states[of.number]]
-            case KeySemiJoin(exact=False) | MultiKeySemiJoin() if self._dice.random() < 0.5:
+                tables = self.before if side is CutSide.BEFORE else self.after
+                return [self._selected(scan, row) for row in tables[scan.table]]
+            case StateScan(operator=operator):
+                if operator.number not in self.states:
+                    raise MalformedPlanError(f"state {operator.number} is read, but it does not exist")
+                return [dict(row) for row in self.states[operator.number]]
+            case KeySemiJoin(exact=False) | MultiKeySemiJoin() if self._random.random() < 0.5:
+                # These may have superfluous rows.
                 return [dict(row) for row in inputs[0]]
-            case _ if type(plan) in _EVALUATE:
-                return _EVALUATE[type(plan)](plan, *inputs)
+            case _ if type(plan) in _FUNCTIONS:
+                return _FUNCTIONS[type(plan)](plan, *inputs)
             case _ if type(plan) in self.rules:
                 return self.rules[type(plan)].evaluate(plan, *inputs)
-        raise MalformedPlanError(f"{type(plan).__name__} has neither a rule nor a meaning")
+        raise MalformedPlanError(f"nothing evaluates {type(plan).__name__}")
 
 
-def _checked(plan: Node, rows: list[Dict]) -> list[Dict]:
+def _checked(plan: Node, rows: list[OutputRow]) -> list[OutputRow]:
     columns = set(plan.columns)
     for row in rows:
         if row.keys() != columns:
@@ -189,7 +196,7 @@ def _checked(plan: Node, rows: list[Dict]) -> list[Dict]:
     return rows
 
 
-_EVALUATE: dict[type[Node], Callable[..., list[Dict]]] = {
+_FUNCTIONS: dict[type[Node], Callable[..., list[OutputRow]]] = {
     Constant: lambda plan: [dict(zip(plan.columns, row, strict=True)) for row in plan.handle],
     Materialized: lambda plan: [dict(row) for row in plan.handle or ()],
     WithWeight: lambda plan, rows: [{**row, WEIGHT: plan.sign} for row in rows],
@@ -201,12 +208,12 @@ _EVALUATE: dict[type[Node], Callable[..., list[Dict]]] = {
     ],
     NullExtend: lambda plan, rows: [{**row, **dict.fromkeys(plan.nulls)} for row in rows],
     FlagFilter: lambda plan, rows: [dict(row) for row in rows if row[plan.flag] is plan.value],
-    KeySemiJoin: matching,
-    MultiKeySemiJoin: touched,
-    PartialAggregate: accumulate,
-    ChangedGroups: altered,
+    KeySemiJoin: key_semi_join,
+    MultiKeySemiJoin: multi_key_semi_join,
+    PartialAggregate: partial_aggregate,
+    ChangedGroups: changed_groups,
     MergeGroups: merge_groups,
-    FinalAggregate: finish,
-    PredicateChange: flip,
-    MergeTopK: merge_top,
+    FinalAggregate: final_aggregate,
+    PredicateChange: predicate_change,
+    MergeTopK: merge_top_k,
 }

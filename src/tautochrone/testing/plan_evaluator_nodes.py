@@ -1,4 +1,4 @@
-"""What the nodes mean that only rules build, in plain Python. See `bags`."""
+"""The nodes that only rules build, evaluated in plain Python. See `plan_evaluator`."""
 
 from __future__ import annotations
 
@@ -27,256 +27,291 @@ from tautochrone.algebra.nodes import (
 from tautochrone.testing.wellformed import MalformedPlanError
 
 __all__ = [
-    "accumulate",
-    "altered",
+    "changed_groups",
+    "comparable",
     "consolidate",
-    "counted",
-    "finish",
-    "flip",
-    "matching",
+    "final_aggregate",
+    "key_semi_join",
     "merge_groups",
-    "merge_top",
-    "same",
-    "total",
-    "touched",
+    "merge_top_k",
+    "multi_key_semi_join",
+    "net_weights",
+    "partial_aggregate",
+    "predicate_change",
+    "row_counts",
 ]
 
-Dict = dict[ColumnId, Any]
+OutputRow = dict[ColumnId, Any]
 
-DIGITS = 9
-"""Significant digits in which floats are the same value: sums depend on the order of rows. 17 are all."""
+FLOAT_DIGITS = 9
+"""Significant digits in which equal floats agree: the last bits of a sum depend on the order of its rows. 17
+are all digits."""
 
 
-def same(value: Any) -> Any:
-    """A value as what it is compared by: NaN is one value, as is zero, and floats have a tolerance."""
+# -- comparing rows --------------------------------------------------------------------------------------
+
+
+def comparable(value: Any) -> Any:
+    """A value in a form that compares as the engine's equality does: NaN equals NaN, -0.0 equals 0.0, and
+    floats are rounded."""
     if isinstance(value, float):
-        return "NaN" if value != value else float(f"{value:.{DIGITS}g}") + 0.0
-    return tuple(same(each) for each in value) if isinstance(value, (tuple, list)) else value
+        return "NaN" if value != value else float(f"{value:.{FLOAT_DIGITS}g}") + 0.0
+    return tuple(comparable(item) for item in value) if isinstance(value, (tuple, list)) else value
 
 
-def counted(rows: Bag, columns: Sequence[ColumnId]) -> Counter[tuple[Any, ...]]:
-    """A bag as counts of tuples, which compare."""
-    return Counter(tuple(same(row[column]) for column in columns) for row in rows)
+def row_counts(rows: Bag, columns: Sequence[ColumnId]) -> Counter[tuple[Any, ...]]:
+    """How often each row is in a bag."""
+    return Counter(_key(row, columns) for row in rows)
 
 
-def total(rows: Bag, columns: Sequence[ColumnId]) -> Counter[tuple[Any, ...]]:
-    """A signed bag as sums of weights per row; rows that cancel out are not in it."""
+def net_weights(rows: Bag, columns: Sequence[ColumnId]) -> Counter[tuple[Any, ...]]:
+    """The sum of weights of each row of a Z-set; rows that cancel out are not in it."""
     sums: Counter[tuple[Any, ...]] = Counter()
     for row in rows:
-        sums[tuple(same(row[column]) for column in columns)] += row[WEIGHT]
+        sums[_key(row, columns)] += row[WEIGHT]
     return Counter({row: weight for row, weight in sums.items() if weight})
 
 
-def consolidate(plan: Consolidate, rows: Bag) -> list[Dict]:
-    """Sums of weights per row, as rows of weight +1 or -1."""
-    one = {tuple(same(row[c]) for c in plan.columns if c != WEIGHT): row for row in rows}
-    sums = total(rows, [column for column in plan.columns if column != WEIGHT])
+def _key(row: Mapping[ColumnId, Any], columns: Iterable[ColumnId]) -> tuple[Any, ...]:
+    return tuple(comparable(row[column]) for column in columns)
+
+
+# -- Z-sets and keys -------------------------------------------------------------------------------------
+
+
+def consolidate(plan: Consolidate, rows: Bag) -> list[OutputRow]:
+    """The net weight of each row, as that many rows of weight +1 or -1."""
+    columns = [column for column in plan.columns if column != WEIGHT]
+    originals = {_key(row, columns): row for row in rows}
     return [
-        {**one[key], WEIGHT: 1 if weight > 0 else -1}
-        for key, weight in sums.items()
+        {**originals[key], WEIGHT: 1 if weight > 0 else -1}
+        for key, weight in net_weights(rows, columns).items()
         for _ in range(abs(weight))
     ]
 
 
-def matching(plan: KeySemiJoin, rows: Bag, keys: Bag) -> list[Dict]:
+def key_semi_join(plan: KeySemiJoin, rows: Bag, keys: Bag) -> list[OutputRow]:
     """Rows whose key is among the keys, or is not."""
-    there = {tuple(same(key[right]) for _, right in plan.on) for key in keys}
+    key_set = {_key(key, (right for _, right in plan.on)) for key in keys}
     if not plan.null_safe:
-        there = {key for key in there if None not in key}
-    found = []
+        key_set = {key for key in key_set if None not in key}
+    return [dict(row) for row in rows if (_key(row, (left for left, _ in plan.on)) in key_set) != plan.anti]
+
+
+def multi_key_semi_join(plan: MultiKeySemiJoin, rows: Bag, *keys: Bag) -> list[OutputRow]:
+    """Rows whose key is in any of the sets of keys."""
+    selected: set[int] = set()
+    for on, null_safe, bag in zip(plan.on, plan.null_safe, keys, strict=True):
+        key_set = {_key(key, (right for _, right in on)) for key in bag}
+        for number, row in enumerate(rows):
+            key = _key(row, (left for left, _ in on))
+            if key in key_set and (null_safe or None not in key):
+                selected.add(number)
+    return [dict(row) for number, row in enumerate(rows) if number in selected]
+
+
+def predicate_change(plan: PredicateChange, rows: Bag, *scalars: Bag) -> list[OutputRow]:
+    """+1 for rows for which the condition becomes true, -1 for those for which it ceases to be."""
+    split = len(plan.before)
+    before = _scalar_values(plan.before, scalars[:split])
+    after = _scalar_values(plan.after, scalars[split:])
+    changes = []
     for row in rows:
-        key = tuple(same(row[left]) for left, _ in plan.on)
-        if (key in there) != plan.absent:
-            found.append(dict(row))
-    return found
+        was_true = plan.condition.handle({**row, **before}) is True
+        is_true = plan.condition.handle({**row, **after}) is True
+        if was_true is not is_true:
+            changes.append({**row, WEIGHT: 1 if is_true else -1})
+    return changes
 
 
-def touched(plan: MultiKeySemiJoin, rows: Bag, *keys: Bag) -> list[Dict]:
-    """Rows whose key is among any of the keys."""
-    there = [
-        {tuple(same(key[right]) for _, right in on) for key in each}
-        for on, each in zip(plan.on, keys, strict=True)
-    ]
-    return [
-        dict(row)
-        for row in rows
-        if any(
-            (key := tuple(same(row[left]) for left, _ in on)) in known and (null_safe or None not in key)
-            for on, known, null_safe in zip(plan.on, there, plan.null_safe, strict=True)
-        )
-    ]
+def _scalar_values(nodes: Sequence[Any], bags: Sequence[Bag]) -> OutputRow:
+    values: OutputRow = {}
+    for node, bag in zip(nodes, bags, strict=True):
+        values.update(bag[0] if bag else dict.fromkeys(node.columns))
+    return values
+
+
+# -- aggregates ------------------------------------------------------------------------------------------
+
+
+def partial_aggregate(plan: PartialAggregate, rows: Bag) -> list[OutputRow]:
+    """What a Z-set adds to each of its groups. Without rows there is no group."""
+    aggregate = plan.aggregate
+    groups: dict[tuple[Any, ...], list[Mapping[ColumnId, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[_key(row, aggregate.keys)].append(row)
+    output = []
+    for group in groups.values():
+        inserted, deleted = ([row for row in group if row[WEIGHT] == sign] for sign in (1, -1))
+        row = {key: group[0][key] for key in aggregate.keys}
+        row |= {aggregate.count: len(inserted) - len(deleted)}
+        for call, removed in zip(aggregate.calls, plan.removed, strict=True):
+            row |= _partial(call, removed, _values(call, inserted), _values(call, deleted))
+        output.append(row)
+    return output
 
 
 def _values(call: AggregateCall, rows: Iterable[Mapping[ColumnId, Any]]) -> list[Any]:
-    """What a call aggregates: one value per row that its FILTER lets through, NULLs left out."""
-    chosen = [row for row in rows if call.condition is None or call.condition.handle(row) is True]
+    """What a call aggregates: one value per row that its FILTER accepts, without NULLs."""
+    accepted = [row for row in rows if call.condition is None or call.condition.handle(row) is True]
     if call.argument is None:
-        return [1] * len(chosen)
-    return [value for row in chosen if (value := call.argument.handle(row)) is not None]
+        return [1] * len(accepted)
+    return [value for row in accepted if (value := call.argument.handle(row)) is not None]
 
 
-def _combined(call: AggregateCall, values: Iterable[Any]) -> Any:
-    there = [value for value in values if value is not None]
-    return reduce(MERGE_FUNCTIONS[call.kind], there) if there else None
+def _partial(call: AggregateCall, removed: ColumnId, inserted: list[Any], deleted: list[Any]) -> OutputRow:
+    """A call's accumulators of the change, and its column of `removed`."""
+    if call.function is AggregateFunction.COUNT:
+        return {call.accumulators[0]: len(inserted) - len(deleted), removed: None}
+    if call.function in MERGE_FUNCTIONS:
+        return {call.accumulators[0]: _merged_value(call, inserted), removed: _merged_value(call, deleted)}
+    if call.function is AggregateFunction.VARIANCE:
+        sums = [sum(v**power for v in inserted) - sum(v**power for v in deleted) for power in (1, 2, 0)]
+        return {**dict(zip(call.accumulators, sums, strict=True)), removed: None}
+    sum_column, count_column = call.accumulators
+    # Nothing is subtracted from an inexact sum: a group that loses a value is recomputed.
+    change = _sum([*inserted, *(-value for value in deleted)]) if call.exact else _sum(inserted)
+    return {
+        sum_column: change,
+        count_column: len(inserted) - len(deleted),
+        removed: None if call.exact else len(deleted),
+    }
+
+
+def merge_groups(plan: MergeGroups, stored: Bag, partial: Bag) -> list[OutputRow]:
+    """Each changed group before and after. A group without rows has no values."""
+    aggregate = plan.aggregate
+    by_key = {_key(row, aggregate.keys): row for row in stored}
+    if len(by_key) != len(stored):
+        raise MalformedPlanError("the state has several rows for one group")
+    output = []
+    for change in partial:
+        before = by_key.get(_key(change, aggregate.keys), dict.fromkeys(aggregate.accumulators))
+        row = {key: change[key] for key in aggregate.keys}
+        row |= {
+            name: before[column] for name, column in zip(plan.before, aggregate.accumulators, strict=True)
+        }
+        row[aggregate.count] = (before[aggregate.count] or 0) + change[aggregate.count]
+        if row[aggregate.count] < 0:
+            raise MalformedPlanError("a group has a negative number of rows")
+        recompute = False
+        for call, removed in zip(aggregate.calls, plan.partial_aggregate.removed, strict=True):
+            values, is_unknown = _merged(call, before, change, change[removed])
+            if not row[aggregate.count] and call.function in MERGE_FUNCTIONS:
+                values = dict.fromkeys(values)
+            row |= values
+            recompute |= is_unknown
+        # A group without rows has nothing to be read again.
+        output.append({**row, plan.recompute: recompute and row[aggregate.count] > 0})
+    return output
+
+
+def _merged(
+    call: AggregateCall, before: Mapping[ColumnId, Any], change: Mapping[ColumnId, Any], removed: Any
+) -> tuple[OutputRow, bool]:
+    """A call's accumulators after the change, and whether they are unknown."""
+    if call.function is AggregateFunction.COUNT:
+        (column,) = call.accumulators
+        return {column: (before[column] or 0) + change[column]}, False
+    if call.function in MERGE_FUNCTIONS:
+        (column,) = call.accumulators
+        value = _merged_value(call, [before[column], change[column]])
+        if removed is None or call.function not in (AggregateFunction.MIN, AggregateFunction.MAX):
+            return {column: value}, removed is not None
+        # The extremum is certain only when it is better than the best deleted value: an equal one may have
+        # been the deleted row itself.
+        is_unknown = comparable(_merged_value(call, [value, removed])) == comparable(removed)
+        return {column: value}, is_unknown
+    if call.function is AggregateFunction.VARIANCE:
+        return {column: (before[column] or 0) + change[column] for column in call.accumulators}, False
+    sum_column, count_column = call.accumulators
+    count = (before[count_column] or 0) + change[count_column]
+    sums = [value for value in (before[sum_column], change[sum_column]) if value is not None]
+    is_unknown = not call.exact and bool(removed)
+    return {sum_column: _sum(sums) if count else None, count_column: count}, is_unknown
+
+
+def final_aggregate(plan: FinalAggregate, rows: Bag) -> list[OutputRow]:
+    """Output rows of the aggregate from rows with accumulators."""
+    aggregate = plan.aggregate
+    if not aggregate.keys and not rows:
+        rows = [dict.fromkeys(plan.child.columns)]
+    output = []
+    for row in rows:
+        state = {c: row[source] for c, source in zip(aggregate.accumulators, plan.sources, strict=True)}
+        if aggregate.keys and not state[aggregate.count]:
+            continue
+        results = {
+            call.output: _result(call, [state[c] for c in call.accumulators]) for call in aggregate.calls
+        }
+        output.append({**{key: row[key] for key in aggregate.keys}, **results})
+    return output
+
+
+def _result(call: AggregateCall, accumulators: Sequence[Any]) -> Any:
+    match call.function:
+        case AggregateFunction.COUNT:
+            return accumulators[0] or 0
+        case AggregateFunction.SUM:
+            total, count = accumulators
+            return total if count else None
+        case AggregateFunction.AVERAGE:
+            total, count = accumulators
+            return total / count if count else None
+        case AggregateFunction.VARIANCE:
+            total, squares, count = accumulators
+            return (squares - total * total / count) / count if count else None
+        case _:
+            return accumulators[0]
+
+
+def changed_groups(plan: ChangedGroups, rows: Bag) -> list[OutputRow]:
+    """Groups whose output row before differs from the one after."""
+    aggregate = plan.aggregate
+    before, after = (
+        FinalAggregate(columns=aggregate.columns, child=plan.child, aggregate=aggregate, sources=sources)
+        for sources in (plan.before, aggregate.accumulators)
+    )
+
+    def output(final: FinalAggregate, row: Mapping[ColumnId, Any]) -> Counter[tuple[Any, ...]]:
+        return row_counts(final_aggregate(final, [row]), aggregate.columns)
+
+    return [dict(row) for row in rows if output(before, row) != output(after, row)]
+
+
+def _merged_value(call: AggregateCall, values: Iterable[Any]) -> Any:
+    not_null = [value for value in values if value is not None]
+    return reduce(MERGE_FUNCTIONS[call.function], not_null) if not_null else None
 
 
 def _sum(values: Sequence[Any]) -> Any:
     return sum(values[1:], start=values[0]) if values else None
 
 
-def accumulate(plan: PartialAggregate, rows: Bag) -> list[Dict]:
-    """What a signed bag adds to each group that it touches; nothing where there are no rows."""
-    groups: dict[tuple[Any, ...], list[Mapping[ColumnId, Any]]] = defaultdict(list)
-    for row in rows:
-        groups[tuple(same(row[key]) for key in plan.of.keys)].append(row)
-    found = []
-    for group in groups.values():
-        plus, minus = ([row for row in group if row[WEIGHT] == sign] for sign in (1, -1))
-        row = {key: group[0][key] for key in plan.of.keys}
-        row |= {plan.of.count: len(plus) - len(minus)}
-        for call, gone in zip(plan.of.calls, plan.gone, strict=True):
-            row |= _added(call, gone, _values(call, plus), _values(call, minus))
-        found.append(row)
-    return found
+# -- top k -----------------------------------------------------------------------------------------------
 
 
-def _added(call: AggregateCall, gone: ColumnId, plus: list[Any], minus: list[Any]) -> Dict:
-    if call.kind is AggregateFunction.COUNT:
-        return {call.accumulators[0]: len(plus) - len(minus), gone: None}
-    if call.kind in MERGE_FUNCTIONS:
-        return {call.accumulators[0]: _combined(call, plus), gone: _combined(call, minus)}
-    if call.kind is AggregateFunction.VARIANCE:
-        powers = [sum(v**p for v in plus) - sum(v**p for v in minus) for p in (1, 2, 0)]
-        return {**dict(zip(call.accumulators, powers, strict=True)), gone: None}
-    summed, count = call.accumulators
-    # What leaves an inexact sum is never subtracted: such a group is looked up again.
-    change = _sum([*plus, *(-value for value in minus)]) if call.exact else _sum(plus)
-    return {summed: change, count: len(plus) - len(minus), gone: None if call.exact else len(minus)}
-
-
-def merge_groups(plan: MergeGroups, stored: Bag, added: Bag) -> list[Dict]:
-    """Each touched group before and after. One whose count comes to 0 forgets all: it may come back."""
-    of, columns = plan.of, plan.accumulate
-    before = {tuple(same(row[key]) for key in of.keys): row for row in stored}
-    if len(before) != len(stored):
-        raise MalformedPlanError("the state has several rows for one group")
-    found = []
-    for more in added:
-        have = before.get(tuple(same(more[key]) for key in of.keys), dict.fromkeys(of.accumulators))
-        row = {key: more[key] for key in of.keys}
-        row |= {name: have[column] for name, column in zip(plan.before, of.accumulators, strict=True)}
-        row[of.count] = (have[of.count] or 0) + more[of.count]
-        if row[of.count] < 0:
-            raise MalformedPlanError("a group has fewer rows than none")
-        again = False
-        for call, gone in zip(of.calls, columns.gone, strict=True):
-            values, unknown = _merged(call, have, more, more[gone])
-            if not row[of.count] and call.kind in MERGE_FUNCTIONS:
-                values = dict.fromkeys(values)  # nothing is left to be looked up in a group without rows
-            row |= values
-            again |= unknown
-        found.append({**row, plan.again: again and row[of.count] > 0})
-    return found
-
-
-def _merged(
-    call: AggregateCall, have: Mapping[ColumnId, Any], more: Mapping[ColumnId, Any], gone: Any
-) -> tuple[Dict, bool]:
-    """A call's accumulators after the change, and whether they are unknown."""
-    if call.kind is AggregateFunction.COUNT:
-        (column,) = call.accumulators
-        return {column: (have[column] or 0) + more[column]}, False
-    if call.kind in MERGE_FUNCTIONS:
-        (column,) = call.accumulators
-        value = _combined(call, [have[column], more[column]])
-        if gone is None or call.kind not in (AggregateFunction.MIN, AggregateFunction.MAX):
-            return {column: value}, gone is not None
-        # Other rows may have the value that went, or not: it is known only that a better one stayed.
-        return {column: value}, same(_combined(call, [value, gone])) == same(gone)
-    if call.kind is AggregateFunction.VARIANCE:
-        return {column: (have[column] or 0) + more[column] for column in call.accumulators}, False
-    summed, count = call.accumulators
-    number = (have[count] or 0) + more[count]
-    values = [value for value in (have[summed], more[summed]) if value is not None]
-    return {summed: _sum(values) if number else None, count: number}, not call.exact and bool(gone)
-
-
-def finish(plan: FinalAggregate, rows: Bag) -> list[Dict]:
-    """Rows of the aggregate from rows of its state."""
-    of = plan.of
-    if not of.keys and not rows:
-        rows = [dict.fromkeys(plan.child.columns)]  # without keys there is always one group
-    found = []
-    for row in rows:
-        value = {column: row[source] for column, source in zip(of.accumulators, plan.sources, strict=True)}
-        if of.keys and not value[of.count]:
-            continue
-        result = {key: row[key] for key in of.keys}
-        for call in of.calls:
-            first = value[call.accumulators[0]]
-            if call.kind is AggregateFunction.COUNT:
-                first = first or 0
-            elif call.kind is AggregateFunction.VARIANCE:
-                first, squares, count = (value[column] for column in call.accumulators)
-                first = (squares - first * first / count) / count if count else None
-            elif call.kind in (AggregateFunction.SUM, AggregateFunction.AVERAGE):
-                count = value[call.accumulators[1]]
-                first = None if not count else first if call.kind is AggregateFunction.SUM else first / count
-            result[call.output] = first
-        found.append(result)
-    return found
-
-
-def altered(plan: ChangedGroups, rows: Bag) -> list[Dict]:
-    """Groups whose row before is not the one after."""
-    of = plan.of
-    before, after = (
-        FinalAggregate(columns=of.columns, child=plan.child, of=of, sources=sources)
-        for sources in (plan.before, of.accumulators)
-    )
-    return [
-        dict(row)
-        for row in rows
-        if counted(finish(before, [row]), of.columns) != counted(finish(after, [row]), of.columns)
-    ]
-
-
-def flip(plan: PredicateChange, rows: Bag, *scalars: Bag) -> list[Dict]:
-    """+1 for rows for which the condition turns true, -1 where it ceases to be."""
-    sides = scalars[: len(plan.before)], scalars[len(plan.before) :]
-    nodes = plan.before, plan.after
-    values: list[Dict] = [{}, {}]
-    for side, several, bags in zip(values, nodes, sides, strict=True):
-        for scalar, bag in zip(several, bags, strict=True):
-            side.update(bag[0] if bag else dict.fromkeys(scalar.columns))
-    found = []
-    for row in rows:
-        before, after = (plan.condition.handle({**row, **side}) is True for side in values)
-        if before is not after:
-            found.append({**row, WEIGHT: 1 if after else -1})
-    return found
-
-
-def merge_top(plan: MergeTopK, stored: Bag, change: Bag) -> list[Dict]:
-    """Kept rows are always the first of all, in the order, `complete` or not."""
-    of = plan.of
-    complete = all(row[of.complete] for row in stored)
-    last = max((of.order(row) for row in stored), default=None)
-    rows = {tuple(same(row[column]) for column in of.columns): row for row in (*stored, *change)}
-    counts = counted(stored, of.columns)
-    for key, weight in total(change, of.columns).items():
-        place = of.order(rows[key])
-        if not complete and place > last:
+def merge_top_k(plan: MergeTopK, stored: Bag, change: Bag) -> list[OutputRow]:
+    """The buffer with the change merged into it. Its rows are always the first of all rows, whether it is
+    complete or not."""
+    top_k = plan.top_k
+    is_complete = all(row[top_k.complete] for row in stored)
+    last = max((top_k.order(row) for row in stored), default=None)
+    rows = {_key(row, top_k.columns): row for row in (*stored, *change)}
+    counts = row_counts(stored, top_k.columns)
+    for key, weight in net_weights(change, top_k.columns).items():
+        order = top_k.order(rows[key])
+        if not is_complete and order > last:
             continue
         counts[key] += weight
         if counts[key] < 0:
-            # More copies of the last kept row may lie behind it.
-            if complete or place != last:
-                raise MalformedPlanError("a row was taken out that was not there")
+            # Only of the last buffered row there may be more copies behind the buffer.
+            if is_complete or order != last:
+                raise MalformedPlanError("a row was deleted that was not there")
             counts[key] = 0
-    merged = sorted((rows[key] for key in counts.elements()), key=of.order)
-    complete = complete and len(merged) <= of.buffer
+    merged = sorted((rows[key] for key in counts.elements()), key=top_k.order)
+    is_complete = is_complete and len(merged) <= top_k.buffer
     return [
-        {**{column: row[column] for column in of.columns}, of.complete: complete}
-        for row in merged[: of.buffer]
+        {**{column: row[column] for column in top_k.columns}, top_k.complete: is_complete}
+        for row in merged[: top_k.buffer]
     ]

@@ -1,6 +1,7 @@
-"""Whether a node of a plan fits its children: what an engine would refuse, or worse, take for something else.
+"""Whether the columns of a plan's node fit its children.
 
-Python would evaluate a join of two sides that share a column, or a sum over a signed bag, without a word.
+An engine would refuse such a plan or, worse, compute something else. Python would join two sides that share a
+column, or sum up a Z-set without its weights, without a word.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def check_plan(node: Node) -> None:
         check(node)
 
 
-def _within(node: Node, wanted: Iterable[ColumnId], *there: Iterable[ColumnId]) -> None:
-    missing = set(wanted) - set().union(*there)
+def _reads(node: Node, columns: Iterable[ColumnId], *inputs: Iterable[ColumnId]) -> None:
+    missing = set(columns) - set().union(*inputs)
     if missing:
-        raise MalformedPlanError(f"{type(node).__name__} reads {sorted(missing)}: not there")
+        raise MalformedPlanError(f"{type(node).__name__} reads {sorted(missing)}, which its inputs lack")
 
 
 def _gives(node: Node, *columns: Iterable[ColumnId]) -> None:
@@ -66,30 +67,35 @@ def _gives(node: Node, *columns: Iterable[ColumnId]) -> None:
         raise MalformedPlanError(f"{type(node).__name__} gives {node.columns}, should be {sorted(expected)}")
 
 
-def _signed(node: Node, child: Node, wanted: bool = True) -> None:
-    if (WEIGHT in child.columns) is not wanted:
-        raise MalformedPlanError(f"{type(node).__name__} over {'an un' if wanted else 'a '}signed bag")
+def _reads_zset(node: Node, child: Node) -> None:
+    if WEIGHT not in child.columns:
+        raise MalformedPlanError(f"{type(node).__name__} over a bag, where a Z-set is needed")
+
+
+def _reads_bag(node: Node, child: Node) -> None:
+    if WEIGHT in child.columns:
+        raise MalformedPlanError(f"{type(node).__name__} over a Z-set, where a bag is needed")
 
 
 def _filter(node: Filter) -> None:
-    _within(node, node.condition.references, node.child.columns)
+    _reads(node, node.condition.references, node.child.columns)
     _gives(node, node.child.columns)
 
 
 def _project(node: Project) -> None:
     for column, expression in zip(node.columns, node.expressions, strict=True):
-        _within(node, [column] if expression is None else expression.references, node.child.columns)
+        _reads(node, [column] if expression is None else expression.references, node.child.columns)
 
 
-def _extend(node: FlatMap) -> None:
-    _within(node, node.passed, node.child.columns)
+def _flat_map(node: FlatMap) -> None:
+    _reads(node, node.passed, node.child.columns)
     _gives(node, node.passed, node.generated)
 
 
 def _expand(node: Expand) -> None:
     for projection in node.projections:
         for column, expression in zip(node.columns, projection, strict=True):
-            _within(node, [column] if expression is None else expression.references, node.child.columns)
+            _reads(node, [column] if expression is None else expression.references, node.child.columns)
 
 
 def _union(node: Union) -> None:
@@ -102,10 +108,10 @@ def _join(node: Join) -> None:
     left, right = node.left.columns, node.right.columns
     if set(left) & set(right):
         raise MalformedPlanError(f"both sides of a join have {sorted(set(left) & set(right))}")
-    _within(node, (key.left for key in node.keys), left)
-    _within(node, (key.right for key in node.keys), right)
-    for condition in node.condition:
-        _within(node, condition.references, left, right)
+    _reads(node, (key.left for key in node.keys), left)
+    _reads(node, (key.right for key in node.keys), right)
+    for condition in node.conditions:
+        _reads(node, condition.references, left, right)
     match node.kind:
         case JoinKind.SEMI | JoinKind.ANTI:
             _gives(node, left)
@@ -116,138 +122,138 @@ def _join(node: Join) -> None:
 
 
 def _aggregate(node: Aggregate) -> None:
-    _signed(node, node.child, False)
-    _within(node, node.keys, node.child.columns)
+    _reads_bag(node, node.child)
+    _reads(node, node.keys, node.child.columns)
     for call in node.calls:
         for expression in (call.argument, call.condition):
             if expression is not None:
-                _within(node, expression.references, node.child.columns)
+                _reads(node, expression.references, node.child.columns)
     _gives(node, node.keys, (call.output for call in node.calls))
 
 
 def _window(node: Window) -> None:
-    _signed(node, node.child, False)
-    _within(node, node.partition, node.child.columns)
-    _within(node, node.child.columns, node.columns)
+    _reads_bag(node, node.child)
+    _reads(node, node.partition, node.child.columns)
+    _reads(node, node.child.columns, node.columns)
 
 
-def _top(node: TopK) -> None:
-    _signed(node, node.child, False)
+def _top_k(node: TopK) -> None:
+    _reads_bag(node, node.child)
     _gives(node, node.child.columns)
 
 
 def _scalar_filter(node: ScalarFilter) -> None:
-    _within(node, node.condition.references, node.child.columns, *(each.columns for each in node.scalars))
+    _reads(node, node.condition.references, node.child.columns, *(scalar.columns for scalar in node.scalars))
     _gives(node, node.child.columns)
 
 
-def _weigh(node: WithWeight) -> None:
-    _signed(node, node.child, False)
+def _with_weight(node: WithWeight) -> None:
+    _reads_bag(node, node.child)
     _gives(node, node.child.columns, [WEIGHT])
 
 
-def _same_signed(node: Consolidate) -> None:
-    _signed(node, node.child)
+def _consolidate(node: Consolidate) -> None:
+    _reads_zset(node, node.child)
     _gives(node, node.child.columns)
 
 
 def _select(node: Select) -> None:
-    _within(node, node.columns, node.child.columns)
+    _reads(node, node.columns, node.child.columns)
 
 
 def _rename(node: Rename) -> None:
-    _within(node, node.sources, node.child.columns)
+    _reads(node, node.sources, node.child.columns)
     if len(node.sources) != len(node.columns):
         raise MalformedPlanError(f"Rename of {node.sources} to {node.columns}")
 
 
-def _pad(node: NullExtend) -> None:
-    _within(node, node.nulls, node.like.columns)
+def _null_extend(node: NullExtend) -> None:
+    _reads(node, node.nulls, node.like.columns)
     if set(node.nulls) & set(node.child.columns):
-        raise MalformedPlanError("Pad of columns that are there")
+        raise MalformedPlanError("NullExtend with columns that the child has")
     _gives(node, node.child.columns, node.nulls)
 
 
-def _matching(node: KeySemiJoin) -> None:
-    _within(node, (left for left, _ in node.on), node.child.columns)
-    _within(node, (right for _, right in node.on), node.keys.columns)
+def _key_semi_join(node: KeySemiJoin) -> None:
+    _reads(node, (left for left, _ in node.on), node.child.columns)
+    _reads(node, (right for _, right in node.on), node.keys.columns)
     _gives(node, node.child.columns)
 
 
-def _touched(node: MultiKeySemiJoin) -> None:
+def _multi_key_semi_join(node: MultiKeySemiJoin) -> None:
     for keys, on in zip(node.keys, node.on, strict=True):
-        _within(node, (left for left, _ in on), node.child.columns)
-        _within(node, (right for _, right in on), keys.columns)
+        _reads(node, (left for left, _ in on), node.child.columns)
+        _reads(node, (right for _, right in on), keys.columns)
     _gives(node, node.child.columns)
 
 
-def _accumulate(node: PartialAggregate) -> None:
-    _signed(node, node.child)
-    _gives(node, node.of.state_columns, node.gone)
-    if len(node.gone) != len(node.of.calls):
-        raise MalformedPlanError("Accumulate needs one `gone` per call")
+def _partial_aggregate(node: PartialAggregate) -> None:
+    _reads_zset(node, node.child)
+    _gives(node, node.aggregate.state_columns, node.removed)
+    if len(node.removed) != len(node.aggregate.calls):
+        raise MalformedPlanError("PartialAggregate needs one `removed` per call")
 
 
 def _merge_groups(node: MergeGroups) -> None:
-    _within(node, node.of.state_columns, node.stored.columns)
-    _within(node, node.accumulate.columns, node.added.columns)
-    _gives(node, node.of.state_columns, node.before, [node.again])
+    _reads(node, node.aggregate.state_columns, node.stored.columns)
+    _reads(node, node.partial_aggregate.columns, node.partial.columns)
+    _gives(node, node.aggregate.state_columns, node.before, [node.recompute])
 
 
-def _finish(node: FinalAggregate) -> None:
-    _within(node, (*node.of.keys, *node.sources), node.child.columns)
-    _gives(node, node.of.columns)
+def _final_aggregate(node: FinalAggregate) -> None:
+    _reads(node, (*node.aggregate.keys, *node.sources), node.child.columns)
+    _gives(node, node.aggregate.columns)
 
 
-def _altered(node: ChangedGroups) -> None:
-    if not node.of.keys:
-        raise MalformedPlanError("Altered of an aggregate without keys")
-    _within(node, (*node.of.keys, *node.before, *node.of.accumulators), node.child.columns)
+def _changed_groups(node: ChangedGroups) -> None:
+    if not node.aggregate.keys:
+        raise MalformedPlanError("ChangedGroups of an aggregate without keys")
+    _reads(node, (*node.aggregate.keys, *node.before, *node.aggregate.accumulators), node.child.columns)
     _gives(node, node.child.columns)
 
 
-def _where(node: FlagFilter) -> None:
-    _within(node, [node.flag], node.child.columns)
+def _flag_filter(node: FlagFilter) -> None:
+    _reads(node, [node.flag], node.child.columns)
     _gives(node, node.child.columns)
 
 
-def _flip(node: PredicateChange) -> None:
-    _signed(node, node.child, False)
+def _predicate_change(node: PredicateChange) -> None:
+    _reads_bag(node, node.child)
     for scalars in (node.before, node.after):
-        _within(node, node.condition.references, node.child.columns, *(each.columns for each in scalars))
+        _reads(node, node.condition.references, node.child.columns, *(scalar.columns for scalar in scalars))
     _gives(node, node.child.columns, [WEIGHT])
 
 
-def _merge_top(node: MergeTopK) -> None:
-    _within(node, node.of.state_columns, node.stored.columns)
-    _signed(node, node.change)
-    _within(node, node.of.columns, node.change.columns)
-    _gives(node, node.of.state_columns)
+def _merge_top_k(node: MergeTopK) -> None:
+    _reads(node, node.top_k.state_columns, node.stored.columns)
+    _reads_zset(node, node.change)
+    _reads(node, node.top_k.columns, node.change.columns)
+    _gives(node, node.top_k.state_columns)
 
 
 _CHECKS: dict[type[Node], Callable[..., None]] = {
     Filter: _filter,
     Project: _project,
-    FlatMap: _extend,
+    FlatMap: _flat_map,
     Expand: _expand,
     Union: _union,
     Join: _join,
     Aggregate: _aggregate,
     Window: _window,
-    TopK: _top,
+    TopK: _top_k,
     ScalarFilter: _scalar_filter,
-    WithWeight: _weigh,
-    Consolidate: _same_signed,
+    WithWeight: _with_weight,
+    Consolidate: _consolidate,
     Select: _select,
     Rename: _rename,
-    NullExtend: _pad,
-    KeySemiJoin: _matching,
-    MultiKeySemiJoin: _touched,
-    PartialAggregate: _accumulate,
+    NullExtend: _null_extend,
+    KeySemiJoin: _key_semi_join,
+    MultiKeySemiJoin: _multi_key_semi_join,
+    PartialAggregate: _partial_aggregate,
     MergeGroups: _merge_groups,
-    FinalAggregate: _finish,
-    ChangedGroups: _altered,
-    FlagFilter: _where,
-    PredicateChange: _flip,
-    MergeTopK: _merge_top,
+    FinalAggregate: _final_aggregate,
+    ChangedGroups: _changed_groups,
+    FlagFilter: _flag_filter,
+    PredicateChange: _predicate_change,
+    MergeTopK: _merge_top_k,
 }

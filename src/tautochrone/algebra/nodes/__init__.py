@@ -1,11 +1,13 @@
-"""Queries as trees of small nodes, and the same nodes again as the queries that compute a change.
+"""Queries as trees of small nodes, and the nodes of the plans that compute their changes.
 
-Columns are ids, unique in a plan: a node that passes a column on keeps its id, so an expression of the
-engine means the same wherever its columns are there. Both sides of a join have disjoint ids. Scalar
-expressions are the engine's own and stay opaque here; only what they read is known.
+Columns are ids, unique in a plan: a node that passes a column on keeps its id, so an expression of the engine
+means the same wherever its columns exist. The sides of a join have disjoint ids. Scalar expressions belong to
+the engine and stay opaque here; only the columns that they read are known.
 
-A *bag* is a relation with duplicates. A *signed* bag has one more column, `WEIGHT`: +1 for a row that is
-there, -1 for one that is not. Nothing in this package knows Spark.
+A *bag* is a relation with duplicates. A *Z-set* is a bag with one more column, `WEIGHT`: +1 for a row that is
+there (or was inserted), -1 for one that was deleted.
+
+To add an operator: a node in `query`, with the methods of `Node` that apply to it, and a rule in `rules`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from tautochrone.algebra.nodes.base import (
     Scan,
     ScanAtCut,
     Unary,
+    plural,
     walk,
 )
 from tautochrone.algebra.nodes.derived import (
@@ -58,6 +61,7 @@ from tautochrone.algebra.nodes.query import (
     Unsupported,
     Window,
     inner_join_of,
+    stateful_nodes,
 )
 
 __all__ = [
@@ -103,5 +107,7 @@ __all__ = [
     "Window",
     "WithWeight",
     "inner_join_of",
+    "plural",
+    "stateful_nodes",
     "walk",
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NewType
+from typing import Any, NewType, Self
 
 __all__ = [
     "WEIGHT",
@@ -13,17 +14,25 @@ __all__ = [
     "Constant",
     "CutSide",
     "Expression",
+    "LeafRows",
     "Materialized",
     "Node",
     "Scan",
     "ScanAtCut",
     "Unary",
+    "plural",
+    "shortened",
     "walk",
 ]
 
 ColumnId = NewType("ColumnId", str)
 
 WEIGHT = ColumnId("weight")
+"""The column of a Z-set with the weight of a row, +1 or -1. Copies of a row are rows of their own."""
+
+_MAX_TEXT = 72
+_COLUMN_NUMBER = re.compile(r"#\d+L?\b")
+"""What Spark appends to the names of columns in the text of an expression."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,18 +43,18 @@ class Expression:
         handle: what the engine evaluates.
         references: the columns that it reads.
         text: for people.
-        passes: the column whose value it is, unchanged; None: it computes something.
+        column: the column whose value it returns unchanged; None when it computes something.
     """
 
     handle: Any
     references: frozenset[ColumnId]
     text: str = ""
-    passes: ColumnId | None = None
+    column: ColumnId | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Node:
-    """A relation. `columns` are what it gives out, in order."""
+    """A relation. `columns` are its output, in order."""
 
     columns: tuple[ColumnId, ...]
 
@@ -59,15 +68,46 @@ class Node:
         return ()
 
     def with_children(self, children: Sequence[Node]) -> Node:
-        """The same node over other children that give the same columns. Only nodes of a query have it."""
+        """The same node over other children, which have the same columns.
+
+        Raises:
+            TypeError: the node is not one of a query; only the rules build it, for one refresh.
+        """
         if children:
             raise TypeError(f"{type(self).__name__} is not a node of a query")
         return self
 
+    def describe(self) -> str:
+        """What the node does beyond its name, in a few words for people. Empty: the name says it all."""
+        return ""
+
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:
+        """An upper bound of the number of rows, known before the plan is computed; None: no bound is known.
+
+        Args:
+            leaf_rows: the same for a leaf.
+        """
+        return None if self.children else leaf_rows(self)
+
+    @property
+    def is_row_wise(self) -> bool:
+        """Whether each output row is computed from one row of the only child, by expressions alone. Python
+        functions do not count: no engine evaluates them where it plans."""
+        return False
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        """Output columns by which rows may be selected below the node instead of above it, each with the
+        column of the first child that has the same value."""
+        return {}
+
+
+LeafRows = Callable[[Node], int | None]
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Unary(Node):
-    """A node over one child."""
+    """A node whose rows come from one child. Unless it overrides `max_rows`, it has no more rows than it."""
 
     child: Node
 
@@ -78,14 +118,21 @@ class Unary(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         if len(children) != 1:
             return Node.with_children(self, children)
-        return replace(self, child=children[0])
+        return self.over(children[0])
+
+    def over(self, child: Node) -> Self:
+        """The same node over another child; what else it reads stays."""
+        return replace(self, child=child)
+
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:
+        return self.child.max_rows(leaf_rows)
 
 
 # -- leaves ----------------------------------------------------------------------------------------------
 
 
 class CutSide(StrEnum):
-    """Which of the two cuts an input is read at."""
+    """The cut before a refresh (what the view shows now) and the one after it."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -98,6 +145,9 @@ class Scan(Node):
     table: Any
     handle: Any = None
 
+    def describe(self) -> str:
+        return str(self.table)
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ScanAtCut(Node):
@@ -106,20 +156,29 @@ class ScanAtCut(Node):
     scan: Scan
     side: CutSide
 
+    def describe(self) -> str:
+        return f"{self.scan.table} {self.side}"
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Constant(Node):
-    """Literal rows: part of the definition, they never change."""
+    """Literal rows: part of the definition, so they never change."""
 
     handle: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Materialized(Node):
-    """A result that the engine computed once and holds; `rows` is its size."""
+    """A result that the engine computed and stores until the refresh ends; `rows` is its size."""
 
     handle: Any
     rows: int
+
+    def describe(self) -> str:
+        return plural(self.rows, "row")
+
+
+# -- functions -------------------------------------------------------------------------------------------
 
 
 def walk(node: Node) -> Sequence[Node]:
@@ -128,3 +187,22 @@ def walk(node: Node) -> Sequence[Node]:
     for child in node.children:
         nodes.extend(walk(child))
     return nodes
+
+
+def plural(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> plural(1, "key"), plural(2, "key")
+    ('1 key', '2 keys')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def shortened(text: str) -> str:
+    """The text of an expression on one line, without Spark's column numbers, cut to 72 characters.
+
+    >>> shortened("(n#12L >\\n 3)")
+    '(n > 3)'
+    """
+    text = " ".join(_COLUMN_NUMBER.sub("", text).split())
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"

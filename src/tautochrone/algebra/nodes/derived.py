@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tautochrone.algebra.nodes.base import ColumnId, Expression, Materialized, Node, Unary
+from tautochrone.algebra.nodes.base import ColumnId, Expression, LeafRows, Materialized, Node, Unary
 from tautochrone.algebra.nodes.query import Aggregate, TopK
 
 __all__ = [
@@ -23,123 +24,63 @@ __all__ = [
     "WithWeight",
 ]
 
+KeyPairs = tuple[tuple[ColumnId, ColumnId], ...]
+"""Columns of a relation, each with the column of the keys that it must equal."""
+
+
+# -- Z-sets ----------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class WithWeight(Unary):
-    """An unsigned bag as a signed one: `WEIGHT` is `sign` everywhere."""
+    """A bag as a Z-set in which every row has the weight `sign`."""
 
     sign: int = 1
+
+    def describe(self) -> str:
+        return f"{self.sign:+d}"
+
+    @property
+    def is_row_wise(self) -> bool:
+        return True
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.child.columns}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Consolidate(Unary):
-    """A signed bag in which no row stands with both signs."""
+    """The same Z-set without rows that cancel out: no row is there with both weights."""
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.columns}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class NullExtend(Unary):
-    """The child with NULLs for the columns `nulls`, typed as in `like`."""
+    """The child's rows with NULL in the columns `nulls`, which have the types that `like` gives them."""
 
     nulls: tuple[ColumnId, ...]
     like: Node
 
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class KeySemiJoin(Unary):
-    """Rows of the child whose key occurs in `keys` (or does not, when `absent`).
-
-    `on` pairs a column of the child with a column of `keys`. NULL meets NULL when `null_safe`, as in
-    groups and partitions; otherwise a NULL meets nothing, as in joins.
-    """
-
-    keys: Node
-    on: tuple[tuple[ColumnId, ColumnId], ...]
-    null_safe: bool = True
-    absent: bool = False
-    exact: bool = True
-    """False: a join above asks again, so rows with other keys may be there, and need not be right: of a group
-    or an outer join below, which was asked for these keys, they may be without what belongs to them."""
+    def describe(self) -> str:
+        return ", ".join(self.nulls)
 
     @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child, self.keys)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class MultiKeySemiJoin(Unary):
-    """Rows of the child whose key occurs in any of several sets of keys; others may be among them.
-
-    `on` pairs columns of the child with columns of the keys, for each of `keys`; NULLs as in `KeySemiJoin`.
-    """
-
-    keys: tuple[Materialized, ...]
-    on: tuple[tuple[tuple[ColumnId, ColumnId], ...], ...]
-    null_safe: tuple[bool, ...]
+    def is_row_wise(self) -> bool:
+        return True
 
     @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child, *self.keys)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StateScan(Node):
-    """The state of a stateful node as it was committed with the view: one row per group (or per kept row
-    of a `TopK`)."""
-
-    of: Aggregate | TopK
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class PartialAggregate(Unary):
-    """A signed bag as what it adds to each group: keys, accumulators and, per MIN or MAX, the extremum of
-    the rows taken out. See `MergeGroups`."""
-
-    of: Aggregate
-    gone: tuple[ColumnId, ...]
-    """One column per call: extremum of its values taken out, or their number for inexact sums."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class MergeGroups(Node):
-    """State rows and what is added to them, group by group.
-
-    Gives the keys, the accumulators `before` (NULL counts as nothing there), the accumulators after under
-    their own ids, and `again`: whether the group cannot be known from these and must be looked up.
-    """
-
-    stored: Node
-    added: PartialAggregate | Materialized
-    accumulate: PartialAggregate
-    of: Aggregate
-    before: tuple[ColumnId, ...]
-    again: ColumnId
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.stored, self.added)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ChangedGroups(Unary):
-    """Rows of `MergeGroups` for groups whose row of the aggregate is another one after the change, or came,
-    or went. The aggregate has keys. `before` are the child's columns with the accumulators before."""
-
-    of: Aggregate
-    before: tuple[ColumnId, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class FlagFilter(Unary):
-    """Rows whose boolean column `flag` is `value`."""
-
-    flag: ColumnId
-    value: bool = True
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.child.columns}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PredicateChange(Unary):
-    """Rows of the child for which `condition` turns when the rows `before` become those `after`: signed,
-    +1 where it turns true. `before` and `after` hold the one row of each scalar, or none."""
+    """Rows of the child for which `condition` changes when the scalars `before` become those `after`: weight
+    +1 where it becomes true, -1 where it ceases to be. Each scalar has one row or none."""
 
     condition: Expression
     before: tuple[Node, ...]
@@ -150,29 +91,198 @@ class PredicateChange(Unary):
         return (self.child, *self.before, *self.after)
 
 
+# -- rows by key -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class KeySemiJoin(Unary):
+    """Rows of the child whose key is among `keys`; when `anti`, those whose key is not.
+
+    Attributes:
+        null_safe: NULL equals NULL, as in groups and partitions. Otherwise NULL equals nothing, as in joins.
+        exact: False when a join above checks the keys once more. Then rows with other keys may be there too,
+            and they may be wrong: an aggregate or outer join below reads its inputs for these keys only.
+    """
+
+    keys: Node
+    on: KeyPairs
+    null_safe: bool = True
+    anti: bool = False
+    exact: bool = True
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child, self.keys)
+
+    def describe(self) -> str:
+        return ("not " if self.anti else "") + _pairs_text(self.on)
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.columns}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MultiKeySemiJoin(Unary):
+    """Rows of the child whose key is in at least one of several sets of keys; other rows may be there too.
+
+    `on` and `null_safe` are as in `KeySemiJoin`, one for each set.
+    """
+
+    keys: tuple[Materialized, ...]
+    on: tuple[KeyPairs, ...]
+    null_safe: tuple[bool, ...]
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child, *self.keys)
+
+    def describe(self) -> str:
+        return " or ".join(map(_pairs_text, self.on))
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.columns}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FlagFilter(Unary):
+    """Rows whose boolean column `flag` is `value`."""
+
+    flag: ColumnId
+    value: bool = True
+
+    def describe(self) -> str:
+        return str(self.flag) if self.value else f"not {self.flag}"
+
+    @property
+    def is_row_wise(self) -> bool:
+        return True
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.columns}
+
+
+# -- states ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StateScan(Node):
+    """The state of `operator` as it was committed with the view: one row per group, or one per buffered row
+    of a `TopK`."""
+
+    operator: Aggregate | TopK
+
+    def describe(self) -> str:
+        return f"of {self.operator.label} {self.operator.describe()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PartialAggregate(Unary):
+    """What a Z-set adds to each group: the keys, the accumulators of the change, and one column of `removed`
+    per call, which lets `MergeGroups` see when a group must be recomputed.
+
+    Attributes:
+        removed: per call, for MIN and MAX the extremum of the deleted values; for bit functions and inexact
+            sums the number of deleted values.
+    """
+
+    aggregate: Aggregate
+    removed: tuple[ColumnId, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MergeGroups(Node):
+    """State rows merged with what the change adds to them, group by group.
+
+    Output: the keys, the accumulators `before` (NULL: the group was not there), the accumulators after
+    under their own ids, and `recompute`.
+
+    Attributes:
+        stored: rows of the state, of the changed groups at least.
+        partial: the rows of `partial_aggregate`, as a plan or materialized.
+        recompute: column that says whether the group cannot be derived from these and must be read again.
+    """
+
+    stored: Node
+    partial: PartialAggregate | Materialized
+    partial_aggregate: PartialAggregate
+    aggregate: Aggregate
+    before: tuple[ColumnId, ...]
+    recompute: ColumnId
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.stored, self.partial)
+
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:
+        return self.partial.max_rows(leaf_rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ChangedGroups(Unary):
+    """Rows of `MergeGroups` for groups whose output row differs before and after, or appears, or vanishes.
+    The aggregate has keys. `before` are the child's columns with the accumulators before."""
+
+    aggregate: Aggregate
+    before: tuple[ColumnId, ...]
+
+    @property
+    def is_row_wise(self) -> bool:
+        return True
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {key: key for key in self.aggregate.keys}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FinalAggregate(Unary):
+    """Output rows of the aggregate from rows with accumulators; groups without rows give none (unless there
+    are no keys).
+
+    `sources` are the child's columns that stand for `aggregate.accumulators`.
+    """
+
+    aggregate: Aggregate
+    sources: tuple[ColumnId, ...]
+
+    def describe(self) -> str:
+        return self.aggregate.describe()
+
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:
+        return self.child.max_rows(leaf_rows) if self.aggregate.keys else 1
+
+    @property
+    def is_row_wise(self) -> bool:
+        # Without keys there is an output row even when the child has none.
+        return bool(self.aggregate.keys)
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {key: key for key in self.aggregate.keys}
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MergeTopK(Node):
-    """The kept rows of a `TopK` (its `state_columns`) with a signed change of its child taken in.
+    """The buffered rows of a `TopK` (its `state_columns`) merged with a Z-set of changes of its child.
 
-    A change behind the last kept row is only taken in when the kept rows are complete. Gives at most
-    `of.buffer` rows and whether they are complete.
+    A change beyond the last buffered row is merged only when the buffer is complete: otherwise the rows
+    between them are unknown. Output: at most `top_k.buffer` rows, and whether these are all rows.
     """
 
     stored: Node
     change: Node
-    of: TopK
+    top_k: TopK
 
     @property
     def children(self) -> tuple[Node, ...]:
         return (self.stored, self.change)
 
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:  # noqa: ARG002 - whatever the children have
+        return self.top_k.buffer
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class FinalAggregate(Unary):
-    """State rows as rows of the aggregate; groups without rows give none (unless there are no keys).
 
-    `sources` are the child's columns that stand for `of.accumulators`.
-    """
-
-    of: Aggregate
-    sources: tuple[ColumnId, ...]
+def _pairs_text(pairs: KeyPairs) -> str:
+    return ", ".join(left if left == right else f"{left} = {right}" for left, right in pairs)

@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from tautochrone.algebra.nodes.base import ColumnId, Expression, Node, Unary
+from tautochrone.algebra.nodes.base import (
+    ColumnId,
+    Expression,
+    LeafRows,
+    Node,
+    Unary,
+    plural,
+    shortened,
+    walk,
+)
 
 __all__ = [
     "MERGE_FUNCTIONS",
@@ -30,6 +39,7 @@ __all__ = [
     "Unsupported",
     "Window",
     "inner_join_of",
+    "stateful_nodes",
 ]
 
 
@@ -39,6 +49,17 @@ class Filter(Unary):
 
     condition: Expression
 
+    def describe(self) -> str:
+        return shortened(self.condition.text)
+
+    @property
+    def is_row_wise(self) -> bool:
+        return True
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.columns}
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Project(Unary):
@@ -46,10 +67,28 @@ class Project(Unary):
 
     expressions: tuple[Expression | None, ...]
 
+    @property
+    def is_row_wise(self) -> bool:
+        return True
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        pairs = zip(self.columns, self.expressions, strict=True)
+        sources = ((column, column if e is None else e.column) for column, e in pairs)
+        return {column: source for column, source in sources if source is not None}
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Select(Unary):
     """Some of the child's columns."""
+
+    @property
+    def is_row_wise(self) -> bool:
+        return True
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.columns}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -58,11 +97,19 @@ class Rename(Unary):
 
     sources: tuple[ColumnId, ...]
 
+    @property
+    def is_row_wise(self) -> bool:
+        return True
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return dict(zip(self.columns, self.sources, strict=True))
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FlatMap(Unary):
-    """The engine's own row-by-row operator (explode, Python functions): each row gives any number of rows
-    with the child's `passed` columns and the `generated` ones."""
+    """The engine's own row-by-row operator (explode, Python functions; Catalyst's `Generate`): each row gives
+    any number of rows, which have the child's `passed` columns and the `generated` ones."""
 
     handle: Any
     passed: tuple[ColumnId, ...]
@@ -72,6 +119,13 @@ class FlatMap(Unary):
     def label(self) -> str:
         return "extend"
 
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:  # noqa: ARG002 - one row may become any number
+        return None
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.passed}
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Expand(Unary):
@@ -79,6 +133,10 @@ class Expand(Unary):
 
     projections: tuple[tuple[Expression | None, ...], ...]
     """None passes the column of that id on."""
+
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:
+        rows = self.child.max_rows(leaf_rows)
+        return None if rows is None else rows * len(self.projections)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -94,6 +152,10 @@ class Union(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         return replace(self, inputs=tuple(children))
 
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:
+        bounds = [child.max_rows(leaf_rows) for child in self.inputs]
+        return None if None in bounds else sum(rows or 0 for rows in bounds)
+
 
 # -- joins -----------------------------------------------------------------------------------------------
 
@@ -105,8 +167,14 @@ class JoinKind(StrEnum):
     SEMI = "semi"
     ANTI = "anti"
     EXISTENCE = "existence"
+    """Each left row with a flag that says whether it has a partner."""
     SCALAR = "scalar"
     """Each left row with the only row of the right side, or with NULLs: a scalar subquery."""
+
+    @property
+    def keeps_left_cardinality(self) -> bool:
+        """Whether a left row appears at most once, however many partners it has."""
+        return self in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.EXISTENCE, JoinKind.SCALAR)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -117,16 +185,20 @@ class JoinKey:
     right: ColumnId
     null_safe: bool = False
 
+    def swapped(self) -> JoinKey:
+        """The same equality with its sides exchanged."""
+        return JoinKey(left=self.right, right=self.left, null_safe=self.null_safe)
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Join(Node):
-    """`keys` and `condition` must all hold. EXISTENCE adds the column `exists` to the left ones."""
+    """All `keys` and `conditions` must hold. EXISTENCE adds the column `exists` to the left ones."""
 
     left: Node
     right: Node
     kind: JoinKind
     keys: tuple[JoinKey, ...] = ()
-    condition: tuple[Expression, ...] = ()
+    conditions: tuple[Expression, ...] = ()
     exists: ColumnId | None = None
 
     @property
@@ -137,6 +209,13 @@ class Join(Node):
         left, right = children
         return replace(self, left=left, right=right)
 
+    def describe(self) -> str:
+        parts = [plural(len(self.keys), "key"), *(shortened(each.text) for each in self.conditions)]
+        return f"{self.kind} ({', '.join(parts)})"
+
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:
+        return self.left.max_rows(leaf_rows) if self.kind.keeps_left_cardinality else None
+
 
 # -- groups ----------------------------------------------------------------------------------------------
 
@@ -144,8 +223,9 @@ class Join(Node):
 class AggregateFunction(StrEnum):
     """How an aggregate function follows a change.
 
-    `COUNT`, `SUM`, `AVERAGE`, `VARIANCE` add up; `MIN` and `MAX` follow inserts and look again when an
-    extremum goes, `BIT_AND`, `BIT_OR` and `BIT_XOR` when any value goes; `OTHER` is computed anew for each
+    `COUNT`, `SUM`, `AVERAGE`, `VARIANCE` are linear: inserts are added, deletes subtracted. `MIN` and `MAX`
+    follow inserts; when a delete takes the extremum out, the group is read again. `BIT_AND`, `BIT_OR` and
+    `BIT_XOR` follow inserts; any delete makes the group be read again. `OTHER` is recomputed for each
     group that changed.
     """
 
@@ -168,25 +248,25 @@ MERGE_FUNCTIONS: Mapping[AggregateFunction, Callable[[Any, Any], Any]] = {
     AggregateFunction.BIT_OR: operator.or_,
     AggregateFunction.BIT_XOR: operator.xor,
 }
-"""What makes one value of two, for the functions that keep nothing but their value."""
+"""How two values of a group become one, for the functions whose only accumulator is their value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AggregateCall:
-    """One aggregate function of a group.
+    """One call of an aggregate function.
 
     Attributes:
-        output: the column that it gives.
+        output: the column of its result.
         argument: what is aggregated; None counts rows.
         condition: FILTER (WHERE …).
-        exact: sums are exact, so a row can be taken out of them again. Floats are not.
-        accumulators: columns of the state: of COUNT one, of SUM and AVERAGE sum and count, of VARIANCE sum,
-            sum of squares and count, of those in `MERGE_FUNCTIONS` the value.
+        exact: sums are exact, so a row can be subtracted from them again. Sums of floats are not.
+        accumulators: columns of the state. COUNT has one; SUM and AVERAGE have sum and count; VARIANCE has
+            sum, sum of squares and count; those in `MERGE_FUNCTIONS` have their value.
         reads: all columns that the function and its condition read.
     """
 
     output: ColumnId
-    kind: AggregateFunction
+    function: AggregateFunction
     handle: Any
     argument: Expression | None = None
     condition: Expression | None = None
@@ -196,27 +276,35 @@ class AggregateCall:
     text: str = ""
 
     @property
-    def merges(self) -> bool:
-        return self.kind is not AggregateFunction.OTHER
+    def is_mergeable(self) -> bool:
+        """Whether the result follows from accumulators that a change can be merged into."""
+        return self.function is not AggregateFunction.OTHER
+
+    @property
+    def may_need_recompute(self) -> bool:
+        """Whether a delete can make the accumulators insufficient, so that the group must be read again."""
+        return self.function in MERGE_FUNCTIONS or not self.exact
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Aggregate(Unary):
     """One row per group; without keys always exactly one row. Without calls: DISTINCT.
 
-    `columns` are the keys, then the outputs. `count` is the state's column for the group's row count.
+    Attributes:
+        columns: the keys, then the outputs of the calls.
+        count: the state's column for the number of rows in the group.
+        number: the node's position among the stateful nodes of its view. It names the node's state.
     """
 
     keys: tuple[ColumnId, ...]
     calls: tuple[AggregateCall, ...]
     count: ColumnId
     number: int
-    """Of the stateful nodes of a view, in order: names the node's state."""
 
     @property
-    def merges(self) -> bool:
-        """Whether groups can be kept up to date from the change alone (mostly)."""
-        return all(call.merges for call in self.calls)
+    def is_mergeable(self) -> bool:
+        """Whether groups can be updated from their accumulators and the change alone (mostly)."""
+        return all(call.is_mergeable for call in self.calls)
 
     @property
     def accumulators(self) -> tuple[ColumnId, ...]:
@@ -226,6 +314,18 @@ class Aggregate(Unary):
     def state_columns(self) -> tuple[ColumnId, ...]:
         return (*self.keys, *self.accumulators)
 
+    def describe(self) -> str:
+        calls = shortened(", ".join(call.text or str(call.function) for call in self.calls) or "distinct")
+        return f"{calls} by {plural(len(self.keys), 'key')}" if self.keys else calls
+
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:
+        # Without keys there is a row even when the child has none.
+        return self.child.max_rows(leaf_rows) if self.keys else 1
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {key: key for key in self.keys}
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Window(Unary):
@@ -234,17 +334,25 @@ class Window(Unary):
     handle: Any
     partition: tuple[ColumnId, ...]
 
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.partition}
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TopK(Unary):
-    """The first `limit` rows after `offset` in a total order."""
+    """ORDER BY … LIMIT … OFFSET: the first `limit` rows after `offset` in a total order.
+
+    Attributes:
+        number: the node's position among the stateful nodes of its view. It names the node's state.
+        complete: the state's column that says whether the buffered rows are all rows of the child.
+    """
 
     order: Any
     limit: int
     offset: int
     number: int
     complete: ColumnId
-    """The state's column that tells whether the kept rows are all that the child has."""
 
     @property
     def label(self) -> str:
@@ -252,12 +360,18 @@ class TopK(Unary):
 
     @property
     def buffer(self) -> int:
-        """How many rows the state holds: some more than the answer, so that deletes seldom need the rest."""
+        """How many rows the state has at most: more than the result, so that deletes seldom exhaust it."""
         return 2 * (self.limit + self.offset) + 20
 
     @property
     def state_columns(self) -> tuple[ColumnId, ...]:
         return (*self.columns, self.complete)
+
+    def describe(self) -> str:
+        return f"{self.limit}" + (f" after {self.offset}" if self.offset else "")
+
+    def max_rows(self, leaf_rows: LeafRows) -> int | None:  # noqa: ARG002 - whatever the child has
+        return self.limit
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -275,11 +389,18 @@ class ScalarFilter(Unary):
         child, *scalars = children
         return replace(self, child=child, scalars=tuple(scalars))
 
+    def describe(self) -> str:
+        return shortened(self.condition.text)
+
+    @property
+    def key_origin(self) -> Mapping[ColumnId, ColumnId]:
+        return {column: column for column in self.columns}
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Unsupported(Node):
-    """An operator without a rule; `reason` says which. Nobody computes a plan that holds one: the query is
-    compared as a whole. It is there to tell people why, and how what is below it would be followed."""
+    """An operator without a rule; `reason` says which. A plan that has one is never computed: the view is
+    recomputed and compared instead. The node tells people why, and how its children would be refreshed."""
 
     inputs: tuple[Node, ...]
     reason: str
@@ -296,7 +417,19 @@ class Unsupported(Node):
         return replace(self, inputs=tuple(children))
 
 
+# -- functions -------------------------------------------------------------------------------------------
+
+
 def inner_join_of(node: Node) -> Join | None:
     """The inner join that a node is, or whose columns it selects: part of another inner join right above."""
     below = node.child if isinstance(node, Select) else node
     return below if isinstance(below, Join) and below.kind is JoinKind.INNER else None
+
+
+def stateful_nodes(plan: Node) -> list[Aggregate | TopK]:
+    """The nodes of a plan that have a state, parents first."""
+    return [
+        node
+        for node in walk(plan)
+        if isinstance(node, TopK) or (isinstance(node, Aggregate) and node.is_mergeable)
+    ]

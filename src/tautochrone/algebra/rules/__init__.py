@@ -1,4 +1,9 @@
-"""One rule per kind of node. A new operator is a node in `plan` and a rule here."""
+"""The delta rules, one per kind of node. A new operator is a node in `algebra.nodes.query` and a rule here.
+
+In the formulas A and B are the rows of a node's children, ΔA is the Z-set of what changed, and
+A_after = A_before + ΔA. σ filters, π projects, ⋈ joins; ⋉ keeps left rows with a partner, ▷ those without.
+In the examples a row ends with its weight.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ from tautochrone.algebra.rules.filter import FilterRule
 from tautochrone.algebra.rules.flat_map import FlatMapRule
 from tautochrone.algebra.rules.join import JoinRule
 from tautochrone.algebra.rules.project import ProjectRule, RenameRule, SelectRule
-from tautochrone.algebra.rules.scalar_subquery import ScalarFilterRule
+from tautochrone.algebra.rules.scalar_filter import ScalarFilterRule
 from tautochrone.algebra.rules.top_k import TopKRule
 from tautochrone.algebra.rules.union import UnionRule
 from tautochrone.algebra.rules.window import WindowRule
@@ -47,3 +52,4 @@ RULES: Mapping[type[Node], Rule] = {
     TopK: TopKRule(),
     ScalarFilter: ScalarFilterRule(),
 }
+"""Every node of a query except the leaves and `Unsupported`."""

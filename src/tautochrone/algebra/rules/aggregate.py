@@ -1,9 +1,20 @@
-"""Aggregates, DISTINCT included (an aggregate without calls).
+"""Aggregates; DISTINCT is an aggregate without calls.
 
-With a state of accumulators per group the change alone is summed up and added to it. What a change takes
-out of MIN and MAX, of bits, or of an inexact sum, may not be known from the accumulators: those groups, and
-only those, are looked up. Every group gives its old row with -1 and its new row with +1, so that aggregates
-above, and joins above those, stay incremental.
+The state has the accumulators of each group. The change alone is aggregated and merged into it. Each changed
+group gives its old output row with -1 and its new one with +1, so that aggregates above, and joins above
+those, stay incremental:
+
+    Δγ(A) = final(S_after) - final(S_before) for the groups in ΔA,   S_after = merge(S_before, partial(ΔA))
+
+`sum(v) BY k`; A was `a 1`, `a 2`, `b 5`:
+
+    ΔA         S_before         partial(ΔA)      S_after          Δγ(A)
+    a 2 -1     a: sum 3, n 2    a: +1, n 0       a: sum 4, n 2    a 3 -1, a 4 +1
+    a 3 +1     b: sum 5, n 1    b: -5, n -1      b: n 0           b 5 -1
+    b 5 -1
+
+Deletes may make the accumulators of MIN, MAX, bit functions and inexact sums insufficient, as when the
+minimum itself is deleted. Those groups, and only those, are read again from A_after.
 """
 
 from __future__ import annotations
@@ -13,7 +24,7 @@ from functools import reduce
 from statistics import pvariance
 from typing import Any
 
-from tautochrone.algebra.delta import NOTHING, Bag, Change, Differentiator, Row, zset_columns
+from tautochrone.algebra.delta import NO_CHANGE, Bag, Change, Differentiator, Row, zset_columns
 from tautochrone.algebra.nodes import (
     MERGE_FUNCTIONS,
     Aggregate,
@@ -55,69 +66,76 @@ class AggregateRule:
         return [
             {
                 **dict(zip(node.keys, key, strict=True)),
-                **{call.output: _value(call, members) for call in node.calls},
+                **{call.output: _result(call, members) for call in node.calls},
             }
             for key, members in groups.items()
         ]
 
-    def change(self, node: Aggregate, at: Differentiator) -> Change:
-        if not node.merges or node.number not in at.states:
-            if node.merges and not node.keys:
-                at.record(node, "it has no state: computed over all rows and compared", RefreshMode.DIFF)
-            return recompute_changed_groups(node, node.keys, at)
-        child = at.change(node.child)
+    def change(self, node: Aggregate, context: Differentiator) -> Change:
+        if not node.is_mergeable or node.number not in context.states:
+            if node.is_mergeable and not node.keys:
+                context.record(node, "it has no state: computed over all rows and compared", RefreshMode.DIFF)
+            return recompute_changed_groups(node, node.keys, context)
+        child = context.change(node.child)
         assert child.plan is not None
-        found = _merged(node, _accumulate(node, child.plan, at), at, insert_only=child.insert_only)
-        if found is None:
-            return NOTHING
-        merged, before = found
-        at.state_updates[node.number] = Select(columns=node.state_columns, child=merged)
+        merge = _merged_groups(node, _partial(node, child.plan, context), context, child.insert_only)
+        if merge is None:
+            return NO_CHANGE
+        merged, before = merge
+        context.state_updates[node.number] = Select(columns=node.state_columns, child=merged)
         if node.keys:
-            merged = ChangedGroups(columns=merged.columns, child=merged, of=node, before=before)
-        sides = _finished(node, merged, before, -1), _finished(node, merged, node.accumulators, 1)
-        plan = Union(columns=zset_columns(node.columns), inputs=sides)
+            merged = ChangedGroups(columns=merged.columns, child=merged, aggregate=node, before=before)
+        plan = Union(
+            columns=zset_columns(node.columns),
+            inputs=(_output_rows(node, merged, before, -1), _output_rows(node, merged, node.accumulators, 1)),
+        )
         return Change(plan, insert_only=False, consolidated=bool(node.keys))
 
-    def mode(self, node: Aggregate) -> tuple[RefreshMode, str]:
-        if node.merges:
-            again = any(_looks_again(call) for call in node.calls)
-            words = "merged into groups" + (
-                ", looked up again where a value that counts goes" if again else ""
+    def rows_from_state(self, node: Aggregate, context: Differentiator, side: CutSide) -> Node:
+        def output(child: Node) -> Node:
+            return FinalAggregate(
+                columns=node.columns, child=child, aggregate=node, sources=node.accumulators
             )
-            return RefreshMode.INCREMENTAL, words
-        if not node.keys:
-            return RefreshMode.DIFF, f"{_first_other(node)} over all rows"
-        return RefreshMode.INCREMENTAL, f"groups that changed, for {_first_other(node)}"
 
-    def rows_from_state(self, node: Aggregate, at: Differentiator, side: CutSide) -> Node:
-        """The node's rows at a cut, from its state instead of its inputs."""
-        stored: Node = StateScan(columns=node.state_columns, of=node)
-        if side is CutSide.BEFORE or not at.change(node):
-            return FinalAggregate(columns=node.columns, child=stored, of=node, sources=node.accumulators)
-        update = at.state_update(node.number)
-        newer = FinalAggregate(columns=node.columns, child=update, of=node, sources=node.accumulators)
+        stored: Node = StateScan(columns=node.state_columns, operator=node)
+        if side is CutSide.BEFORE or not context.change(node):
+            return output(stored)
+        update = context.state_update(node.number)
         if not node.keys:
-            return newer
+            return output(update)
         on = tuple((key, key) for key in node.keys)
-        rest = KeySemiJoin(columns=stored.columns, child=stored, keys=update, on=on, absent=True)
-        older = FinalAggregate(columns=node.columns, child=rest, of=node, sources=node.accumulators)
-        return Union(columns=node.columns, inputs=(older, newer))
+        unchanged = KeySemiJoin(columns=stored.columns, child=stored, keys=update, on=on, anti=True)
+        return Union(columns=node.columns, inputs=(output(unchanged), output(update)))
+
+    def mode(self, node: Aggregate) -> tuple[RefreshMode, str]:
+        if node.is_mergeable:
+            reason = "merged into groups"
+            if any(call.may_need_recompute for call in node.calls):
+                reason += ", looked up again where a value that counts goes"
+            return RefreshMode.INCREMENTAL, reason
+        if not node.keys:
+            return RefreshMode.DIFF, f"{_first_not_mergeable(node)} over all rows"
+        return RefreshMode.INCREMENTAL, f"groups that changed, for {_first_not_mergeable(node)}"
 
 
-def aggregate_state(node: Aggregate, rows: Node, at: Differentiator) -> Node:
-    """The whole state of a node over the rows of its child: what a first build stores."""
-    weighed = WithWeight(columns=zset_columns(rows.columns), child=rows)
-    return Select(columns=node.state_columns, child=_accumulate(node, weighed, at))
+def aggregate_state(node: Aggregate, rows: Node, context: Differentiator) -> Node:
+    """The state of a node whose child has these rows, as a first build stores it."""
+    inserts = WithWeight(columns=zset_columns(rows.columns), child=rows)
+    return Select(columns=node.state_columns, child=_partial(node, inserts, context))
 
 
-def _value(call: AggregateCall, rows: Sequence[Row]) -> Any:
+# -- what the calls mean ---------------------------------------------------------------------------------
+
+
+def _result(call: AggregateCall, rows: Sequence[Row]) -> Any:
+    """The result of a call over the rows of a group."""
     rows = [row for row in rows if call.condition is None or call.condition.handle(row)]
-    if call.kind is AggregateFunction.OTHER:
+    if call.function is AggregateFunction.OTHER:
         return call.handle(rows)
     if call.argument is None:
         return len(rows)
     values = [value for value in map(call.argument.handle, rows) if value is not None]
-    match call.kind:
+    match call.function:
         case AggregateFunction.COUNT:
             return len(values)
         case AggregateFunction.SUM:
@@ -127,91 +145,91 @@ def _value(call: AggregateCall, rows: Sequence[Row]) -> Any:
         case AggregateFunction.VARIANCE:
             return pvariance(values) if values else None
         case _:
-            return reduce(MERGE_FUNCTIONS[call.kind], values) if values else None
+            return reduce(MERGE_FUNCTIONS[call.function], values) if values else None
 
 
-def _looks_again(call: AggregateCall) -> bool:
-    return call.kind in MERGE_FUNCTIONS or not call.exact
+def _first_not_mergeable(node: Aggregate) -> str:
+    return next(call.text or "an aggregate" for call in node.calls if not call.is_mergeable)
 
 
-def _first_other(node: Aggregate) -> str:
-    return next(call.text or "an aggregate" for call in node.calls if not call.merges)
+# -- plans -----------------------------------------------------------------------------------------------
 
 
-def _accumulate(node: Aggregate, rows: Node, at: Differentiator) -> PartialAggregate:
-    gone = tuple(at.engine.fresh() for _ in node.calls)
-    return PartialAggregate(columns=(*node.state_columns, *gone), child=rows, of=node, gone=gone)
+def _partial(node: Aggregate, zset: Node, context: Differentiator) -> PartialAggregate:
+    removed = tuple(context.engine.fresh() for _ in node.calls)
+    return PartialAggregate(
+        columns=(*node.state_columns, *removed), child=zset, aggregate=node, removed=removed
+    )
 
 
-def _merged(
-    node: Aggregate, accumulate: PartialAggregate, at: Differentiator, *, insert_only: bool
+def _merged_groups(
+    node: Aggregate, partial_aggregate: PartialAggregate, context: Differentiator, insert_only: bool
 ) -> tuple[Node, tuple[ColumnId, ...]] | None:
-    """Keys, accumulators before (second answer: their ids) and after, of each group in the change; None when
-    it touches no group."""
+    """The changed groups: a plan of their keys and accumulators before and after, and the columns of those
+    before. None when no group changed."""
+    engine = context.engine
     on = tuple((key, key) for key in node.keys)
-    stored: Node = StateScan(columns=node.state_columns, of=node)
-    added: PartialAggregate | Materialized = accumulate
-    if not (at.engine.is_small(stored) and at.engine.is_small(accumulate)):
-        added = at.engine.materialize(accumulate)
-        if added.rows == 0:
+    stored: Node = StateScan(columns=node.state_columns, operator=node)
+    partial: PartialAggregate | Materialized = partial_aggregate
+    if not (engine.is_small(stored) and engine.is_small(partial_aggregate)):
+        partial = engine.materialize(partial_aggregate)
+        if partial.rows == 0:
             return None
-    if on and isinstance(added, Materialized):
-        stored = KeySemiJoin(columns=stored.columns, child=stored, keys=added, on=on)
-    before = tuple(at.engine.fresh() for _ in node.accumulators)
-    again = at.engine.fresh()
-    columns = (*node.keys, *before, *node.accumulators, again)
-    merged: Node = MergeGroups(
-        columns=columns,
-        stored=stored,
-        added=added,
-        accumulate=accumulate,
-        of=node,
-        before=before,
-        again=again,
+    if on and isinstance(partial, Materialized):
+        stored = KeySemiJoin(columns=stored.columns, child=stored, keys=partial, on=on)
+    before = tuple(engine.fresh() for _ in node.accumulators)
+    recompute = engine.fresh()
+    columns = (*node.keys, *before, *node.accumulators)
+    with_flag = (*columns, recompute)
+    merged = engine.materialize(
+        MergeGroups(
+            columns=with_flag,
+            stored=stored,
+            partial=partial,
+            partial_aggregate=partial_aggregate,
+            aggregate=node,
+            before=before,
+            recompute=recompute,
+        )
     )
-    kept = at.engine.materialize(merged)
-    if kept.rows == 0:
+    if merged.rows == 0:
         return None
-    # Where nothing goes, no value that counted goes.
-    if insert_only or not any(_looks_again(call) for call in node.calls):
-        return kept, before
-    unknown = at.engine.materialize(FlagFilter(columns=columns, child=kept, flag=again))
-    if unknown.rows == 0:
-        return kept, before
-    known = Select(
-        columns=columns[:-1], child=FlagFilter(columns=columns, child=kept, flag=again, value=False)
-    )
-    found = _looked_up(node, unknown, before, at)
-    return at.engine.materialize(Union(columns=columns[:-1], inputs=(known, found))), before
+    # Insert-only change: no extremum can be invalidated.
+    if insert_only or not any(call.may_need_recompute for call in node.calls):
+        return merged, before
+    insufficient = engine.materialize(FlagFilter(columns=with_flag, child=merged, flag=recompute))
+    if insufficient.rows == 0:
+        return merged, before
+    sufficient = FlagFilter(columns=with_flag, child=merged, flag=recompute, value=False)
+    kept = Select(columns=columns, child=sufficient)
+    recomputed = _recomputed_groups(node, insufficient, before, context)
+    return engine.materialize(Union(columns=columns, inputs=(kept, recomputed))), before
 
 
-def _looked_up(
-    node: Aggregate, unknown: Materialized, before: tuple[ColumnId, ...], at: Differentiator
+def _recomputed_groups(
+    node: Aggregate, groups: Materialized, before: tuple[ColumnId, ...], context: Differentiator
 ) -> Node:
-    """The same columns for groups that have to be read again from the new rows of the child."""
-    at.record(node, "groups looked up again: a value that counted went")
-    rows = at.rows_after(node.child)
+    """The given groups with their accumulators before, and those after read again from the child's rows."""
+    context.record(node, "groups looked up again: a value that counted went")
+    rows = context.rows_after(node.child)
     on = tuple((key, key) for key in node.keys)
     if on:
-        rows = push_down_keys(KeySemiJoin(columns=rows.columns, child=rows, keys=unknown, on=on), at.engine)
-    computed = aggregate_state(node, rows, at)
-    ids = tuple(at.engine.fresh() for _ in node.keys)
-    renamed = Rename(
-        columns=(*ids, *node.accumulators), child=computed, sources=(*node.keys, *node.accumulators)
+        semi_join = KeySemiJoin(columns=rows.columns, child=rows, keys=groups, on=on)
+        rows = push_down_keys(semi_join, context.engine)
+    state = aggregate_state(node, rows, context)
+    # Both sides of the join need disjoint columns.
+    ids = tuple(context.engine.fresh() for _ in node.keys)
+    after = Rename(columns=(*ids, *node.accumulators), child=state, sources=(*node.keys, *node.accumulators))
+    left = Select(columns=(*node.keys, *before), child=groups)
+    keys = tuple(
+        JoinKey(left=key, right=new, null_safe=True) for key, new in zip(node.keys, ids, strict=True)
     )
-    groups = Select(columns=(*node.keys, *before), child=unknown)
     joined = Join(
-        columns=(*groups.columns, *renamed.columns),
-        left=groups,
-        right=renamed,
-        kind=JoinKind.LEFT,
-        keys=tuple(
-            JoinKey(left=key, right=new, null_safe=True) for key, new in zip(node.keys, ids, strict=True)
-        ),
+        columns=(*left.columns, *after.columns), left=left, right=after, kind=JoinKind.LEFT, keys=keys
     )
     return Select(columns=(*node.keys, *before, *node.accumulators), child=joined)
 
 
-def _finished(node: Aggregate, merged: Node, sources: tuple[ColumnId, ...], sign: int) -> WithWeight:
-    finish = FinalAggregate(columns=node.columns, child=merged, of=node, sources=sources)
-    return WithWeight(columns=zset_columns(node.columns), child=finish, sign=sign)
+def _output_rows(node: Aggregate, merged: Node, sources: tuple[ColumnId, ...], sign: int) -> WithWeight:
+    output = FinalAggregate(columns=node.columns, child=merged, aggregate=node, sources=sources)
+    return WithWeight(columns=zset_columns(node.columns), child=output, sign=sign)

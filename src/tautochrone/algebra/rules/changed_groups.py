@@ -1,44 +1,44 @@
-"""What has to be computed anew for each group or partition that changed, before and after."""
+"""The rule for what depends on all rows of a group: medians, lists, ranks. Changed groups are recomputed.
+
+    Δf(A) = f(A_after ⋉ K) - f(A_before ⋉ K), K the group keys in ΔA
+
+Without keys everything is recomputed. `median(v) BY k`; A was `a 1`, `a 5`, `b 6`:
+
+    ΔA         K     Δf(A)
+    a 9 +1     a     a 3 -1
+                     a 5 +1
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from tautochrone.algebra.delta import Change, Differentiator, zset_columns
-from tautochrone.algebra.nodes import (
-    Aggregate,
-    ColumnId,
-    KeySemiJoin,
-    Node,
-    Union,
-    Window,
-    WithWeight,
-)
+from tautochrone.algebra.nodes import Aggregate, ColumnId, KeySemiJoin, Node, Union, Window, WithWeight
 from tautochrone.algebra.pushdown import push_down_keys
 
 __all__ = ["recompute_changed_groups"]
 
 
 def recompute_changed_groups(
-    node: Aggregate | Window, keys: tuple[ColumnId, ...], at: Differentiator
+    node: Aggregate | Window, keys: tuple[ColumnId, ...], context: Differentiator
 ) -> Change:
-    """Δ = f(X₁|K) - f(X₀|K), K the keys that occur in ΔX. Without keys: everything.
-
-    Also the rule for what is not a function of single rows or running sums: medians, lists, ranks.
-    """
-    # Without keys a row that left and came again would cost everything.
-    change = at.materialized_change(node.child, consolidated=not keys)
+    """The change of a node by recomputing the groups with these key columns that changed."""
+    # Without keys even a row that was deleted and inserted again would recompute everything.
+    change = context.materialized_change(node.child, consolidated=not keys)
     if change.plan is None:
         return change
-    keys_of = change.plan
-    parts: list[Node] = []
-    sides: list[tuple[int, Callable[[Node], Node]]] = [(1, at.rows_after), (-1, at.rows_before)]
-    for sign, rows_at in sides:
-        rows = rows_at(node.child)
+    columns = zset_columns(node.columns)
+    sides: list[tuple[int, Callable[[Node], Node]]] = [
+        (1, context.rows_after),
+        (-1, context.rows_before),
+    ]
+    inputs: list[Node] = []
+    for sign, rows_of in sides:
+        rows = rows_of(node.child)
         if keys:
             on = tuple((key, key) for key in keys)
-            asked = KeySemiJoin(columns=rows.columns, child=rows, keys=keys_of, on=on)
-            rows = push_down_keys(asked, at.engine)
-        whole = node.with_children([rows])
-        parts.append(WithWeight(columns=zset_columns(node.columns), child=whole, sign=sign))
-    return Change(Union(columns=zset_columns(node.columns), inputs=tuple(parts)), insert_only=False)
+            semi_join = KeySemiJoin(columns=rows.columns, child=rows, keys=change.plan, on=on)
+            rows = push_down_keys(semi_join, context.engine)
+        inputs.append(WithWeight(columns=columns, child=node.over(rows), sign=sign))
+    return Change(Union(columns=columns, inputs=tuple(inputs)), insert_only=False)

@@ -1,4 +1,14 @@
-"""Expand: each row once per grouping set."""
+"""Expand: each row once per grouping set. A union of projections of one input is linear.
+
+    Δ(π₁(A) ∪ π₂(A)) = π₁(ΔA) ∪ π₂(ΔA)
+
+`GROUPING SETS ((k), ())`:
+
+    ΔA         ΔE(A)
+    a 1 -1     a 1 -1, NULL 1 -1
+    b 2 +1     b 2 +1, NULL 2 +1
+    b 3 +1     b 3 +1, NULL 3 +1
+"""
 
 from __future__ import annotations
 
@@ -13,7 +23,7 @@ __all__ = ["ExpandRule"]
 
 
 class ExpandRule:
-    """A union of projections of one input: linear."""
+    """See the module."""
 
     def evaluate(self, node: Expand, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [
@@ -25,8 +35,8 @@ class ExpandRule:
             for projection in node.projections
         ]
 
-    def change(self, node: Expand, at: Differentiator) -> Change:
-        child = at.change(node.child)
+    def change(self, node: Expand, context: Differentiator) -> Change:
+        child = context.change(node.child)
         assert child.plan is not None
         projections = tuple((*projection, None) for projection in node.projections)
         plan = replace(node, columns=zset_columns(node.columns), child=child.plan, projections=projections)

@@ -1,4 +1,14 @@
-"""Filter: a linear operator is its own derivative."""
+"""Filter: a linear operator is its own derivative.
+
+    Δσ(A) = σ(ΔA)
+
+`WHERE v > 1`; A changes from `a 1`, `b 2` by `a 1 -1`, `b 2 -1`, `b 3 +1`:
+
+    ΔA         Δσ(A)
+    a 1 -1
+    b 2 -1     b 2 -1
+    b 3 +1     b 3 +1
+"""
 
 from __future__ import annotations
 
@@ -13,13 +23,13 @@ __all__ = ["FilterRule"]
 
 
 class FilterRule:
-    """Δσ(X) = σ(ΔX)."""
+    """See the module."""
 
     def evaluate(self, node: Filter, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [dict(row) for row in rows if node.condition.handle(row)]
 
-    def change(self, node: Filter, at: Differentiator) -> Change:
-        child = at.change(node.child)
+    def change(self, node: Filter, context: Differentiator) -> Change:
+        child = context.change(node.child)
         assert child.plan is not None
         plan = replace(node, columns=zset_columns(node.columns), child=child.plan)
         return Change(plan, child.insert_only, child.consolidated)

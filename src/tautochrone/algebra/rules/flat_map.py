@@ -1,4 +1,14 @@
-"""Extend: the engine's row-by-row operators, such as explode and Python functions."""
+"""FlatMap: the engine's row-by-row operators, such as explode and Python functions.
+
+    Δf(A) = f(ΔA), each generated row with the weight of its source row
+
+`explode(list)`:
+
+    ΔA               Δf(A)
+    a [1, 2] -1      a 1 -1, a 2 -1
+    a [2] +1         a 2 +1
+    b [] +1
+"""
 
 from __future__ import annotations
 
@@ -13,7 +23,7 @@ __all__ = ["FlatMapRule"]
 
 
 class FlatMapRule:
-    """Each row's results carry the row's weight."""
+    """See the module."""
 
     def evaluate(self, node: FlatMap, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [
@@ -22,8 +32,8 @@ class FlatMapRule:
             for generated in node.handle(row)
         ]
 
-    def change(self, node: FlatMap, at: Differentiator) -> Change:
-        child = at.change(node.child)
+    def change(self, node: FlatMap, context: Differentiator) -> Change:
+        child = context.change(node.child)
         assert child.plan is not None
         columns, passed = zset_columns(node.columns), zset_columns(node.passed)
         return Change(replace(node, columns=columns, child=child.plan, passed=passed), child.insert_only)

@@ -1,4 +1,15 @@
-"""Joins of every kind. Outer ones are an inner join and the rows without a partner, padded."""
+"""Joins of every kind. An outer join is an inner join and the null-extended rows without a partner.
+
+    Δ(A ⟕ B) = Δ(A ⋈ B) + null-extended Δ(A ▷ B)
+    Δ(A ⟗ B) = Δ(A ⋈ B) + null-extended Δ(A ▷ B) + null-extended Δ(B ▷ A)
+
+`A LEFT JOIN B` on k; A was `a`, B was empty:
+
+    ΔA       ΔB         Δ(A ⋈ B)     Δ(A ▷ B)     Δ(A ⟕ B)
+    b +1     a x +1     a x +1       a -1         a x +1
+                                     b +1         a NULL -1
+                                                  b NULL +1
+"""
 
 from __future__ import annotations
 
@@ -6,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from tautochrone.algebra.delta import Bag, Change, Differentiator, Row, zset_columns
-from tautochrone.algebra.nodes import ColumnId, Join, JoinKey, JoinKind, Node, NullExtend
+from tautochrone.algebra.nodes import ColumnId, Join, JoinKind, NullExtend
 from tautochrone.algebra.rules.inner_join import inner_join_change
 from tautochrone.algebra.rules.semi_join import semi_join_change
 from tautochrone.algebra.rules.union import sum_changes
@@ -14,7 +25,7 @@ from tautochrone.model.refresh import RefreshMode
 
 __all__ = ["JoinRule"]
 
-_WORDS = {
+_REASONS = {
     JoinKind.INNER: "terms of the changed inputs",
     JoinKind.LEFT: "inner terms, and padded rows whose partners came or went",
     JoinKind.FULL: "inner terms, and padded rows of both sides whose partners came or went",
@@ -26,53 +37,57 @@ _WORDS = {
 
 
 class JoinRule:
-    """See `inner` and `half` for the two halves of it."""
+    """See the module, `inner_join` and `semi_join`."""
 
     def evaluate(self, node: Join, left: Bag, right: Bag) -> list[dict[ColumnId, Any]]:
         if node.kind is JoinKind.SCALAR and len(right) > 1:
             raise ValueError("a scalar subquery gave more than one row")
-        found: list[dict[ColumnId, Any]] = []
-        met: set[int] = set()
+        rows: list[dict[ColumnId, Any]] = []
+        matched: set[int] = set()
         for row in left:
-            partners = [place for place, other in enumerate(right) if _holds(node, row, other)]
-            met.update(partners)
+            partners = [number for number, other in enumerate(right) if _matches(node, row, other)]
+            matched.update(partners)
             match node.kind:
                 case JoinKind.SEMI:
-                    found.extend([dict(row)] if partners else [])
+                    rows.extend([dict(row)] if partners else [])
                 case JoinKind.ANTI:
-                    found.extend([] if partners else [dict(row)])
+                    rows.extend([] if partners else [dict(row)])
                 case JoinKind.EXISTENCE:
                     assert node.exists is not None
-                    found.append({**row, node.exists: bool(partners)})
+                    rows.append({**row, node.exists: bool(partners)})
                 case _:
-                    found.extend({**row, **right[place]} for place in partners)
+                    rows.extend({**row, **right[number]} for number in partners)
                     if not partners and node.kind is not JoinKind.INNER:
-                        found.append({**row, **dict.fromkeys(node.right.columns)})
+                        rows.append({**row, **dict.fromkeys(node.right.columns)})
         if node.kind is JoinKind.FULL:
-            nothing = dict.fromkeys(node.left.columns)
-            found.extend({**nothing, **row} for place, row in enumerate(right) if place not in met)
-        return found
+            nulls = dict.fromkeys(node.left.columns)
+            rows.extend({**nulls, **row} for number, row in enumerate(right) if number not in matched)
+        return rows
 
-    def change(self, node: Join, at: Differentiator) -> Change:
+    def change(self, node: Join, context: Differentiator) -> Change:
         match node.kind:
             case JoinKind.INNER:
-                return inner_join_change(node, at)
+                return inner_join_change(node, context)
             case JoinKind.LEFT:
-                return sum_changes(node.columns, [_inner(node, at), _left_alone(node, at)])
+                changes = [_inner_change(node, context), _unmatched_change(node, context)]
+                return sum_changes(node.columns, changes)
             case JoinKind.FULL:
-                turned = replace(
-                    node, left=node.right, right=node.left, keys=tuple(_turned(key) for key in node.keys)
-                )
-                parts = [_inner(node, at), _left_alone(node, at), _left_alone(turned, at)]
-                return sum_changes(node.columns, parts)
+                keys = tuple(key.swapped() for key in node.keys)
+                swapped = replace(node, left=node.right, right=node.left, keys=keys)
+                changes = [
+                    _inner_change(node, context),
+                    _unmatched_change(node, context),
+                    _unmatched_change(swapped, context),
+                ]
+                return sum_changes(node.columns, changes)
             case _:
-                return semi_join_change(node, at)
+                return semi_join_change(node, context)
 
     def mode(self, node: Join) -> tuple[RefreshMode, str]:
-        return RefreshMode.INCREMENTAL, f"{node.kind} join: {_WORDS[node.kind]}"
+        return RefreshMode.INCREMENTAL, f"{node.kind} join: {_REASONS[node.kind]}"
 
 
-def _holds(node: Join, left: Row, right: Row) -> bool:
+def _matches(node: Join, left: Row, right: Row) -> bool:
     for key in node.keys:
         a, b = left[key.left], right[key.right]
         if (a is None or b is None) and not (key.null_safe and a is b):
@@ -80,28 +95,20 @@ def _holds(node: Join, left: Row, right: Row) -> bool:
         if a != b:
             return False
     both = {**left, **right}
-    return all(condition.handle(both) for condition in node.condition)
+    return all(condition.handle(both) for condition in node.conditions)
 
 
-def _turned(key: JoinKey) -> JoinKey:
-    return JoinKey(left=key.right, right=key.left, null_safe=key.null_safe)
-
-
-def _inner(node: Join, at: Differentiator) -> Change:
+def _inner_change(node: Join, context: Differentiator) -> Change:
     columns = (*node.left.columns, *node.right.columns)
-    return inner_join_change(replace(node, columns=columns, kind=JoinKind.INNER), at)
+    return inner_join_change(replace(node, columns=columns, kind=JoinKind.INNER), context)
 
 
-def _left_alone(node: Join, at: Differentiator) -> Change:
-    """The change of the left rows without a partner, padded to the join's columns."""
-    alone = replace(node, columns=node.left.columns, kind=JoinKind.ANTI)
-    found = semi_join_change(alone, at)
-    if found.plan is None:
-        return found
-    return Change(_padded(found.plan, node.left, node.right), found.insert_only)
-
-
-def _padded(change: Node, left: Node, right: Node) -> NullExtend:
-    return NullExtend(
-        columns=zset_columns((*left.columns, *right.columns)), child=change, nulls=right.columns, like=right
-    )
+def _unmatched_change(node: Join, context: Differentiator) -> Change:
+    """The change of the left rows without a partner, with NULLs for the right side."""
+    left, right = node.left, node.right
+    change = semi_join_change(replace(node, columns=left.columns, kind=JoinKind.ANTI), context)
+    if change.plan is None:
+        return change
+    columns = zset_columns((*left.columns, *right.columns))
+    plan = NullExtend(columns=columns, child=change.plan, nulls=right.columns, like=right)
+    return Change(plan, change.insert_only)

@@ -1,4 +1,4 @@
-"""A tree of inner joins as one join of many inputs, and how rows of one are joined with all others."""
+"""A tree of inner joins as one join of many inputs, and how rows of one input are joined with all others."""
 
 from __future__ import annotations
 
@@ -25,97 +25,107 @@ __all__ = ["JoinGraph", "join_along_keys", "join_graph_of", "keys_between", "res
 
 @dataclass(frozen=True, slots=True)
 class JoinGraph:
-    """The inputs and the conditions over all of them."""
+    """The inputs, the equalities between them, and the other conditions over all of them."""
 
-    parts: list[Node]
+    inputs: list[Node]
     keys: list[JoinKey]
     conditions: list[Expression]
 
 
 def join_graph_of(node: Join) -> JoinGraph:
-    """The inputs of an inner join and of those right below it."""
-    flat = JoinGraph([], [], [])
-    _flatten(node, flat)
-    return flat
+    """The graph of an inner join and of the inner joins right below it."""
+    graph = JoinGraph([], [], [])
+    _add(node, graph)
+    return graph
 
 
-def _flatten(node: Node, into: JoinGraph) -> None:
+def _add(node: Node, graph: JoinGraph) -> None:
     join = inner_join_of(node)
     if join is None:
-        into.parts.append(node)
+        graph.inputs.append(node)
         return
-    _flatten(join.left, into)
-    _flatten(join.right, into)
-    into.keys.extend(join.keys)
-    into.conditions.extend(join.condition)
+    _add(join.left, graph)
+    _add(join.right, graph)
+    graph.keys.extend(join.keys)
+    graph.conditions.extend(join.conditions)
 
 
 def join_along_keys(
-    node: Join, flat: JoinGraph, place: int, start: Node, rows_of: Callable[[int], Node], at: Differentiator
+    node: Join,
+    graph: JoinGraph,
+    position: int,
+    start: Node,
+    rows_of: Callable[[int], Node],
+    context: Differentiator,
 ) -> Node | None:
-    """A signed bag of the rows of one input joined with all others, along the keys: a large input is only
-    read for keys that are known by then. None: nothing is left.
+    """A Z-set of the rows of one input joined with all others, along the keys: a large input is only read for
+    keys that are known by then. None: nothing is left.
 
     Args:
         node: the join, for its columns.
-        flat: its inputs.
-        place: which of them `start` has rows of.
-        start: signed.
-        rows_of: the rows of another input.
-        at: the refresh.
+        graph: of the join.
+        position: of the input that `start` has rows of.
+        start: a Z-set.
+        rows_of: the rows of another input, by its position.
+        context: the refresh.
     """
     current = start
-    left = [other for other in range(len(flat.parts)) if other != place]
-    used: set[int] = set()
-    while left:
-        other = min(left, key=lambda each: _rank(flat, each, current, left, at))
-        left.remove(other)
-        part = flat.parts[other]
-        if (
-            not isinstance(current, Materialized)
-            and keys_between(flat, current, part)
-            and not at.engine.is_small(part)
-        ):
-            # Its keys will be read as literals.
-            current = at.engine.materialize(current)
+    remaining = [other for other in range(len(graph.inputs)) if other != position]
+    used_conditions: set[int] = set()
+    while remaining:
+        following = min(remaining, key=lambda other: _rank(graph, other, current, remaining, context))
+        remaining.remove(following)
+        relation = graph.inputs[following]
+        reads_by_key = keys_between(graph, current, relation) and not context.engine.is_small(relation)
+        if reads_by_key and not isinstance(current, Materialized):
+            # The keys must be known: they are read as literals.
+            current = context.engine.materialize(current)
             if current.rows == 0:
                 return None
-        current = _joined(current, rows_of(other), flat, used, at)
+        current = _joined(current, rows_of(following), graph, used_conditions, context)
     return Select(columns=zset_columns(node.columns), child=current)
 
 
 def _rank(
-    flat: JoinGraph, other: int, current: Node, left: list[int], at: Differentiator
+    graph: JoinGraph, position: int, current: Node, remaining: list[int], context: Differentiator
 ) -> tuple[bool, int, bool, int]:
-    """Inputs that a key leads to come first. Of those the ones to which no input leads that is still to come:
-    a key alone that goes with others may lead to many rows, as from a customer over the nation to all
-    its suppliers. Then small ones before large ones."""
-    part = flat.parts[other]
-    to_come = sum(bool(keys_between(flat, flat.parts[third], part)) for third in left if third != other)
-    return not keys_between(flat, current, part), to_come, at.engine.is_large(part), other
+    """The order of joining: inputs that a key leads to first, small ones before large ones.
+
+    Of the inputs that a key leads to, those come first that share no key with another remaining input. A key
+    that only restricts together with others matches too many rows alone: joining customers with suppliers on
+    the nation gives, for each order, all suppliers of that nation.
+    """
+    relation = graph.inputs[position]
+    linked = sum(
+        bool(keys_between(graph, graph.inputs[other], relation)) for other in remaining if other != position
+    )
+    has_key = bool(keys_between(graph, current, relation))
+    return not has_key, linked, context.engine.is_large(relation), position
 
 
-def keys_between(flat: JoinGraph, current: Node, part: Node) -> list[JoinKey]:
-    """The join's equalities between what there is and the next input, current side left."""
-    have, new = set(current.columns), set(part.columns)
-    found = []
-    for key in flat.keys:
-        if key.left in have and key.right in new:
-            found.append(key)
-        elif key.right in have and key.left in new:
-            found.append(JoinKey(left=key.right, right=key.left, null_safe=key.null_safe))
-    return found
+def keys_between(graph: JoinGraph, current: Node, relation: Node) -> list[JoinKey]:
+    """The equalities between the rows joined so far and another input, `current` on the left."""
+    joined, added = set(current.columns), set(relation.columns)
+    keys = []
+    for key in graph.keys:
+        if key.left in joined and key.right in added:
+            keys.append(key)
+        elif key.right in joined and key.left in added:
+            keys.append(key.swapped())
+    return keys
 
 
-def _joined(current: Node, rows: Node, flat: JoinGraph, used: set[int], at: Differentiator) -> Join:
-    keys = keys_between(flat, current, rows)
+def _joined(
+    current: Node, rows: Node, graph: JoinGraph, used_conditions: set[int], context: Differentiator
+) -> Join:
+    keys = keys_between(graph, current, rows)
     if keys and isinstance(current, Materialized):
-        rows = restrict_to_keys(rows, current, [(key.right, key.left) for key in keys], keys, at)
+        rows = restrict_to_keys(rows, current, [(key.right, key.left) for key in keys], keys, context)
     columns = (*current.columns, *rows.columns)
     conditions = []
-    for place, condition in enumerate(flat.conditions):
-        if place not in used and condition.references <= set(columns):
-            used.add(place)
+    for number, condition in enumerate(graph.conditions):
+        if number not in used_conditions and condition.references <= set(columns):
+            used_conditions.add(number)
             conditions.append(condition)
     return Join(
         columns=columns,
@@ -123,7 +133,7 @@ def _joined(current: Node, rows: Node, flat: JoinGraph, used: set[int], at: Diff
         right=rows,
         kind=JoinKind.INNER,
         keys=tuple(keys),
-        condition=tuple(conditions),
+        conditions=tuple(conditions),
     )
 
 
@@ -131,16 +141,16 @@ def restrict_to_keys(
     rows: Node,
     keys: Node,
     on: list[tuple[ColumnId, ColumnId]],
-    joined_on: Sequence[JoinKey],
-    at: Differentiator,
+    join_keys: Sequence[JoinKey],
+    context: Differentiator,
 ) -> Node:
-    """`rows` read only where a join above can find a match."""
-    asked = KeySemiJoin(
+    """`rows` without most of those that cannot match in the join above, which has `join_keys`."""
+    semi_join = KeySemiJoin(
         columns=rows.columns,
         child=rows,
         keys=keys,
         on=tuple(on),
-        null_safe=any(key.null_safe for key in joined_on),
+        null_safe=any(key.null_safe for key in join_keys),
         exact=False,
     )
-    return push_down_keys(asked, at.engine)
+    return push_down_keys(semi_join, context.engine)

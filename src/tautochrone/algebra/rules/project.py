@@ -1,4 +1,14 @@
-"""Project, Select and Rename: expressions of one row each."""
+"""Projections: linear, so each row of the change is projected and keeps its weight.
+
+    Δπ(A) = π(ΔA)
+
+`SELECT k`; the result is not consolidated, because rows that differed may be equal now:
+
+    ΔA         Δπ(A)
+    a 1 -1     a -1
+    a 2 +1     a +1
+    b 3 +1     b +1
+"""
 
 from __future__ import annotations
 
@@ -14,60 +24,59 @@ __all__ = ["ProjectRule", "RenameRule", "SelectRule"]
 
 
 class ProjectRule:
-    """Δπ(X) = π(ΔX), the weight carried through."""
+    """Computes new columns."""
 
     def evaluate(self, node: Project, rows: Bag) -> list[dict[ColumnId, Any]]:
         pairs = list(zip(node.columns, node.expressions, strict=True))
         return [{c: row[c] if e is None else e.handle(row) for c, e in pairs} for row in rows]
 
-    def change(self, node: Project, at: Differentiator) -> Change:
-        child = at.change(node.child)
+    def change(self, node: Project, context: Differentiator) -> Change:
+        child = context.change(node.child)
         assert child.plan is not None
         expressions = (*node.expressions, None)
         plan = replace(node, columns=zset_columns(node.columns), child=child.plan, expressions=expressions)
-        pairs = zip(node.columns, node.expressions, strict=True)
-        passed = [column if e is None else e.passes for column, e in pairs]
-        return Change(plan, child.insert_only, child.consolidated and _whole(node, passed))
+        return _projected(node, child, plan, passed=node.key_origin.values())
 
     def mode(self, node: Project) -> tuple[RefreshMode, str]:
         return RefreshMode.APPEND, "projection of the change"
 
 
 class SelectRule:
-    """A projection that only leaves columns out."""
+    """Only leaves columns out."""
 
     def evaluate(self, node: Select, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [{column: row[column] for column in node.columns} for row in rows]
 
-    def change(self, node: Select, at: Differentiator) -> Change:
-        child = at.change(node.child)
+    def change(self, node: Select, context: Differentiator) -> Change:
+        child = context.change(node.child)
         assert child.plan is not None
         plan = Select(columns=zset_columns(node.columns), child=child.plan)
-        return Change(plan, child.insert_only, child.consolidated and _whole(node, node.columns))
+        return _projected(node, child, plan, passed=node.columns)
 
     def mode(self, node: Select) -> tuple[RefreshMode, str]:
         return RefreshMode.APPEND, "columns of the change"
 
 
 class RenameRule:
-    """A projection that only gives columns other ids."""
+    """Only gives columns other ids."""
 
     def evaluate(self, node: Rename, rows: Bag) -> list[dict[ColumnId, Any]]:
         pairs = list(zip(node.columns, node.sources, strict=True))
         return [{column: row[source] for column, source in pairs} for row in rows]
 
-    def change(self, node: Rename, at: Differentiator) -> Change:
-        child = at.change(node.child)
+    def change(self, node: Rename, context: Differentiator) -> Change:
+        child = context.change(node.child)
         assert child.plan is not None
         plan = Rename(
             columns=zset_columns(node.columns), child=child.plan, sources=zset_columns(node.sources)
         )
-        return Change(plan, child.insert_only, child.consolidated and _whole(node, node.sources))
+        return _projected(node, child, plan, passed=node.sources)
 
     def mode(self, node: Rename) -> tuple[RefreshMode, str]:
         return RefreshMode.APPEND, "columns of the change"
 
 
-def _whole(node: Unary, passed: Collection[ColumnId | None]) -> bool:
-    """Whether rows that differ still differ: every column of the child is passed on."""
-    return set(node.child.columns) <= set(passed)
+def _projected(node: Unary, child: Change, plan: Unary, *, passed: Collection[ColumnId]) -> Change:
+    """`passed` are the child's columns that are still there. If all are, rows that differ still differ."""
+    is_injective = set(node.child.columns) <= set(passed)
+    return Change(plan, child.insert_only, child.consolidated and is_injective)

@@ -1,9 +1,19 @@
-"""Joins that give left rows only: semi, anti (also null-aware), existence, scalar.
+"""Joins whose output has each left row at most once: semi, anti (also null-aware), existence, scalar.
 
-For a fixed right side they are linear in the left one. What a change of the right side does is asked
-of the left rows that it can touch, once with the new right side and once with the old one:
-Δ = J(ΔL; R₁) + J(L₀|ΔR; R₁) - J(L₀|ΔR; R₀). The condition may be anything, so NOT IN needs no case of its
-own: a NULL on the right touches every left row that it leaves undecided.
+For a fixed right side they are linear in the left one. A change of the right side affects only left rows
+that a changed right row could join; these are joined with both versions of the right side:
+
+    Δ(A ⋉ B) = ΔA ⋉ B_after + (A' ⋉ B_after) - (A' ⋉ B_before), A' = A_before ⋉ ΔB
+
+`A ▷ B` (anti) on k; A was `a`, `b` and B was `a`:
+
+    ΔA       ΔB       A'      Δ(A ▷ B)
+    c +1     a -1     a       c +1
+             b +1     b       a +1
+                              b -1
+
+The condition may be anything, so NOT IN needs no case of its own: a NULL on the right affects every left row
+that it leaves undecided.
 """
 
 from __future__ import annotations
@@ -19,53 +29,53 @@ from tautochrone.algebra.rules.union import sum_changes
 __all__ = ["semi_join_change"]
 
 
-def semi_join_change(node: Join, at: Differentiator) -> Change:
-    """The change of a join that gives left rows only."""
-    # Left rows are looked for, and met twice, for each row of the right side's change.
-    left, right = at.materialized_change(node.left), at.materialized_change(node.right, consolidated=True)
-    parts = []
+def semi_join_change(node: Join, context: Differentiator) -> Change:
+    """The change of a join that has each left row at most once."""
+    # Every changed right row costs a lookup of left rows and two joins, so rows that cancel out are removed.
+    left = context.materialized_change(node.left)
+    right = context.materialized_change(node.right, consolidated=True)
+    columns = zset_columns(node.columns)
+    changes = []
     if left.plan is not None:
-        rows = at.rows_after(node.right)
+        rows = context.rows_after(node.right)
         if node.keys:
-            rows = restrict_to_keys(
-                rows, left.plan, [(key.right, key.left) for key in node.keys], node.keys, at
-            )
-        plan = replace(node, columns=zset_columns(node.columns), left=left.plan, right=rows)
-        parts.append(Change(plan, left.insert_only))
+            on = [(key.right, key.left) for key in node.keys]
+            rows = restrict_to_keys(rows, left.plan, on, node.keys, context)
+        changes.append(Change(replace(node, columns=columns, left=left.plan, right=rows), left.insert_only))
     if right.plan is not None:
         # Without keys one changed right row may affect every left row.
-        touched = at.engine.materialize(
-            _touched(node, at.rows_before(node.left), right.plan, at),
-            may_be_large=not node.keys and at.engine.is_large(node.left),
+        affected = context.engine.materialize(
+            _affected_rows(node, context.rows_before(node.left), right.plan, context),
+            may_be_large=not node.keys and context.engine.is_large(node.left),
         )
-        if touched.rows:
-            for sign, rows in ((1, at.rows_after(node.right)), (-1, at.rows_before(node.right))):
+        if affected.rows:
+            for sign, rows in ((1, context.rows_after(node.right)), (-1, context.rows_before(node.right))):
                 if node.keys:
                     on = [(key.right, key.right) for key in node.keys]
-                    rows = restrict_to_keys(rows, right.plan, on, node.keys, at)
-                plan = replace(node, left=touched, right=rows)
-                signed_plan = WithWeight(columns=zset_columns(node.columns), child=plan, sign=sign)
-                parts.append(Change(signed_plan, insert_only=False))
-    return sum_changes(node.columns, parts)
+                    rows = restrict_to_keys(rows, right.plan, on, node.keys, context)
+                joined = replace(node, left=affected, right=rows)
+                plan = WithWeight(columns=columns, child=joined, sign=sign)
+                changes.append(Change(plan, insert_only=False))
+    return sum_changes(node.columns, changes)
 
 
-def _touched(node: Join, left: Node, change: Node, at: Differentiator) -> Node:
+def _affected_rows(node: Join, left: Node, right_change: Node, context: Differentiator) -> Node:
     """Left rows that some changed right row could join."""
     if node.keys:
-        asked = KeySemiJoin(
+        semi_join = KeySemiJoin(
             columns=left.columns,
             child=left,
-            keys=change,
+            keys=right_change,
             on=tuple((key.left, key.right) for key in node.keys),
             null_safe=any(key.null_safe for key in node.keys),
         )
-        return push_down_keys(asked, at.engine)
-    if node.condition:
+        return push_down_keys(semi_join, context.engine)
+    if node.conditions:
         return Join(
             columns=left.columns,
             left=left,
-            right=change,
+            right=right_change,
             kind=JoinKind.SEMI,
-            condition=node.condition,
+            conditions=node.conditions,
         )
     return left

@@ -1,7 +1,13 @@
-"""ORDER BY … LIMIT: the first rows and a buffer behind them are kept (Yi et al. 2003).
+"""ORDER BY … LIMIT: the state is a buffer, the first rows and some behind them (Yi et al. 2003).
 
-While the buffer holds enough rows a change is merged into it; only when deletes have used it up, the
-child is read again.
+    Δτ(A) = τ(buffer_after) - τ(buffer_before), buffer_after = merge(buffer_before, ΔA)
+
+While the buffer has enough rows the change is merged into it. When deletes have exhausted it, it is read
+again from A_after. `ORDER BY v LIMIT 2`; the buffer was `a 1`, `b 3`, `c 5`:
+
+    ΔA         buffer_after       Δτ(A)
+    a 1 -1     b 3, d 4, c 5      a 1 -1
+    d 4 +1                        d 4 +1
 """
 
 from __future__ import annotations
@@ -33,66 +39,56 @@ class TopKRule:
     def evaluate(self, node: TopK, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [dict(row) for row in sorted(rows, key=node.order)[node.offset :][: node.limit]]
 
-    def change(self, node: TopK, at: Differentiator) -> Change:
-        if node.number not in at.states:
-            at.record(node, "its rows cannot be kept: computed as a whole and compared", RefreshMode.DIFF)
-            return _compared(node, at)
-        child = at.materialized_change(node.child)
-        if child.plan is None:
-            return child
-        stored = at.engine.materialize(StateScan(columns=node.state_columns, of=node))
-        merged = at.engine.materialize(
-            MergeTopK(columns=node.state_columns, stored=stored, change=child.plan, of=node)
+    def change(self, node: TopK, context: Differentiator) -> Change:
+        if node.number not in context.states:
+            context.record(
+                node, "its rows cannot be kept: computed as a whole and compared", RefreshMode.DIFF
+            )
+            return _difference(node, context.rows_before(node), context.rows_after(node))
+        change = context.materialized_change(node.child)
+        if change.plan is None:
+            return change
+        engine = context.engine
+        stored = engine.materialize(StateScan(columns=node.state_columns, operator=node))
+        merged = engine.materialize(
+            MergeTopK(columns=node.state_columns, stored=stored, change=change.plan, top_k=node)
         )
-        # At least one, for LIMIT 0: without any kept row nobody could tell that there are others.
-        if merged.rows < max(node.limit + node.offset, 1) and not _complete(node, merged, at):
-            at.record(node, "the buffer was used up: read again")
-            merged = at.engine.materialize(top_k_state(node, at.rows_after(node.child)))
-        at.state_updates[node.number] = merged
-        columns = zset_columns(node.columns)
-        before = WithWeight(columns=columns, child=_answer(node, stored), sign=-1)
-        after = WithWeight(columns=columns, child=_answer(node, merged), sign=1)
-        return Change(Union(columns=columns, inputs=(before, after)), insert_only=False)
+        # At least one row, also for LIMIT 0: an empty buffer cannot say whether it is complete.
+        if merged.rows < max(node.limit + node.offset, 1) and not _is_complete(node, merged, context):
+            context.record(node, "the buffer was used up: read again")
+            merged = engine.materialize(top_k_state(node, context.rows_after(node.child)))
+        context.state_updates[node.number] = merged
+        return _difference(node, _first_rows(node, stored), _first_rows(node, merged))
 
-    def rows_from_state(self, node: TopK, at: Differentiator, side: CutSide) -> Node:
-        """The answer at a cut, from the kept rows."""
-        if side is CutSide.AFTER and at.change(node):
-            return _answer(node, at.state_update(node.number))
-        return _answer(node, StateScan(columns=node.state_columns, of=node))
+    def rows_from_state(self, node: TopK, context: Differentiator, side: CutSide) -> Node:
+        if side is CutSide.AFTER and context.change(node):
+            return _first_rows(node, context.state_update(node.number))
+        return _first_rows(node, StateScan(columns=node.state_columns, operator=node))
 
     def mode(self, node: TopK) -> tuple[RefreshMode, str]:
         return RefreshMode.INCREMENTAL, f"first {node.limit} kept with a buffer"
 
 
 def top_k_state(node: TopK, rows: Node) -> Node:
-    """The whole state of a node over the rows of its child."""
-    nothing = Materialized(columns=node.state_columns, handle=None, rows=0)
-    weighed = WithWeight(columns=zset_columns(rows.columns), child=rows)
-    return MergeTopK(columns=node.state_columns, stored=nothing, change=weighed, of=node)
+    """The state of a node whose child has these rows, as a first build stores it."""
+    no_rows = Materialized(columns=node.state_columns, handle=None, rows=0)
+    inserts = WithWeight(columns=zset_columns(rows.columns), child=rows)
+    return MergeTopK(columns=node.state_columns, stored=no_rows, change=inserts, top_k=node)
 
 
-def _compared(node: TopK, at: Differentiator) -> Change:
-    """Δ = f(X₁) - f(X₀)."""
+def _difference(node: TopK, before: Node, after: Node) -> Change:
     columns = zset_columns(node.columns)
-    after = WithWeight(columns=columns, child=at.rows_after(node), sign=1)
-    before = WithWeight(columns=columns, child=at.rows_before(node), sign=-1)
-    return Change(Union(columns=columns, inputs=(after, before)), insert_only=False)
+    deletes = WithWeight(columns=columns, child=before, sign=-1)
+    inserts = WithWeight(columns=columns, child=after, sign=1)
+    return Change(Union(columns=columns, inputs=(deletes, inserts)), insert_only=False)
 
 
-def _complete(node: TopK, merged: Materialized, at: Differentiator) -> bool:
-    """Whether the kept rows are all that there are. Without rows nobody knows: read again."""
-    whole = FlagFilter(columns=merged.columns, child=merged, flag=node.complete)
-    return merged.rows > 0 and at.engine.materialize(whole).rows > 0
+def _is_complete(node: TopK, buffer: Materialized, context: Differentiator) -> bool:
+    """Whether the buffered rows are all rows of the child. An empty buffer does not say."""
+    complete = FlagFilter(columns=buffer.columns, child=buffer, flag=node.complete)
+    return buffer.rows > 0 and context.engine.materialize(complete).rows > 0
 
 
-def _answer(node: TopK, rows: Node) -> Node:
-    kept = Select(columns=node.columns, child=rows)
-    return TopK(
-        columns=node.columns,
-        child=kept,
-        order=node.order,
-        limit=node.limit,
-        offset=node.offset,
-        number=node.number,
-        complete=node.complete,
-    )
+def _first_rows(node: TopK, buffer: Node) -> Node:
+    """The result from the buffered rows."""
+    return node.over(Select(columns=node.columns, child=buffer))

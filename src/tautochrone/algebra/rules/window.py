@@ -1,4 +1,14 @@
-"""Window functions: by partitions that changed."""
+"""Window functions: partitions that changed are recomputed, before and after.
+
+    Δw(A) = w(A_after ⋉ K) - w(A_before ⋉ K), K the partition keys in ΔA
+
+`row_number() OVER (PARTITION BY k ORDER BY v)`; A was `a 5`, `b 6`:
+
+    ΔA         K     Δw(A)
+    a 1 +1     a     a 5 1 -1
+                     a 1 1 +1
+                     a 5 2 +1
+"""
 
 from __future__ import annotations
 
@@ -13,17 +23,17 @@ __all__ = ["WindowRule"]
 
 
 class WindowRule:
-    """The order in a partition is total (the engine breaks ties by all columns), so that the same rows
-    always give the same answer."""
+    """See the module. The order in a partition is total (the engine breaks ties by all columns), so that the
+    same rows always give the same result."""
 
     def evaluate(self, node: Window, rows: Bag) -> list[dict[ColumnId, Any]]:
         partitions: dict[tuple[Any, ...], list[Any]] = {}
         for row in rows:
             partitions.setdefault(tuple(row[column] for column in node.partition), []).append(row)
-        return [made for partition in partitions.values() for made in node.handle(partition)]
+        return [row for partition in partitions.values() for row in node.handle(partition)]
 
-    def change(self, node: Window, at: Differentiator) -> Change:
-        return recompute_changed_groups(node, node.partition, at)
+    def change(self, node: Window, context: Differentiator) -> Change:
+        return recompute_changed_groups(node, node.partition, context)
 
     def mode(self, node: Window) -> tuple[RefreshMode, str]:
         if not node.partition:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tautochrone.algebra.explain import explained
+from tautochrone.algebra.explain import explained_nodes
 from tautochrone.algebra.rules import RULES
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName
@@ -42,7 +42,7 @@ def preview(graph: Graph, view: TableName, default: RefreshPolicy) -> RefreshPre
     assert graph.scratch is not None
     (flow,) = graph.flows_of(view)
     planned = plan_of(flow.flow.evaluate(graph.scratch), view.catalog)
-    parts = explained(planned.plan, RULES)
+    parts = explained_nodes(planned.plan, RULES)
     policy = policy_of(dataset, default)
     reasons = list(planned.obstacles)
     if flow.inputs.unversioned:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyspark
 from pyspark.sql.types import StructType
 
-from tautochrone.algebra.nodes import Aggregate, Node, Scan, TopK, walk
+from tautochrone.algebra.nodes import Aggregate, Scan, TopK, stateful_nodes, walk
 from tautochrone.model.names import TableName
 from tautochrone.spark.translate.from_catalyst import View
 
@@ -70,7 +70,7 @@ class Planned:
 
 def planned(view: View) -> Planned:
     """Lay out every state of a plan whose types a table can hold."""
-    found = {node.number: _layout(view, node) for node in _stateful(view.plan)}
+    found = {node.number: _layout(view, node) for node in stateful_nodes(view.plan)}
     layouts = {number: layout for number, layout in sorted(found.items()) if layout is not None}
     return Planned(view, layouts, _reads(view))
 
@@ -82,12 +82,6 @@ def _reads(view: View) -> dict[TableName, frozenset[str]]:
             names = frozenset(str(view.attributes[column].name()) for column in node.handle)
             found[node.table] = found.get(node.table, frozenset()) | names
     return found
-
-
-def _stateful(plan: Node) -> list[Aggregate | TopK]:
-    return [
-        node for node in walk(plan) if isinstance(node, TopK) or (isinstance(node, Aggregate) and node.merges)
-    ]
 
 
 def _layout(view: View, node: Aggregate | TopK) -> StateLayout | None:

@@ -10,7 +10,7 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame
 
-from tautochrone.algebra.delta import NOTHING, Change, zset_columns
+from tautochrone.algebra.delta import NO_CHANGE, Change, zset_columns
 from tautochrone.algebra.nodes import (
     ColumnId,
     Consolidate,
@@ -28,7 +28,6 @@ from tautochrone.algebra.nodes import (
     WithWeight,
     walk,
 )
-from tautochrone.algebra.row_bounds import max_rows
 from tautochrone.algebra.row_wise import row_wise_parts
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
@@ -136,7 +135,7 @@ class SparkEngine:
     def change_of(self, scan: Scan) -> Change:
         found = self._delta(scan.table)
         if found is None:
-            return NOTHING
+            return NO_CHANGE
         names = self._names_of(scan.table)
         used = tuple(column for column in scan.columns if column in scan.handle)
         sources = tuple(found.plan.columns[names.index(self._name(column))] for column in used)
@@ -171,7 +170,7 @@ class SparkEngine:
                 # All that went was there before.
                 return rows if rows is None or leaf.side is CutSide.AFTER else rows + self.delta_rows
             case StateScan():
-                return self.inputs.stored_rows(leaf.of.number)
+                return self.inputs.stored_rows(leaf.operator.number)
             case Constant():
                 return known_row_count(leaf.handle)
             case _:
@@ -189,7 +188,7 @@ class SparkEngine:
         results = [leaf for leaf in walk(plan) if isinstance(leaf, Materialized)]
         if fits_on_driver(self.delta_rows) and all(fits_on_driver(result.rows) for result in results):
             return True
-        rows = max_rows(plan, self._leaf_rows)
+        rows = plan.max_rows(self._leaf_rows)
         return rows is not None and fits_on_driver(rows)
 
     # -- inputs -----------------------------------------------------------------------------------
@@ -307,7 +306,7 @@ class SparkEngine:
         return self.lowering.project(named, plan)
 
     def _stored(self, node: StateScan, only: RowFilter | None) -> JavaObject:
-        plan = self.inputs.stored(node.of.number, only)._jdf.queryExecution().analyzed()  # noqa: SLF001
+        plan = self.inputs.stored(node.operator.number, only)._jdf.queryExecution().analyzed()  # noqa: SLF001
         pairs = zip(node.columns, items(plan.output()), strict=True)
         named = [
             self.columns.named(column, self.lowering.cast_as_planned(column, entry))

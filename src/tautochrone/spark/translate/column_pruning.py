@@ -72,7 +72,7 @@ def _by_groups(node: Node) -> Iterator[ColumnId]:
             for key in node.keys:
                 yield key.left
                 yield key.right
-            for condition in node.condition:
+            for condition in node.conditions:
                 yield from condition.references
         case Aggregate():
             yield from node.keys

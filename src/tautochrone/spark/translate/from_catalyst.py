@@ -176,8 +176,8 @@ class Translator:
 
     def expression(self, handle: JavaObject) -> Expression:
         references = self.catalyst.references(handle)
-        passes = next(iter(references)) if kind(handle) == "AttributeReference" else None
-        return Expression(handle, references, str(handle.toString()), passes)
+        column = next(iter(references)) if kind(handle) == "AttributeReference" else None
+        return Expression(handle, references, str(handle.toString()), column)
 
     def add_nondeterminism(self, reason: str) -> None:
         """The query has several right answers: whoever computes it again may get another one."""

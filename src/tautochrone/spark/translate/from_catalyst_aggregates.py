@@ -229,7 +229,7 @@ class Groups:
         rows_only = found is AggregateFunction.COUNT and argument is not None and not argument.nullable()
         return AggregateCall(
             output=output,
-            kind=found,
+            function=found,
             handle=handle,
             argument=None if argument is None or rows_only else self._where(argument, condition),
             condition=translator.expression(condition.get()) if condition.isDefined() else None,

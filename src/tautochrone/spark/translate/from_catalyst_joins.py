@@ -52,7 +52,7 @@ def join(translator: Translator, plan: JavaObject) -> Node:
         right=whole_right,
         kind=_KINDS[name],
         keys=keys,
-        condition=tuple(translator.expression(part) for part in rest),
+        conditions=tuple(translator.expression(part) for part in rest),
         exists=exists,
     )
     return node if node.columns == wanted else Select(columns=wanted, child=node)

@@ -305,7 +305,7 @@ class Lowering:
         left, (right, hint) = self.plan(node.left), self._right(node)
         if node.keys and self.is_small(node.left) and self.is_small(node.right):
             left, right, hint = self.coalesce(left), self.coalesce(right), self.catalyst.shuffle_hash_hint
-        conditions = [condition.handle for condition in node.condition]
+        conditions = [condition.handle for condition in node.conditions]
         for key in node.keys:
             a, b = self.columns.attribute(key.left), self.columns.attribute(key.right)
             conditions.append(self.equal(a, b, null_safe=key.null_safe))

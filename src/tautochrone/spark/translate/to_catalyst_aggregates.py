@@ -102,97 +102,99 @@ class GroupLowering:
 
     def accumulate(self, node: PartialAggregate) -> JavaObject:
         low = self._lowering
-        of = node.of
+        aggregate = node.aggregate
         names: dict[int, ColumnId] = {}
-        frame = self._with(node.child, (*of.keys, WEIGHT), _expressions(of), names)
+        frame = self._with(node.child, (*aggregate.keys, WEIGHT), _expressions(aggregate), names)
         texts = [f"sum(CAST({WEIGHT} AS BIGINT))"]
-        for call in of.calls:
+        for call in aggregate.calls:
             texts.extend(self._sums(call, names))
-        texts.extend(self._gone(call, names) for call in of.calls)
+        texts.extend(self._removed(call, names) for call in aggregate.calls)
         # Several functions of one value keep much of the same.
         made = {text: f"v{place}" for place, text in enumerate(dict.fromkeys(texts))}
-        grouped = frame.groupBy(*map(quoted, of.keys)).agg(
+        grouped = frame.groupBy(*map(quoted, aggregate.keys)).agg(
             *(sf.expr(f"{text} AS {name}") for text, name in made.items())
         )
-        if not of.keys:
+        if not aggregate.keys:
             # Without rows there is nothing to add, not a group of nothing.
             grouped = grouped.where("v0 IS NOT NULL")
         if len(made) < len(texts):
             chosen = [f"{made[text]} AS w{place}" for place, text in enumerate(texts)]
-            grouped = grouped.selectExpr(*map(quoted, of.keys), *chosen)
+            grouped = grouped.selectExpr(*map(quoted, aggregate.keys), *chosen)
         return low.with_column_ids(grouped, node.columns)
 
     def _sums(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> list[str]:
         """What rows add to the accumulators of a call."""
         there, value = _counted(call, names)
         number = f"coalesce(sum({_where(there, f'CAST({WEIGHT} AS BIGINT)')}), 0L)"
-        if call.kind is AggregateFunction.COUNT:
+        if call.function is AggregateFunction.COUNT:
             return [number]
-        if call.kind in (AggregateFunction.SUM, AggregateFunction.AVERAGE):
+        if call.function in (AggregateFunction.SUM, AggregateFunction.AVERAGE):
             wide = f"CAST({value} AS {self._type(call.accumulators[0])})"
             moved = _where(there, f"CASE WHEN {WEIGHT} > 0 THEN {wide} ELSE -{wide} END")
             return [f"CAST(sum({moved}) AS {self._type(call.accumulators[0])})", number]
-        if call.kind is AggregateFunction.VARIANCE:
+        if call.function is AggregateFunction.VARIANCE:
             both = zip(sum_terms(str(value), argument_type(call)), call.accumulators[:-1], strict=True)
             sums = [
                 f"CAST(sum({_where(there, f'{power} * {WEIGHT}')}) AS {self._type(column)})"
                 for power, column in both
             ]
             return [*sums, number]
-        return [f"{call.kind}({value}) FILTER (WHERE {there} AND {WEIGHT} > 0)"]
+        return [f"{call.function}({value}) FILTER (WHERE {there} AND {WEIGHT} > 0)"]
 
-    def _gone(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> str:
+    def _removed(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> str:
         """What tells that a call must look again: the extremum, or the number, of the values taken out."""
         there, value = _counted(call, names)
-        if call.kind in (AggregateFunction.MIN, AggregateFunction.MAX):
-            return f"{call.kind}({value}) FILTER (WHERE {there} AND {WEIGHT} < 0)"
-        if call.exact and call.kind not in MERGE_FUNCTIONS:
+        if call.function in (AggregateFunction.MIN, AggregateFunction.MAX):
+            return f"{call.function}({value}) FILTER (WHERE {there} AND {WEIGHT} < 0)"
+        if call.exact and call.function not in MERGE_FUNCTIONS:
             return "0L"
         return f"count_if({there} AND {WEIGHT} < 0)"
 
     def merge_groups(self, node: MergeGroups) -> JavaObject:
         low = self._lowering
-        of = node.of
+        aggregate = node.aggregate
         # The rows to merge are few, and so are those of their groups: no statistics needed.
-        added = low.coalesced_frame(node.added).alias("new")
+        added = low.coalesced_frame(node.partial).alias("new")
         stored = low.coalesced_frame(node.stored).alias("old")
-        same = " AND ".join(f"new.{key} <=> old.{key}" for key in of.keys) or "true"
-        here = bool(of.keys) and low.is_small(node.added) and low.is_small(node.stored)
+        same = " AND ".join(f"new.{key} <=> old.{key}" for key in aggregate.keys) or "true"
+        here = bool(aggregate.keys) and low.is_small(node.partial) and low.is_small(node.stored)
         joined = added.join(stored.hint("shuffle_hash" if here else "broadcast"), sf.expr(same), "left")
-        gone = dict(zip((call.output for call in of.calls), node.accumulate.gone, strict=True))
-        alive = f"({_plus(of.count)}) > 0"
-        after, unsure = [_plus(of.count)], ["false"]
-        for call in of.calls:
-            merged, again = self._merge(call, gone[call.output])
+        removed = dict(
+            zip((call.output for call in aggregate.calls), node.partial_aggregate.removed, strict=True)
+        )
+        alive = f"({_plus(aggregate.count)}) > 0"
+        after, unsure = [_plus(aggregate.count)], ["false"]
+        for call in aggregate.calls:
+            merged, unknown = self._merge(call, removed[call.output])
             # A group that vanished comes back without its past.
             after.extend(f"CASE WHEN {alive} THEN {text} END" for text in merged)
-            unsure.append(f"coalesce({again}, false)")
-        again = f"{alive} AND ({' OR '.join(unsure)})"
+            unsure.append(f"coalesce({unknown}, false)")
+        recompute = f"{alive} AND ({' OR '.join(unsure)})"
         chosen = joined.selectExpr(
-            *(f"new.{key}" for key in of.keys),
-            *(f"old.{column}" for column in of.accumulators),
+            *(f"new.{key}" for key in aggregate.keys),
+            *(f"old.{column}" for column in aggregate.accumulators),
             *after,
-            again,
+            recompute,
         )
         return low.with_column_ids(chosen, node.columns)
 
-    def _merge(self, call: AggregateCall, gone: ColumnId) -> tuple[list[str], str]:
+    def _merge(self, call: AggregateCall, removed: ColumnId) -> tuple[list[str], str]:
         """A call's accumulators after the change, and whether they may be wrong."""
         first = call.accumulators[0]
         before, add = f"old.{first}", f"new.{first}"
-        if call.kind is AggregateFunction.COUNT:
+        if call.function is AggregateFunction.COUNT:
             return [_plus(first)], "false"
-        if call.kind in (AggregateFunction.SUM, AggregateFunction.AVERAGE, AggregateFunction.VARIANCE):
+        if call.function in (AggregateFunction.SUM, AggregateFunction.AVERAGE, AggregateFunction.VARIANCE):
             *sums, count = call.accumulators
             number = _plus(count)
             kept = [f"CASE WHEN ({number}) > 0 THEN {self._total(column)} END" for column in sums]
-            return [*kept, number], "false" if call.exact else f"new.{gone} > 0"
-        if call.kind in _BITS:
-            both = f"CAST({before} {_BITS[call.kind]} {add} AS {self._type(first)})"
-            return [f"coalesce({both}, {before}, {add})"], f"new.{gone} > 0"
-        ahead, reached = ("<", "<=") if call.kind is AggregateFunction.MIN else (">", ">=")
+            return [*kept, number], "false" if call.exact else f"new.{removed} > 0"
+        if call.function in _BITS:
+            both = f"CAST({before} {_BITS[call.function]} {add} AS {self._type(first)})"
+            return [f"coalesce({both}, {before}, {add})"], f"new.{removed} > 0"
+        ahead, reached = ("<", "<=") if call.function is AggregateFunction.MIN else (">", ">=")
         extremum = f"CASE WHEN {before} IS NULL OR {add} {ahead} {before} THEN {add} ELSE {before} END"
-        return [extremum], f"new.{gone} {reached} ({extremum})"
+        return [extremum], f"new.{removed} {reached} ({extremum})"
 
     def _total(self, column: ColumnId) -> str:
         before, add = f"old.{column}", f"new.{column}"
@@ -201,10 +203,10 @@ class GroupLowering:
 
     def finish(self, node: FinalAggregate) -> JavaObject:
         low = self._lowering
-        of = node.of
-        source = dict(zip(of.accumulators, node.sources, strict=True))
-        if of.keys:
-            frame = low.named_frame(node.child).where(f"{source[of.count]} > 0")
+        aggregate = node.aggregate
+        source = dict(zip(aggregate.accumulators, node.sources, strict=True))
+        if aggregate.keys:
+            frame = low.named_frame(node.child).where(f"{source[aggregate.count]} > 0")
         else:
             catalyst = low.catalyst
             one = catalyst.logical("OneRowRelation")()
@@ -212,19 +214,22 @@ class GroupLowering:
                 one, low.plan(node.child), low.join_type("LeftOuter"), catalyst.none, catalyst.no_hint
             )
             frame = self._named(plan, node.child.columns)
-        chosen = frame.select(*map(quoted, of.keys), *map(self._column, self._values(of, source)))
+        chosen = frame.select(
+            *map(quoted, aggregate.keys), *map(self._column, self._values(aggregate, source))
+        )
         return low.with_column_ids(chosen, node.columns)
 
     def altered(self, node: ChangedGroups) -> JavaObject:
         low = self._lowering
-        of = node.of
+        aggregate = node.aggregate
         sides = [
-            dict(zip(of.accumulators, columns, strict=True)) for columns in (node.before, of.accumulators)
+            dict(zip(aggregate.accumulators, columns, strict=True))
+            for columns in (node.before, aggregate.accumulators)
         ]
-        was, now = (f"coalesce({source[of.count]} > 0, false)" for source in sides)
+        was, now = (f"coalesce({source[aggregate.count]} > 0, false)" for source in sides)
         texts = [f"{was} <> {now}"]
         computed = []
-        for before, after in zip(*(self._values(of, source) for source in sides), strict=True):
+        for before, after in zip(*(self._values(aggregate, source) for source in sides), strict=True):
             if isinstance(before, str) and isinstance(after, str):
                 texts.append(f"NOT ({before} <=> {after})")
             else:
@@ -238,19 +243,21 @@ class GroupLowering:
     def _column(self, value: str | JavaObject) -> Column:
         return sf.expr(value) if isinstance(value, str) else self._lowering.of(value)
 
-    def _values(self, of: Aggregate, source: Mapping[ColumnId, ColumnId]) -> list[str | JavaObject]:
-        return [self._value(call, [source[column] for column in call.accumulators]) for call in of.calls]
+    def _values(self, aggregate: Aggregate, source: Mapping[ColumnId, ColumnId]) -> list[str | JavaObject]:
+        return [
+            self._value(call, [source[column] for column in call.accumulators]) for call in aggregate.calls
+        ]
 
     def _value(self, call: AggregateCall, sources: Sequence[ColumnId]) -> str | JavaObject:
         wanted = self._type(call.output)
-        if call.kind is AggregateFunction.COUNT:
+        if call.function is AggregateFunction.COUNT:
             return f"CAST(coalesce({sources[0]}, 0) AS {wanted})"
-        if call.kind in MERGE_FUNCTIONS:
+        if call.function in MERGE_FUNCTIONS:
             return str(sources[0])
-        if call.kind is AggregateFunction.VARIANCE:
+        if call.function is AggregateFunction.VARIANCE:
             return variance_sql(call.handle.aggregateFunction(), argument_type(call), *map(str, sources))
         total, number = sources
-        if call.kind is AggregateFunction.SUM:
+        if call.function is AggregateFunction.SUM:
             return f"CASE WHEN {number} > 0 THEN CAST({total} AS {wanted}) END"
         if not wanted.startswith("decimal"):
             return f"CASE WHEN {number} > 0 THEN CAST({total} AS DOUBLE) / CAST({number} AS DOUBLE) END"
@@ -307,8 +314,8 @@ class GroupLowering:
         return str(self._lowering.columns.attribute(column).dataType().sql()).lower()
 
 
-def _expressions(of: Aggregate) -> list[Expression]:
-    found = [expression for call in of.calls for expression in (call.argument, call.condition)]
+def _expressions(aggregate: Aggregate) -> list[Expression]:
+    found = [expression for call in aggregate.calls for expression in (call.argument, call.condition)]
     return [expression for expression in found if expression is not None]
 
 

@@ -39,7 +39,7 @@ def should_broadcast(node: Node, width: int) -> bool:
 
 def lower_matching(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
     """The child's rows whose key occurs in the keys, or does not."""
-    if node.absent:
+    if node.anti:
         attributes = lowering.attributes(tuple(column for column, _ in node.on))
         how = lowering.join_type("LeftAnti")
         return _met(

@@ -24,7 +24,7 @@ _STORED, _CHANGE, _COUNTED = "__taut_top_stored", "__taut_top_change", "__taut_t
 
 def merge_top(low: Lowering, node: MergeTopK) -> JavaObject:
     """See the node. A row behind the last kept one says nothing about rows that were never kept."""
-    of, names = node.of, [f"r{place}" for place in range(len(node.of.columns))]
+    top_k, names = node.top_k, [f"r{place}" for place in range(len(node.top_k.columns))]
     change = low.named_frame(node.change).toDF(*names, "weight")
     stored = None
     if not (isinstance(node.stored, Materialized) and node.stored.handle is None):
@@ -33,9 +33,9 @@ def merge_top(low: Lowering, node: MergeTopK) -> JavaObject:
     session = low.catalyst.session
     with _views(session, {_CHANGE: change, _STORED: stored}):
         counted = session.sql(_counted(names, from_stored=stored is not None))
-    ordered, order = _ordered(low, of, counted)
+    ordered, order = _ordered(low, top_k, counted)
     with _views(session, {_COUNTED: ordered}):
-        merged = session.sql(_first(names, order, of.buffer, whole=whole))
+        merged = session.sql(_first(names, order, top_k.buffer, whole=whole))
     return low.with_column_ids(merged, node.columns)
 
 
@@ -63,21 +63,21 @@ def _counted(names: Sequence[str], *, from_stored: bool) -> str:
     """
 
 
-def _ordered(low: Lowering, of: TopK, counted: DataFrame) -> tuple[DataFrame, str]:
+def _ordered(low: Lowering, top_k: TopK, counted: DataFrame) -> tuple[DataFrame, str]:
     """The counted rows with what orders them beside, and the order as SQL."""
     columns = low.columns
     beside = (columns.fresh(), columns.fresh())
-    plan = low.with_column_ids(counted, (*of.columns, *beside))
-    place = {column: f"r{at}" for at, column in enumerate(of.columns)}
+    plan = low.with_column_ids(counted, (*top_k.columns, *beside))
+    place = {column: f"r{at}" for at, column in enumerate(top_k.columns)}
     named, texts = [], []
-    for at, entry in enumerate(of.order):
+    for at, entry in enumerate(top_k.order):
         value = entry.child()
         name = place.get(low.catalyst.column_id(value)) if kind(value) == "AttributeReference" else None
         if name is None:
             name = f"o{at}"
             named.append(low.catalyst.alias(value, name, low.catalyst.new_expr_id()[1]))
         texts.append(f"{name} {_direction(entry)}")
-    plan = low.project([*low.attributes((*of.columns, *beside)), *named], plan)
+    plan = low.project([*low.attributes((*top_k.columns, *beside)), *named], plan)
     frame = dataframe_of_plan(low.catalyst.session, plan)
     return frame.toDF(*place.values(), "copies", "mine", *frame.columns[len(place) + 2 :]), ", ".join(texts)
 

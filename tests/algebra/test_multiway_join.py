@@ -79,10 +79,10 @@ def test_a_key_that_goes_with_others_waits_for_them(monkeypatch: pytest.MonkeyPa
     suppliers = join(customers, scan("s", "s_key s_nation"), "c_nation=s_nation")
     lines = join(suppliers, scan("l", "l_order l_supplier"), "o_key=l_order s_key=l_supplier")
     node = join(lines, scan("n", "n_key"), "s_nation=n_key")
-    flat = join_graph_of(node)
-    at = Differentiator(PlanEvaluator(old={}, new={}, rules=RULES), RULES)
-    start = Materialized(columns=zset_columns(flat.parts[0].columns), handle=[], rows=1)
-    found = join_along_keys(node, flat, 0, start, lambda other: flat.parts[other], at)
+    graph = join_graph_of(node)
+    at = Differentiator(PlanEvaluator(before={}, after={}, rules=RULES), RULES)
+    start = Materialized(columns=zset_columns(graph.inputs[0].columns), handle=[], rows=1)
+    found = join_along_keys(node, graph, 0, start, lambda other: graph.inputs[other], at)
     assert found is not None
     read = [leaf.table for leaf in walk(found) if isinstance(leaf, Scan)]
     assert read.index("l") < read.index("s")
@@ -92,6 +92,6 @@ def test_a_key_that_goes_with_others_waits_for_them(monkeypatch: pytest.MonkeyPa
 def test_joins_inside_a_join_are_not_followed_for_nothing(shape: str) -> None:
     node = query(shape)
     rows: Tables = {table: [(1, 1, 1)] for table in "fdeg"}
-    at = Differentiator(PlanEvaluator(old={table: [] for table in rows}, new=rows, rules=RULES), RULES)
+    at = Differentiator(PlanEvaluator(before={table: [] for table in rows}, after=rows, rules=RULES), RULES)
     assert at.materialized_change(node).insert_only
     assert [done.node for done in at.nodes] == ["join"]
