@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tautochrone.cli.main import COMMANDS, handler_of
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(
     [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
@@ -66,6 +68,10 @@ def test_help_is_fast() -> None:
     assert not heavy
     # The goal is 0.3 s; the bound leaves room for a busy machine, the imports above are the real test.
     assert took < 3
+
+
+def test_every_command_has_its_function() -> None:
+    assert all(callable(handler_of(command)) for command in COMMANDS)
 
 
 @pytest.mark.parametrize("arguments", [["run", "--nonsense"], ["nonsense"], []])

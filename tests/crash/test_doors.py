@@ -23,7 +23,7 @@ from tautochrone.model.effects import Step
 pytestmark = pytest.mark.crash
 
 SRC = Path(tautochrone.__file__).parent
-ADAPTERS = ("lake", "meta", "ingest", "testing")
+ADAPTERS = ("iceberg", "meta", "ingest", "sinks", "testing")
 """Where durable things are done; everywhere else they are only asked for."""
 
 WRITERS = {
@@ -34,11 +34,11 @@ WRITERS = {
 ALLOWED = {
     ("project/templates.py", "write_text"): "`taut init` writes a sample before anything runs",
     ("project/templates.py", "mkdir"): "the same",
-    ("spark/archive.py", "mkdir"): "set-up: the folder of the archive of classes",
-    ("spark/warm_up.py", "toTable"): "set-up: a lake of its own that is gone with its process",
-    ("service/open.py", "mkdir"): "the storage folder; making it twice is making it once",
-    ("service/storage.py", "rename"): "the storage's identity, as a step of whoever calls it",
-    ("service/storage.py", "unlink"): "the same",
+    ("spark/session/class_archive.py", "mkdir"): "set-up: the folder of the archive of classes",
+    ("spark/session/warm_up.py", "toTable"): "set-up: a lake of its own that is gone with its process",
+    ("app/open.py", "mkdir"): "the storage folder; making it twice is making it once",
+    ("app/storage.py", "rename"): "the storage's identity, as a step of whoever calls it",
+    ("app/storage.py", "unlink"): "the same",
     ("traces.py", "mkdir"): "tracebacks for people: nothing reads them to go on",
     ("traces.py", "write_bytes"): "the same",
     ("traces.py", "rename"): "the same",
@@ -87,7 +87,7 @@ def test_nothing_writes_outside_the_adapters() -> None:
         (name, function.attr)
         for name, tree in _modules(adapters=False)
         for _, function in _calls(tree)
-        if function.attr in WRITERS and not name.startswith("spark/jars")
+        if function.attr in WRITERS and not name.startswith("spark/session/jars")
     }
     assert found <= ALLOWED.keys()
 
@@ -114,7 +114,7 @@ def test_catalog_commits_happen_in_one_place() -> None:
         for _, function in _calls(tree)
         if function.attr == "commit" and ast.unparse(function.value).endswith("operations")
     }
-    assert found == {"lake/iceberg/commits.py"}
+    assert found == {"iceberg/commits/compare_and_set.py"}
 
 
 @pytest.mark.parametrize("step", Step)

@@ -17,7 +17,7 @@ from tautochrone.errors import FencedError, SparkDiedError, TautochroneError
 from tautochrone.redaction import redacted
 from tautochrone.traces import show_traces, trace_of
 
-__all__ = ["entry", "main"]
+__all__ = ["COMMANDS", "entry", "handler_of", "main"]
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taut",
         description="Run a Spark Declarative Pipelines project exactly-once, incrementally, "
-        "with every table at the same instant.",
+        "with all tables at the same checkpoint.",
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -36,172 +36,220 @@ def _parser() -> argparse.ArgumentParser:
     ) -> argparse.ArgumentParser:
         added: argparse.ArgumentParser = within.add_parser(name, help=text, description=text)
         added.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
-        added.add_argument("--spec", metavar="PATH", help="the pipeline spec; searched upwards without it")
-        added.add_argument("--set", action="append", default=[], metavar="K=V", help="a setting, by its key")
+        added.add_argument(
+            "--spec", metavar="PATH", help="the pipeline spec (default: searched from this folder upwards)"
+        )
+        added.add_argument(
+            "--set", action="append", default=[], metavar="K=V", help="set a setting by its key"
+        )
         if spark:
-            added.add_argument("--conf", action="append", default=[], metavar="K=V", help="a Spark setting")
+            added.add_argument(
+                "--conf", action="append", default=[], metavar="K=V", help="set a Spark setting"
+            )
             added.add_argument("--master", metavar="URL", help="the Spark master (default local[*])")
         if reads:
             added.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
         return added
 
-    init = commands.add_parser("init", help="write a sample project that runs as it is")
+    init = commands.add_parser("init", help="create a sample project that is ready to run")
     init.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
     init.add_argument("--name", required=True, help="the project's name and folder")
 
     dry_run = command("dry-run", "resolve the whole graph and write nothing", reads=True)
     dry_run.add_argument(
-        "--explain", metavar="NAME", help="how a view will be refreshed: its plan, rule by rule"
+        "--explain", metavar="NAME", help="show how a view will be refreshed: its plan, rule by rule"
     )
 
-    run = command("run", "take in what is there, refresh, publish")
+    run = command("run", "read new source data, refresh all tables, publish a checkpoint")
     shown = run.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="events as JSON, one object per line on stdout")
-    shown.add_argument("--quiet", action="store_true", help="say only what fails")
-    run.add_argument("--continuous", action="store_true", help="go on until Ctrl-C")
-    run.add_argument("--interval", metavar="5s", help="between checkpoints, with --continuous")
+    shown.add_argument("--quiet", action="store_true", help="print failures only")
+    run.add_argument("--continuous", action="store_true", help="run until Ctrl-C")
+    run.add_argument("--interval", metavar="5s", help="time between checkpoints, with --continuous")
     run.add_argument("--job", metavar="NAME", help="run this job of the project's [jobs]")
     run.add_argument(
-        "--refresh", action="append", default=[], metavar="A,B", help="take in data for these only"
+        "--refresh", action="append", default=[], metavar="A,B", help="read new data for these tables only"
     )
-    run.add_argument("--full-refresh", action="append", default=[], metavar="A,B", help="rebuild these")
-    run.add_argument("--full-refresh-all", action="store_true", help="rebuild everything")
+    run.add_argument(
+        "--full-refresh", action="append", default=[], metavar="A,B", help="rebuild these tables"
+    )
+    run.add_argument("--full-refresh-all", action="store_true", help="rebuild all tables")
     add_ownership(run)
 
     adopt = command("adopt", "take over tables that spark-pipelines built, without a rebuild", reads=True)
     adopt.add_argument(
-        "--from-pipeline", metavar="OLD", help="take over the tables of this pipeline: it was renamed"
+        "--from-pipeline", metavar="OLD", help="take over the tables of this pipeline, which was renamed"
     )
-    adopt.add_argument("--dry-run", action="store_true", help="tell what would be done, change nothing")
+    adopt.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
     adopt.add_argument(
-        "--rebuild", action="append", default=[], metavar="A,B", help="views that the next run computes anew"
+        "--rebuild", action="append", default=[], metavar="A,B", help="views that the next run rebuilds"
     )
     add_ownership(adopt)
 
     command("doctor", "check Java, Spark, jars, catalog, storage, Kafka, ports", reads=True)
 
-    query = command("query", "any Spark SQL over datasets, at one instant")
+    query = command("query", "run Spark SQL over datasets, all at one checkpoint")
     query.add_argument("sql", help="the query")
     query.add_argument(
         "--consistency",
         choices=("strong", "weak"),
         default="strong",
-        help="all tables at one instant, or each at its newest",
+        help="strong: all tables at one checkpoint; weak: each at its newest version (default strong)",
     )
     query.add_argument(
         "--only-named",
         action="store_true",
-        help="strong among the tables of this query only, whatever their relatives are waiting for",
+        help="only the tables of this query must be at one checkpoint, not their relatives",
     )
     query.add_argument("--checkpoint", type=int, metavar="N", help="read at this checkpoint")
     query.add_argument(
-        "--after", metavar="TOKEN", help="with what was written before this token of `taut token`, or fail"
+        "--after",
+        metavar="TOKEN",
+        help="read what was written before this token of `taut token`; fails when it is not published",
     )
     query.add_argument(
         "--wait",
         type=duration_ms,
         default="0s",
         metavar="30s",
-        help="with --after: so long, until it is there (default 0s)",
+        help="with --after: how long to wait until it is published (default 0s)",
     )
     query.add_argument(
-        "--format", choices=("table", "csv", "json"), default="table", help="how rows are printed"
+        "--format",
+        choices=("table", "csv", "json"),
+        default="table",
+        help="the output format (default table)",
     )
 
-    status = command("status", "where every dataset stands", reads=True, spark=False)
+    status = command("status", "the status of every dataset", reads=True, spark=False)
     status.add_argument("name", nargs="?", help="one dataset")
-    status.add_argument("--history", action="store_true", help="its refreshes, newest first")
-    status.add_argument("--nodes", action="store_true", help="with --history: what each node did")
-    status.add_argument("--limit", type=int, default=50, metavar="N", help="with --history: so many")
+    status.add_argument("--history", action="store_true", help="list refreshes, newest first")
+    status.add_argument("--nodes", action="store_true", help="with --history: what each node of the plan did")
+    status.add_argument(
+        "--limit",
+        type=int,
+        default=50,
+        metavar="N",
+        help="with --history: maximum rows to print (default 50)",
+    )
 
     checkpoints = command("checkpoints", "the newest checkpoints", reads=True, spark=False)
-    checkpoints.add_argument("--limit", type=int, default=20, metavar="N", help="so many")
+    checkpoints.add_argument(
+        "--limit", type=int, default=20, metavar="N", help="maximum rows to print (default 20)"
+    )
 
     serve = command("serve", "the MetaService as a process: versions, lineage, events over HTTP", spark=False)
-    serve.add_argument("--host", default="127.0.0.1", help="where to listen (default 127.0.0.1)")
-    serve.add_argument("--port", type=int, default=7117, help="where to listen (default 7117); 0: any")
-    serve.add_argument("--meta", metavar="URL", help="this store, without a project: no Iceberg catalog")
-    serve.add_argument("--log-format", choices=("text", "json"), default="text", help="of the log on stderr")
+    serve.add_argument("--host", default="127.0.0.1", help="the address to listen at (default 127.0.0.1)")
+    serve.add_argument(
+        "--port", type=int, default=7117, help="the port to listen at (default 7117); 0: any free port"
+    )
+    serve.add_argument(
+        "--meta", metavar="URL", help="serve this store without a project; there is no Iceberg catalog then"
+    )
+    serve.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="the format of the log on stderr (default text)",
+    )
 
     lineage = command(
-        "lineage", "what a table is made from, and what is made from it", reads=True, spark=False
+        "lineage",
+        "the tables that a table is computed from, and the tables computed from it",
+        reads=True,
+        spark=False,
     )
-    lineage.add_argument("name", help="a dataset, or any table by its whole name")
+    lineage.add_argument("name", help="a dataset, or any table by its full name")
     direction = lineage.add_mutually_exclusive_group()
-    direction.add_argument("--up", action="store_true", help="only what it is made from")
-    direction.add_argument("--down", action="store_true", help="only what is made from it")
-    jobs = command("jobs", "who writes what, and how far each is", reads=True, spark=False)
+    direction.add_argument("--up", action="store_true", help="only the tables that it is computed from")
+    direction.add_argument("--down", action="store_true", help="only the tables that are computed from it")
+    jobs = command("jobs", "the jobs, their tables and their newest checkpoints", reads=True, spark=False)
     pins = command(
-        "pins", "who reads at which checkpoint, and until when it is held", reads=True, spark=False
+        "pins", "who reads at which checkpoint, and until when its versions are kept", reads=True, spark=False
     )
     token = command(
-        "token", "for `query --after`: stands for what is written to sources by now", reads=True, spark=False
+        "token",
+        "a token for `query --after`: all that has been written to the sources by now",
+        reads=True,
+        spark=False,
     )
-    for asks in (lineage, jobs, pins, token):
-        asks.add_argument("--meta", metavar="URL", help="ask this store or service, without a project")
+    for reading in (lineage, jobs, pins, token):
+        reading.add_argument("--meta", metavar="URL", help="use this store or service, without a project")
 
     verify = command("verify", "recompute views with plain Spark and compare", reads=True)
     verify.add_argument("names", nargs="*", help="views (default: all)")
-    verify.add_argument("--checkpoint", type=int, metavar="N", help="at this checkpoint")
+    verify.add_argument(
+        "--checkpoint", type=int, metavar="N", help="verify at this checkpoint (default: the newest)"
+    )
 
-    config = commands.add_parser("config", help="settings: what is in force, and what there is")
+    config = commands.add_parser("config", help="settings in force, and the schema of all settings")
     config.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
-    show = command("show", "every setting in force; secrets by their place only", reads=True, within=actions)
-    show.add_argument("--origin", action="store_true", help="and where it was set")
+    show = command(
+        "show", "every setting in force; of secrets only where they come from", reads=True, within=actions
+    )
+    show.add_argument("--origin", action="store_true", help="show where each was set")
     show.add_argument("--interval", metavar="5s", help=argparse.SUPPRESS)
     show.add_argument("--job", metavar="NAME", help=argparse.SUPPRESS)
     actions.add_parser("schema", help="the JSON Schema of tautochrone.toml")
 
-    support = command("support-bundle", "a zip for whoever helps: versions, settings, history, no secrets")
-    support.add_argument("--output", metavar="FILE", help="where to (default taut-support-<time>.zip)")
+    support = command(
+        "support-bundle", "write a zip file for a bug report: versions, settings, history, no secrets"
+    )
+    support.add_argument(
+        "--output", metavar="FILE", help="the file to write (default taut-support-<time>.zip)"
+    )
 
-    maintain = command("maintain", "expire what nobody needs any more and delete its files", reads=True)
-    maintain.add_argument("--job", metavar="NAME", help="the tables of this job")
-    maintain.add_argument("--dry-run", action="store_true", help="tell what would be done, change nothing")
+    maintain = command(
+        "maintain", "expire versions that nobody needs any more and delete their files", reads=True
+    )
+    maintain.add_argument("--job", metavar="NAME", help="maintain the tables of this job")
+    maintain.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
     maintain.add_argument(
         "--compact",
         action="store_true",
-        help="merge small files too: in the place of a run, so not while one is going on",
+        help="merge small files too; not possible while the job runs",
     )
     add_ownership(maintain)
 
     relocate = command(
-        "relocate", "make a copied or moved storage this folder's own", reads=True, spark=False
+        "relocate", "make a copied or moved storage usable at its new path", reads=True, spark=False
     )
     relocate.add_argument(
-        "--from-project", metavar="PATH", help="where the project was, for storages that do not say it"
+        "--from-project",
+        metavar="PATH",
+        help="the old path of the project, for storages that do not record it",
     )
     relocate.add_argument(
         "--moved",
         action="store_true",
-        help="the original is gone: this one goes on as it",
+        help="the original is gone and this storage takes its place",
     )
-    relocate.add_argument("--dry-run", action="store_true", help="look at everything, change nothing")
+    relocate.add_argument("--dry-run", action="store_true", help="check everything and change nothing")
 
     revise = command(
-        "revise", "take tables back to a checkpoint after a correction of their source", reads=True
+        "revise", "take tables back to a checkpoint after their source was corrected", reads=True
     )
-    revise.add_argument("names", nargs="*", metavar="NAME", help="the tables that were corrected")
-    revise.add_argument("--to", type=int, metavar="N", help="the newest checkpoint whose data is right")
+    revise.add_argument("names", nargs="*", metavar="NAME", help="the tables whose source was corrected")
+    revise.add_argument("--to", type=int, metavar="N", help="the newest checkpoint with correct data")
     revise.add_argument(
         "--read-again",
         action="store_true",
-        help="take the named tables back too and read their sources again from there",
+        help="take the named tables back too, and read their sources again from there",
     )
     revise.add_argument(
-        "--full", action="store_true", help="clear what is downstream and build it anew from the beginning"
+        "--full", action="store_true", help="empty the tables downstream and rebuild them from the beginning"
     )
     revise.add_argument(
-        "--dry-run", action="store_true", help="list what would be taken back, change nothing"
+        "--dry-run", action="store_true", help="list what would be taken back and change nothing"
     )
-    revise.add_argument("--accept", action="store_true", help="do it without a question")
+    revise.add_argument("--accept", action="store_true", help="do it without asking")
     add_ownership(revise)
-    revise.add_argument("--confirm", metavar="ID", help="drop the old data that a revision has kept")
+    revise.add_argument("--confirm", metavar="ID", help="delete the old data that this revision has kept")
     return parser
 
 
-_COMMANDS = {
+COMMANDS = {
     "init": ("project", "init"),
     "dry-run": ("project", "dry_run"),
     "run": ("run", "run"),
@@ -216,21 +264,21 @@ _COMMANDS = {
     "maintain": ("maintain", "maintain"),
     "relocate": ("relocate", "relocate"),
     "revise": ("revise", "revise"),
-    "support-bundle": ("support", "support_bundle"),
+    "support-bundle": ("support_bundle", "support_bundle"),
     "status": ("status", "status"),
     "checkpoints": ("status", "checkpoints"),
     "query": ("reading", "query"),
     "verify": ("reading", "verify_views"),
 }
-"""Where each command is carried out: a module beside this one, and its function."""
+"""By command: the module of this package and the function in it."""
 
 
-def _handler(name: str) -> Callable[[argparse.Namespace], int]:
-    module, function = _COMMANDS[name]
-    found: Callable[[argparse.Namespace], int] = getattr(
+def handler_of(name: str) -> Callable[[argparse.Namespace], int]:
+    module, function = COMMANDS[name]
+    handler: Callable[[argparse.Namespace], int] = getattr(
         importlib.import_module(f"tautochrone.cli.{module}"), function
     )
-    return found
+    return handler
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -243,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.embedded:
         threading.excepthook = _thread_failed
     try:
-        return _handler(options.command)(options)
+        return handler_of(options.command)(options)
     except TautochroneError as error:
         error = error if isinstance(error, FencedError) else _death() or error
         if options.debug:
