@@ -128,7 +128,7 @@ def test_empty_at_first(pipeline: Pipeline, outsider: Outsider) -> None:
 @pytest.mark.parametrize("tagged", [True, False])
 def test_expired(pipeline: Pipeline, outsider: Outsider, tagged: bool) -> None:
     if not tagged:
-        pipeline.write("tautochrone.toml", "[outsiders]\ntag = false\n")
+        pipeline.write("tautochrone.toml", "[external_tables]\ntag = false\n")
     right(pipeline, outsider, pipeline.run())
     outsider.append((4, "b", 30))
     # What Iceberg's own maintenance does, on a day when everything is too old.

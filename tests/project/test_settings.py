@@ -146,7 +146,8 @@ def test_a_catalog_as_spark_is_told(tmp_path: Path) -> None:
         ("[run]\nparallelism = 0", "run.parallelism cannot be '0'", "a whole number from 1 on", 2),
         ("[run]\nparallelism = true", "run.parallelism cannot be 'True'", "a whole number from 1 on", 2),
         ('[run]\nparallelism = "4"', "run.parallelism cannot be '4'", "a whole number from 1 on", 2),
-        ("[outsiders]\ntag = 1", "outsiders.tag cannot be '1'", "true or false", 2),
+        ("[external_tables]\ntag = 1", "external_tables.tag cannot be '1'", "true or false", 2),
+        ("[outsiders]\ntag = 1", "external_tables.tag cannot be '1'", "true or false", 2),
         ('[run]\ninterval = "soon"', "run.interval cannot be 'soon'", "500ms, 5s, 2m", 2),
         ('[flows.x]\nmax_bytes_per_trigger = "0MB"', "cannot be '0MB'", "a size from one byte on", 2),
         ("[spark.conf]\nx = [1]", "spark.conf.x cannot be '[1]'", "or by reference", 2),
@@ -209,6 +210,21 @@ def test_one_way_to_limit_files(tmp_path: Path) -> None:
     assert (error.error_class, error.location) == ("INVALID_SETTING", "tautochrone.toml:2")
 
 
+def test_former_names_of_external_tables_are_accepted(tmp_path: Path) -> None:
+    assert not loaded(tmp_path, "[outsiders]\ntag = false").tag_external_tables
+    assert loaded(tmp_path, TAUTOCHRONE_OUTSIDERS_TAGS_KEPT="7").external_table_tags_kept == 7
+    both = {"TAUTOCHRONE_EXTERNAL_TABLES_TAGS_KEPT": "3", "TAUTOCHRONE_OUTSIDERS_TAGS_KEPT": "7"}
+    assert loaded(tmp_path, **both).external_table_tags_kept == 3
+    assert (
+        loaded(tmp_path, flags=[Given(flag="--set", key="outsiders.tag", text="false")]).tag_external_tables
+        is False
+    )
+    assert shown(tmp_path, "[outsiders]\ntag = false")["external_tables.tag"] == (
+        "false",
+        "tautochrone.toml:2",
+    )
+
+
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     spec = spec_in(tmp_path)
     (tmp_path / "tautochrone.toml").write_bytes(b'[run]\njob = "\xff"\n')
@@ -226,6 +242,7 @@ ACCEPTED: tuple[dict[str, Any], ...] = (
     {"spark": {"conf": {"a.b": True, "c": 3}}},
     {"flows": {"db.x": {"max_files_per_trigger": 1, "max_offsets_per_trigger": 7}}},
     {"flows": {"db.x": {"max_bytes_per_trigger": "1 MB"}}},
+    {"external_tables": {"tag": False, "tags_kept": 3}},
     {"outsiders": {"tag": False, "tags_kept": 3}},
 )
 REFUSED: tuple[dict[str, Any], ...] = (
@@ -245,6 +262,7 @@ REFUSED: tuple[dict[str, Any], ...] = (
     {"flows": {"x": {"max_files_per_trigger": 0}}},
     {"flows": {"x": {"max_rows": 1}}},
     {"flows": {"x": {"max_bytes_per_trigger": "lots"}}},
+    {"external_tables": {"tag": 1}},
     {"outsiders": {"tag": 1}},
 )
 

@@ -58,6 +58,8 @@ class Setting:
         variable: of the environment.
         flag: of the command line, besides `--set`.
         by_reference: may be a secret: `{ env = "NAME" }` or `{ file = "path" }`.
+        former_key: an older key that is still accepted.
+        former_variable: an older variable that is still accepted; `variable` wins.
     """
 
     key: str
@@ -68,6 +70,8 @@ class Setting:
     variable: str | None = None
     flag: str | None = None
     by_reference: bool = False
+    former_key: str | None = None
+    former_variable: str | None = None
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -213,18 +217,23 @@ SETTINGS = (
         by_reference=True,
     ),
     Setting(
-        key="outsiders.tag",
+        key="external_tables.tag",
         kind=Switch(),
         default=True,
-        meaning="tag outsiders' tables at each cut so that their expiry spares what a checkpoint names",
-        variable="TAUTOCHRONE_OUTSIDERS_TAG",
+        meaning="tag the version of each external table that a checkpoint names, so that the table's own "
+        "maintenance does not expire it",
+        variable="TAUTOCHRONE_EXTERNAL_TABLES_TAG",
+        former_key="outsiders.tag",
+        former_variable="TAUTOCHRONE_OUTSIDERS_TAG",
     ),
     Setting(
-        key="outsiders.tags_kept",
+        key="external_tables.tags_kept",
         kind=Whole(1),
         default=10,
-        meaning="how many such tags stay",
-        variable="TAUTOCHRONE_OUTSIDERS_TAGS_KEPT",
+        meaning="how many such tags each external table keeps",
+        variable="TAUTOCHRONE_EXTERNAL_TABLES_TAGS_KEPT",
+        former_key="outsiders.tags_kept",
+        former_variable="TAUTOCHRONE_OUTSIDERS_TAGS_KEPT",
     ),
     Setting(
         key="maintenance.enabled",
@@ -331,6 +340,10 @@ SETTINGS = (
     ),
 )
 
+_FORMER_PATHS = {
+    tuple(setting.former_key.split(".")): setting.path for setting in SETTINGS if setting.former_key
+}
+
 LIMITS = {
     "max_offsets_per_trigger": "maxOffsetsPerTrigger",
     "max_files_per_trigger": "maxFilesPerTrigger",
@@ -350,7 +363,8 @@ OTHER_VARIABLES = {
 
 def declared(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | None:
     """The setting that a concrete path means, and the path with a part for each of the setting's own:
-    the dots in a property's name belong to its last star."""
+    the dots in a property's name belong to its last star. A former key leads to the current path."""
+    path = _FORMER_PATHS.get(path, path)
     for setting in SETTINGS:
         pattern = setting.path
         whole = path
@@ -363,7 +377,8 @@ def declared(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | None:
 
 def opens(path: tuple[str, ...]) -> bool:
     """Can settings stand below this path?"""
-    return any(len(path) < len(setting.path) and _fits(setting.path, path) for setting in SETTINGS)
+    patterns = [*(setting.path for setting in SETTINGS), *_FORMER_PATHS]
+    return any(len(path) < len(pattern) and _fits(pattern, path) for pattern in patterns)
 
 
 def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:

@@ -105,7 +105,8 @@ def collect(
     for keys, given, origin in _from_file(Path(spec.root), variables):
         setting, path = _declared(keys, origin)
         found[path] = _value(setting, path, given, origin)
-    for name, setting in _variables(variables):
+    # The current variable is applied after a former one, so that it wins.
+    for name, setting in sorted(_variables(variables), key=lambda item: item[0] == item[1].variable):
         found[setting.path] = _of_text(setting, setting.path, variables[name], name)
     for flag in flags:
         setting, path = _declared(flag.path or _path(flag.key) or (flag.key,), flag.flag)
@@ -163,11 +164,12 @@ def _unfit(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> 
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
-    known = {setting.variable: setting for setting in SETTINGS if setting.variable}
+    current = {setting.variable: setting for setting in SETTINGS if setting.variable}
     # What people guess: TAUTOCHRONE_RUN_INTERVAL, TAUTOCHRONE_POLICY.
-    guesses = {"_".join(setting.path).upper(): name for name, setting in known.items()}
-    guesses |= {setting.path[-1].upper(): name for name, setting in known.items()}
-    guesses |= {name.removeprefix(PREFIX): name for name in known}
+    guesses = {"_".join(setting.path).upper(): name for name, setting in current.items()}
+    guesses |= {setting.path[-1].upper(): name for name, setting in current.items()}
+    guesses |= {name.removeprefix(PREFIX): name for name in current}
+    known = current | {setting.former_variable: setting for setting in SETTINGS if setting.former_variable}
     for name in environment:
         if name in known:
             # An empty variable is how shells and CI say "not set".

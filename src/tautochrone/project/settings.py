@@ -166,8 +166,8 @@ def load_settings(
         interval_ms=of("run", "interval"),
         parallelism=of("run", "parallelism"),
         refresh_policy=of("refresh", "policy"),
-        tag_external_tables=of("outsiders", "tag"),
-        external_table_tags_kept=of("outsiders", "tags_kept"),
+        tag_external_tables=of("external_tables", "tag"),
+        external_table_tags_kept=of("external_tables", "tags_kept"),
         maintenance=MaintenanceRules(
             enabled=of("maintenance", "enabled"),
             keep_ms=of("maintenance", "keep"),
