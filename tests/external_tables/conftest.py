@@ -22,7 +22,7 @@ CREATE MATERIALIZED VIEW apart AS SELECT count(*) AS n FROM raw.others;
 """
 
 
-class Outsider:
+class ExternalWriter:
     """Writes tables in the pipeline's catalog, and knows nothing of the pipeline."""
 
     def __init__(self, storage: Path) -> None:
@@ -64,9 +64,9 @@ def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
 
 
 @pytest.fixture
-def outsider(pipeline: Pipeline) -> Outsider:
+def writer(pipeline: Pipeline) -> ExternalWriter:
     """`raw.orders` with three rows, `raw.others` with one."""
-    made = Outsider(Path(pipeline.settings.storage))
+    made = ExternalWriter(Path(pipeline.settings.storage))
     made.create("orders", (1, "a", 5), (2, "a", 10), (3, "b", 20))
     made.create("others", (1, "x", 1))
     return made

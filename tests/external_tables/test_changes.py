@@ -1,4 +1,4 @@
-"""What an outsider may do to a table that views read, and what each refresh makes of it."""
+"""What an external writer may do to a table that views read, and what each refresh makes of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tautochrone.model.effects import Step
 from tautochrone.testing.harness import Happened, Pipeline
 
-from .conftest import Outsider
+from .conftest import ExternalWriter
 
 pytestmark = pytest.mark.spark
 
@@ -15,11 +15,11 @@ TINY = "its inputs hold at most 1000 rows: comparing is cheaper than following t
 LINEAR = "rows were only added to inputs of a linear query"
 
 
-def right(pipeline: Pipeline, outsider: Outsider, happened: Happened) -> None:
-    """The views say what the outsider's table says, by Spark and by hand."""
+def right(pipeline: Pipeline, writer: ExternalWriter, happened: Happened) -> None:
+    """The views say what the external table says, by Spark and by hand."""
     assert happened.state == "COMPLETED", [told.get("error") for told in happened]
     pipeline.verify()
-    orders = outsider.table().scan().to_arrow().to_pylist()
+    orders = writer.table().scan().to_arrow().to_pylist()
     big = sorted((row["id"], row["amount"]) for row in orders if row["amount"] >= 10)
     assert pipeline.query("SELECT * FROM big") == big
     kinds = [row["kind"] for row in orders]
@@ -27,14 +27,14 @@ def right(pipeline: Pipeline, outsider: Outsider, happened: Happened) -> None:
     assert pipeline.query("SELECT * FROM top") == top
 
 
-def test_appends_then_no_news(pipeline: Pipeline, outsider: Outsider) -> None:
+def test_appends_then_no_news(pipeline: Pipeline, writer: ExternalWriter) -> None:
     first = pipeline.run()
-    right(pipeline, outsider, first)
+    right(pipeline, writer, first)
     assert first.mode("big") == ("full", "first build")
 
-    outsider.append((4, "b", 30))
+    writer.append((4, "b", 30))
     second = pipeline.run()
-    right(pipeline, outsider, second)
+    right(pipeline, writer, second)
     assert second.mode("big") == ("append", LINEAR)
     assert second.refresh("big")["rows_inserted"] == 1
     assert second.mode("totals") == ("diff", TINY)
@@ -53,7 +53,7 @@ def test_appends_then_no_news(pipeline: Pipeline, outsider: Outsider) -> None:
     assert pipeline.spark_jobs() == before
     assert third.checkpoints == []
     assert third.state == "COMPLETED"
-    # A takeover fences its tables; nothing else is written, and nothing at all to the outsider's.
+    # A takeover fences its tables; nothing else is written, and nothing at all to the external table.
     assert set(pipeline.effects.steps) == {Step.META_START, Step.META_TAKE_OVER, Step.LAKE_FENCE}
     after = pipeline.pointers()
     assert {name for name in after if after[name] != pointers[name]} == {
@@ -61,83 +61,83 @@ def test_appends_then_no_news(pipeline: Pipeline, outsider: Outsider) -> None:
     }  # fmt: skip
 
 
-def test_overwrite_delete_and_roll_back(pipeline: Pipeline, outsider: Outsider) -> None:
-    right(pipeline, outsider, pipeline.run())
-    start = outsider.table().current_snapshot().snapshot_id
+def test_overwrite_delete_and_roll_back(pipeline: Pipeline, writer: ExternalWriter) -> None:
+    right(pipeline, writer, pipeline.run())
+    start = writer.table().current_snapshot().snapshot_id
 
-    outsider.table().overwrite(outsider.rows((7, "c", 70), (8, "c", 5)))
+    writer.table().overwrite(writer.rows((7, "c", 70), (8, "c", 5)))
     happened = pipeline.run()
-    right(pipeline, outsider, happened)
+    right(pipeline, writer, happened)
     mode, reason = happened.mode("big")
     assert (mode, reason) == ("diff", TINY)
 
-    outsider.table().delete("id = 7")
+    writer.table().delete("id = 7")
     happened = pipeline.run()
-    right(pipeline, outsider, happened)
+    right(pipeline, writer, happened)
     mode, reason = happened.mode("big")
     assert (mode, reason) == ("diff", TINY)
 
-    outsider.table().manage_snapshots().rollback_to_snapshot(start).commit()
+    writer.table().manage_snapshots().rollback_to_snapshot(start).commit()
     happened = pipeline.run()
-    right(pipeline, outsider, happened)
+    right(pipeline, writer, happened)
     mode, reason = happened.mode("big")
     assert mode == "diff"
     assert "lake.raw.orders was rolled back" in reason
 
-    outsider.append((4, "b", 30))
+    writer.append((4, "b", 30))
     happened = pipeline.run()
-    right(pipeline, outsider, happened)
+    right(pipeline, writer, happened)
     assert happened.mode("big") == ("append", LINEAR)
 
 
-def test_replaced(pipeline: Pipeline, outsider: Outsider) -> None:
-    right(pipeline, outsider, pipeline.run())
-    outsider.replace((1, "z", 99))
+def test_replaced(pipeline: Pipeline, writer: ExternalWriter) -> None:
+    right(pipeline, writer, pipeline.run())
+    writer.replace((1, "z", 99))
     happened = pipeline.run()
-    right(pipeline, outsider, happened)
+    right(pipeline, writer, happened)
     mode, reason = happened.mode("big")
     assert mode == "diff"
     assert "lake.raw.orders" in reason
     assert "replaced" in reason
 
-    outsider.append((2, "z", 98))
+    writer.append((2, "z", 98))
     pipeline.session.sql(
         "CREATE OR REPLACE TABLE lake.raw.orders USING iceberg AS SELECT 5L AS id, 'y' AS kind, 50L AS amount"
     )
     happened = pipeline.run()
-    right(pipeline, outsider, happened)
+    right(pipeline, writer, happened)
     mode, reason = happened.mode("big")
     assert mode == "diff"
     assert "replaced" in reason
     assert pipeline.query("SELECT * FROM big", checkpoint=1) == [(2, 10), (3, 20)]
 
 
-def test_empty_at_first(pipeline: Pipeline, outsider: Outsider) -> None:
-    outsider.catalog.drop_table("raw.orders")
-    outsider.create("orders")
-    right(pipeline, outsider, pipeline.run())
-    outsider.append((1, "a", 50))
+def test_empty_at_first(pipeline: Pipeline, writer: ExternalWriter) -> None:
+    writer.catalog.drop_table("raw.orders")
+    writer.create("orders")
+    right(pipeline, writer, pipeline.run())
+    writer.append((1, "a", 50))
     happened = pipeline.run()
-    right(pipeline, outsider, happened)
-    outsider.replace()
+    right(pipeline, writer, happened)
+    writer.replace()
     happened = pipeline.run()
-    right(pipeline, outsider, happened)
+    right(pipeline, writer, happened)
     assert happened.mode("big")[0] == "diff"
 
 
 @pytest.mark.parametrize("tagged", [True, False])
-def test_expired(pipeline: Pipeline, outsider: Outsider, tagged: bool) -> None:
+def test_expired(pipeline: Pipeline, writer: ExternalWriter, tagged: bool) -> None:
     if not tagged:
         pipeline.write("tautochrone.toml", "[external_tables]\ntag = false\n")
-    right(pipeline, outsider, pipeline.run())
-    outsider.append((4, "b", 30))
+    right(pipeline, writer, pipeline.run())
+    writer.append((4, "b", 30))
     # What Iceberg's own maintenance does, on a day when everything is too old.
     pipeline.session.sql(
         "CALL lake.system.expire_snapshots(table => 'raw.orders', "
         "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1)"
     )
     happened = pipeline.run()
-    right(pipeline, outsider, happened)
+    right(pipeline, writer, happened)
     mode, reason = happened.mode("big")
     if tagged:
         assert (mode, reason) == ("append", LINEAR)
@@ -146,12 +146,12 @@ def test_expired(pipeline: Pipeline, outsider: Outsider, tagged: bool) -> None:
         assert "lake.raw.orders is gone: expired" in reason
 
 
-def test_dropped(pipeline: Pipeline, outsider: Outsider) -> None:
+def test_dropped(pipeline: Pipeline, writer: ExternalWriter) -> None:
     """Siblings go on, the old checkpoint stays readable, and it catches up when the table is back."""
-    right(pipeline, outsider, pipeline.run())
+    right(pipeline, writer, pipeline.run())
     with pipeline.opened() as (job, happened):
-        outsider.catalog.drop_table("raw.orders")
-        outsider.table("others").append(outsider.rows((2, "x", 2)))
+        writer.catalog.drop_table("raw.orders")
+        writer.table("others").append(writer.rows((2, "x", 2)))
         pipeline.execute(job)
         assert happened.state == "FAILED"
         assert "[TABLE_OR_VIEW_NOT_FOUND]" in happened.failure("big")
@@ -161,6 +161,6 @@ def test_dropped(pipeline: Pipeline, outsider: Outsider) -> None:
         assert happened.mode("apart")[0] == "diff"
         assert pipeline.query("SELECT * FROM apart") == [(2,)]
         assert pipeline.query("SELECT * FROM big", checkpoint=1) == [(2, 10), (3, 20)]
-        outsider.create("orders", (9, "q", 90))
+        writer.create("orders", (9, "q", 90))
         pipeline.execute(job)
-    right(pipeline, outsider, happened)
+    right(pipeline, writer, happened)

@@ -7,7 +7,7 @@ import pytest
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.testing.harness import Pipeline
 
-from .conftest import Outsider
+from .conftest import ExternalWriter
 
 pytestmark = pytest.mark.spark
 
@@ -20,18 +20,18 @@ CREATE MATERIALIZED VIEW ids AS SELECT id FROM raw.orders;
 
 
 @pytest.fixture
-def failing(pipeline: Pipeline, outsider: Outsider) -> Pipeline:
+def failing(pipeline: Pipeline, writer: ExternalWriter) -> Pipeline:
     """`shares` cannot divide by zero, `numbers` cannot cast `x`."""
     pipeline.write("definitions/views.sql", VIEWS)
-    outsider.table("others").overwrite(outsider.rows((1, "11", 1)))
+    writer.table("others").overwrite(writer.rows((1, "11", 1)))
     happened = pipeline.run()
     assert happened.state == "COMPLETED", [told.get("error") for told in happened]
-    outsider.append((4, "b", 0))
-    outsider.table("others").append(outsider.rows((2, "x", 1)))
+    writer.append((4, "b", 0))
+    writer.table("others").append(writer.rows((2, "x", 1)))
     return pipeline
 
 
-def test_siblings_go_on(failing: Pipeline, outsider: Outsider) -> None:
+def test_siblings_go_on(failing: Pipeline, writer: ExternalWriter) -> None:
     happened = failing.run()
     assert happened.state == "FAILED"
     shares, numbers = happened.failure("shares"), happened.failure("numbers")
@@ -58,9 +58,9 @@ def test_siblings_go_on(failing: Pipeline, outsider: Outsider) -> None:
     assert failing.query("SELECT count(*) FROM shares", checkpoint=1) == [(3,)]
 
     # Data repaired: both catch up from where they were, in one step.
-    outsider.table().delete("amount = 0")
-    outsider.append((5, "b", 1))
-    outsider.table("others").delete("kind = 'x'")
+    writer.table().delete("amount = 0")
+    writer.append((5, "b", 1))
+    writer.table("others").delete("kind = 'x'")
     happened = failing.run()
     assert happened.state == "COMPLETED", [told.get("error") for told in happened]
     failing.verify()
@@ -68,7 +68,7 @@ def test_siblings_go_on(failing: Pipeline, outsider: Outsider) -> None:
     assert failing.query("SELECT id, number FROM numbers") == [(1, 11)]
 
 
-def test_definition_repaired(failing: Pipeline, outsider: Outsider) -> None:
+def test_definition_repaired(failing: Pipeline, writer: ExternalWriter) -> None:
     assert failing.run().state == "FAILED"
     # Without news it is tried once a run: the obstacle may be gone.
     failing.write(
@@ -80,13 +80,13 @@ def test_definition_repaired(failing: Pipeline, outsider: Outsider) -> None:
     assert happened.mode("shares") == ("full", "the definition changed")
     failing.verify()
     assert failing.query("SELECT id, number FROM numbers") == [(1, 11), (2, None)]
-    outsider.append((6, "b", 2))
+    writer.append((6, "b", 2))
     happened = failing.run()
     assert happened.mode("shares")[0] == "append"
     failing.verify()
 
 
-def test_notes_are_never_mixed_up(pipeline: Pipeline, outsider: Outsider) -> None:
+def test_notes_are_never_mixed_up(pipeline: Pipeline, writer: ExternalWriter) -> None:
     """Views that are refreshed at the same time: each commit says what belongs to its own table."""
     count = 6
     pipeline.write(
@@ -99,8 +99,8 @@ def test_notes_are_never_mixed_up(pipeline: Pipeline, outsider: Outsider) -> Non
     )
     pipeline.run()
     for number in (10, 20):
-        outsider.append((number, "p", 1))
-        outsider.table("others").append(outsider.rows((number, "p", 1)))
+        writer.append((number, "p", 1))
+        writer.table("others").append(writer.rows((number, "p", 1)))
         assert pipeline.run().state == "COMPLETED"
     pipeline.verify()
     job = pipeline.job

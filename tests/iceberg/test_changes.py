@@ -1,4 +1,4 @@
-"""Row deltas and row changes of Iceberg tables, ours and outsiders'."""
+"""Row deltas and row changes of Iceberg tables, external tables included."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestIceberg(ChangeConformance):
     """All behaviours of the port that incremental views need."""
 
 
-class Outsiders(ChangeBench):
+class ExternalWriters(ChangeBench):
     """Tables that Spark's own statements or PyIceberg write."""
 
     def make(
@@ -65,7 +65,7 @@ class Outsiders(ChangeBench):
 REWRITES = {f"write.{what}.mode": "copy-on-write" for what in ("delete", "update", "merge")}
 
 
-class TestSparkStatements(Outsiders):
+class TestSparkStatements(ExternalWriters):
     """DELETE, UPDATE and MERGE, merge-on-read and copy-on-write."""
 
     @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ class TestSparkStatements(Outsiders):
             table.apply(table.fork(), [], stale, commit_metadata())
 
 
-class TestPyIceberg(Outsiders):
+class TestPyIceberg(ExternalWriters):
     """Copy-on-write by PyIceberg, and what PyIceberg reads of ours."""
 
     @pytest.fixture

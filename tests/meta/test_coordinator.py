@@ -116,7 +116,7 @@ def test_who_has_no_news_has_nothing_to_do(world: World) -> None:
         world.do(job)
     store.observe("sums", fence["sums"], OUTSIDER, None, v("d1"))
     second = world.open("sums")
-    # Only what reads the outsider's table, and what reads that, has work.
+    # Only what reads the external table, and what reads that, has work.
     assert {p.job: p.part for p in store.progress(second)} == {
         "in": Part.DONE,
         "counts": Part.DONE,

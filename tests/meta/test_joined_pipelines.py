@@ -24,7 +24,7 @@ def commit(job: str, version: str, reads: TableName, at: str) -> LakeVersion:
     return LakeVersion(version=Version(version), commit_metadata=commit_metadata, committed_at_ms=1)
 
 
-def test_a_table_that_another_pipeline_took_for_an_outsiders_is_shown_as_its_own_job_says(
+def test_a_table_that_another_pipeline_took_for_external_is_shown_as_its_own_job_says(
     database: Backing,
 ) -> None:
     with database.open() as store:

@@ -14,7 +14,7 @@ from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
-WORDS, NAMES, VIEW, APART, OUTSIDER = (
+WORDS, NAMES, VIEW, APART, EXTERNAL = (
     TableName("lake", ("db",), name) for name in ("words", "names", "view", "apart", "dim")
 )
 FULL = Refresh(mode=RefreshMode.FULL, reason="x")
@@ -22,14 +22,14 @@ JOBS = {
     "in": [DatasetEntry(WORDS, "streaming table", "w", is_root=True)],
     "too": [DatasetEntry(NAMES, "streaming table", "n", is_root=True)],
     "views": [
-        DatasetEntry(VIEW, "materialized view", "v", frozenset({WORDS, NAMES, OUTSIDER, NOW})),
+        DatasetEntry(VIEW, "materialized view", "v", frozenset({WORDS, NAMES, EXTERNAL, NOW})),
         DatasetEntry(APART, "materialized view", "a", frozenset({NAMES})),
     ],
 }
 
 
 class World:
-    """Two jobs ingest, a third one has views over both and over an outsider's table."""
+    """Two jobs ingest, a third one has views over both and over an external table."""
 
     def __init__(self, backing: Backing) -> None:
         self.now = 1_000
@@ -53,10 +53,10 @@ class World:
         looks = {TableName("lake", ("db",), name): ms for name, ms in at.items()}
         self.store.beat(job, self.fences[job], looks=looks, checkpoint=checkpoint)
 
-    def publish(self, outsider: int = 1, **looks: int) -> int:
-        """The views' job takes a cut, after its look at the outsider's table, and everybody does it."""
+    def publish(self, external: int = 1, **looks: int) -> int:
+        """The views' job takes a cut, after its look at the external table, and everybody does it."""
         store, fence = self.store, self.fences["views"]
-        roots = {OUTSIDER: Version(str(outsider))}
+        roots = {EXTERNAL: Version(str(external))}
         told = {TableName("lake", ("db",), name): at for name, at in looks.items()}
         number = store.open_checkpoint("views", fence, roots, self.now, looks=told).number
         for table in (VIEW, APART):
@@ -146,7 +146,7 @@ def test_news_of_jobs_that_have_nothing_to_do_with_it_take_no_look_away(world: W
     assert not world.sees(50, other)
 
 
-def test_the_cut_of_an_outsiders_table_goes_with_the_look_of_who_took_it(world: World) -> None:
+def test_the_cut_of_an_external_table_goes_with_the_look_of_who_took_it(world: World) -> None:
     for job, table in (("in", "words"), ("too", "names")):
         world.look(job, **{table: 500})
     # Another job has seen a newer version of it already; this cut names the older one.

@@ -328,7 +328,7 @@ def test_two_jobs_share_one_line_of_numbers(store: MetaStore) -> None:
     assert [c.number for c in store.checkpoints(2)] == [3, 2]
 
 
-def test_outsiders_tables_are_left_out_or_pinned_to_the_cut(store: MetaStore) -> None:
+def test_external_tables_are_left_out_or_pinned_to_the_cut(store: MetaStore) -> None:
     fence = store.take_over("job")
     unknown, known = (TableName("lake", ("x",), name) for name in ("unknown", "known"))
     number = store.open_checkpoint("job", fence, {ROOT: v("r"), known: v("k")}, 1).number

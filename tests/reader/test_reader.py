@@ -119,7 +119,7 @@ def test_only_reading(spark: SparkSession, statement: str) -> None:
     assert caught.value.error_class == "QUERY_NOT_READ_ONLY"
 
 
-def test_strong_weak_explicit_and_outsiders(lake: Lake, reader: Reader) -> None:
+def test_strong_weak_explicit_and_external_tables(lake: Lake, reader: Reader) -> None:
     query = "SELECT (SELECT count(*) FROM orders) AS a, (SELECT n FROM db.totals) AS b"
     assert rows(reader.sql(query)) == [(3, 3)]
     assert rows(reader.sql(query, checkpoint=lake.numbers[0])) == [(2, 2)]
@@ -181,7 +181,7 @@ def test_pins_of_weak_reads_end_with_them(lake: Lake, reader: Reader) -> None:
     for _ in range(3):
         assert reader.sql("SELECT n FROM totals", consistency="weak").count() == 1
     eventually(lambda: not reader._leases.pins)
-    assert reader._read_points._registered.keys() == {"outsiders"}
+    assert reader._read_points._registered.keys() == {"external-tables"}
 
 
 def test_a_session_never_goes_backwards(lake: Lake, reader: Reader) -> None:

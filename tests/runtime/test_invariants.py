@@ -176,7 +176,7 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(invariants, "_ask", ask)
-        # Another new process; only an outsider's table moved, which one of the two reads through a view.
+        # Another new process; only an external table moved, which one of the two reads through a view.
         world.sql("INSERT INTO lake.src.accounts VALUES ('c', 'Cy')")
         assert world.run().state == "COMPLETED"
         assert asked == ["known"]

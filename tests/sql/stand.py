@@ -39,7 +39,7 @@ class Stand:
         (self.pipeline.folder / "definitions" / f"{name}.sql").write_text(text)
 
     def sql(self, *statements: str) -> None:
-        """Run by the outsider."""
+        """Run by the external writer."""
         for statement in statements:
             self.outside.sql(statement).collect()
 

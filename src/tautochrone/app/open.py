@@ -123,7 +123,7 @@ class Project(Closing):
         use_database(importing, catalog, self.spec.database or "default", create=True)
         definitions = load_definitions(self.spec, importing, catalog)
         definitions = with_quarantines(definitions, self.settings.bad_records)
-        graph = analyse(definitions, self.base, catalog, self._outsider)
+        graph = analyse(definitions, self.base, catalog, self._external_schema)
         check_limits(self.settings.limits, graph)
         check_bad_records(self.settings.bad_records, graph)
         check_recreated_topics(self.settings.recreated_topics, graph)
@@ -212,7 +212,7 @@ class Project(Closing):
     def close(self) -> None:
         self._closing.close()
 
-    def _outsider(self, name: TableName) -> StructType | None:
+    def _external_schema(self, name: TableName) -> StructType | None:
         file = self.settings.catalog.sqlite_file
         if file is not None and not Path(file).exists():
             # Asking would create it, and a dry run writes nothing.

@@ -71,7 +71,7 @@ class Checkpoints(Repository):
         number ever given.
 
         Args:
-            roots: versions of the job's own roots, of the outsiders' tables that it looked at, and of
+            roots: versions of the job's own roots, of the external tables that it read, and of
                 all clocks that the topology reads. Roots of other jobs are what they reported.
             cut_at_ms: by the job's clock.
             at_least: the lowest number that will do.

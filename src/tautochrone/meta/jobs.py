@@ -33,7 +33,7 @@ class DatasetEntry:
     """One dataset of a job as the topology records it.
 
     `kind` is a `DatasetKind` value, `definition` the fingerprint of the definition, `inputs` the
-    tables and clocks that its flows read (datasets, outsiders' tables, `model.clock`). `is_root`: only
+    tables and clocks that its flows read (datasets, external tables, `model.clock`). `is_root`: only
     ingestion writes it, so its version at a cut is what was reported.
     """
 

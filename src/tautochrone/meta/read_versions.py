@@ -56,7 +56,7 @@ class Reads(Repository):
         Args:
             consistency: `STRONG` is one checkpoint, `WEAK` the newest version of each table.
             tables: the tables of the read; None for all. Tables that the store never saw are left
-                out of the answer: outsiders' tables are read at their newest version.
+                out of the answer: external tables are read at their newest version.
             checkpoint: an explicit published one, instead of the newest.
             at_least: strong reads must not be older than this (a session never goes backwards).
             only_named: the tables asked for must be complete, whatever those are that belong to them.

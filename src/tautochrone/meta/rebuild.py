@@ -101,7 +101,7 @@ class Rebuild(Repository):
 
         Args:
             lake: for each table of ours, of all jobs that can be found, its commits, oldest first, newest
-                last. Outsiders' tables are told by the inputs of their readers.
+                last. External tables are known from their readers' inputs.
 
         Raises:
             MetaError: `META_STORE_NOT_EMPTY`.
@@ -247,7 +247,7 @@ def register(
                 insert(t.jobs).values(name=commit_metadata.job, pipeline=commit_metadata.pipeline, fence=0)
             )
         if found:
-            # Another pipeline that was here first may have taken it for an outsider's.
+            # Another pipeline that was here first may have taken it for an external table.
             end_outside(connection, name)
         known = connection.execute(select(t.datasets.c.name).where(t.datasets.c.name == name))
         if found and known.first() is None:

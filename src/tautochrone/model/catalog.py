@@ -65,10 +65,10 @@ class LakeCatalog(Protocol):
         """
 
     def tables(self) -> Sequence[TableName]:
-        """All tables, ours and outsiders'."""
+        """All tables of the catalog, external tables included."""
 
     def folders(self) -> Mapping[TableName, str]:
-        """Where each table of the catalog keeps its files, ours and outsiders'.
+        """Where each table of the catalog keeps its files, external tables included.
 
         Raises:
             LakeError: a table cannot be read.

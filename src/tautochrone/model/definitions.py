@@ -58,7 +58,7 @@ class Dataset:
 class FlowInputs:
     """What a flow's resolved plan reads.
 
-    `batch` and `stream` are lake tables (datasets or outsiders' tables) read as a whole or as a
+    `batch` and `stream` are lake tables (datasets or external tables) read as a whole or as a
     stream, seen through temporary views. `external_streams` is true when a stream comes from outside
     the lake (files, Kafka, rate…). `unversioned` names batch reads that have no version of their own,
     such as `csv:/data/x.csv` or `local data`. `clocks` is what a batch query asks for the time

@@ -46,7 +46,7 @@ class RevisionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisedTable:
-    """One table of a plan. `version` is the one that it is rolled back to; `job` is None for outsiders'."""
+    """One table of a plan. `version` is the one that it is rolled back to. External tables have no `job`."""
 
     table: TableName
     action: RevisionAction

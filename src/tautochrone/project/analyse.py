@@ -1,7 +1,7 @@
 """Resolving a graph before anything is built: every flow is evaluated over empty tables in memory.
 
 Each flow is evaluated; when Spark misses a table, the dataset of that name is resolved first (or an
-outsider's table is mirrored) and the flow is evaluated again. So Spark alone decides what a name
+external table is mirrored) and the flow is evaluated again. So Spark alone decides what a name
 means, and definitions may come in any order.
 """
 

@@ -69,7 +69,7 @@ class Graph:
 
     `flows` is keyed by flow name; `order` lists the tables (streaming tables and materialized
     views) so that each comes after those it reads; `schemas` are as the lake stores them and also
-    hold the views' and the outsiders' tables that were met. `scratch` is the session in which everything
+    hold those of the views and external tables that were read. `scratch` is the session in which everything
     was resolved: all tables are there, empty, so that a flow can be planned in it.
     """
 

@@ -42,7 +42,7 @@ from tautochrone.spark.session.factory import (
 __all__ = ["Reader"]
 
 _KEEP_SESSIONS = 4
-_OUTSIDERS = "outsiders"
+_EXTERNAL_TABLES = "external-tables"
 
 
 class Reader(Closing):
@@ -88,7 +88,7 @@ class Reader(Closing):
         self._parsing = restrict_to_tables(self._base.newSession()) if confined else self._base
         self._source = metadata_source(catalog)
         self._read_points = ReadPoints(store, lease_ms=lease_ms)
-        self._read_points.register(_OUTSIDERS, lambda _table: NEWEST)
+        self._read_points.register(_EXTERNAL_TABLES, lambda _table: NEWEST)
         self._server = EmbeddedServer(self._read_points, self._source)
         self._lock = RLock()
         self._highest = CheckpointNumber(0)
@@ -140,7 +140,7 @@ class Reader(Closing):
             )
             session = wait_for(pinned, after, wait_ms)
         else:
-            session = self._session(_OUTSIDERS, None)
+            session = self._session(_EXTERNAL_TABLES, None)
         show_meta_tables(session, self._store, asked, Consistency(consistency), checkpoint)
         try:
             return session.sql(query)

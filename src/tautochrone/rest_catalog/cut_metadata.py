@@ -86,7 +86,7 @@ def _append_of_all(snapshot: Mapping[str, Any], taken: FullSnapshotRead) -> dict
 
 
 def _empty(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The table before its first snapshot: what an outsider just created."""
+    """The table before its first snapshot: as an external writer created it."""
     result = {key: value for key, value in metadata.items() if key not in _OF_SNAPSHOTS}
     return result | {"snapshots": [], "refs": {}, "snapshot-log": []}
 

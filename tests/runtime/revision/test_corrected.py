@@ -37,7 +37,7 @@ def outside(world: World) -> None:
     world.define("richest", "SELECT max(worth) AS most, count(*) AS kinds FROM worth")
 
 
-def test_an_outsiders_table(world: World) -> None:
+def test_an_external_table(world: World) -> None:
     outside(world)
     world.put("a", *GOOD)
     world.run()

@@ -94,7 +94,7 @@ def test_a_source_that_is_read_again_goes_back_with_its_bad_records() -> None:
     ]  # fmt: skip
 
 
-def test_an_outsider_and_two_sources_at_once() -> None:
+def test_an_external_table_and_two_sources_at_once() -> None:
     assert steps(plan("outside")) == [("outside", "stay"), ("totals", "roll back"), ("report", "roll back")]
     both = plan("outside", "names")
     assert steps(both) == [

@@ -35,26 +35,27 @@ class Cut:
 
 
 def take_cut(job: Job, ingestion: Ingestion) -> Cut:
-    """What was reported of our own roots, what is current of outsiders' tables. Ingestion never waits.
+    """Take the reported versions of the job's roots and the current versions of external tables.
 
-    A table that went away keeps no version: its readers fail with the reason, the rest goes on. What
-    other jobs bring in or look at is not here: the store knows it. Clocks are here for all of them.
+    Ingestion goes on meanwhile. An external table that was dropped gets no version; its readers fail with
+    the reason, other tables are refreshed. The store adds the roots of other jobs. Clocks are taken here
+    for all jobs.
     """
     looked_ms, taken_at_us = job.store.now_ms(), job.clock_us()
-    # Before what is reported is read: by then there may be more in a table than its flows have told.
+    # Read before the reported versions: a version may contain more than its observations say, never less.
     looks = _ingested(job, ingestion, looked_ms)
     reported = job.store.reported(job.name)
     roots = {name: reported[name] for name in job.topology.root_tables if name in reported}
     missing: dict[TableName, str] = {}
-    outsiders = sorted(job.external_tables())
-    observed = job.store.observed() if outsiders else {}
-    for name in outsiders:
+    external_tables = sorted(job.external_tables())
+    observed = job.store.observed() if external_tables else {}
+    for name in external_tables:
         try:
-            roots[name], agreed = _observed(job, name, observed.get(name))
+            roots[name], is_current = _observe_external(job, name, observed.get(name))
         except TableMissingError as error:
             missing[name] = str(error)
             continue
-        if agreed:
+        if is_current:
             looks[name] = looked_ms
     for name in sorted(job.topology.clocks | job.store.shared_clocks(job.name)):
         roots[name] = ClockTable(name, job.base).version_at(taken_at_us)
@@ -70,31 +71,39 @@ def _ingested(job: Job, ingestion: Ingestion, looked_ms: int) -> dict[TableName,
     return {table: ms for table, ms in times.items() if ms}
 
 
-def _observed(job: Job, name: TableName, known: Version | None) -> tuple[Version, bool]:
-    """An outsider's table now, and whether that is what was found here just now. Jobs that read the same
-    one agree on what was seen of it last: another may have looked before us and told it later."""
+def _observe_external(job: Job, name: TableName, observed: Version | None) -> tuple[Version, bool]:
+    """The version of an external table that all jobs agree on, and whether it is the current one.
+
+    Jobs that read the same table record what they observed in the store. Another job may have read the
+    table earlier and recorded its version later; then that version counts.
+    """
     current = job.lake.load(name).current_version()
-    if current == known or (known is not None and not _moved(job, name, known, current)):
-        return known, True
-    agreed = job.journal.observe(name, known, current)
+    if current == observed or (observed is not None and not _moved(job, name, observed, current)):
+        return observed, True
+    agreed = job.journal.observe(name, observed, current)
     return agreed, agreed == current
 
 
 def what_changed(job: Job, cut: Cut, last: dict[TableName, Version]) -> list[TableName]:
-    """Roots whose rows differ from the last cut. Fences and compactions are no news, nor is it that time went
-    on: what asks for `now()` is brought to a checkpoint, but opens none. A new date does.
+    """Roots whose rows differ from the last cut.
+
+    A fence or a compaction changes no rows. The clock `now()` changes with every cut and is not counted,
+    because it would open checkpoints without end; a new date is counted.
+
+    Args:
+        cut: a version that differs without a change of rows is replaced by the one of the last cut.
+        last: the versions at the last cut.
     """
-    news = [name for name in cut.missing if name in last]
+    changed = [name for name in cut.missing if name in last]
     for name, version in cut.roots.items():
-        known = last.get(name)
-        if known == version or (name == NOW and known is not None):
+        before = last.get(name)
+        if before == version or (name == NOW and before is not None):
             continue
-        if known is None or _moved(job, name, known, version):
-            news.append(name)
+        if before is None or _moved(job, name, before, version):
+            changed.append(name)
         else:
-            # Same rows under another snapshot: keep the one that readers know.
-            cut.roots[name] = known
-    return news
+            cut.roots[name] = before
+    return changed
 
 
 def _moved(job: Job, name: TableName, old: Version, new: Version) -> bool:

@@ -1,4 +1,4 @@
-"""Outsiders' tables at a cut: a tag keeps the version that a checkpoint names from their expiry."""
+"""Tags on external tables: they keep the versions that checkpoints name from being expired."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PREFIX = "tautochrone-cut-"
 
 
 def tag_cut(job: Job, cut: Cut) -> None:
-    """Tag each outsider's version of the cut, and drop tags beyond the number that is kept.
+    """Tag each external table's version of the cut, and drop the oldest tags above the configured number.
 
-    Not being allowed to tag is no failure: the version may expire before its readers are done, and
-    they are told so then.
+    A table that cannot be tagged is reported and does not fail the run: its readers fail later, if the
+    version expires before they are done.
     """
     for name in sorted(job.external_tables() & cut.roots.keys()):
         version = cut.roots[name]
@@ -25,8 +25,8 @@ def tag_cut(job: Job, cut: Cut) -> None:
         try:
             table = job.lake.load(name)
             table.tag(version, f"{_PREFIX}{version}")
-            kept = [tag for tag in table.tags() if tag.startswith(_PREFIX)]
-            for tag in kept[: -job.settings.external_table_tags_kept]:
+            tags = [tag for tag in table.tags() if tag.startswith(_PREFIX)]
+            for tag in tags[: -job.settings.external_table_tags_kept]:
                 table.untag(tag)
         except TautochroneError as error:
             job.emit("outsider_not_tagged", dataset=str(name), reason=str(error))

@@ -151,7 +151,7 @@ class Maintenance:
         return True
 
     def _tables(self) -> dict[TableName, LakeTable]:
-        """The job's own tables that are there. Outsiders' are never touched."""
+        """The job's own tables that exist. External tables are never maintained."""
         known = self.job.tables
         return {
             name: known.get(name) or self.job.lake.load(name)
