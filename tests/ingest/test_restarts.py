@@ -21,7 +21,7 @@ class Query:
     """A flow's query whose fate the test decides."""
 
     def __init__(self) -> None:
-        self.table = "table"
+        self.table = "flow"
         self.name = "flow"
         self.starts = 0
         self.error: TautochroneError | None = None

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -154,18 +155,23 @@ class LogFlow:
         if chunk is not None:
             rows, pass_at = self.log.read_chunk(*chunk)
             bulk = position.bulk.copied(*chunk, pass_at).at(position.point)
-            position = self._commit(rows, replace(position, bulk=bulk))
+            position = self._commit(rows, position, replace(position, bulk=bulk))
         batch = self.log.read(position, self.max_rows)
         bulk = position.bulk.at(batch.position.point)
         reached = replace(batch.position, bulk=bulk)
         if reached != self.position or batch.rows.num_rows:
-            position = self._commit(batch.rows, reached, source_ms=batch.source_ms)
+            position = self._commit(batch.rows, position, reached, source_ms=batch.source_ms)
         self._acknowledge(position)
         return position, batch.caught_up and not position.bulk.pending
 
-    def _commit(self, rows: SourceRows, position: LogPosition, source_ms: int | None = None) -> LogPosition:
+    def _commit(
+        self, rows: SourceRows, before: LogPosition, position: LogPosition, source_ms: int | None = None
+    ) -> LogPosition:
+        completed = sorted(before.bulk.waiting - position.bulk.waiting)
+        if completed:
+            # Without rows the table would get no version that says so.
+            rows = pa.concat_tables([rows, self.log.completed_rows(completed, position)])
         self.committer.submit(self.name, self._stage(rows), position)
-        waiting = set() if self.position is None else self.position.bulk.waiting - position.bulk.waiting
         self.position = position
         self.rows += rows.num_rows
         self.emit(
@@ -176,8 +182,8 @@ class LogFlow:
             rows=rows.num_rows,
             source_ms=source_ms,
         )
-        if waiting:
-            self.emit("bulk_passed", flow=self.name, dataset=str(self.table), relations=sorted(waiting))
+        if completed:
+            self.emit("bulk_complete", flow=self.name, dataset=str(self.table), relations=completed)
         return position
 
     def _stage(self, rows: SourceRows) -> Staged:

@@ -111,6 +111,10 @@ class ChangeLog(Source, Protocol):
             the database had.
         """
 
+    def completed_rows(self, relations: Sequence[str], position: LogPosition) -> SourceRows:
+        """One row for each relation of which the first copy is complete as of `position`, with the columns of
+        `schema`. It gives the log table a version from which tables over these relations can be built."""
+
     def acknowledge(self, position: LogPosition) -> None:
         """The table holds everything up to `position`; the source may forget it. Repeatable; a position
         before the one that was acknowledged last changes nothing."""

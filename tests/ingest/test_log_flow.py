@@ -1,0 +1,222 @@
+"""A change log is read by whole transactions, and acknowledged only when the table has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+
+from tautochrone.errors import FencedError, IngestError
+from tautochrone.ingest.log_flow import LogFlow
+from tautochrone.model.effects import Step
+from tautochrone.model.lake import Staged
+from tautochrone.model.names import TableName
+from tautochrone.model.source_position import BulkProgress, LogPosition, SparkPosition
+from tautochrone.testing.toy_database import RELATIONS, Change, ToyChangeLog, ToyDatabase
+
+T = TypeVar("T")
+TABLE = TableName.parse("lake.default.bank_log")
+
+
+class Table:
+    """Remembers what was committed, and what was acknowledged by then."""
+
+    def __init__(self, database: ToyDatabase) -> None:
+        self.name = TABLE
+        self.table = self
+        self.database = database
+        self.positions: dict[str, Any] = {}
+        self.commits: list[tuple[int, LogPosition]] = []
+        self.staged: list[list[dict[str, Any]]] = []
+        self.fails: Exception | None = None
+
+    def fork(self) -> Any:
+        return SimpleNamespace(commit_metadata=SimpleNamespace(positions=self.positions))
+
+    def settle(self) -> None:
+        """Nothing is ever half done."""
+
+    def submit(self, flow: str, staged: Staged, position: LogPosition) -> None:
+        if self.fails is not None:
+            raise self.fails
+        assert all(point <= position.point for point in self.database.acknowledged)
+        self.commits.append((staged.rows, position))
+        self.positions[flow] = position
+
+
+class Steps:
+    """Performs what it is asked to and remembers it."""
+
+    def __init__(self) -> None:
+        self.taken: list[Step] = []
+
+    def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:
+        assert subject == str(TABLE)
+        self.taken.append(step)
+        return action()
+
+
+class Bench:
+    """A flow over a toy database, without Spark."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.database = ToyDatabase(folder / "bank.db")
+        self.table = Table(self.database)
+        self.steps = Steps()
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.fenced: FencedError | None = None
+        self._monkeypatch = monkeypatch
+        self.flow = self.new_flow()
+
+    def new_flow(self, max_rows: int = 1_000) -> LogFlow:
+        """The flow of a new process."""
+        flow: Any = LogFlow(
+            name="bank",
+            log=ToyChangeLog(self.database),
+            schema=ToyChangeLog(self.database).schema(),
+            committer=self.table,  # type: ignore[arg-type]
+            effects=self.steps,
+            emit=lambda event, /, **fields: self.events.append((event, fields)),
+            require_fence=self.require_fence,
+            max_rows=max_rows,
+        )
+
+        def stage(_flow: LogFlow, rows: Any) -> Staged:
+            self.table.staged.append(rows.to_pylist())
+            return Staged(table=TABLE, files=(), rows=rows.num_rows, at_ms=0)
+
+        self._monkeypatch.setattr(LogFlow, "_stage", stage)
+        return flow  # type: ignore[no-any-return]
+
+    def require_fence(self) -> None:
+        if self.fenced is not None:
+            raise self.fenced
+
+    def run(self, max_rows: int = 1_000) -> LogFlow:
+        """Take in all that is there, as a new process."""
+        flow = self.new_flow(max_rows)
+        flow.start(SimpleNamespace(), availableNow=True)  # type: ignore[arg-type]
+        assert flow._thread is not None
+        flow._thread.join(30)
+        assert not flow.active
+        return flow
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for batch in self.table.staged for row in batch]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def deposit(bench: Bench, key: int, amount: int) -> int:
+    return bench.database.transaction(Change("accounts", key, amount), Change("savings", key, -amount))
+
+
+def test_first_copy_then_log(bench: Bench) -> None:
+    deposit(bench, 1, 10)
+    deposit(bench, 60, 20)
+    assert bench.run().failure() is None
+    assert {(row["relation"], row["id"]) for row in bench.rows if row["operation"] == "copy"} == {
+        ("accounts", 1), ("accounts", 60), ("savings", 1), ("savings", 60),
+    }  # fmt: skip
+    completed = [fields["relations"] for event, fields in bench.events if event == "bulk_complete"]
+    assert sorted(relation for relations in completed for relation in relations) == sorted(RELATIONS)
+    assert bench.table.commits[-1][1].bulk == BulkProgress()
+    point = deposit(bench, 1, 11)
+    assert bench.run().failure() is None
+    assert [row["operation"] for row in bench.table.staged[-1]] == ["update", "update"]
+    assert bench.database.acknowledged[-1] == bench.table.commits[-1][1].point == point
+
+
+def test_relations_wait_until_the_log_has_passed_their_copy() -> None:
+    bulk = BulkProgress(pending={"a": ("1", "2"), "b": ("1",)})
+    assert bulk.next_chunk() == ("a", "1")
+    bulk = bulk.copied("a", "1", 5).copied("b", "1", 3)
+    assert bulk.at(4).waiting == {"a"}
+    bulk = bulk.copied("a", "2", 4)
+    assert bulk.next_chunk() is None
+    assert bulk.at(4).waiting == {"a"}
+    assert bulk.at(5).waiting == set()
+
+
+def test_batches_end_at_transactions(bench: Bench) -> None:
+    assert bench.run().failure() is None
+    done = len(bench.table.staged)
+    points = [deposit(bench, key, key) for key in range(5)]
+    big = bench.database.transaction(*(Change("transfers", key, 1) for key in range(9)))
+    assert bench.run(max_rows=3).failure() is None
+    batches = [sorted({row["point"] for row in batch}) for batch in bench.table.staged[done:]]
+    assert batches == [points[:2], points[2:4], [points[4], big]]
+    assert [len(batch) for batch in bench.table.staged[done:]] == [4, 4, 11]
+
+
+def test_nothing_is_acknowledged_when_the_commit_fails(bench: Bench) -> None:
+    assert bench.run().failure() is None
+    deposit(bench, 1, 1)
+    before = bench.database.acknowledged
+    bench.table.fails = IngestError("FLOW_FAILED", "the catalog does not answer")
+    assert bench.run().failure() is bench.table.fails
+    assert max(bench.database.acknowledged) == max(before)
+    bench.table.fails = None
+    assert bench.run().failure() is None
+    assert len([row for row in bench.rows if row["operation"] != "completed"]) == 4
+
+
+def test_a_start_acknowledges_what_the_table_has(bench: Bench) -> None:
+    """The last owner died between its commit and the acknowledgement."""
+    assert bench.run().failure() is None
+    point = deposit(bench, 1, 1)
+    held = bench.table.positions["bank"]
+    bench.table.positions["bank"] = LogPosition(log=held.log, point=point)
+    bench.steps.taken.clear()
+    staged = len(bench.table.staged)
+    assert bench.run().failure() is None
+    assert bench.database.acknowledged[-1] == point
+    assert bench.steps.taken == [Step.SOURCE_ACKNOWLEDGE]
+    assert len(bench.table.staged) == staged
+
+
+def test_an_owner_without_the_fence_acknowledges_nothing(bench: Bench) -> None:
+    assert bench.run().failure() is None
+    point = deposit(bench, 1, 1)
+    bench.fenced = FencedError("JOB_FENCED", "a newer owner exists")
+    assert bench.run().failure() is bench.fenced
+    assert point not in bench.database.acknowledged
+
+
+def test_an_older_position_acknowledges_nothing_back(bench: Bench) -> None:
+    assert bench.run().failure() is None
+    old = bench.table.positions["bank"]
+    deposit(bench, 1, 1)
+    assert bench.run().failure() is None
+    log = ToyChangeLog(bench.database)
+    log.acknowledge(old)
+    assert log.read(bench.table.positions["bank"], 10).caught_up
+
+
+def test_a_lost_log_is_an_error(bench: Bench) -> None:
+    assert bench.run().failure() is None
+    bench.database.lose_log()
+    deposit(bench, 1, 1)
+    failure = bench.run().failure()
+    assert isinstance(failure, IngestError)
+    assert failure.error_class == "SOURCE_LOG_LOST"
+
+
+def test_a_position_of_spark_is_refused(bench: Bench) -> None:
+    bench.table.positions["bank"] = SparkPosition(query_id="q", batch_id=0, offsets="", commit="")
+    with pytest.raises(IngestError, match="was read by Spark before"):
+        bench.run()
+
+
+def test_an_idle_source_takes_no_commit(bench: Bench) -> None:
+    assert bench.run().failure() is None
+    commits = len(bench.table.commits)
+    assert bench.run().failure() is None
+    assert len(bench.table.commits) == commits
