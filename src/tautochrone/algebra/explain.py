@@ -1,4 +1,4 @@
-"""A plan as people read it: how each node will be refreshed, and how large its state is."""
+"""Plans as people read them: how each node will be refreshed, how large its state is, what is computed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tautochrone.algebra.delta import Rule
-from tautochrone.algebra.nodes import Aggregate, Constant, Node, Scan, TopK, Unsupported, plural
+from tautochrone.algebra.nodes import (
+    WEIGHT,
+    Aggregate,
+    Constant,
+    Expand,
+    FlatMap,
+    Node,
+    Project,
+    Rename,
+    Scan,
+    Select,
+    TopK,
+    Unsupported,
+    plural,
+)
 from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
-__all__ = ["ExplainedNode", "explain", "explained_nodes"]
+__all__ = ["ExplainedNode", "explain", "explained_nodes", "plan_text"]
 
 _INDENT = "  "
 
@@ -87,3 +101,30 @@ def _state_columns(node: Node) -> int:
     if isinstance(node, TopK) or (isinstance(node, Aggregate) and node.is_mergeable):
         return len(node.state_columns)
     return 0
+
+
+def plan_text(plan: Node, names: Mapping[int, str] | None = None) -> str:
+    """Any plan, delta plans included, as an indented tree: class, description, children.
+
+    Args:
+        plan: of any nodes.
+        names: shorthand by `id` of a node; what is below such a node is left out.
+    """
+    return "\n".join(_plan_lines(plan, names or {}, 0))
+
+
+def _plan_lines(plan: Node, names: Mapping[int, str], depth: int) -> list[str]:
+    if id(plan) in names:
+        return [_INDENT * depth + names[id(plan)]]
+    description = plan.describe() or _columns_text(plan)
+    lines = [_INDENT * depth + type(plan).__name__ + (f" {description}" if description else "")]
+    for child in plan.children:
+        lines += _plan_lines(child, names, depth + 1)
+    return lines
+
+
+def _columns_text(plan: Node) -> str:
+    """The output columns of a node that selects or computes columns."""
+    if not isinstance(plan, Expand | FlatMap | Project | Rename | Select):
+        return ""
+    return ", ".join(column for column in plan.columns if column != WEIGHT)

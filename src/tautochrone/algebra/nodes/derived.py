@@ -249,7 +249,7 @@ class FinalAggregate(Unary):
     sources: tuple[ColumnId, ...]
 
     def describe(self) -> str:
-        return self.aggregate.describe()
+        return f"{self.aggregate.describe()} from {', '.join(self.sources)}"
 
     def max_rows(self, leaf_rows: LeafRows) -> int | None:
         return self.child.max_rows(leaf_rows) if self.aggregate.keys else 1

@@ -2,7 +2,7 @@
 
 In the formulas A and B are the rows of a node's children, ΔA is the Z-set of what changed, and
 A_after = A_before + ΔA. σ filters, π projects, ⋈ joins; ⋉ keeps left rows with a partner, ▷ those without.
-In the examples a row ends with its weight.
+In the examples a row ends with its weight; `tests/algebra/test_golden.py` has each with its delta plan.
 """
 
 from __future__ import annotations

@@ -9,10 +9,11 @@ where T are the rows of R_after that may have a partner in ΔS: two joins of all
 found from the leaves of the tree upwards: rows of an input that changed, or that match a row found below,
 lead by their keys to rows of the input above. Rows that T has in excess are in both sums and cancel out.
 
-R = fact `1 a x`, `2 b y`; S = dimensions `a` and `x`, of which `a p` becomes `a q`:
+Facts F join dimensions P and Q on p and q; F was `1 a x`, `2 b x`, P was `a 7`, Q was `x 5`:
 
-    ΔR           T           (ΔR - T) ⋈ S_before     T ⋈ S_after
-    2 b y -1     1 a x       1 a x p -1              1 a x q +1
+    ΔF           ΔP         ΔQ         T         (ΔF - T) ⋈ S_before     T ⋈ S_after
+    2 b x -1     a 7 -1     y 6 +1     1 a x     1 a x 7 5 -1            1 a x 8 5 +1
+                 a 8 +1
 """
 
 from __future__ import annotations
