@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone import redaction
 from tautochrone.spark.session.factory import CatalogSettings, SparkSettings, start_session, use_database
+from tautochrone.testing.harness import Pipeline
 
 # `bench` is no part of the package that is installed.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -67,6 +68,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     use_database(session, "lake", "default", create=True)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+    """An empty project in `tmp_path`. Tests override it to write their definitions."""
+    pipeline = Pipeline(tmp_path, spark)
+    yield pipeline
+    pipeline.close()
 
 
 @pytest.fixture(autouse=True)

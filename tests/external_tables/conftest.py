@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql import SparkSession
 
 from tautochrone.testing.harness import Pipeline
 
@@ -56,11 +54,9 @@ class ExternalWriter:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
-    made = Pipeline(tmp_path, spark)
-    made.write("definitions/views.sql", VIEWS)
-    yield made
-    made.close()
+def pipeline(pipeline: Pipeline) -> Pipeline:
+    pipeline.write("definitions/views.sql", VIEWS)
+    return pipeline
 
 
 @pytest.fixture

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
 from tautochrone.testing.harness import Pipeline
@@ -40,13 +38,11 @@ def other_total():
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
-    made = Pipeline(tmp_path, spark)
-    define(made)
-    drop(made, "a", '{"id":1,"amount":10}')
-    drop_other(made, "a", 1)
-    yield made
-    made.close()
+def pipeline(pipeline: Pipeline) -> Pipeline:
+    define(pipeline)
+    drop(pipeline, "a", '{"id":1,"amount":10}')
+    drop_other(pipeline, "a", 1)
+    return pipeline
 
 
 def define(pipeline: Pipeline, mode: str = "FAILFAST", schema: str = "id BIGINT, amount INT") -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.errors import FencedError, IngestError, TautochroneError
 from tautochrone.runtime.streams.ingestion import Ingestion
@@ -166,9 +165,7 @@ def test_a_file_mended_while_it_runs(pipeline: Pipeline) -> None:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Any, spark: SparkSession) -> Any:
-    made = Pipeline(tmp_path, spark)
-    drop(made, "a", '{"id":1,"amount":10}')
-    made.write("input-others/a.json", '{"id":1}')
-    yield made
-    made.close()
+def pipeline(pipeline: Pipeline) -> Pipeline:
+    drop(pipeline, "a", '{"id":1,"amount":10}')
+    pipeline.write("input-others/a.json", '{"id":1}')
+    return pipeline

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.testing.harness import Happened, Pipeline
 
@@ -26,12 +24,10 @@ DAY_S = 86_400
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
     (tmp_path / "in").mkdir()
-    made = Pipeline(tmp_path, spark)
-    define(made)
-    yield made
-    made.close()
+    define(pipeline)
+    return pipeline
 
 
 def define(pipeline: Pipeline, options: str = "") -> None:

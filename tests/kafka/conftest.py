@@ -6,7 +6,6 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -110,10 +109,8 @@ def topic(topics: KafkaTopics) -> Topic:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession, broker: KafkaBroker, topic: Topic) -> Iterator[Pipeline]:
-    made = Pipeline(tmp_path, spark)
-    made.write(
+def pipeline(pipeline: Pipeline, broker: KafkaBroker, topic: Topic) -> Pipeline:
+    pipeline.write(
         "definitions/events.py", events(broker, f'.option("subscribe", "{topic.name}")', ROWS) + TOTALS
     )
-    yield made
-    made.close()
+    return pipeline

@@ -16,7 +16,6 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog import load_catalog
-from pyspark.sql import SparkSession
 
 from tautochrone.testing.harness import Pipeline
 from tautochrone.testing.process import TautProcess
@@ -52,12 +51,10 @@ SELECT (SELECT count(*) FROM events), (SELECT sum(n) FROM totals),
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
-    made = Pipeline(tmp_path, spark)
+def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
     (tmp_path / "input").mkdir()
-    made.write("definitions/events.py", DEFINITIONS.format(input=tmp_path / "input"))
-    yield made
-    made.close()
+    pipeline.write("definitions/events.py", DEFINITIONS.format(input=tmp_path / "input"))
+    return pipeline
 
 
 @contextmanager

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
 from tautochrone.testing.harness import Pipeline
@@ -38,11 +36,11 @@ PROJECT = """
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
-    made = Pipeline(tmp_path, spark, settings="[run]\nalign = '1h'\n")
-    made.write("definitions/p.py", PROJECT.format(folder=str(tmp_path / "in")))
-    yield made
-    made.close()
+def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
+    pipeline.write("tautochrone.toml", "[run]\nalign = '1h'\n")
+    pipeline.reload()
+    pipeline.write("definitions/p.py", PROJECT.format(folder=str(tmp_path / "in")))
+    return pipeline
 
 
 def put(pipeline: Pipeline, source: str, *hours: int) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.model.details import Column, ColumnRef, DatasetDetails
 from tautochrone.model.effects import Step
@@ -37,13 +35,11 @@ def orders():
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
-    made = Pipeline(tmp_path, spark)
-    made.write("definitions/views.sql", VIEWS)
-    made.write("orders/1.json", '{"customer": "a", "amount": 1, "state": "paid"}\n')
-    made.write("definitions/orders.py", PYTHON.format(folder=tmp_path / "orders"))
-    yield made
-    made.close()
+def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
+    pipeline.write("definitions/views.sql", VIEWS)
+    pipeline.write("orders/1.json", '{"customer": "a", "amount": 1, "state": "paid"}\n')
+    pipeline.write("definitions/orders.py", PYTHON.format(folder=tmp_path / "orders"))
+    return pipeline
 
 
 def told(pipeline: Pipeline, table: str) -> DatasetDetails:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.testing.harness import Pipeline
 
@@ -32,12 +30,10 @@ PROJECT = """
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
     (tmp_path / "in").mkdir()
-    made = Pipeline(tmp_path, spark)
-    made.write("definitions/p.py", PROJECT.format(folder=str(tmp_path / "in")))
-    yield made
-    made.close()
+    pipeline.write("definitions/p.py", PROJECT.format(folder=str(tmp_path / "in")))
+    return pipeline
 
 
 def put(pipeline: Pipeline, name: str, *ids: int) -> None:

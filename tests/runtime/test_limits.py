@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,12 +38,10 @@ PROJECT = """
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
     (tmp_path / "in").mkdir()
-    made = Pipeline(tmp_path, spark)
-    made.write("definitions/p.py", PROJECT.format(folder=str(tmp_path / "in")))
-    yield made
-    made.close()
+    pipeline.write("definitions/p.py", PROJECT.format(folder=str(tmp_path / "in")))
+    return pipeline
 
 
 def files(pipeline: Pipeline, *numbers: int) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.model import limits
 from tautochrone.testing.harness import Pipeline
@@ -23,11 +19,9 @@ UPDATE = "UPDATE lake.src.t SET word = 'x' WHERE id = 1777"
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
-    made = Pipeline(tmp_path, spark)
-    made.write("definitions/views.sql", VIEWS)
-    yield made
-    made.close()
+def pipeline(pipeline: Pipeline) -> Pipeline:
+    pipeline.write("definitions/views.sql", VIEWS)
+    return pipeline
 
 
 def rewrite(pipeline: Pipeline, version: int) -> None:

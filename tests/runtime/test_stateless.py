@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode, RefreshPolicy
@@ -21,16 +19,14 @@ VIEW = TableName("lake", ("default",), "totals")
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
-    made = Pipeline(tmp_path, spark)
-    made.session.sql("CREATE NAMESPACE lake.src")
-    made.session.sql("CREATE TABLE lake.src.t AS SELECT id, id % 7 AS k FROM range(3000)")
-    made.write(
+def pipeline(pipeline: Pipeline) -> Pipeline:
+    pipeline.session.sql("CREATE NAMESPACE lake.src")
+    pipeline.session.sql("CREATE TABLE lake.src.t AS SELECT id, id % 7 AS k FROM range(3000)")
+    pipeline.write(
         "definitions/v.sql",
         "CREATE MATERIALIZED VIEW totals AS SELECT k, count(*) AS n FROM src.t GROUP BY k;",
     )
-    yield made
-    made.close()
+    return pipeline
 
 
 @pytest.fixture

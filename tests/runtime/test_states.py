@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName
@@ -39,11 +37,9 @@ PROJECT = """
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
-    made = Pipeline(tmp_path, spark)
-    made.write("definitions/p.py", PROJECT.format(folder=str(tmp_path / "in")))
-    yield made
-    made.close()
+def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
+    pipeline.write("definitions/p.py", PROJECT.format(folder=str(tmp_path / "in")))
+    return pipeline
 
 
 def put(pipeline: Pipeline, number: int) -> None:

@@ -7,11 +7,8 @@ right for the same transactions.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from .stand import Stand
 
@@ -36,16 +33,14 @@ VIEWS = {
 
 
 @pytest.fixture
-def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
-    made = Stand(tmp_path, spark)
-    made.sql(
+def stand(stand: Stand) -> Stand:
+    stand.sql(
         "CREATE NAMESPACE lake.src",
         "CREATE TABLE lake.src.transactions "
         "(id BIGINT, from_account INT, to_account INT, amount DECIMAL(12,2)) "
         "USING iceberg TBLPROPERTIES ('format-version' = '3', 'write.update.mode' = 'merge-on-read')",
     )
-    yield made
-    made.close()
+    return stand
 
 
 def transfers(dice: random.Random, first: int, many: int) -> str:

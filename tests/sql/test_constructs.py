@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from pyspark.sql import SparkSession
 
 from .constructs import CONSTRUCTS
 from .small import SmallTables
@@ -14,13 +10,6 @@ from .stand import PROPERTIES, Stand
 from .support import DOCUMENT, SEED, Measured, define, document, measure, modes
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
-    made = Stand(tmp_path, spark)
-    yield made
-    made.close()
 
 
 @pytest.mark.timeout(1800)

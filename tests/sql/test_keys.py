@@ -5,11 +5,7 @@ An outer join reads the other side twice in one plan, at both cuts, by what the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from pyspark.sql import SparkSession
 
 from .small import SmallTables
 from .stand import Stand
@@ -46,13 +42,6 @@ KEYS = {
     "array": ("array(k, x)", "array(k, y)"),
     "struct": ("struct(k AS a, CAST(day AS TIMESTAMP) AS b)", "struct(k AS a, TIMESTAMP '2024-01-10' AS b)"),
 }
-
-
-@pytest.fixture
-def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
-    made = Stand(tmp_path, spark)
-    yield made
-    made.close()
 
 
 @pytest.mark.timeout(900)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.java_gateway import JavaObject
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from tautochrone.algebra.nodes import Materialized, MultiKeySemiJoin, Node
 from tautochrone.model import limits
@@ -30,13 +28,6 @@ VIEWS = {
     "ranked": "SELECT id, rank() OVER (PARTITION BY shop ORDER BY amount) AS place FROM src.sales "
     "WHERE shop < 5",
 }
-
-
-@pytest.fixture
-def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
-    made = Stand(tmp_path, spark)
-    yield made
-    made.close()
 
 
 @pytest.mark.slow

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from tautochrone.model import limits
 from tautochrone.runtime.refresh import changes
@@ -52,9 +50,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 @pytest.fixture
-def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
-    made = Stand(tmp_path, spark)
-    made.sql(
+def stand(stand: Stand) -> Stand:
+    stand.sql(
         "CREATE NAMESPACE lake.src",
         f"CREATE TABLE lake.src.orders {MERGE} AS SELECT id, id % 7 AS town, id % 9 AS day, "
         "(id * 37) % 400 AS total FROM range(300)",
@@ -62,10 +59,9 @@ def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
         "id % 5 AS amount FROM range(900)",
     )
     for name, query in VIEWS.items():
-        made.view(name, query)
-    made.checkpoint()
-    yield made
-    made.close()
+        stand.view(name, query)
+    stand.checkpoint()
+    return stand
 
 
 def change(stand: Stand, step: int) -> None:

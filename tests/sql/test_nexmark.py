@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.testing import nexmark
 from tautochrone.testing.nexmark import Events
@@ -33,13 +30,6 @@ STREAMS = """
     for name, schema in SCHEMAS.items():
         table(name, schema)
 """
-
-
-@pytest.fixture
-def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
-    made = Stand(tmp_path, spark)
-    yield made
-    made.close()
 
 
 def define(stand: Stand, prefix: str) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from pyspark.sql import SparkSession
 
 from .stand import Stand
 
@@ -28,11 +24,9 @@ STATES = {"chosen": 2, "named_twice": 1, "other_rows": 2, "other_function": 2}
 
 
 @pytest.fixture
-def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
-    made = Stand(tmp_path, spark)
-    made.sql("CREATE NAMESPACE lake.src")
-    yield made
-    made.close()
+def stand(stand: Stand) -> Stand:
+    stand.sql("CREATE NAMESPACE lake.src")
+    return stand
 
 
 def test_the_same_groups_are_followed_once(stand: Stand) -> None:

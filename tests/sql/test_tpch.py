@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.testing import tpch
 from tautochrone.testing.tpch_changes import TpchChanges
@@ -26,14 +24,12 @@ FROM lake.tpch.customer WHERE c_custkey < 20
 
 
 @pytest.fixture
-def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
-    made = Stand(tmp_path, spark)
+def stand(stand: Stand, tmp_path: Path) -> Stand:
     data = tpch.generate(tmp_path / "data", SCALE)
-    tpch.load(made.outside, data)
+    tpch.load(stand.outside, data)
     policy = "incremental_strict" if STRICT else None
-    made.pipeline.write("definitions/tpch.sql", tpch.project(SCALE, policy))
-    yield made
-    made.close()
+    stand.pipeline.write("definitions/tpch.sql", tpch.project(SCALE, policy))
+    return stand
 
 
 @pytest.mark.timeout(3600)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from pyspark.sql import SparkSession
 
 from .stand import Stand
 
@@ -18,11 +14,9 @@ MERGE = "USING iceberg TBLPROPERTIES ('format-version' = '3')"
 
 
 @pytest.fixture
-def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
-    made = Stand(tmp_path, spark)
-    made.sql("CREATE NAMESPACE lake.src")
-    yield made
-    made.close()
+def stand(stand: Stand) -> Stand:
+    stand.sql("CREATE NAMESPACE lake.src")
+    return stand
 
 
 def test_a_state_that_the_plan_no_longer_has(stand: Stand) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tautochrone.runtime.revision.revise import revise, survey
 from tautochrone.testing.harness import Pipeline
@@ -27,12 +25,12 @@ _PROJECT = """
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
+def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
+    pipeline.write("tautochrone.toml", SETTINGS)
+    pipeline.reload()
     (tmp_path / "in").mkdir()
-    made = Pipeline(tmp_path, spark, settings=SETTINGS)
-    made.write("definitions/p.py", _PROJECT.format(folder=str(tmp_path / "in")))
-    yield made
-    made.close()
+    pipeline.write("definitions/p.py", _PROJECT.format(folder=str(tmp_path / "in")))
+    return pipeline
 
 
 def put(pipeline: Pipeline, file: str, *ids: int) -> None:
