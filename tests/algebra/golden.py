@@ -25,8 +25,8 @@ from tautochrone.algebra.rules import RULES
 from tautochrone.testing.plan_evaluator import PlanEvaluator
 from tautochrone.testing.plan_evaluator_nodes import net_weights
 
-from .small import cols
-from .world import applied, first_states
+from .incremental_view import initial_states, with_changes
+from .query_builders import columns_of
 
 Rows = list[tuple[Any, ...]]
 
@@ -47,10 +47,10 @@ def check_delta_plan(
     step = {table: [(row[:-1], row[-1]) for row in _rows(text)] for table, text in changes.items()}
     engine = StepRecorder(
         before=before,
-        after=applied(before, step),
+        after=with_changes(before, step),
         changes=step,
         rules=RULES,
-        states=first_states(query, before),
+        states=initial_states(query, before),
     )
     context = Differentiator(engine, RULES, frozenset(engine.states))
     change = context.change(query)
@@ -103,9 +103,9 @@ class StepRecorder(PlanEvaluator):
 
 def aggregate(child: Node, keys: str, *calls: AggregateCall) -> Aggregate:
     """GROUP BY `keys`, with the state column `n` for the number of rows."""
-    columns = (*cols(keys), *(call.output for call in calls))
+    columns = (*columns_of(keys), *(call.output for call in calls))
     return Aggregate(
-        columns=columns, child=child, keys=cols(keys), calls=calls, count=ColumnId("n"), number=0
+        columns=columns, child=child, keys=columns_of(keys), calls=calls, count=ColumnId("n"), number=0
     )
 
 
@@ -117,14 +117,14 @@ def call(
         output=ColumnId(str(function)),
         function=function,
         handle=handle,
-        argument=Expression(lambda row: row[argument], frozenset(cols(argument)), argument),
-        accumulators=cols(accumulators),
+        argument=Expression(lambda row: row[argument], frozenset(columns_of(argument)), argument),
+        accumulators=columns_of(accumulators),
         text=f"{function}({argument})",
     )
 
 
 def top(child: Node, order: str, limit: int) -> TopK:
-    columns: Sequence[ColumnId] = (*cols(order), *child.columns)
+    columns: Sequence[ColumnId] = (*columns_of(order), *child.columns)
     return TopK(
         columns=child.columns,
         child=child,

@@ -45,7 +45,7 @@ def group(*calls: AggregateCall) -> Aggregate:
     return Aggregate(columns=columns, child=JOINED, keys=(C,), calls=calls, count=Z, number=0)
 
 
-def test_a_tree() -> None:
+def test_explain_prints_a_tree() -> None:
     big = Expression(None, frozenset({N}), "(n#12L >\n 3)")
     lines = explain(Filter(columns=(C, N), child=group(COUNT), condition=big), RULES)
     assert lines == [
@@ -57,29 +57,29 @@ def test_a_tree() -> None:
     ]
 
 
-def test_only_what_is_kept_is_called_state() -> None:
-    assert [part.state_columns for part in explained_nodes(group(COUNT, MEDIAN), RULES)] == [0, 0, 0, 0]
+def test_only_stateful_nodes_have_state_columns() -> None:
+    assert [node.state_columns for node in explained_nodes(group(COUNT, MEDIAN), RULES)] == [0, 0, 0, 0]
     top = TopK(columns=(A, X), child=ORDERS, order=None, limit=3, offset=2, number=0, complete=Z)
     assert explain(top, RULES)[0].startswith("top 3 after 2 - incremental: ")
     assert explain(top, RULES)[0].endswith("; state: 3 columns")
 
 
-def test_what_has_no_rule_is_diff_and_what_is_below_is_still_told() -> None:
+def test_unsupported_node_is_diff_and_its_children_are_explained() -> None:
     odd = Unsupported(columns=(A, X), inputs=(ORDERS,), reason="Sample has no rule")
     whole = Union(columns=(A, X), inputs=(odd, Constant(columns=(A, X), handle=None)))
-    found = explained_nodes(whole, RULES)
-    assert [(part.node, part.mode) for part in found] == [
+    nodes = explained_nodes(whole, RULES)
+    assert [(node.node, node.mode) for node in nodes] == [
         ("union", RULES[Union].mode(whole)[0]),
         ("other", RefreshMode.DIFF),
         ("scan", None),
         ("constant", None),
     ]
-    assert found[1].refresh == NodeRefresh(node="other", mode=RefreshMode.DIFF, reason="Sample has no rule")
-    assert found[2].refresh is None
+    assert nodes[1].refresh == NodeRefresh(node="other", mode=RefreshMode.DIFF, reason="Sample has no rule")
+    assert nodes[2].refresh is None
     assert explain(odd, RULES) == ["other - diff: Sample has no rule", "  scan lake.db.orders"]
 
 
-def test_long_texts_are_cut() -> None:
+def test_long_conditions_are_shortened() -> None:
     long = Expression(None, frozenset(), "(a = 1) OR " * 40)
     (line, _) = explain(Filter(columns=(A, X), child=ORDERS, condition=long), RULES)
     assert "…" in line

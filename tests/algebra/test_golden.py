@@ -17,7 +17,7 @@ from tautochrone.algebra.nodes import (
 )
 
 from .golden import aggregate, call, check_delta_plan, top
-from .small import cols, expression, join, row_number, scan, where
+from .query_builders import columns_of, expression, join, row_number, scan, where
 
 A = scan("A", "k v")
 
@@ -38,7 +38,7 @@ def test_filter() -> None:
 
 def test_project() -> None:
     check_delta_plan(
-        Select(columns=cols("k"), child=A),
+        Select(columns=columns_of("k"), child=A),
         tables={"A": "a 1"},
         changes={"A": "a 1 -1\n a 2 +1\n b 3 +1"},
         plan="""
@@ -53,10 +53,10 @@ def test_flat_map() -> None:
     item = ColumnId("item")
     lists = scan("A", "k list")
     query = FlatMap(
-        columns=cols("k item"),
+        columns=columns_of("k item"),
         child=lists,
         handle=lambda row: [{item: value} for value in row["list"]],
-        passed=cols("k"),
+        passed=columns_of("k"),
         generated=(item,),
     )
     check_delta_plan(
@@ -73,7 +73,7 @@ def test_flat_map() -> None:
 
 def test_expand() -> None:
     null = Expression(lambda row: None, frozenset(), "NULL")
-    query = Expand(columns=cols("k v"), child=A, projections=((None, None), (null, None)))
+    query = Expand(columns=columns_of("k v"), child=A, projections=((None, None), (null, None)))
     check_delta_plan(
         query,
         tables={"A": "a 1"},
@@ -87,7 +87,7 @@ def test_expand() -> None:
 
 
 def test_union() -> None:
-    query = Union(columns=cols("k"), inputs=(scan("A", "k"), scan("B", "k")))
+    query = Union(columns=columns_of("k"), inputs=(scan("A", "k"), scan("B", "k")))
     check_delta_plan(
         query,
         tables={"A": "a", "B": ""},

@@ -1,6 +1,6 @@
-"""Random queries follow random changes: after each step every node's old rows and change make its new rows.
+"""Random queries over random changes: after each step, at every node, rows before + change = rows after.
 
-What is checked, and where: `world.View.refresh`. What queries and changes there are: `plans`, `world`.
+`incremental_view.View.refresh` has the checks and the random changes, `random_queries` the queries.
 """
 
 from __future__ import annotations
@@ -18,52 +18,53 @@ from tautochrone.algebra.delta import Change, Differentiator, Rule
 from tautochrone.algebra.nodes import JoinKind, Node, TopK
 from tautochrone.algebra.rules import RULES
 
-from .plans import Queries
-from .tape import Tape
-from .world import Step, View, applied, random_step, random_tables, stateful
+from .choices import ByteChoices
+from .incremental_view import Step, View, random_step, random_tables, stateful_nodes, with_changes
+from .random_queries import RandomQueries
 
 CASES = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 PLANS = st.binary(min_size=160, max_size=160)
 DATA = st.binary(min_size=200, max_size=200)
 SEEDS = st.integers(0, 2**16)
-LARGEST = 400
-"""Rows of a view: nothing new comes of more, and products of five inputs take long."""
+MAX_VIEW_ROWS = 400
+"""Larger views find no other bugs, and products of five inputs take long."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_buffers() -> Iterator[None]:
-    """A few rows must be enough to overflow and to use up what a `TopK` keeps."""
+    """A few rows must be enough to overflow and to exhaust the buffer of a `TopK`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TopK, "buffer", property(lambda self: self.limit + self.offset + 1))
         yield
 
 
-def build(plan: bytes) -> Node:
-    tape = Tape(plan)
-    return Queries(tape).query(1 + tape.below(8))
+def query_from(plan: bytes) -> Node:
+    choices = ByteChoices(plan)
+    return RandomQueries(choices).query(1 + choices.below(8))
 
 
-def follow(plan: bytes, data: bytes, seed: int, rules: Mapping[type[Node], Rule] = RULES) -> View:
+def refresh_and_check(plan: bytes, data: bytes, seed: int, rules: Mapping[type[Node], Rule] = RULES) -> View:
     """Three steps; now and then a state is missing, as after a change of the definition."""
-    query, tape = build(plan), Tape(data)
-    note(shown(query))
-    view = View(query, random_tables(tape), rules)
-    assume(view.rows.total() <= LARGEST)
+    query, choices = query_from(plan), ByteChoices(data)
+    note(plan_tree(query))
+    view = View(query, random_tables(choices), rules)
+    assume(view.rows.total() <= MAX_VIEW_ROWS)
     for _ in range(3):
-        step = random_step(tape, view.tables)
+        step = random_step(choices, view.tables)
         note(f"{view.tables}\n{step}")
-        without = [node.number for node in stateful(query) if tape.chance(15)]
+        without = [node.number for node in stateful_nodes(query) if choices.chance(15)]
         view.refresh(step, without=without, seed=seed)
     return view
 
 
-def shown(node: Node, depth: int = 0) -> str:
-    """A plan for people, when a case failed."""
-    words = []
+def plan_tree(node: Node, depth: int = 0) -> str:
+    """A plan with its columns and expressions, printed when a case fails."""
+    parts = []
     for name in (
         "table",
         "kind",
         "condition",
+        "conditions",
         "expressions",
         "keys",
         "calls",
@@ -72,43 +73,43 @@ def shown(node: Node, depth: int = 0) -> str:
         "offset",
     ):
         value = getattr(node, name, None)
-        several = value if isinstance(value, tuple) else (value,)
-        texts = [getattr(each, "text", "") or str(each) for each in several if each is not None]
-        words.extend([f"{name}={', '.join(texts)}"] if texts else [])
-    line = f"{'  ' * depth}{type(node).__name__} [{', '.join(node.columns)}] {'; '.join(words)}"
-    return "\n".join([line, *(shown(child, depth + 1) for child in node.children)])
+        items = value if isinstance(value, tuple) else (value,)
+        texts = [getattr(item, "text", "") or str(item) for item in items if item is not None]
+        parts.extend([f"{name}={', '.join(texts)}"] if texts else [])
+    line = f"{'  ' * depth}{type(node).__name__} [{', '.join(node.columns)}] {'; '.join(parts)}"
+    return "\n".join([line, *(plan_tree(child, depth + 1) for child in node.children)])
 
 
 @settings(CASES, max_examples=2_000)
 @given(PLANS, DATA, SEEDS)
-def test_a_view_follows_its_inputs_step_by_step(plan: bytes, data: bytes, seed: int) -> None:
-    follow(plan, data, seed)
+def test_refreshes_equal_recomputation(plan: bytes, data: bytes, seed: int) -> None:
+    refresh_and_check(plan, data, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("shard", range(20))
-def test_a_view_follows_its_inputs_in_100_000_cases(shard: int) -> None:
+def test_refreshes_equal_recomputation_in_100_000_cases(shard: int) -> None:
     @seed(shard)
     @settings(CASES, max_examples=5_000, database=None)
     @given(PLANS, DATA, SEEDS)
     def cases(plan: bytes, data: bytes, engine_seed: int) -> None:
-        follow(plan, data, engine_seed)
+        refresh_and_check(plan, data, engine_seed)
 
     cases()
 
 
 @settings(CASES, max_examples=300)
 @given(PLANS, DATA, SEEDS)
-def test_one_big_step_is_many_small_steps(plan: bytes, data: bytes, seed: int) -> None:
-    query, tape = build(plan), Tape(data)
-    note(shown(query))
-    start = random_tables(tape)
+def test_one_refresh_equals_many_small_ones(plan: bytes, data: bytes, seed: int) -> None:
+    query, choices = query_from(plan), ByteChoices(data)
+    note(plan_tree(query))
+    start = random_tables(choices)
     small, big = View(query, start), View(query, start)
-    assume(small.rows.total() <= LARGEST)
+    assume(small.rows.total() <= MAX_VIEW_ROWS)
     everything: Step = {}
     for _ in range(4):
-        step = random_step(tape, small.tables)
+        step = random_step(choices, small.tables)
         small.refresh(step, seed=seed)
         everything = {
             table: [*everything.get(table, []), *step.get(table, [])] for table in {*everything, *step}
@@ -124,54 +125,54 @@ def test_one_big_step_is_many_small_steps(plan: bytes, data: bytes, seed: int) -
 
 @settings(CASES, max_examples=100)
 @given(PLANS, DATA, SEEDS)
-def test_a_step_and_its_inverse_leave_nothing(plan: bytes, data: bytes, seed: int) -> None:
-    query, tape = build(plan), Tape(data)
-    view = View(query, random_tables(tape))
-    assume(view.rows.total() <= LARGEST)
+def test_inverse_change_restores_the_view(plan: bytes, data: bytes, seed: int) -> None:
+    query, choices = query_from(plan), ByteChoices(data)
+    view = View(query, random_tables(choices))
+    assume(view.rows.total() <= MAX_VIEW_ROWS)
     before = view.rows
-    step = random_step(tape, view.tables)
+    step = random_step(choices, view.tables)
     view.refresh(step, seed=seed)
     back = {table: [(row, -weight) for row, weight in change] for table, change in step.items()}
-    assert applied(view.tables, back)
+    assert with_changes(view.tables, back)
     view.refresh(back, seed=seed)
     assert view.rows == before
 
 
-class Counting:
-    """A rule that counts how often it gave a change, and of what."""
+class CountingRule:
+    """A rule that counts its changes by node, join kind and aggregate function."""
 
-    def __init__(self, rule: Rule, met: Counter[str]) -> None:
-        self.rule, self.met = rule, met
+    def __init__(self, rule: Rule, counts: Counter[str]) -> None:
+        self.rule, self.counts = rule, counts
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rule, name)
 
-    def change(self, node: Any, at: Differentiator) -> Change:
-        found = self.rule.change(node, at)
-        if found and at.engine.materialize(found.plan).rows:
-            self.met[type(node).__name__] += 1
+    def change(self, node: Any, context: Differentiator) -> Change:
+        change = self.rule.change(node, context)
+        if change and context.engine.materialize(change.plan).rows:
+            self.counts[type(node).__name__] += 1
             if hasattr(node, "kind"):
-                self.met[node.kind] += 1
+                self.counts[node.kind] += 1
             for call in getattr(node, "calls", ()):
-                self.met[f"{call.function}{'' if call.exact else ', inexact'}"] += 1
-        return found
+                self.counts[f"{call.function}{'' if call.exact else ', inexact'}"] += 1
+        return change
 
 
-def test_random_queries_meet_every_rule() -> None:
-    """The proof above is one of every rule only if every rule was asked, and had something to say."""
-    met: Counter[str] = Counter()
+def test_random_queries_cover_every_rule() -> None:
+    """The tests above cover a rule only if it was applied and had a change."""
+    counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    rules = {kind: Counting(rule, met) for kind, rule in RULES.items()}
-    dice = random.Random(23)
+    rules = {kind: CountingRule(rule, counts) for kind, rule in RULES.items()}
+    generator = random.Random(23)
     for case in range(600):
-        query, tape = build(dice.randbytes(160)), Tape(dice.randbytes(200))
-        view = View(query, random_tables(tape), rules)
-        if view.rows.total() > LARGEST:
+        query, choices = query_from(generator.randbytes(160)), ByteChoices(generator.randbytes(200))
+        view = View(query, random_tables(choices), rules)
+        if view.rows.total() > MAX_VIEW_ROWS:
             continue
-        at = view.refresh(random_step(tape, view.tables), seed=case)
-        reasons.update(refresh.reason for refresh in at.nodes)
+        context = view.refresh(random_step(choices, view.tables), seed=case)
+        reasons.update(refresh.reason for refresh in context.nodes)
     expected = {kind.__name__ for kind in RULES} | set(JoinKind)
     expected |= {"count", "sum", "avg", "min", "max", "other", "sum, inexact", "avg, inexact"}
-    assert not {what: met[what] for what in expected if met[what] < 5}, met
-    for words in ("the buffer was used up: read again", "groups looked up again: a value that counted went"):
-        assert reasons[words] >= 5, reasons
+    assert not {name: counts[name] for name in expected if counts[name] < 5}, counts
+    for reason in ("the buffer was used up: read again", "groups looked up again: a value that counted went"):
+        assert reasons[reason] >= 5, reasons

@@ -1,4 +1,4 @@
-"""Small queries by hand, in words close to SQL's."""
+"""Builders of small queries, named like SQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tautochrone.algebra.nodes import (
     Window,
 )
 
-from .scalars import order_of
+from .random_expressions import order_of
 
 _NUMBERS = numbers()
 
@@ -33,16 +33,16 @@ def bag(*rows: tuple[Any, ...]) -> Counter[tuple[Any, ...]]:
     return Counter(rows)
 
 
-def cols(names: str) -> tuple[ColumnId, ...]:
+def columns_of(names: str) -> tuple[ColumnId, ...]:
     return tuple(ColumnId(name) for name in names.split())
 
 
 def scan(table: str, columns: str, positions: Sequence[int] | None = None) -> Scan:
-    return Scan(columns=cols(columns), table=table, handle=positions)
+    return Scan(columns=columns_of(columns), table=table, handle=positions)
 
 
 def expression(reads: str, handle: Callable[[Row], Any]) -> Expression:
-    return Expression(handle, frozenset(cols(reads)), reads)
+    return Expression(handle, frozenset(columns_of(reads)), reads)
 
 
 def where(child: Node, reads: str, handle: Callable[[Row], Any]) -> Filter:
@@ -56,7 +56,7 @@ def join(
     kind: JoinKind = JoinKind.INNER,
     condition: Expression | None = None,
 ) -> Join:
-    """`on`: pairs such as `a=b`, or `a==b` where NULL meets NULL."""
+    """A join. `on` has pairs such as `a=b`, or `a==b` where NULL equals NULL."""
     keys = []
     for pair in on.split():
         safe = "==" in pair
@@ -81,7 +81,7 @@ def join(
 
 
 def call(kind: AggregateFunction, argument: str = "", exact: bool = True) -> AggregateCall:
-    """An aggregate function of a column; without one COUNT counts rows."""
+    """An aggregate function of a column; COUNT without a column counts rows."""
     number = next(_NUMBERS)
     width = {
         AggregateFunction.SUM: 2,
@@ -101,31 +101,31 @@ def call(kind: AggregateFunction, argument: str = "", exact: bool = True) -> Agg
 
 def group(child: Node, keys: str, *calls: AggregateCall) -> Aggregate:
     return Aggregate(
-        columns=(*cols(keys), *(each.output for each in calls)),
+        columns=(*columns_of(keys), *(call.output for call in calls)),
         child=child,
-        keys=cols(keys),
+        keys=columns_of(keys),
         calls=calls,
         count=ColumnId(f"count_{next(_NUMBERS)}"),
         number=next(_NUMBERS),
     )
 
 
-def row_number(child: Node, partition: str, order: str, made: str = "place") -> Window:
+def row_number(child: Node, partition: str, order: str, number: str = "place") -> Window:
     """ROW_NUMBER by some columns, ties broken by all."""
-    key = order_of((*cols(order), *child.columns))
+    key = order_of((*columns_of(order), *child.columns))
 
     def numbered(rows: Sequence[Row]) -> list[dict[ColumnId, Any]]:
-        return [{**row, ColumnId(made): at + 1} for at, row in enumerate(sorted(rows, key=key))]
+        return [{**row, ColumnId(number): index + 1} for index, row in enumerate(sorted(rows, key=key))]
 
-    columns = (*child.columns, ColumnId(made))
-    return Window(columns=columns, child=child, handle=numbered, partition=cols(partition))
+    columns = (*child.columns, ColumnId(number))
+    return Window(columns=columns, child=child, handle=numbered, partition=columns_of(partition))
 
 
 def first(child: Node, order: str, limit: int, offset: int = 0) -> TopK:
     return TopK(
         columns=child.columns,
         child=child,
-        order=order_of((*cols(order), *child.columns)),
+        order=order_of((*columns_of(order), *child.columns)),
         limit=limit,
         offset=offset,
         number=next(_NUMBERS),

@@ -31,28 +31,28 @@ from tautochrone.algebra.nodes import (
 )
 from tautochrone.testing.plan_evaluator_nodes import comparable
 
-from .scalars import FLAG, FLOAT, INT, LIST, Scalars, order_of
-from .tape import Tape
+from .choices import ByteChoices
+from .random_expressions import FLAG, FLOAT, INT, LIST, RandomExpressions, order_of
 
 TABLES = ("a", "b", "c")
-"""Each with (integer, integer, inexact number), all nullable."""
+"""Each has the columns (integer, integer, inexact number), all nullable."""
 
 
-class Queries(Scalars):
-    """Builds one query from a tape.
+class RandomQueries(RandomExpressions):
+    """Builds one query.
 
     Attributes:
-        stateful: aggregates and tops, by number.
-        scans: how often tables were named.
+        stateful_nodes: by number.
+        scans: how many there are.
     """
 
-    def __init__(self, tape: Tape) -> None:
-        super().__init__(tape)
-        self.stateful: list[Aggregate | TopK] = []
+    def __init__(self, choices: ByteChoices) -> None:
+        super().__init__(choices)
+        self.stateful_nodes: list[Aggregate | TopK] = []
         self.scans = 0
 
     def query(self, budget: int) -> Node:
-        """A query of about so many operators."""
+        """A query of about `budget` operators."""
         if budget <= 0 or self.scans >= 6:
             return self.leaf()
         makers: list[tuple[Callable[[int], Node], int]] = [
@@ -62,29 +62,30 @@ class Queries(Scalars):
             (self.rename, 1),
             (self.union, 2),
             (self.expand, 1),
-            (self.extend, 2),
+            (self.flat_map, 2),
             (self.join, 12),
             (self.chain, 4),
             (self.aggregate, 10),
             (self.distinct, 2),
             (self.window, 3),
-            (self.top, 3),
+            (self.top_k, 3),
             (self.scalar_filter, 3),
         ]
-        return self.tape.weighed(makers)(budget - 1)
+        return self.choices.weighted(makers)(budget - 1)
 
     # -- leaves and columns ------------------------------------------------------------------------------
 
     def leaf(self) -> Node:
-        if self.tape.chance(5):
+        if self.choices.chance(5):
             columns = (self.column(INT), self.column(INT))
             rows = [
-                self.tape.choose([(0, 1), (1, 1), (None, 2), (2, None)]) for _ in range(self.tape.below(4))
+                self.choices.choose([(0, 1), (1, 1), (None, 2), (2, None)])
+                for _ in range(self.choices.below(4))
             ]
             return Constant(columns=columns, handle=rows)
         self.scans += 1
-        table = self.tape.choose(TABLES)
-        positions = self.tape.choose([(0, 1, 2), (0, 1), (1, 0), (1, 2), (1,)])
+        table = self.choices.choose(TABLES)
+        positions = self.choices.choose([(0, 1, 2), (0, 1), (1, 0), (1, 2), (1,)])
         columns = tuple(self.column((INT, INT, FLOAT)[position]) for position in positions)
         return Scan(columns=columns, table=table, handle=positions)
 
@@ -101,27 +102,27 @@ class Queries(Scalars):
 
     def projected(self, child: Node) -> Node:
         passed: list[tuple[ColumnId, Expression | None]] = [
-            (column, None) for column in self.tape.some(child.columns, 1, 4)
+            (column, None) for column in self.choices.sample(child.columns, 1, 4)
         ]
-        made = [(self.column(INT), self.number(child.columns)) for _ in range(self.tape.below(3))]
-        pairs = [*passed, *made]
+        computed = [(self.column(INT), self.number(child.columns)) for _ in range(self.choices.below(3))]
+        pairs = [*passed, *computed]
         return Project(
             columns=tuple(c for c, _ in pairs), child=child, expressions=tuple(e for _, e in pairs)
         )
 
     def select(self, budget: int) -> Node:
         child = self.query(budget)
-        return Select(columns=tuple(self.tape.some(child.columns, 1, 4)), child=child)
+        return Select(columns=tuple(self.choices.sample(child.columns, 1, 4)), child=child)
 
     def rename(self, budget: int) -> Node:
         child = self.query(budget)
-        sources = tuple(self.tape.some(child.columns, 1, 4))
+        sources = tuple(self.choices.sample(child.columns, 1, 4))
         columns = tuple(self.column(self.types[source]) for source in sources)
         return Rename(columns=columns, child=child, sources=sources)
 
     def union(self, budget: int) -> Node:
-        number = 2 + self.tape.chance(25)
-        width = 1 + self.tape.below(2)
+        number = 2 + self.choices.chance(25)
+        width = 1 + self.choices.below(2)
         columns = tuple(self.column(INT) for _ in range(width))
         inputs = []
         for _ in range(number):
@@ -132,31 +133,31 @@ class Queries(Scalars):
 
     def expand(self, budget: int) -> Node:
         child = self.query(budget)
-        sets = 1 + self.tape.below(3)
+        sets = 1 + self.choices.below(3)
         columns = (self.column(INT), self.column(INT), self.column(INT))
         a, b = self.number(child.columns), self.number(child.columns)
-        nothing = Expression(lambda row: None, frozenset(), "null")
+        null = Expression(lambda row: None, frozenset(), "null")
         projections = [
-            (a if which != 1 else nothing, b if which == 0 else nothing, _constant(which))
-            for which in range(sets)
+            (a if number != 1 else null, b if number == 0 else null, _constant(number))
+            for number in range(sets)
         ]
         return Expand(columns=columns, child=child, projections=tuple(projections))
 
-    def extend(self, budget: int) -> Node:
+    def flat_map(self, budget: int) -> Node:
         child = self.query(budget)
-        number, made = self.number(child.columns), self.column(INT)
-        kept = tuple(self.tape.some(child.columns, 0, 4))
+        number, item = self.number(child.columns), self.column(INT)
+        passed = tuple(self.choices.sample(child.columns, 0, 4))
 
         def explode(row: Row) -> list[dict[ColumnId, Any]]:
             value = number.handle(row)
-            return [{made: each} for each in range(0 if value is None else value % 3)]
+            return [{item: count} for count in range(0 if value is None else value % 3)]
 
-        return FlatMap(columns=(*kept, made), child=child, handle=explode, passed=kept, generated=(made,))
+        return FlatMap(columns=(*passed, item), child=child, handle=explode, passed=passed, generated=(item,))
 
     # -- joins -------------------------------------------------------------------------------------------
 
     def join(self, budget: int) -> Node:
-        kind = self.tape.choose(list(JoinKind))
+        kind = self.choices.choose(list(JoinKind))
         if kind is JoinKind.SCALAR:
             left, right = self.query(budget // 2), self.one_row(budget // 2)
             return Join(columns=(*left.columns, *right.columns), left=left, right=right, kind=kind)
@@ -165,14 +166,14 @@ class Queries(Scalars):
 
     def joined(self, left: Node, right: Node, kind: JoinKind) -> Node:
         keys = []
-        for column in self.tape.some(self.of(right, INT), 1, 1 + self.tape.chance(15)):
-            ints = self.of(left, INT)
-            if ints and not self.tape.chance(12):
+        for column in self.choices.sample(self.columns_of_type(right, INT), 1, 1 + self.choices.chance(15)):
+            ints = self.columns_of_type(left, INT)
+            if ints and not self.choices.chance(12):
                 keys.append(
-                    JoinKey(left=self.tape.choose(ints), right=column, null_safe=self.tape.chance(20))
+                    JoinKey(left=self.choices.choose(ints), right=column, null_safe=self.choices.chance(20))
                 )
         conditions = []
-        if self.tape.chance(25) or (not keys and kind is not JoinKind.SEMI):
+        if self.choices.chance(25) or (not keys and kind is not JoinKind.SEMI):
             conditions.append(self.predicate(left.columns, right.columns))
         columns, exists = (*left.columns, *right.columns), None
         if kind in (JoinKind.SEMI, JoinKind.ANTI):
@@ -191,33 +192,33 @@ class Queries(Scalars):
         )
 
     def chain(self, budget: int) -> Node:
-        """Three to five inputs, with selections and projections between."""
-        parts = 3 + self.tape.below(3)
+        """Inner joins of three to five inputs, with selections and projections between."""
+        parts = 3 + self.choices.below(3)
         current = self.query(budget // parts)
         for _ in range(parts - 1):
             part = self.query(budget // parts)
-            if self.tape.chance(30):
+            if self.choices.chance(30):
                 current, part = part, current
             current = self.joined(current, part, JoinKind.INNER)
-            match self.tape.below(6):
+            match self.choices.below(6):
                 case 3:
                     current = self.filtered(current)
                 case 4:
                     current = self.projected(current)
                 case 5:
-                    current = Select(columns=tuple(self.tape.some(current.columns, 1, 4)), child=current)
+                    current = Select(columns=tuple(self.choices.sample(current.columns, 1, 4)), child=current)
         return current
 
     def one_row(self, budget: int) -> Node:
-        """At most one row."""
-        if self.tape.chance(25):
-            return self.top(budget, limit=1)
+        """A query with at most one row."""
+        if self.choices.chance(25):
+            return self.top_k(budget, limit=1)
         child = self.aggregate(budget, keyless=True)
-        return self.filtered(child) if self.tape.chance(25) else child
+        return self.filtered(child) if self.choices.chance(25) else child
 
     def scalar_filter(self, budget: int) -> Node:
         child = self.query(budget // 2)
-        scalars = [self.one_row(budget // 3) for _ in range(1 + self.tape.chance(30))]
+        scalars = [self.one_row(budget // 3) for _ in range(1 + self.choices.chance(30))]
         conditions = [self.predicate(child.columns, scalar.columns) for scalar in scalars]
         both = Expression(
             lambda row: all(condition.handle(row) for condition in conditions),
@@ -230,97 +231,99 @@ class Queries(Scalars):
 
     def aggregate(self, budget: int, keyless: bool = False) -> Node:
         child = self.query(budget)
-        keys = () if keyless else tuple(self.tape.some(self.of(child, INT, FLAG), 0, 2))
-        # Without a call only keys make columns; a list would not pass for one that merges.
-        calls = [self.call(child) for _ in range(self.tape.below(3) if keys else 1 + self.tape.below(2))]
-        if not self.tape.chance(25):
+        keys = () if keyless else tuple(self.choices.sample(self.columns_of_type(child, INT, FLAG), 0, 2))
+        # Without keys at least one call, or there would be no column.
+        calls = [
+            self.call(child) for _ in range(self.choices.below(3) if keys else 1 + self.choices.below(2))
+        ]
+        if not self.choices.chance(25):
             calls = [call for call in calls if call.is_mergeable] or (
                 [] if keys else [self.call(child, AggregateFunction.COUNT)]
             )
-        return self.remembered(child, keys, tuple(calls))
+        return self.add_aggregate(child, keys, tuple(calls))
 
     def distinct(self, budget: int) -> Node:
         child = self.query(budget)
-        columns = tuple(self.of(child, INT, FLAG))
-        return self.remembered(child, columns, ()) if columns else child
+        columns = tuple(self.columns_of_type(child, INT, FLAG))
+        return self.add_aggregate(child, columns, ()) if columns else child
 
-    def remembered(
+    def add_aggregate(
         self, child: Node, keys: tuple[ColumnId, ...], calls: tuple[AggregateCall, ...]
     ) -> Aggregate:
-        made = Aggregate(
+        aggregate = Aggregate(
             columns=(*keys, *(call.output for call in calls)),
             child=child,
             keys=keys,
             calls=calls,
             count=self.column(INT),
-            number=len(self.stateful),
+            number=len(self.stateful_nodes),
         )
-        self.stateful.append(made)
-        return made
+        self.stateful_nodes.append(aggregate)
+        return aggregate
 
-    def call(self, child: Node, kind: AggregateFunction | None = None) -> AggregateCall:
-        kind = kind or self.tape.choose(list(AggregateFunction))
-        floats = self.of(child, FLOAT)
-        exact_only = kind is AggregateFunction.VARIANCE or kind.startswith("bit_")
-        inexact = bool(floats) and self.tape.chance(50) and not exact_only
+    def call(self, child: Node, function: AggregateFunction | None = None) -> AggregateCall:
+        function = function or self.choices.choose(list(AggregateFunction))
+        floats = self.columns_of_type(child, FLOAT)
+        exact_only = function is AggregateFunction.VARIANCE or function.startswith("bit_")
+        inexact = bool(floats) and self.choices.chance(50) and not exact_only
         argument = self.number(child.columns)
         if inexact:
-            column = self.tape.choose(floats)
+            column = self.choices.choose(floats)
             argument = Expression(lambda row: row[column], frozenset([column]), column)
-        gives = INT if kind is AggregateFunction.COUNT or not inexact else FLOAT
-        gives = {
+        column_type = INT if function is AggregateFunction.COUNT or not inexact else FLOAT
+        column_type = {
             AggregateFunction.AVERAGE: FLOAT,
             AggregateFunction.VARIANCE: FLOAT,
             AggregateFunction.OTHER: LIST,
-        }.get(kind, gives)
+        }.get(function, column_type)
         width = {
             AggregateFunction.SUM: 2,
             AggregateFunction.AVERAGE: 2,
             AggregateFunction.VARIANCE: 3,
             AggregateFunction.OTHER: 0,
-        }.get(kind, 1)
+        }.get(function, 1)
         return AggregateCall(
-            output=self.column(gives),
-            function=kind,
+            output=self.column(column_type),
+            function=function,
             handle=lambda rows: tuple(
                 sorted(comparable(v) for row in rows if (v := argument.handle(row)) is not None)
             ),
-            argument=None if kind is AggregateFunction.COUNT and self.tape.chance(50) else argument,
-            condition=self.predicate(child.columns) if self.tape.chance(20) else None,
+            argument=None if function is AggregateFunction.COUNT and self.choices.chance(50) else argument,
+            condition=self.predicate(child.columns) if self.choices.chance(20) else None,
             exact=not inexact,
-            accumulators=tuple(self.column(gives) for _ in range(width)),
-            text=f"{kind}({argument.text})",
+            accumulators=tuple(self.column(column_type) for _ in range(width)),
+            text=f"{function}({argument.text})",
         )
 
     def window(self, budget: int) -> Node:
         child = self.query(budget)
-        partition = tuple(self.tape.some(self.of(child, INT, FLAG), 0, 2))
+        partition = tuple(self.choices.sample(self.columns_of_type(child, INT, FLAG), 0, 2))
         order, number = order_of(child.columns), self.number(child.columns)
-        place, running = self.column(INT), self.column(INT)
+        row_number, running_sum = self.column(INT), self.column(INT)
 
         def windowed(rows: Sequence[Row]) -> list[dict[ColumnId, Any]]:
-            found, total = [], 0
-            for at, row in enumerate(sorted(rows, key=order)):
+            output, total = [], 0
+            for index, row in enumerate(sorted(rows, key=order)):
                 total += number.handle(row) or 0
-                found.append({**row, place: at + 1, running: total})
-            return found
+                output.append({**row, row_number: index + 1, running_sum: total})
+            return output
 
-        columns = (*child.columns, place, running)
+        columns = (*child.columns, row_number, running_sum)
         return Window(columns=columns, child=child, handle=windowed, partition=partition)
 
-    def top(self, budget: int, limit: int | None = None) -> Node:
+    def top_k(self, budget: int, limit: int | None = None) -> Node:
         child = self.query(budget)
-        made = TopK(
+        top_k = TopK(
             columns=child.columns,
             child=child,
-            order=order_of(self.tape.some(child.columns, len(child.columns), len(child.columns))),
-            limit=limit or self.tape.below(4),
-            offset=self.tape.below(3),
-            number=len(self.stateful),
+            order=order_of(self.choices.sample(child.columns, len(child.columns), len(child.columns))),
+            limit=limit or self.choices.below(4),
+            offset=self.choices.below(3),
+            number=len(self.stateful_nodes),
             complete=self.column(FLAG),
         )
-        self.stateful.append(made)
-        return made
+        self.stateful_nodes.append(top_k)
+        return top_k
 
 
 def _constant(value: int) -> Expression:

@@ -9,46 +9,46 @@ from tautochrone.algebra.delta import Row
 from tautochrone.algebra.nodes import ColumnId, Expression, Node
 from tautochrone.testing.plan_evaluator_nodes import comparable
 
-from .tape import Tape
+from .choices import ByteChoices
 
 INT, FLOAT, FLAG, LIST = "int", "float", "flag", "list"
 
 
 def order_of(columns: Sequence[ColumnId]) -> Callable[[Row], Any]:
-    """A total order by all columns: NULLs first. Rows that compare equal are the same row."""
+    """A total order by all columns, NULLs first. Rows that compare equal are equal."""
     return lambda row: [
         (row[c] is not None, repr(v) if isinstance(v := comparable(row[c]), tuple) else v or 0)
         for c in columns
     ]
 
 
-class Scalars:
-    """Columns and what is computed from them.
+class RandomExpressions:
+    """Columns and expressions over them.
 
     Attributes:
-        types: what each column holds.
+        types: of the columns.
     """
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, choices: ByteChoices) -> None:
+        self.choices = choices
         self.types: dict[ColumnId, str] = {}
 
     def column(self, kind: str) -> ColumnId:
-        made = ColumnId(f"{kind[0]}{len(self.types)}")
-        self.types[made] = kind
-        return made
+        column = ColumnId(f"{kind[0]}{len(self.types)}")
+        self.types[column] = kind
+        return column
 
-    def of(self, node: Node, *kinds: str) -> list[ColumnId]:
+    def columns_of_type(self, node: Node, *kinds: str) -> list[ColumnId]:
         return [column for column in node.columns if self.types[column] in kinds]
 
     def number(self, columns: Sequence[ColumnId]) -> Expression:
         """An integer or NULL."""
         ints = [column for column in columns if self.types[column] == INT]
-        constant = self.tape.choose([1, 0, 2, None])
-        if not ints or self.tape.chance(10):
+        constant = self.choices.choose([1, 0, 2, None])
+        if not ints or self.choices.chance(10):
             return Expression(lambda row: constant, frozenset(), f"{constant}")
-        a, b = self.tape.choose(ints), self.tape.choose(ints)
-        match self.tape.below(4):
+        a, b = self.choices.choose(ints), self.choices.choose(ints)
+        match self.choices.below(4):
             case 0:
                 return Expression(lambda row: row[a], frozenset([a]), a, column=a)
             case 1:
@@ -74,19 +74,19 @@ class Scalars:
         second = [column for column in others if self.types[column] in (INT, FLOAT)]
         if not usable:
             return Expression(lambda row: True, frozenset(), "true")
-        a = self.tape.choose(usable)
-        constant = 0.2512345 if self.types[a] == FLOAT else self.tape.below(3)
+        a = self.choices.choose(usable)
+        constant = 0.2512345 if self.types[a] == FLOAT else self.choices.below(3)
         if second:
-            b = self.tape.choose(second)
+            b = self.choices.choose(second)
             reads = frozenset([a, b])
             if INT not in (self.types[a], self.types[b]) or self.types[a] != self.types[b]:
                 return Expression(
-                    lambda row: _less(_told(row[a]), _told(row[b]), 0.0512345), reads, f"{a} < {b}"
+                    lambda row: _less(_rounded(row[a]), _rounded(row[b]), 0.0512345), reads, f"{a} < {b}"
                 )
-            match self.tape.below(3):
+            match self.choices.below(3):
                 case 0:
                     return Expression(lambda row: _less(row[a], row[b]), reads, f"{a} < {b}")
-                case 1:  # what NOT IN becomes: unknown counts as equal
+                case 1:  # NOT IN: unknown counts as equal
                     return Expression(
                         lambda row: row[a] is None or row[b] is None or row[a] == row[b],
                         reads,
@@ -99,7 +99,7 @@ class Scalars:
                         f"{a} <> {b}",
                     )
         reads = frozenset([a])
-        match self.tape.below(4):
+        match self.choices.below(4):
             case 0:
                 return Expression(lambda row: row[a] is not None, reads, f"{a} is not null")
             case 1:
@@ -112,11 +112,11 @@ class Scalars:
                 )
 
 
-def _told(value: Any) -> Any:
-    """A number as exactly as it can be told: two sums of the same floats differ in their last digits, and
-    beside 1e16 these are more than any margin."""
+def _rounded(value: Any) -> Any:
+    """A number in its certain digits: two sums of the same floats differ in their last digits, which beside
+    1e16 are larger than any margin."""
     return value if value is None or value != value else comparable(value)
 
 
-def _less(a: Any, b: Any, least: float = 0) -> bool | None:
-    return None if a is None or b is None else a + least < b
+def _less(a: Any, b: Any, margin: float = 0) -> bool | None:
+    return None if a is None or b is None else a + margin < b
