@@ -188,12 +188,12 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
             run._begin(availableNow=True)
             wait_for(lambda: not run._ingestion.active)
             for _ in range(5):
-                run._checkpoint()
+                run._checkpoints.advance()
             assert asked == ["known", "known", "solvent"]
             assert len(happened.of("checkpoint_aborted")) == 1
             assert "known" in str(run.problems)
             world.sql("INSERT INTO lake.src.accounts VALUES ('d', 'Di')")
-            run._checkpoint()
+            run._checkpoints.advance()
             assert run.problems == {}
             run._heartbeat.close()
             run._ingestion.stop()

@@ -100,7 +100,7 @@ def test_views_share_what_they_read(
         assert sorted(changed) == [("amount", "order_id", "price"), ("day", "id", "total", "town")]
         changed.clear()
     assert stand._run is not None
-    assert not stand._run._refresher._changes.lookups._held, "let go once everything is brought"
+    assert not stand._run._checkpoints._refresher._changes.lookups._held, "let go once everything is brought"
 
 
 @pytest.mark.parametrize("literals", [1, pytest.param(1000, marks=pytest.mark.slow)])

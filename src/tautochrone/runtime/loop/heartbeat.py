@@ -1,7 +1,7 @@
-"""The lease of a running job: renewed while it lives, given back at its end.
+"""Renews the lease of a running job, and returns it at the end.
 
-Nothing depends on it but how long other jobs wait, so it is no durable step: a beat that is lost or late
-changes no data.
+The lease only decides how long other jobs wait. A heartbeat that is lost or late changes no data, so it is
+no durable step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Heartbeat"]
 
 
 class Heartbeat(Closing):
-    """Beats three times a lease from a thread of its own, from `start` until `stop`."""
+    """Renews the lease three times per lease period, in its own thread, from `start` until `close`."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -31,20 +31,20 @@ class Heartbeat(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """Give the lease back: nobody need wait for it to run out. Repeatable."""
+        """Return the lease, so that other jobs need not wait for its end. May be called again."""
         if not self._stopping.is_set():
             self._stopping.set()
             if self._thread.is_alive():
                 self._thread.join(timeout=30)
             if self._job.journal.fence == 0:
-                # It never owned the job: whoever does keeps it.
+                # This run never owned the job; the lease belongs to another run.
                 return
-            self._tell(lambda: self._job.store.end_run(self._job.name, self._job.journal.fence))
+            self._send(lambda: self._job.store.end_run(self._job.name, self._job.journal.fence))
 
-    def looked(self, cut: Cut, checkpoint: CheckpointNumber | None) -> None:
-        """The job looked for news and found none that `checkpoint` does not show."""
+    def report_no_news(self, cut: Cut, checkpoint: CheckpointNumber | None) -> None:
+        """Renew the lease and record that `checkpoint` shows all data of the cut."""
         job = self._job
-        self._tell(
+        self._send(
             lambda: job.store.beat(
                 job.name,
                 job.journal.fence,
@@ -58,17 +58,17 @@ class Heartbeat(Closing):
     def _run(self) -> None:
         job = self._job
         while not self._stopping.wait(job.settings.lease_ms / 3000):
-            self._tell(lambda: job.store.beat(job.name, job.journal.fence, job.settings.lease_ms))
+            self._send(lambda: job.store.beat(job.name, job.journal.fence, job.settings.lease_ms))
 
-    def _tell(self, say: Callable[[], None]) -> None:
+    def _send(self, request: Callable[[], None]) -> None:
         try:
-            say()
+            request()
         except FencedError:
-            # A newer owner exists: the loop meets it at its next step, and ends there.
+            # A newer owner exists. The loop notices at its next durable step, and ends.
             self._stopping.set()
         except TautochroneError as error:
             self._job.emit("heartbeat_missed", job=self._job.name, reason=str(error))
         except Exception as error:
-            # The thread lives on: without it other jobs would take this one for dead.
+            # The thread must go on, or other jobs take this one for dead.
             reason = f"{type(error).__name__}: {error} ({trace_of(error, 'heartbeat')})"
             self._job.emit("heartbeat_missed", job=self._job.name, reason=reason)

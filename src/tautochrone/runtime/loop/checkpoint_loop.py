@@ -1,0 +1,297 @@
+"""From a cut to a published checkpoint, as in the sequence diagram of docs/architecture.md.
+
+    1. finish the open checkpoint, if there is one     4. refresh the derived tables to it
+    2. cut: the last reported version of every root    5. check the invariants
+    3. open checkpoint n, if anything changed          6. publish n
+
+Without a change there is no number, no commit and no Spark job. Jobs that share tables work on one checkpoint
+at a time, so the loop returns when other jobs must go first, and is called again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tautochrone.errors import MetaError
+from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.events import Field
+from tautochrone.model.invariants import BrokenInvariant
+from tautochrone.model.jobs import Part
+from tautochrone.model.names import TableName, Version
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.loop.alignment import Aligner
+from tautochrone.runtime.loop.change_detector import ChangeDetector
+from tautochrone.runtime.loop.cut import Cut, take_cut, what_changed
+from tautochrone.runtime.loop.external_tables import tag_cut
+from tautochrone.runtime.loop.heartbeat import Heartbeat
+from tautochrone.runtime.loop.publication import Publication
+from tautochrone.runtime.refresh.check_invariants import Checked
+from tautochrone.runtime.refresh.refresh_checkpoint import CheckpointRefresher
+from tautochrone.runtime.refresh.upstream_jobs import RefreshProgress, poll_upstream_jobs
+from tautochrone.runtime.streams.ingestion import Ingestion
+from tautochrone.runtime.streams.streams import Streams
+from tautochrone.spark.session.cpu_usage import cpu_ms
+
+__all__ = ["CheckpointLoop"]
+
+_POLL_S = 0.05
+
+
+class CheckpointLoop:
+    """Makes the checkpoints of one run.
+
+    Args:
+        job: taken over before the first call.
+        full: datasets that are rebuilt, each once.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        ingestion: Ingestion,
+        streams: Streams,
+        publication: Publication,
+        heartbeat: Heartbeat,
+        full: frozenset[TableName],
+    ) -> None:
+        self._job = job
+        self._ingestion = ingestion
+        self._publication = publication
+        self._heartbeat = heartbeat
+        self._aligner = Aligner(job)
+        self._refresher = CheckpointRefresher(job, streams, full)
+        self._changes = ChangeDetector(job, self._refresher)
+        self._failed: dict[TableName, str] = {}
+        self._broken: dict[str, str] = {}
+        self._rejected_roots: dict[TableName, Version] | None = None
+        self._last_report: str | None = None
+        self._number: int | None = None
+        self._started_at, self._started_cpu_ms = 0.0, 0
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Errors of the last checkpoint, by dataset or invariant."""
+        return {str(table): error for table, error in self._failed.items()} | self._broken
+
+    @property
+    def breaks_invariants(self) -> bool:
+        """Whether the last checkpoint was aborted because of an invariant."""
+        return bool(self._broken)
+
+    def begin(self) -> None:
+        """Report which roots are aligned. Call it once, after the takeover."""
+        self._aligner.begin()
+
+    def advance_and_wait(self, *, for_absent_jobs: bool = False) -> None:
+        """Make the last checkpoint of a run, and wait for other jobs for at most `run.patience`.
+
+        Args:
+            for_absent_jobs: wait for jobs that do not run as well: they may be about to start.
+        """
+        until = time.monotonic() + self._job.settings.patience_ms / 1000
+        while self.advance():
+            absent = self._absent_job()
+            if (absent and not for_absent_jobs) or time.monotonic() >= until:
+                reason = (
+                    f"job {absent} isn't running" if absent else "other jobs take longer than run.patience"
+                )
+                self._publication.give_up(reason, jobs=[absent] if absent else [])
+                return
+            time.sleep(_POLL_S)
+
+    def advance(self) -> bool:
+        """Finish the open checkpoint; then cut, open, refresh and publish the next one if anything changed.
+
+        Returns:
+            Whether to call again soon, because other jobs must go first.
+        """
+        job, started = self._job, time.monotonic()
+        checkpoint = job.journal.take()
+        if checkpoint is not None and not self._finish_open(checkpoint):
+            return True
+        latest = job.store.latest_done(job.name)
+        last = {} if latest is None else dict(job.store.versions_at(latest.number))
+        cut = self._aligner.align(take_cut(job, self._ingestion), last)
+        if self._rejected_roots is not None and not what_changed(job, cut, self._rejected_roots):
+            # The same rows would break the same invariant again.
+            return False
+        if not self._changes.need_checkpoint(cut, last, latest, self._failed):
+            job.emit(
+                "no_news",
+                checkpoint=None if latest is None else int(latest.number),
+                duration_ms=round((time.monotonic() - started) * 1000),
+            )
+            self._heartbeat.report_no_news(cut, None if latest is None else latest.number)
+            return False
+        checkpoint = self._open(cut)
+        return checkpoint is None or not self._refresh_and_publish(checkpoint, cut.missing)
+
+    # -- open -------------------------------------------------------------------------------------
+
+    def _finish_open(self, checkpoint: Checkpoint) -> bool:
+        """Finish a checkpoint of an earlier run or another job; False when other jobs must go first."""
+        topology = self._job.topology
+        needed = [*topology.root_tables, *sorted(topology.clocks)]
+        missing = [name for name in needed if name not in checkpoint.roots]
+        if missing:
+            # The definitions changed since the cut was taken.
+            self._abort(checkpoint, f"its cut has no version of {missing[0]}, which the project has now")
+            return True
+        return self._refresh_and_publish(checkpoint, {})
+
+    def _open(self, cut: Cut) -> Checkpoint | None:
+        """Open the next checkpoint; None when jobs that share tables still work on an older one."""
+        job = self._job
+        holders = job.store.held_back_by(job.name, job.settings.patience_ms)
+        if holders:
+            self._report_once(
+                "held_back",
+                checkpoint=int(holders[0].checkpoint),
+                jobs=[holder.job for holder in holders],
+                reason="they still work on it; jobs that share tables have one open checkpoint at a time",
+            )
+            return None
+        if job.settings.tag_external_tables:
+            tag_cut(job, cut)
+        try:
+            return job.journal.open(
+                cut.roots,
+                cut.taken_at_us // 1000,
+                looked_ms=cut.looked_ms,
+                looks=cut.looks,
+                patience_ms=job.settings.patience_ms,
+                align_ms=job.settings.align_ms,
+            )
+        except MetaError as error:
+            if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):
+                raise
+            # Another job opened one meanwhile; this job takes part in it at the next call.
+            self._report_once("held_back", checkpoint=None, jobs=[], reason=str(error))
+            return None
+
+    def _absent_job(self) -> str | None:
+        """A job that does not run and whose tables this job waits for."""
+        job = self._job
+        checkpoint = job.store.open_target(job.name)
+        if checkpoint is None:
+            return None
+        alive = {status.name for status in job.store.job_states() if status.alive}
+        waiting = poll_upstream_jobs(job.store, job.tables_of_other_jobs(), checkpoint.number).waiting
+        return next((owner or str(table) for table, owner in waiting.items() if owner not in alive), None)
+
+    # -- refresh and publish ----------------------------------------------------------------------
+
+    def _refresh_and_publish(self, checkpoint: Checkpoint, unreadable: dict[TableName, str]) -> bool:
+        """Do the job's part of an open checkpoint; False when other jobs must go first.
+
+        Args:
+            unreadable: external tables that could not be read, with the reason.
+        """
+        try:
+            return self._do_part(checkpoint, unreadable)
+        except MetaError as error:
+            if error.error_class != "CHECKPOINT_NOT_WRITABLE" or self._is_pending(checkpoint):
+                raise
+            # A revision revoked it, or other jobs went on without this one after its lease ended.
+            self._job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=error.message)
+            return False
+
+    def _is_pending(self, checkpoint: Checkpoint) -> bool:
+        parts = self._job.store.progress(checkpoint.number)
+        return any(part.job == self._job.name and part.part is Part.PENDING for part in parts)
+
+    def _do_part(self, checkpoint: Checkpoint, unreadable: dict[TableName, str]) -> bool:
+        if self._number != checkpoint.number:
+            self._number = checkpoint.number
+            self._started_at, self._started_cpu_ms = time.monotonic(), cpu_ms()
+        progress = self._refresher.refresh_to(checkpoint, self._last_complete_versions(), unreadable)
+        if progress.lost is not None:
+            self._abort(checkpoint, f"job {progress.lost}, whose tables this job reads, takes no part in it")
+            return True
+        if progress.waiting:
+            self._wait_for_job(checkpoint, progress)
+            return False
+        self._failed = dict(progress.failed)
+        checked = self._refresher.check()
+        for name, reason in checked.skipped.items():
+            self._job.emit(
+                "invariant_skipped", invariant=name, checkpoint=int(checkpoint.number), reason=reason
+            )
+        if checked.broken:
+            self._reject(checkpoint, checked.broken)
+        else:
+            self._publish(checkpoint, checked)
+        return True
+
+    def _publish(self, checkpoint: Checkpoint, checked: Checked) -> None:
+        """Publish the checkpoint, or record that the job's part is done while other jobs work on theirs."""
+        job = self._job
+        self._broken, self._rejected_roots = {}, None
+        spent_ms = max(0, cpu_ms() - self._started_cpu_ms)
+        job.journal.publish(checkpoint.number, round(time.time() * 1000), spent_ms, checked.held)
+        self._last_report = None
+        state = job.store.checkpoint(checkpoint.number).state
+        job.emit(
+            "checkpoint",
+            checkpoint=int(checkpoint.number),
+            state=str(state),
+            **self._publication.part_done(checkpoint.number, state),
+            failed=sorted(str(table) for table in self._failed),
+            duration_ms=round((time.monotonic() - self._started_at) * 1000),
+            cpu_ms=spent_ms,
+        )
+
+    def _reject(self, checkpoint: Checkpoint, broken: Sequence[BrokenInvariant]) -> None:
+        """Abort a checkpoint that breaks invariants. Readers never see its commits."""
+        job, number = self._job, int(checkpoint.number)
+        for invariant in broken:
+            job.emit(
+                "invariant_broken",
+                invariant=invariant.name,
+                checkpoint=number,
+                location=invariant.location,
+                rows=invariant.rows,
+                at_least=invariant.at_least,
+                sample=list(invariant.sample),
+                error=invariant.error,
+            )
+        job.journal.abort(checkpoint.number, broken)
+        self._broken = {f"invariant {invariant.name}": invariant.error for invariant in broken}
+        self._rejected_roots, self._last_report = dict(checkpoint.roots), None
+        reason = "it breaks invariants; readers see the previous checkpoint until the data changes"
+        job.emit("checkpoint_aborted", checkpoint=number, reason=reason)
+
+    def _abort(self, checkpoint: Checkpoint, reason: str) -> None:
+        self._job.journal.abort(checkpoint.number)
+        self._job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=reason)
+
+    def _wait_for_job(self, checkpoint: Checkpoint, progress: RefreshProgress) -> None:
+        job = self._job
+        table, owner = min(progress.waiting.items())
+        job.store.wait(job.name, job.journal.fence, checkpoint.number, owner)
+        self._report_once(
+            "waiting_for_job",
+            checkpoint=int(checkpoint.number),
+            job=owner or None,
+            dataset=str(table),
+            reason="it has no version for this checkpoint yet",
+        )
+
+    def _last_complete_versions(self) -> dict[TableName, dict[TableName, Version]]:
+        """For each dataset the versions of all tables at its last complete checkpoint."""
+        store = self._job.store
+        last = {
+            status.dataset: status.checkpoint
+            for status in store.status()
+            if status.checkpoint is not None and status.dataset in self._job.tables
+        }
+        versions = {number: store.versions_at(number) for number in set(last.values())}
+        return {dataset: versions[number] for dataset, number in last.items()}
+
+    def _report_once(self, event: str, /, **fields: Field) -> None:
+        """Emit an event unless the last call emitted the same."""
+        report = f"{event} {fields}"
+        if report != self._last_report:
+            self._last_report = report
+            self._job.emit(event, **fields)

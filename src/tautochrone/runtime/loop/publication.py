@@ -1,0 +1,135 @@
+"""Whether readers can see a run's work: a shared checkpoint is published when every job did its part.
+
+A run that did its part of a checkpoint reports which jobs are still missing, and later whether the checkpoint
+was published. A one-shot run ends when readers see all data of its start, or says what they miss.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.events import Field
+from tautochrone.model.jobs import MissingPart
+from tautochrone.model.names import CheckpointNumber
+from tautochrone.runtime.job.job import Job
+
+__all__ = ["Publication"]
+
+_POLL_S = 0.2
+
+
+class Publication:
+    """Follows the job's checkpoints until they are published. One per run.
+
+    Attributes:
+        unreadable: what the run leaves unpublished, with the reason. Such a run ends as failed.
+    """
+
+    def __init__(self, job: Job, stopping: threading.Event) -> None:
+        self._job = job
+        self._stopping = stopping
+        self._started_ms = 0
+        self._unpublished: CheckpointNumber | None = None
+        self.unreadable: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Remember the start of the run: data that arrives later may be left to the next run."""
+        self._started_ms = self._job.store.now_ms()
+
+    def part_done(self, number: CheckpointNumber, state: CheckpointState) -> dict[str, Field]:
+        """Fields of the event of a checkpoint whose part of this job is done: which jobs are missing."""
+        self._unpublished = number if state is CheckpointState.OPEN else None
+        missing = () if state is CheckpointState.PUBLISHED else self._job.store.missing(self._job.name)
+        parts = [part for part in missing if part.checkpoint == number]
+        pending = (MissingPart.PENDING, MissingPart.AWAY)
+        return {
+            "job": self._job.name,
+            "waits_for": [part.job for part in parts if part.what in pending],
+            "skipped_by": [part.job for part in parts if part.what is MissingPart.SKIPPED],
+            "invariants": [name for part in parts for name in part.invariants],
+        }
+
+    def report_outcome(self) -> None:
+        """Report once whether the checkpoint of which this job did its part was published."""
+        number = self._unpublished
+        if number is None:
+            return
+        job = self._job
+        checkpoint = job.store.checkpoint(number)
+        if checkpoint.state is CheckpointState.OPEN:
+            return
+        self._unpublished = None
+        if checkpoint.state is CheckpointState.PUBLISHED:
+            job.emit("checkpoint_published", checkpoint=int(number), state=str(checkpoint.state))
+            return
+        parts = [part for part in job.store.missing(job.name) if part.checkpoint == number]
+        job.emit(
+            "checkpoint_held",
+            checkpoint=int(number),
+            state=str(checkpoint.state),
+            jobs=[part.job for part in parts],
+            invariants=[name for part in parts for name in part.invariants],
+            reason="; ".join(part.reason for part in parts) or f"it is {checkpoint.state}",
+        )
+
+    def wait(self, advance: Callable[[], None]) -> None:
+        """Wait until readers see all data that existed at the start, for at most `run.patience`.
+
+        Args:
+            advance: does the job's part of checkpoints that other jobs open meanwhile.
+        """
+        job = self._job
+        until = time.monotonic() + job.settings.patience_ms / 1000
+        # Aligned cuts leave rows out on purpose.
+        after_ms = self._started_ms if job.settings.align_ms is None else None
+        reported: str | None = None
+        while not self.unreadable:
+            missing = job.store.missing(job.name, after_ms)
+            self.report_outcome()
+            if not missing or self._stopping.is_set():
+                return
+            reason, jobs = "; ".join(part.reason for part in missing), [part.job for part in missing]
+            number = missing[0].checkpoint
+            invariants = [name for part in missing for name in part.invariants]
+            # A part that was aborted for an invariant stays missing, however long the run waits.
+            if invariants or time.monotonic() >= until:
+                self.give_up(reason, jobs=jobs, checkpoint=number, invariants=invariants)
+                return
+            if reason != reported:
+                reported = reason
+                job.emit("waiting_for_jobs", checkpoint=int(number), jobs=list(jobs), reason=reason)
+            self._stopping.wait(_POLL_S)
+            if job.store.open_target(job.name) is not None:
+                advance()
+
+    def give_up(
+        self,
+        reason: str,
+        *,
+        jobs: Sequence[str],
+        checkpoint: CheckpointNumber | None = None,
+        invariants: Sequence[str] = (),
+    ) -> None:
+        """End the run although readers do not see all its work.
+
+        Args:
+            checkpoint: that stays unpublished; None: the job's open checkpoint.
+        """
+        job = self._job
+        open_checkpoint = job.store.open_target(job.name) if checkpoint is None else None
+        number = checkpoint if open_checkpoint is None else open_checkpoint.number
+        if not self._stopping.is_set():
+            name = "checkpoint" if number is None else f"checkpoint {number}"
+            self.unreadable = {name: f"[CHECKPOINT_NOT_READABLE] {reason}"}
+        job.emit(
+            "checkpoint_left",
+            job=job.name,
+            error_class="CHECKPOINT_NOT_READABLE",
+            checkpoint=None if number is None else int(number),
+            jobs=list(jobs),
+            invariants=list(invariants),
+            reason=reason,
+        )
