@@ -1,8 +1,8 @@
 """Nexmark: events of an auction house, and its queries as plain SQL over whole tables.
 
-Of the 24 queries all but q12 (processing time) are here. Windows became arithmetic on timestamps: q7 and q8
+Of the 24 queries all but q12 (processing time) are here. Windows are arithmetic on timestamps: q7 and q8
 round down to ten seconds, q5 puts each bid into its five hops, q11 finds the gaps between a bidder's bids.
-Every ROW_NUMBER has a total order: the published queries leave ties open. q14 calls a Python function.
+Every ROW_NUMBER has a total order, which the published queries do not have. q14 calls a Python function.
 """
 
 from __future__ import annotations
@@ -35,86 +35,88 @@ class Events:
     """An endless, deterministic sequence of events: of 50 one person, three auctions, 46 bids."""
 
     def __init__(self, seed: int = 1) -> None:
-        self._dice = Random(seed)
+        self._random = Random(seed)
         self._number = 0
 
     def next(self, count: int) -> dict[str, list[dict[str, Any]]]:
         """The next `count` events by table. Timestamps are text."""
-        found: dict[str, list[dict[str, Any]]] = {"person": [], "auction": [], "bid": []}
+        rows: dict[str, list[dict[str, Any]]] = {"person": [], "auction": [], "bid": []}
         for _ in range(count):
-            cycle, place = divmod(self._number, sum(_CYCLE))
-            # Half a day passes after every 200 events; otherwise a third of a second.
+            cycle, position = divmod(self._number, sum(_CYCLE))
+            # A third of a second passes between events, and half a day after every 200.
             jumps = self._number // 200
-            at = _START + timedelta(hours=11 * jumps, milliseconds=333 * self._number)
-            if place < _CYCLE[0]:
-                found["person"].append(self._person(cycle, at))
-            elif place < _CYCLE[0] + _CYCLE[1]:
-                found["auction"].append(self._auction(3 * cycle + place - 1, cycle, at))
+            event_time = _START + timedelta(hours=11 * jumps, milliseconds=333 * self._number)
+            if position < _CYCLE[0]:
+                rows["person"].append(self._person(cycle, event_time))
+            elif position < _CYCLE[0] + _CYCLE[1]:
+                rows["auction"].append(self._auction(3 * cycle + position - 1, cycle, event_time))
             else:
-                found["bid"].append(self._bid(cycle, at))
+                rows["bid"].append(self._bid(cycle, event_time))
             self._number += 1
-        return found
+        return rows
 
     @staticmethod
     def side() -> list[dict[str, Any]]:
         """Rows of the side input."""
         return [{"key": key, "value": f"v{key}"} for key in range(1050, 1250, 2)]
 
-    def _person(self, number: int, at: datetime) -> dict[str, Any]:
-        city, state = self._dice.choice(_CITIES)
-        made = _FIRST_PERSON + number
+    def _person(self, number: int, event_time: datetime) -> dict[str, Any]:
+        city, state = self._random.choice(_CITIES)
+        person_id = _FIRST_PERSON + number
         return {
-            "id": made,
-            "name": f"person {made}",
-            "email": f"{made}@example.org",
+            "id": person_id,
+            "name": f"person {person_id}",
+            "email": f"{person_id}@example.org",
             "city": city,
             "state": state,
-            "date_time": _text(at),
+            "date_time": _text(event_time),
         }
 
-    def _auction(self, number: int, cycle: int, at: datetime) -> dict[str, Any]:
-        lowest = self._dice.randint(1, 500)
+    def _auction(self, number: int, cycle: int, event_time: datetime) -> dict[str, Any]:
+        initial_bid = self._random.randint(1, 500)
         return {
             "id": _FIRST_AUCTION + number,
             "item": f"item {number}",
-            "initial_bid": lowest,
-            "reserve": lowest * 3,
-            "date_time": _text(at),
-            "expires": _text(at + timedelta(seconds=self._dice.randint(2, 60))),
-            "seller": self._someone(cycle),
-            "category": self._dice.randint(10, 14),
+            "initial_bid": initial_bid,
+            "reserve": initial_bid * 3,
+            "date_time": _text(event_time),
+            "expires": _text(event_time + timedelta(seconds=self._random.randint(2, 60))),
+            "seller": self._random_person(cycle),
+            "category": self._random.randint(10, 14),
         }
 
-    def _bid(self, cycle: int, at: datetime) -> dict[str, Any]:
-        newest = 3 * cycle + 2
-        channel = self._dice.choice(_CHANNELS)
-        query = "" if channel == "Baidu" else f"&channel_id={self._dice.randint(1, 9)}"
+    def _bid(self, cycle: int, event_time: datetime) -> dict[str, Any]:
+        newest_auction = 3 * cycle + 2
+        channel = self._random.choice(_CHANNELS)
+        query = "" if channel == "Baidu" else f"&channel_id={self._random.randint(1, 9)}"
+        # Bids prefer new auctions.
+        auctions_back = min(int(self._random.expovariate(0.4)), newest_auction)
         return {
-            "auction": _FIRST_AUCTION + max(0, newest - min(int(self._dice.expovariate(0.4)), newest)),
-            "bidder": self._someone(cycle),
-            "price": round(100 * 10 ** (self._dice.random() * 6)),
+            "auction": _FIRST_AUCTION + newest_auction - auctions_back,
+            "bidder": self._random_person(cycle),
+            "price": round(100 * 10 ** (self._random.random() * 6)),
             "channel": channel,
-            "url": f"https://www.nexmark.com/{self._dice.choice('abc')}/{self._dice.choice('xy')}/i?q=1{query}",
-            "date_time": _text(at),
-            "extra": "".join(self._dice.choices("abcd", k=12)),
+            "url": f"https://www.nexmark.com/{self._random.choice('abc')}/{self._random.choice('xy')}/i?q=1{query}",
+            "date_time": _text(event_time),
+            "extra": "".join(self._random.choices("abcd", k=12)),
         }
 
-    def _someone(self, cycle: int) -> int:
-        return _FIRST_PERSON + self._dice.randint(max(0, cycle - 8), cycle)
+    def _random_person(self, cycle: int) -> int:
+        return _FIRST_PERSON + self._random.randint(max(0, cycle - 8), cycle)
 
 
-def _text(at: datetime) -> str:
-    return at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+def _text(event_time: datetime) -> str:
+    return event_time.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-_TENS = "timestamp_seconds(10 * floor(unix_seconds(date_time) / 10))"
+_TEN_SECONDS = "timestamp_seconds(10 * floor(unix_seconds(date_time) / 10))"
 _RANKS = """count(*) FILTER (WHERE price < 10000) AS rank1_bids,
   count(*) FILTER (WHERE price >= 10000 AND price < 1000000) AS rank2_bids,
   count(*) FILTER (WHERE price >= 1000000) AS rank3_bids"""
 _DISTINCT = ",\n  ".join(
-    f"count(DISTINCT {who}){only} AS {name}_{who}s"
-    for who in ("bidder", "auction")
-    for name, only in (
+    f"count(DISTINCT {column}){condition} AS {name}_{column}s"
+    for column in ("bidder", "auction")
+    for name, condition in (
         ("total", ""),
         ("rank1", " FILTER (WHERE price < 10000)"),
         ("rank2", " FILTER (WHERE price >= 10000 AND price < 1000000)"),
@@ -147,12 +149,12 @@ JOIN (SELECT hop, max(num) AS most FROM counts GROUP BY hop) m ON c.hop = m.hop 
   FROM @auction a JOIN @bid b ON a.id = b.auction
   WHERE b.date_time BETWEEN a.date_time AND a.expires) WHERE place = 1""",
     "q7": f"""SELECT b.auction, b.price, b.bidder, b.date_time, b.extra
-FROM (SELECT *, {_TENS} AS starts FROM @bid) b
-JOIN (SELECT max(price) AS most, {_TENS} AS starts FROM @bid GROUP BY 2) m
+FROM (SELECT *, {_TEN_SECONDS} AS starts FROM @bid) b
+JOIN (SELECT max(price) AS most, {_TEN_SECONDS} AS starts FROM @bid GROUP BY 2) m
   ON b.price = m.most AND b.starts = m.starts""",
     "q8": f"""SELECT p.id, p.name, p.starts FROM (
-  SELECT id, name, {_TENS} AS starts FROM @person GROUP BY 1, 2, 3) p
-JOIN (SELECT seller, {_TENS} AS starts FROM @auction GROUP BY 1, 2) a
+  SELECT id, name, {_TEN_SECONDS} AS starts FROM @person GROUP BY 1, 2, 3) p
+JOIN (SELECT seller, {_TEN_SECONDS} AS starts FROM @auction GROUP BY 1, 2) a
   ON p.id = a.seller AND p.starts = a.starts""",
     "q9": f"""SELECT id, item, initial_bid, reserve, opened, expires, seller, category, bidder, price,
   date_time FROM (
@@ -223,7 +225,9 @@ def project(prefix: str = "", policy: str | None = None) -> dict[str, str]:
     """Definition files: all queries as materialized views, q14 in Python."""
     key = "tautochrone.refresh-policy"
     clause = "" if policy is None else f" TBLPROPERTIES ('{key}' = '{policy}')"
-    views = [f"CREATE MATERIALIZED VIEW {name}{clause} AS\n{q};\n" for name, q in queries(prefix).items()]
+    views = [
+        f"CREATE MATERIALIZED VIEW {name}{clause} AS\n{query};\n" for name, query in queries(prefix).items()
+    ]
     properties = {} if policy is None else {key: policy}
     python = PYTHON.replace("@PROPERTIES@", repr(properties)).replace("@PREFIX@", prefix)
     return {"nexmark.sql": "\n".join(views), "q14.py": python}

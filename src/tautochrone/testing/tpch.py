@@ -1,6 +1,6 @@
-"""TPC-H: its data, its 22 queries with the validation parameters, and tables that somebody else writes.
+"""TPC-H: its data, its 22 queries with the validation parameters, and tables written by another program.
 
-The tables lie in the namespace `tpch` of a pipeline's catalog; `tpch_changes.py` changes them.
+The tables are in the namespace `tpch` of a pipeline's catalog; `tpch_changes.py` changes them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "orders": ("o_orderkey",),
     "lineitem": ("l_orderkey", "l_linenumber"),
 }
-"""The eight tables with what identifies a row."""
+"""The eight tables with their primary keys."""
 
 COPY_ON_WRITE = frozenset({"supplier", "partsupp"})
-"""Tables that are rewritten file by file; in the others deletion vectors are laid over files."""
+"""Tables whose changes rewrite files; the others get deletion vectors."""
 
 _QUERIES = """
 SELECT l_returnflag, l_linestatus, sum(l_quantity) AS sum_qty, sum(l_extendedprice) AS sum_base_price,
@@ -220,31 +220,31 @@ def project(scale: float, policy: str | None) -> str:
 
 
 def generate(folder: Path, scale: float) -> Path:
-    """Parquet files of all tables at a scale factor, by `tpchgen-cli`; kept when they are there."""
-    place = folder / f"sf{scale:g}"
-    if not (place / "lineitem.parquet").exists():
-        place.mkdir(parents=True, exist_ok=True)
+    """Parquet files of all tables at a scale factor, by `tpchgen-cli`; made once."""
+    target = folder / f"sf{scale:g}"
+    if not (target / "lineitem.parquet").exists():
+        target.mkdir(parents=True, exist_ok=True)
         program = Path(sys.executable).with_name("tpchgen-cli")
-        command = [str(program), "parquet", "-s", f"{scale:g}", "--output-dir", str(place)]
+        command = [str(program), "parquet", "-s", f"{scale:g}", "--output-dir", str(target)]
         subprocess.run(command, check=True, capture_output=True)
-    return place
+    return target
 
 
-def load(session: SparkSession, place: Path, catalog: str = "lake", shrink: int = 1) -> None:
-    """Tables `catalog.tpch.…` from generated files; the session's catalog is where they are made.
+def load(session: SparkSession, folder: Path, catalog: str = "lake", shrink: int = 1) -> None:
+    """Create the tables `catalog.tpch.…` from generated files.
 
     Args:
-        session: of somebody else than the pipeline.
-        place: what `generate` gave.
-        catalog: the catalog's name in the session.
-        shrink: take every n-th order only, with its lines: a smaller base of the same kind.
+        session: not the pipeline's.
+        folder: the result of `generate`.
+        catalog: its name in the session.
+        shrink: take every n-th order only, with its lines.
     """
     session.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.tpch")
     for table, keys in KEYS.items():
         mode = "copy-on-write" if table in COPY_ON_WRITE else "merge-on-read"
-        kept = f"WHERE pmod(xxhash64({keys[0]}), {shrink}) = 0" if table in ("orders", "lineitem") else ""
+        sample = f"WHERE pmod(xxhash64({keys[0]}), {shrink}) = 0" if table in ("orders", "lineitem") else ""
         session.sql(
             f"CREATE TABLE {catalog}.tpch.{table} USING iceberg TBLPROPERTIES ('format-version' = '3', "
             f"'write.delete.mode' = '{mode}', 'write.update.mode' = '{mode}', 'write.merge.mode' = '{mode}') "
-            f"AS SELECT * FROM parquet.`{place / table}.parquet` {kept} ORDER BY {', '.join(keys)}"
+            f"AS SELECT * FROM parquet.`{folder / table}.parquet` {sample} ORDER BY {', '.join(keys)}"
         )
