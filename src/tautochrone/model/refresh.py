@@ -12,13 +12,17 @@ FELL_BACK = "following the change failed"
 
 
 class RefreshMode(StrEnum):
-    """How a dataset reached its version for a checkpoint, cheapest first."""
+    """How a dataset reached its version for a checkpoint, cheapest first.
+
+    `WAITING`: it got none, because the first copy of a source is not complete.
+    """
 
     NO_DATA = "no_data"
     APPEND = "append"
     INCREMENTAL = "incremental"
     DIFF = "diff"
     FULL = "full"
+    WAITING = "waiting"
 
 
 class RefreshPolicy(StrEnum):

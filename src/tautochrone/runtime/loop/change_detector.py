@@ -34,7 +34,7 @@ class ChangeDetector:
             cut: see `what_changed`.
             last: the versions at the last checkpoint.
             latest: the last checkpoint of which the job did its part.
-            failed: datasets that failed at the last checkpoint.
+            failed: datasets that failed at the last checkpoint, or had to wait for a source.
         """
         job = self._job
         if what_changed(job, cut, last) or latest is None:

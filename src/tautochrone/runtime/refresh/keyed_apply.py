@@ -24,14 +24,20 @@ from tautochrone.model.lake import ChangeKind, CommitMetadata, Committed, Fork, 
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import LogPosition
-from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.choose_mode import is_committed
-from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask
+from tautochrone.runtime.refresh.session_pool import SessionPool
+from tautochrone.runtime.refresh.task import (
+    RefreshContext,
+    Refreshed,
+    RefreshTask,
+    refreshed_without_rows,
+    version_with_same_rows,
+)
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
-__all__ = ["WaitingForCopy", "keyed_apply", "refresh_by_key"]
+__all__ = ["KeyedRefresher", "WaitingForCopy"]
 
 _RANK = "__taut_rank"
 
@@ -43,62 +49,72 @@ class WaitingForCopy:
     reason: str
 
 
-def keyed_apply(context: RefreshContext, task: RefreshTask) -> KeyedApply | None:
-    """How a streaming table's events are merged; None: the table only takes appended rows.
+class KeyedRefresher:
+    """Refreshes the streaming tables of one job whose events are merged by key."""
 
-    Raises:
-        DefinitionError: `KEYED_APPLY_INCOMPLETE`.
-    """
-    return keyed_apply_of(context.definitions.datasets[task.name].properties, task.location)
+    def __init__(self, context: RefreshContext, sessions: SessionPool) -> None:
+        self._context = context
+        self._sessions = sessions
 
+    def keyed_apply(self, table: TableName) -> KeyedApply | None:
+        """How a streaming table's events are merged; None: it only takes appended rows.
 
-def refresh_by_key(
-    context: RefreshContext, task: RefreshTask, apply: KeyedApply, session: SparkSession
-) -> Refreshed | WaitingForCopy:
-    """Merge what the table's input got since the last time.
+        Raises:
+            DefinitionError: `KEYED_APPLY_INCOMPLETE`.
+        """
+        dataset = self._context.definitions.datasets[table]
+        return keyed_apply_of(dataset.properties, str(dataset.location))
 
-    Args:
-        apply: how.
-        session: shows the lake at the checkpoint.
+    def refresh(self, task: RefreshTask, apply: KeyedApply) -> Refreshed | WaitingForCopy:
+        """Merge what the table's input got since the last time.
 
-    Raises:
-        DefinitionError: the flow is not one query, row by row over one lake table.
-        RefreshError: `STREAM_INPUT_CHANGED`, rows of the input were changed or removed.
-        ConflictError: somebody else moved the table.
-    """
-    flow, source_name = _one_flow(task)
-    newest, fork, lake_table = task.inputs[source_name], task.fork, task.table
-    last_commit = fork.commit_metadata
-    if last_commit is not None and is_committed(task):
-        # Before a crash, and not yet recorded.
-        mode = RefreshMode(last_commit.mode or RefreshMode.NO_DATA)
-        return replace(_refreshed(fork.version, mode, "committed by the run before"), is_recovered=True)
-    source = context.load_table(source_name)
-    missing = _incomplete(source, newest, apply)
-    if missing is not None:
-        return WaitingForCopy(missing)
-    merged = None if last_commit is None else last_commit.inputs.get(str(source_name))
-    added = _added(task.name, source, session, None if merged is None else Version(merged), newest)
-    metadata = task.metadata_with(RefreshMode.INCREMENTAL if merged is not None else RefreshMode.FULL)
-    if added is None:
-        lake_table.commit_metadata_only(fork, metadata)
-        return _refreshed(fork.version, RefreshMode.NO_DATA, "its input got no rows")
-    plan = analyzed_plan(flow.flow.evaluate(session))
-    events = stream_as_batch(session, plan, added)
-    schema = context.schemas[task.name]
-    merge = _Merge(lake_table, fork, apply, session, schema.fieldNames())
-    rows = align(merge.new_rows(events), schema, flow.flow.name)
-    staged = lake_table.stage(fork, rows)
-    old_rows = merge.old_rows(events) if merged is not None else {}
-    done = _commit(lake_table, fork, staged, old_rows, metadata)
-    removed = sum(len(positions) for positions in old_rows.values())
-    if done is None:
-        return _refreshed(fork.version, RefreshMode.NO_DATA, "its input got no event of a key")
-    if merged is None:
-        reason = "a full refresh was asked for" if task.is_full_requested else "first build"
-        return _refreshed(done.version, RefreshMode.FULL, reason, staged.rows)
-    why = "the events of its input were merged by key"
-    return _refreshed(done.version, RefreshMode.INCREMENTAL, why, staged.rows, removed)
+        Raises:
+            DefinitionError: the flow is not one query, row by row over one lake table.
+            RefreshError: `STREAM_INPUT_CHANGED`, rows of the input were changed or removed.
+            ConflictError: somebody else moved the table.
+        """
+        input_name = _only_input(task)
+        last_commit = task.fork.commit_metadata
+        if last_commit is not None and is_committed(task):
+            mode = RefreshMode(last_commit.mode or RefreshMode.NO_DATA)
+            result = refreshed_without_rows(task.fork.version, mode, "committed by the run before")
+            return replace(result, is_recovered=True)
+        source, newest = self._context.load_table(input_name), task.inputs[input_name]
+        missing = _incomplete(source, newest, apply)
+        if missing is not None:
+            return WaitingForCopy(missing)
+        merged = None if last_commit is None else last_commit.inputs.get(str(input_name))
+        session = self._session(task)
+        base = self._context.base
+        added = _added(task.name, source, base, None if merged is None else Version(merged), newest)
+        mode = RefreshMode.FULL if merged is None else RefreshMode.INCREMENTAL
+        metadata = task.metadata_with(mode)
+        if added is None:
+            task.table.commit_metadata_only(task.fork, metadata)
+            return _no_data(task, "its input got no rows")
+        schema = self._context.schemas[task.name]
+        flow = task.flows[0].flow
+        events = stream_as_batch(session, analyzed_plan(flow.evaluate(session)), added)
+        merge = _Merge(task.table, task.fork, apply, base, session)
+        staged = task.table.stage(task.fork, align(merge.new_rows(events), schema, flow.name))
+        old_rows = {} if merged is None else merge.old_rows(events)
+        committed = _commit(task.table, task.fork, staged, old_rows, metadata)
+        if committed is None:
+            return _no_data(task, "its input got no event of a key")
+        reason = "the events of its input were merged by key"
+        if merged is None:
+            reason = "a full refresh was asked for" if task.is_full_requested else "first build"
+        refresh = Refresh(
+            mode=mode,
+            reason=reason,
+            rows_inserted=staged.rows,
+            rows_deleted=sum(len(positions) for positions in old_rows.values()),
+            nodes=(NodeRefresh(node="apply", mode=mode, reason=reason),),
+        )
+        return Refreshed(committed.version, refresh)
+
+    def _session(self, task: RefreshTask) -> SparkSession:
+        return self._sessions.session(str(task.name), task.flows[0].flow.conf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +122,9 @@ class _Merge:
     table: LakeTable
     fork: Fork
     apply: KeyedApply
+    base: SparkSession
+    """Reads the table itself, whatever the checkpoint shows of it."""
     session: SparkSession
-    columns: Sequence[str]
 
     def new_rows(self, events: DataFrame) -> DataFrame:
         """The last event of each key, unless it deletes."""
@@ -121,7 +138,7 @@ class _Merge:
 
     def old_rows(self, events: DataFrame) -> dict[str, list[int]]:
         """Where the rows are whose keys have events: data file → positions."""
-        stored = self.table.read(self.session, self.fork.version)
+        stored = self.table.read(self.base, self.fork.version)
         names = [quoted(name) for name in self.apply.keys]
         stored = stored.select(*names, "_file", "_pos")
         stored = dataframe_of_plan(self.session, analyzed_plan(stored)).alias("stored")
@@ -151,17 +168,21 @@ def _commit(
     return None
 
 
-def _one_flow(task: RefreshTask) -> tuple[ResolvedFlow, TableName]:
-    flows = task.flows
-    reads = flows[0].inputs
-    if len(flows) == 1 and len(reads.stream) == 1 and not reads.batch and not flows[0].stateful:
-        return flows[0], next(iter(reads.stream))
+def _only_input(task: RefreshTask) -> TableName:
+    """The lake table whose events the table takes."""
+    reads = [flow.inputs for flow in task.flows if not flow.stateful]
+    if len(task.flows) == len(reads) == 1 and len(reads[0].stream) == 1 and not reads[0].batch:
+        return next(iter(reads[0].stream))
     raise DefinitionError(
         "KEYED_APPLY_NOT_SUPPORTED",
         f"{task.name} takes updates and deletes: it needs one flow, row by row over one streaming table",
         location=task.location,
         hint="select and filter the events in the flow; join and aggregate in a materialized view over it",
     )
+
+
+def _no_data(task: RefreshTask, reason: str) -> Refreshed:
+    return refreshed_without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, reason)
 
 
 def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> str | None:
@@ -177,11 +198,11 @@ def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> str |
 
 
 def _added(
-    table: TableName, source: LakeTable, session: SparkSession, old: Version | None, new: Version
+    table: TableName, source: LakeTable, base: SparkSession, old: Version | None, new: Version
 ) -> DataFrame | None:
     """The rows that came to the input; None: none did."""
     if old is None:
-        return source.read(session, new)  # type: ignore[no-any-return]
+        return source.read(base, new)  # type: ignore[no-any-return]
     change = source.change_between(old, new)
     if change.kind is ChangeKind.NONE:
         return None
@@ -192,14 +213,4 @@ def _added(
             hint=f"a stream only takes appended rows; rebuild it with --full-refresh {table.table}",
             sqlstate="55000",
         )
-    return source.changed_rows(session, old, new).added
-
-
-def _refreshed(
-    version: Version, mode: RefreshMode, reason: str, inserted: int = 0, deleted: int = 0
-) -> Refreshed:
-    node = NodeRefresh(node="apply", mode=mode, reason=reason)
-    return Refreshed(
-        version,
-        Refresh(mode=mode, reason=reason, rows_inserted=inserted, rows_deleted=deleted, nodes=(node,)),
-    )
+    return source.changed_rows(base, old, new).added

@@ -14,6 +14,7 @@ from tautochrone.project.policy import policy_of
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
+from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForCopy
 from tautochrone.runtime.refresh.plans import Plans
 from tautochrone.runtime.refresh.refresh_view import as_text
 from tautochrone.runtime.refresh.scheduler import refresh_in_order, upstream_of
@@ -46,6 +47,7 @@ class CheckpointRefresher:
         self._number: int | None = None
         self._finished: set[TableName] = set()
         self._failures: dict[TableName, str] = {}
+        self._waiting_for_copy: set[TableName] = set()
         self._sessions = SessionPool(
             job.base,
             job.read_points,
@@ -68,6 +70,7 @@ class CheckpointRefresher:
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
         self._views = ViewRefresher(context, self._sessions, plans, self._changes)
         self._streams = StreamRefresher(context, self._sessions, streams)
+        self._keyed = KeyedRefresher(context, self._sessions)
 
     def refresh_to(
         self,
@@ -85,7 +88,7 @@ class CheckpointRefresher:
         job = self._job
         if self._number != checkpoint.number:
             self._number, self._finished = checkpoint.number, set()
-            self._failures = dict(unreadable)
+            self._failures, self._waiting_for_copy = dict(unreadable), set()
         upstream = poll_upstream_jobs(job.store, job.tables_of_other_jobs(), checkpoint.number)
         self._failures |= upstream.failed
         self._sessions.show({**checkpoint.roots, **job.store.versions_at(checkpoint.number)})
@@ -103,7 +106,12 @@ class CheckpointRefresher:
         # Invariants over tables of other jobs wait for them, after all that this job can do.
         checked = frozenset[TableName]().union(*(invariant.tables for invariant in job.graph.invariants))
         return RefreshProgress(
-            failed={table: text for table, text in self._failures.items() if table in inputs},
+            failed={
+                table: text
+                for table, text in self._failures.items()
+                if table in inputs and table not in self._waiting_for_copy
+            },
+            waiting_for_copy=frozenset(self._waiting_for_copy),
             waiting={
                 table: owner for table, owner in upstream.waiting.items() if waiting or table in checked
             },
@@ -157,6 +165,8 @@ class CheckpointRefresher:
         try:
             with metered_jobs(self._job.base) as used:
                 result = self._refreshed(self._task(checkpoint, table, last_versions))
+            if isinstance(result, WaitingForCopy):
+                return self._wait(checkpoint, table, result.reason)
         except FencedError:
             raise
         except Exception as error:
@@ -193,9 +203,11 @@ class CheckpointRefresher:
             location=str(dataset.location),
         )
 
-    def _refreshed(self, task: RefreshTask) -> Refreshed:
-        is_view = self._topology.is_view(task.name)
-        return self._views.refresh(task) if is_view else self._streams.refresh(task)
+    def _refreshed(self, task: RefreshTask) -> Refreshed | WaitingForCopy:
+        if self._topology.is_view(task.name):
+            return self._views.refresh(task)
+        apply = self._keyed.keyed_apply(task.name)
+        return self._streams.refresh(task) if apply is None else self._keyed.refresh(task, apply)
 
     def _record(self, checkpoint: Checkpoint, table: TableName, result: Refreshed) -> None:
         job, refresh = self._job, result.refresh
@@ -220,7 +232,19 @@ class CheckpointRefresher:
 
     def _skip(self, checkpoint: Checkpoint, table: TableName, failed_input: TableName) -> str:
         text = f"waits for {failed_input}: {self._failures[failed_input]}"
+        if failed_input in self._waiting_for_copy:
+            return self._wait(checkpoint, table, text)
         return self._fail(checkpoint, table, text)
+
+    def _wait(self, checkpoint: Checkpoint, table: TableName, reason: str) -> str:
+        """The dataset has no version for the checkpoint, which is no error: a source is not complete yet."""
+        self._job.journal.failure(checkpoint.number, table, reason, RefreshMode.WAITING)
+        self._job.emit(
+            "refresh_waiting", dataset=str(table), checkpoint=int(checkpoint.number), reason=reason
+        )
+        self._waiting_for_copy.add(table)
+        self._finished.add(table)
+        return reason
 
     def _fail(self, checkpoint: Checkpoint, table: TableName, text: str) -> str:
         # Not the dataset's failure when Spark is gone: then everything fails, each with its own error.

@@ -10,13 +10,20 @@ from pyspark.sql.types import StructType
 
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import RefreshRecord
-from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, ReadableTable, TableDefinition
+from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
 
-__all__ = ["Choice", "RefreshContext", "RefreshTask", "Refreshed", "refreshed_without_rows"]
+__all__ = [
+    "Choice",
+    "RefreshContext",
+    "RefreshTask",
+    "Refreshed",
+    "refreshed_without_rows",
+    "version_with_same_rows",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +131,11 @@ def refreshed_without_rows(version: Version, mode: RefreshMode, reason: str) -> 
     """The result of a refresh that wrote no rows."""
     node = NodeRefresh(node="query", mode=mode, reason=reason)
     return Refreshed(version, Refresh(mode=mode, reason=reason, nodes=(node,)))
+
+
+def version_with_same_rows(task: RefreshTask) -> Version:
+    """The version that readers know already, when only fences lie between it and the newest one."""
+    last, newest = task.last_version, task.fork.version
+    if last is None or task.table.change_between(last, newest).kind is not ChangeKind.NONE:
+        return newest
+    return last

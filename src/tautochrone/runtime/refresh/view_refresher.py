@@ -8,8 +8,8 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from tautochrone.model import limits
-from tautochrone.model.lake import ChangeKind, Fork
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.lake import Fork
+from tautochrone.model.names import TableName
 from tautochrone.model.refresh import RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.changes import Changes
@@ -24,6 +24,7 @@ from tautochrone.runtime.refresh.task import (
     Refreshed,
     RefreshTask,
     refreshed_without_rows,
+    version_with_same_rows,
 )
 
 __all__ = ["ViewRefresher"]
@@ -69,7 +70,7 @@ class ViewRefresher:
         else:
             choice = self._choose(task)
         if choice.mode is RefreshMode.NO_DATA:
-            return refreshed_without_rows(self._version_with_same_rows(task), choice.mode, choice.reason)
+            return refreshed_without_rows(version_with_same_rows(task), choice.mode, choice.reason)
         plan = None
         stateless = choice.stateless or choice.mode is RefreshMode.APPEND
         if not stateless and keeps_state(task, self._context.load_input):
@@ -116,13 +117,6 @@ class ViewRefresher:
         if plan is None:
             return None
         return States(self._context.base, self._context.lake, view, plan.layouts, fork).missing()
-
-    def _version_with_same_rows(self, task: RefreshTask) -> Version:
-        """The version that readers know already, when only fences lie between it and the newest one."""
-        last, newest = task.last_version, task.fork.version
-        if last is None or task.table.change_between(last, newest).kind is not ChangeKind.NONE:
-            return newest
-        return last
 
     def _session(self, task: RefreshTask) -> SparkSession:
         return self._sessions.session(str(task.name), task.flow.flow.conf)

@@ -1,0 +1,196 @@
+"""A database is captured: at every checkpoint the tables are a state that it had, whatever crashes.
+
+A process is killed at every durable step: in this process, and in the slow form as a real process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from tests.crash.faults import Strike
+
+from tautochrone.errors import MetaError
+from tautochrone.model.effects import Step
+from tautochrone.runtime.loop.run import RunState
+from tautochrone.testing.crash import Taut, fault
+from tautochrone.testing.toy_database import ToyChangeLog
+
+from .bank import Bank
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1200)]
+
+IN_THE_COPY = (
+    Step.SOURCE_BEGIN,
+    Step.LAKE_STAGE,
+    Step.LAKE_PREPARE,
+    Step.LAKE_COMMIT,
+    Step.META_REPORT,
+    Step.SOURCE_ACKNOWLEDGE,
+)
+"""What a run does for each chunk and batch. The first runs of a bank take them while they copy."""
+
+OF_A_CHECKPOINT = (
+    Step.META_OPEN,
+    Step.LAKE_COMMIT_STAGED,
+    Step.META_VERSION,
+    Step.META_PUBLISH,
+)
+
+
+@contextmanager
+def busy(bank: Bank, times: int = 12) -> Iterator[None]:
+    """The database is written to between all that is read of it, so many times."""
+    left = times
+
+    def before(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            if left > 0:
+                left -= 1
+                bank.work(1)
+            return call(*arguments, **named)
+
+        return wrapped
+
+    chunk, batch = ToyChangeLog.read_chunk, ToyChangeLog.read
+    with (
+        patch.object(ToyChangeLog, "read_chunk", before(chunk)),
+        patch.object(ToyChangeLog, "read", before(batch)),
+    ):
+        yield
+
+
+def test_tables_are_states_of_the_database(bank: Bank) -> None:
+    with busy(bank):
+        bank.run().require_completed()
+    for _ in range(2):
+        bank.work()
+        attempt = bank.run()
+        attempt.require_completed()
+        modes = {found["dataset"].rpartition(".")[2]: found["mode"] for found in attempt.named("refresh")}
+        assert modes["accounts"] == modes["savings"] == "incremental"
+    bank.check()
+    attempt = bank.run()
+    attempt.require_completed()
+    assert not attempt.named("checkpoint"), "there was no news"
+
+
+def test_tables_wait_for_their_copy_and_that_is_no_error(bank: Bank) -> None:
+    def stop(log: ToyChangeLog, relation: str, chunk: str) -> Any:
+        if relation == "savings":
+            raise RuntimeError("the copy does not get this far")
+        return read_chunk(log, relation, chunk)
+
+    read_chunk = ToyChangeLog.read_chunk
+    with patch.object(ToyChangeLog, "read_chunk", stop):
+        attempt = bank.run()
+    assert attempt.state is RunState.FAILED
+    assert [event["flow"] for event in attempt.named("flow_failed")] == ["bank_log"]
+    assert not attempt.named("refresh_failed"), attempt.describe()
+    waiting = {event["dataset"].rpartition(".")[2] for event in attempt.named("refresh_waiting")}
+    assert waiting == {"savings", "transfers", "total"}
+    bank.work()
+    bank.run().require_completed()
+    bank.check()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_crashes_in_the_first_copy(bank: Bank, when: str) -> None:
+    with busy(bank, 40):
+        for step in IN_THE_COPY:
+            bank.run(Strike(step, when, "crash"))
+    bank.work()
+    bank.run().require_completed()
+    bank.check()
+
+
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
+def test_crashes_in_the_tail(bank: Bank, when: str) -> None:
+    bank.run().require_completed()
+    for step in (*IN_THE_COPY[1:], *OF_A_CHECKPOINT):
+        bank.work()
+        bank.run(Strike(step, when, "crash"))
+    bank.work()
+    bank.run().require_completed()
+    bank.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_crashes_at_every_occurrence(bank: Bank, when: str) -> None:
+    """Every step that a run takes at all, each time that it takes it."""
+    seen = bank.run().effects.seen
+    bank.work()
+    seen |= bank.run().effects.seen
+    for step in sorted(seen):
+        for nth in range(1, 10):
+            bank.work()
+            attempt = bank.run(Strike(step, when, "crash", nth), reached=False)
+            if not attempt.effects.struck:
+                break
+    bank.work()
+    bank.run().require_completed()
+    bank.check()
+
+
+@pytest.mark.parametrize("step", [Step.LAKE_COMMIT, Step.SOURCE_ACKNOWLEDGE])
+def test_lost_answers(bank: Bank, step: Step) -> None:
+    bank.run().require_completed()
+    bank.work()
+    bank.run(Strike(step, "after", "lose"))
+    bank.work()
+    bank.run().require_completed()
+    bank.check()
+
+
+def test_a_zombie_acknowledges_nothing(bank: Bank, tmp_path: Path) -> None:
+    """It sleeps between its commit and the acknowledgement, while another process takes over."""
+    taut = Taut(bank.folder, tmp_path)
+    bank.run().require_completed()
+    bank.work()
+    with (
+        patch.dict(os.environ, TAUTOCHRONE_LEASE="1h"),
+        taut.start(fault=fault(Step.SOURCE_ACKNOWLEDGE, "before", "pause", nth=2)) as zombie,
+    ):
+        zombie.wait_until_stopped()
+        bank.work()
+        refused = bank.run()
+        assert isinstance(refused.error, MetaError), refused.describe()
+        bank.run(takeover=True).require_completed()
+        acknowledged = bank.database.acknowledged
+        zombie.resume()
+        over = zombie.wait()
+        assert over.status == 1, over.describe()
+        assert "JOB_FENCED" in over.stderr + over.describe()
+        assert bank.database.acknowledged == acknowledged
+    bank.work()
+    bank.run().require_completed()
+    bank.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_kills(bank: Bank, tmp_path: Path, when: str) -> None:
+    taut = Taut(bank.folder, tmp_path)
+    for step in (*IN_THE_COPY, *OF_A_CHECKPOINT):
+        bank.work()
+        taut.killed(fault(step, when, "kill"))
+        bank.require_acknowledged_is_durable()
+    bank.work()
+    bank.run().require_completed()
+    bank.check()
+
+
+def test_a_log_that_is_gone_stops_the_flow(bank: Bank) -> None:
+    bank.run().require_completed()
+    bank.database.lose_log()
+    bank.work()
+    attempt = bank.run()
+    assert attempt.state is RunState.FAILED
+    assert "SOURCE_LOG_LOST" in attempt.named("flow_failed")[0]["error"]
