@@ -1,4 +1,4 @@
-"""The stand of the SQL tests: a pipeline and a writer of its input tables."""
+"""The testbed of the SQL tests: a pipeline and a writer of its input tables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.sql.stand import Stand
+from tests.sql.testbed import ViewTestbed
 
 
 @pytest.fixture
-def stand(tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
+def testbed(tmp_path: Path, spark: SparkSession) -> Iterator[ViewTestbed]:
     """Empty. Tests override it to create tables and views."""
-    stand = Stand(tmp_path, spark)
-    yield stand
-    stand.close()
+    testbed = ViewTestbed(tmp_path, spark)
+    yield testbed
+    testbed.close()

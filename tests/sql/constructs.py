@@ -1,4 +1,4 @@
-"""SQL constructs as views over the small tables, each with the worst mode that a refresh of it may have.
+"""SQL constructs as views over the small tables, each with the worst mode that its refresh may have.
 
 The first word of a name is its chapter in `docs/sql-support.md`.
 """
@@ -22,12 +22,12 @@ class Construct:
 
 
 def _read(text: str) -> tuple[Construct, ...]:
-    found = []
+    constructs = []
     for statement in text.split("\n\n")[1:]:
         head, query = statement.split("\n", 1)
         name, title, worst = head.removeprefix("-- ").rsplit(" | ", 2)
-        found.append(Construct(name, title, " ".join(query.rstrip().rstrip(";").split()), worst))
-    return tuple(found)
+        constructs.append(Construct(name, title, " ".join(query.rstrip().rstrip(";").split()), worst))
+    return tuple(constructs)
 
 
 PYTHON = """

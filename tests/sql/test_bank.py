@@ -1,7 +1,7 @@
-"""Money that only moves between accounts: no checkpoint may show that some came or went.
+"""Money only moves between accounts: at every checkpoint the total must be the same.
 
-After Jamie Brandon's test of streaming systems: every view is right at each checkpoint, and all of them are
-right for the same transactions.
+After Jamie Brandon's test of streaming systems: at each checkpoint every view is correct, and all are correct
+for the same transactions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from .stand import Stand
+from .testbed import ViewTestbed
 
 pytestmark = pytest.mark.spark
 
@@ -33,45 +33,45 @@ VIEWS = {
 
 
 @pytest.fixture
-def stand(stand: Stand) -> Stand:
-    stand.sql(
+def testbed(testbed: ViewTestbed) -> ViewTestbed:
+    testbed.sql(
         "CREATE NAMESPACE lake.src",
         "CREATE TABLE lake.src.transactions "
         "(id BIGINT, from_account INT, to_account INT, amount DECIMAL(12,2)) "
         "USING iceberg TBLPROPERTIES ('format-version' = '3', 'write.update.mode' = 'merge-on-read')",
     )
-    return stand
+    return testbed
 
 
-def transfers(dice: random.Random, first: int, many: int) -> str:
-    rows = [
-        f"({number}, {dice.randrange(ACCOUNTS)}, {dice.randrange(ACCOUNTS)}, {dice.randint(1, 9999) / 100})"
-        for number in range(first, first + many)
-    ]
+def transfers(generator: random.Random, first: int, count: int) -> str:
+    rows = []
+    for number in range(first, first + count):
+        payer, payee = generator.randrange(ACCOUNTS), generator.randrange(ACCOUNTS)
+        rows.append(f"({number}, {payer}, {payee}, {generator.randint(1, 9999) / 100})")
     return f"INSERT INTO lake.src.transactions VALUES {', '.join(rows)}"
 
 
-def test_no_money_comes_or_goes(stand: Stand) -> None:
-    dice = random.Random(7)
-    # Every account gives and takes, or it has no balance.
+def test_total_is_constant_at_every_checkpoint(testbed: ViewTestbed) -> None:
+    generator = random.Random(7)
+    # Every account pays and receives, or it has no balance.
     ring = ", ".join(f"({-n}, {n % ACCOUNTS}, {(n + 1) % ACCOUNTS}, 1.00)" for n in range(1, ACCOUNTS + 1))
-    stand.sql(f"INSERT INTO lake.src.transactions VALUES {ring}", transfers(dice, 0, 100))
+    testbed.sql(f"INSERT INTO lake.src.transactions VALUES {ring}", transfers(generator, 0, 100))
     for name, query in VIEWS.items():
-        stand.view(name, query)
+        testbed.view(name, query)
     changes = [
-        transfers(dice, 100, 1),
+        transfers(generator, 100, 1),
         "UPDATE lake.src.transactions SET amount = amount + 1 WHERE id % 9 = 4",
         "DELETE FROM lake.src.transactions WHERE id > 0 AND id % 5 = 1",
         "UPDATE lake.src.transactions SET from_account = to_account, to_account = from_account "
         "WHERE id % 7 = 2",
-        transfers(dice, 200, 300),
+        transfers(generator, 200, 300),
     ]
-    stand.checkpoint()
+    testbed.checkpoint()
     for change in changes:
-        stand.sql(change)
-        stand.checkpoint(restart=False)
+        testbed.sql(change)
+        testbed.checkpoint(restart=False)
     for number in range(1, len(changes) + 2):
-        seen = stand.pipeline.query(
+        rows = testbed.pipeline.query(
             "SELECT total, accounts, n FROM total CROSS JOIN unmatched", checkpoint=number
         )
-        assert seen == [(0, ACCOUNTS, 0)], number
+        assert rows == [(0, ACCOUNTS, 0)], number

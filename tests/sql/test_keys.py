@@ -1,14 +1,14 @@
-"""Keys of every type, computed on one side or on both: outer joins below an aggregate follow the change.
+"""Join keys of every type, computed on one side or on both, of outer joins below an aggregate.
 
-An outer join reads the other side twice in one plan, at both cuts, by what the changed rows have as keys.
+An outer join reads the other side twice in one plan, at both cuts, by the keys of the changed rows.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from .small import SmallTables
-from .stand import Stand
+from .small_tables import SmallTables
+from .testbed import ViewTestbed
 
 pytestmark = pytest.mark.spark
 
@@ -45,33 +45,37 @@ KEYS = {
 
 
 @pytest.mark.timeout(900)
-def test_keys_of_every_type(stand: Stand) -> None:
-    tables = SmallTables(stand, seed=11)
-    for place, (name, (left, right)) in enumerate(KEYS.items()):
-        kind = ("LEFT", "RIGHT", "FULL")[place % 3]
-        stand.view(
+def test_keys_of_every_type(testbed: ViewTestbed) -> None:
+    tables = SmallTables(testbed, seed=11)
+    for index, (name, (left, right)) in enumerate(KEYS.items()):
+        kind = ("LEFT", "RIGHT", "FULL")[index % 3]
+        testbed.view(
             name,
             f"WITH l AS (SELECT *, {left} AS at FROM src.a), r AS (SELECT *, {right} AS since FROM src.b) "
             f"SELECT l.g, r.s, count(*) AS n, count(r.id) AS hits, sum(l.x) AS x "
             f"FROM l {kind} JOIN r ON l.at = r.since AND (l.k = r.k OR l.id > r.id) GROUP BY l.g, r.s",
         )
-    stand.view("held", "SELECT k, max(x) AS x, max(day) AS day FROM src.a GROUP BY k")
-    stand.view(
+    testbed.view("held", "SELECT k, max(x) AS x, max(day) AS day FROM src.a GROUP BY k")
+    testbed.view(
         "above_a_view",
         "SELECT b.s, count(*) AS n, count(h.k) AS hits, min(h.x) AS x FROM src.b LEFT JOIN held h "
         "ON timestamp_seconds(b.y) = date_trunc('MINUTE', timestamp_seconds(h.x)) GROUP BY b.s",
     )
-    stand.checkpoint()
+    testbed.checkpoint()
     changed = set[str]()
     for _ in range(2):
         tables.change()
-        happened = stand.checkpoint(restart=False)
-        changed |= {r["dataset"].rsplit(".", 1)[-1] for r in happened.of("refresh") if r["rows_inserted"]}
+        happened = testbed.checkpoint(restart=False)
+        changed |= {
+            refresh["dataset"].rsplit(".", 1)[-1]
+            for refresh in happened.of("refresh")
+            if refresh["rows_inserted"]
+        }
     assert changed == {*KEYS, "held", "above_a_view"}
 
 
-def test_columns_that_are_spelled_otherwise_than_in_their_table(stand: Stand) -> None:
-    stand.sql(
+def test_column_names_in_another_case(testbed: ViewTestbed) -> None:
+    testbed.sql(
         "CREATE NAMESPACE lake.src",
         "CREATE TABLE lake.src.t USING iceberg TBLPROPERTIES ('format-version' = '3') AS "
         "SELECT id AS Key, id % 5 AS value FROM range(40)",
@@ -84,7 +88,9 @@ def test_columns_that_are_spelled_otherwise_than_in_their_table(stand: Stand) ->
         "usual": "SELECT value, max(Key) AS last FROM src.t GROUP BY value",
     }
     for name, query in queries.items():
-        stand.view(name, query)
-    stand.checkpoint()
-    stand.sql("INSERT INTO lake.src.t VALUES (100, 9), (101, NULL)", "DELETE FROM lake.src.t WHERE value = 3")
-    stand.checkpoint(restart=False)
+        testbed.view(name, query)
+    testbed.checkpoint()
+    testbed.sql(
+        "INSERT INTO lake.src.t VALUES (100, 9), (101, NULL)", "DELETE FROM lake.src.t WHERE value = 3"
+    )
+    testbed.checkpoint(restart=False)

@@ -1,4 +1,4 @@
-"""Changes that are too large to be held on the driver."""
+"""Changes that are too large for the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tautochrone.spark.execute import engine
 from tautochrone.spark.translate import to_catalyst, to_catalyst_semi_joins
 from tautochrone.spark.translate.to_catalyst import Lowering
 
-from .stand import Stand
+from .testbed import ViewTestbed
 
 pytestmark = pytest.mark.spark
 
@@ -31,59 +31,61 @@ VIEWS = {
 
 
 @pytest.mark.slow
-def test_many_rows_at_once(stand: Stand) -> None:
-    follow(stand, limits.MAX_DRIVER_ROWS + 200_000)
+def test_change_larger_than_the_driver_limits(testbed: ViewTestbed) -> None:
+    insert_update_delete(testbed, limits.MAX_DRIVER_ROWS + 200_000)
 
 
-def test_what_counts_as_many_is_a_number(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same with less: everything is beyond the limits."""
+def test_lower_limits_have_the_same_effect(testbed: ViewTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with fewer rows and lower limits."""
     monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 100)
     monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 100)
-    follow(stand, 1_500)
+    insert_update_delete(testbed, 1_500)
 
 
-def test_a_time_beside_many_rows_moves_all_of_them_off_the_driver(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
+def test_large_result_of_a_small_change_stays_off_the_driver(
+    testbed: ViewTestbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change that comes in is one row, so only the rule knows that the one that goes out is large."""
+    """The change of `now()` is one row, so only the rule knows that the change of the view is large."""
     large: list[int] = []
     on_driver: list[int] = []
     materialize, local_relation = engine.SparkEngine.materialize, engine.local_relation
 
-    def noted(self: engine.SparkEngine, plan: Node, *, may_be_large: bool = False) -> Materialized:
+    def recorded_materialize(
+        self: engine.SparkEngine, plan: Node, *, may_be_large: bool = False
+    ) -> Materialized:
         result = materialize(self, plan, may_be_large=may_be_large)
         large.extend([result.rows] if may_be_large else [])
         return result
 
-    def counted(*frames: DataFrame, **named: Any) -> tuple[JavaObject, int]:
+    def recorded_local_relation(*frames: DataFrame, **named: Any) -> tuple[JavaObject, int]:
         relation, rows = local_relation(*frames, **named)
         on_driver.extend([rows] if large else [])
         return relation, rows
 
-    monkeypatch.setattr(engine, "local_relation", counted)
+    monkeypatch.setattr(engine, "local_relation", recorded_local_relation)
     monkeypatch.setattr(limits, "LARGE_RELATION_ROWS", 100)
     monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 100)
-    monkeypatch.setattr(engine.SparkEngine, "materialize", noted)
-    stand.sql(
+    monkeypatch.setattr(engine.SparkEngine, "materialize", recorded_materialize)
+    testbed.sql(
         "CREATE NAMESPACE lake.src",
         "CREATE TABLE lake.src.sales USING iceberg TBLPROPERTIES ('format-version' = '3') AS "
         "SELECT id FROM range(400)",
     )
-    stand.view("told", "SELECT id, now() AS at FROM src.sales")
-    stand.checkpoint()
+    testbed.view("timed", "SELECT id, now() AS at FROM src.sales")
+    testbed.checkpoint()
     assert not large
-    stand.sql("INSERT INTO lake.src.sales VALUES (1000)")
-    refresh = stand.checkpoint().refresh("told")
+    testbed.sql("INSERT INTO lake.src.sales VALUES (1000)")
+    refresh = testbed.checkpoint().refresh("timed")
     assert (refresh["mode"], refresh["rows_inserted"], refresh["rows_deleted"]) == ("incremental", 401, 400)
     assert large == [400]
     assert not on_driver
 
 
 @pytest.mark.parametrize("local_rows", [None, 5])
-def test_keys_that_are_too_many_to_write_out(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch, local_rows: int | None
+def test_more_keys_than_literals(
+    testbed: ViewTestbed, monkeypatch: pytest.MonkeyPatch, local_rows: int | None
 ) -> None:
-    """Every input of a join changes, and its keys are joined with: of rows on the driver, and of others."""
+    """Every input of a join changes, and its keys are joined: those on the driver, and those that are not."""
     monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", 1)
     if local_rows is not None:
         monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", local_rows)
@@ -91,13 +93,13 @@ def test_keys_that_are_too_many_to_write_out(
     lowered: list[int] = []
     lower = to_catalyst_semi_joins.lower_touched
 
-    def noted(at: Lowering, node: MultiKeySemiJoin) -> object:
+    def recorded(lowering: Lowering, node: MultiKeySemiJoin) -> object:
         lowered.append(len(node.keys))
-        return lower(at, node)
+        return lower(lowering, node)
 
-    monkeypatch.setattr(to_catalyst, "lower_touched", noted)
+    monkeypatch.setattr(to_catalyst, "lower_touched", recorded)
     table = "USING iceberg TBLPROPERTIES ('format-version' = '3', 'write.update.mode' = 'merge-on-read') AS"
-    stand.sql(
+    testbed.sql(
         "CREATE NAMESPACE lake.src",
         f"CREATE TABLE lake.src.lines {table} SELECT id, id % 40 AS part, nullif(id % 30, 7) AS shop, "
         "id % 9 AS n FROM range(900)",
@@ -105,14 +107,14 @@ def test_keys_that_are_too_many_to_write_out(
         f"CREATE TABLE lake.src.shops {table} SELECT id, id % 5 AS town FROM range(30)",
         f"CREATE TABLE lake.src.towns {table} SELECT id, concat('t', id) AS name FROM range(5)",
     )
-    stand.view(
+    testbed.view(
         "sold",
         "SELECT l.id, l.n, kind, name FROM src.lines l JOIN src.parts p ON part = p.id "
         "JOIN src.shops s ON shop <=> s.id JOIN src.towns t ON town = t.id",
     )
-    stand.checkpoint()
+    testbed.checkpoint()
     for step in (1, 2):
-        stand.sql(
+        testbed.sql(
             "INSERT INTO lake.src.lines SELECT id, id % 45, id % 31, 1 "
             f"FROM range({900 * step}, {930 * step})",
             f"UPDATE lake.src.lines SET part = part + 1 WHERE id % 50 = {step}",
@@ -120,14 +122,14 @@ def test_keys_that_are_too_many_to_write_out(
             f"UPDATE lake.src.shops SET town = (town + 1) % 5 WHERE id % 10 = {step}",
             f"UPDATE lake.src.towns SET name = concat(name, '!') WHERE id = {step}",
         )
-        stand.checkpoint(restart=False)
+        testbed.checkpoint(restart=False)
     assert max(lowered) == 2, "both sides of the lines"
 
 
-def follow(stand: Stand, many: int) -> None:
-    """Build, add `many` rows to 2,000, take most away again."""
+def insert_update_delete(testbed: ViewTestbed, rows: int) -> None:
+    """Build views over 2,000 rows, insert `rows` more, and delete most again."""
     merge = "'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read'"
-    stand.sql(
+    testbed.sql(
         "CREATE NAMESPACE lake.src",
         f"CREATE TABLE lake.src.shops USING iceberg TBLPROPERTIES ('format-version' = '3', {merge}) AS "
         "SELECT id, concat('n', id % 40) AS name FROM range(60)",
@@ -135,15 +137,15 @@ def follow(stand: Stand, many: int) -> None:
         "SELECT id, id % 50 AS shop, id * 7 % 1000 AS amount FROM range(2000)",
     )
     for name, query in VIEWS.items():
-        stand.view(name, query)
-    stand.checkpoint()
-    stand.sql(
+        testbed.view(name, query)
+    testbed.checkpoint()
+    testbed.sql(
         "INSERT INTO lake.src.sales SELECT id, id % 70 AS shop, id * 11 % 1000 AS amount "
-        f"FROM range(2000, {2000 + many})",
+        f"FROM range(2000, {2000 + rows})",
         "UPDATE lake.src.shops SET name = 'other' WHERE id % 9 = 1",
     )
-    happened = stand.checkpoint(restart=False)
-    assert happened.refresh("joined")["rows_inserted"] > many
-    stand.sql("DELETE FROM lake.src.sales WHERE id > 500 AND id % 7 <> 3")
-    happened = stand.checkpoint()
-    assert happened.refresh("joined")["rows_deleted"] > many // 2
+    happened = testbed.checkpoint(restart=False)
+    assert happened.refresh("joined")["rows_inserted"] > rows
+    testbed.sql("DELETE FROM lake.src.sales WHERE id > 500 AND id % 7 <> 3")
+    happened = testbed.checkpoint()
+    assert happened.refresh("joined")["rows_deleted"] > rows // 2

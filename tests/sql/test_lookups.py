@@ -1,4 +1,4 @@
-"""Views that follow the same change read what it needs of the other tables once, and are right."""
+"""Views that are refreshed for the same change look up the rows of other tables once, and are correct."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tautochrone.model import limits
 from tautochrone.runtime.refresh import changes
 from tautochrone.spark.execute import key_lookups
 
-from .stand import Stand
+from .testbed import ViewTestbed
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +21,7 @@ MERGE = (
     "'write.delete.mode' = 'merge-on-read')"
 )
 VIEWS = {
-    # Filters of their own before the same look-up, and columns of their own.
+    # Other filters before the same lookup, and other columns.
     "large": "SELECT o.id, o.town, l.price FROM src.orders o JOIN src.lines l ON l.order_id = o.id "
     "WHERE o.total > 200",
     "early": "SELECT o.town, sum(l.amount) AS amount FROM src.orders o JOIN src.lines l "
@@ -35,23 +35,25 @@ VIEWS = {
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Look-ups that read a table: column, number of keys."""
-    found: list[tuple[str, int]] = []
+    """Lookups that read a table: column, number of keys."""
+    lookups: list[tuple[str, int]] = []
     read = key_lookups._read
 
-    def noted(rows: DataFrame, wanted: key_lookups.LookupRequest, most: int) -> tuple[DataFrame, int] | None:
-        found.append((wanted.column, len(wanted.values)))
+    def recorded(
+        rows: DataFrame, wanted: key_lookups.LookupRequest, most: int
+    ) -> tuple[DataFrame, int] | None:
+        lookups.append((wanted.column, len(wanted.values)))
         return read(rows, wanted, most)
 
-    monkeypatch.setattr(key_lookups, "_read", noted)
+    monkeypatch.setattr(key_lookups, "_read", recorded)
     monkeypatch.setattr(limits, "LARGE_RELATION_ROWS", 100)
     monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 100)
-    return found
+    return lookups
 
 
 @pytest.fixture
-def stand(stand: Stand) -> Stand:
-    stand.sql(
+def testbed(testbed: ViewTestbed) -> ViewTestbed:
+    testbed.sql(
         "CREATE NAMESPACE lake.src",
         f"CREATE TABLE lake.src.orders {MERGE} AS SELECT id, id % 7 AS town, id % 9 AS day, "
         "(id * 37) % 400 AS total FROM range(300)",
@@ -59,13 +61,13 @@ def stand(stand: Stand) -> Stand:
         "id % 5 AS amount FROM range(900)",
     )
     for name, query in VIEWS.items():
-        stand.view(name, query)
-    stand.checkpoint()
-    return stand
+        testbed.view(name, query)
+    testbed.checkpoint()
+    return testbed
 
 
-def change(stand: Stand, step: int) -> None:
-    stand.sql(
+def change(testbed: ViewTestbed, step: int) -> None:
+    testbed.sql(
         f"INSERT INTO lake.src.orders SELECT id, id % 7, id % 9, (id * 31) % 400 "
         f"FROM range({300 * step}, {300 * step + 20})",
         f"INSERT INTO lake.src.lines SELECT id, id % 11, id % 5 FROM range({300 * step}, {300 * step + 25})",
@@ -76,52 +78,54 @@ def change(stand: Stand, step: int) -> None:
     )
 
 
-def test_views_share_what_they_read(
-    stand: Stand, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+def test_views_share_lookups(
+    testbed: ViewTestbed, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed: list[tuple[str, ...]] = []
     computed = changes._computed
 
-    def noted(change: Any, columns: list[str]) -> Any:
+    def recorded(change: Any, columns: list[str]) -> Any:
         changed.append(tuple(columns))
         return computed(change, columns)
 
-    monkeypatch.setattr(changes, "_computed", noted)
+    monkeypatch.setattr(changes, "_computed", recorded)
     for step in (1, 2, 3):
-        change(stand, step)
-        stand.checkpoint(restart=False)
-        # Lines of changed orders, orders of changed lines: at most at the old and the new cut.
-        asked = Counter(column for column, _ in reads)
-        assert asked["order_id"] in (1, 2), reads
-        assert asked["id"] in (1, 2), reads
-        assert set(asked) == {"order_id", "id"}
+        change(testbed, step)
+        testbed.checkpoint(restart=False)
+        # Lines of changed orders, orders of changed lines: at most at both cuts.
+        columns = Counter(column for column, _ in reads)
+        assert columns["order_id"] in (1, 2), reads
+        assert columns["id"] in (1, 2), reads
+        assert set(columns) == {"order_id", "id"}
         reads.clear()
         # Each table's change, with the columns that any of the views needs.
         assert sorted(changed) == [("amount", "order_id", "price"), ("day", "id", "total", "town")]
         changed.clear()
-    assert stand._run is not None
-    assert not stand._run._checkpoints._refresher._changes.lookups._held, "let go once everything is brought"
+    assert testbed._run is not None
+    assert not testbed._run._checkpoints._refresher._changes.lookups._held, (
+        "forgotten once every view is refreshed"
+    )
 
 
 @pytest.mark.parametrize("literals", [1, pytest.param(1000, marks=pytest.mark.slow)])
-def test_rows_that_are_too_many_are_not_held(
-    stand: Stand, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, literals: int
+def test_too_many_rows_are_not_cached(
+    testbed: ViewTestbed, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, literals: int
 ) -> None:
     monkeypatch.setattr(limits, "MAX_LOOKUP_ROWS", 10)
     monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", literals)
-    change(stand, 1)
-    stand.checkpoint(restart=False)
-    tried = Counter(reads)
-    assert tried
-    assert max(tried.values()) <= 2, "it is known then that they are too many, at either cut"
+    change(testbed, 1)
+    testbed.checkpoint(restart=False)
+    attempts = Counter(reads)
+    assert attempts
+    assert max(attempts.values()) <= 2, "one attempt per cut shows that there are too many"
 
 
 @pytest.mark.slow
-def test_keys_that_are_too_many_to_write_out(
-    stand: Stand, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+def test_more_keys_than_literals(
+    testbed: ViewTestbed, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", 1)
     for step in (1, 2):
-        change(stand, step)
-        stand.checkpoint(restart=False)
+        change(testbed, step)
+        testbed.checkpoint(restart=False)
     assert reads

@@ -1,4 +1,4 @@
-"""Nexmark's queries over streaming tables that only grow, and over tables that others change as they like."""
+"""Nexmark's queries over append-only streaming tables, and over tables that another program changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tautochrone.testing import nexmark
 from tautochrone.testing.nexmark import Events
 
-from .stand import STRICT, Stand
+from .testbed import STRICT, ViewTestbed
 
 pytestmark = pytest.mark.spark
 
@@ -24,7 +24,7 @@ STREAMS = """
 
     def table(name, schema):
         @dp.table(name=name)
-        def made():
+        def stream():
             return spark.readStream.schema(schema).json({folder!r} + "/" + name)
 
     for name, schema in SCHEMAS.items():
@@ -32,78 +32,80 @@ STREAMS = """
 """
 
 
-def define(stand: Stand, prefix: str) -> None:
+def define(testbed: ViewTestbed, prefix: str) -> None:
     for file, text in nexmark.project(prefix, POLICY).items():
-        stand.pipeline.write(f"definitions/{file}", text)
+        testbed.pipeline.write(f"definitions/{file}", text)
 
 
-def moved(stand: Stand, so_far: set[str]) -> None:
-    """One checkpoint; collects the views that got other rows."""
-    for told in stand.checkpoint().of("refresh"):
-        if told["rows_inserted"] + told["rows_deleted"]:
-            so_far.add(told["dataset"].rsplit(".", 1)[-1])
+def collect_changed_views(testbed: ViewTestbed, changed_views: set[str]) -> None:
+    """Make one checkpoint; add the views whose rows changed to `changed_views`."""
+    for refresh in testbed.checkpoint().of("refresh"):
+        if refresh["rows_inserted"] + refresh["rows_deleted"]:
+            changed_views.add(refresh["dataset"].rsplit(".", 1)[-1])
 
 
-def test_the_mix_of_events() -> None:
-    found = Events().next(1000)
-    assert {table: len(rows) for table, rows in found.items()} == {"person": 20, "auction": 60, "bid": 920}
-    assert Events().next(1000) == found
+def test_share_of_each_kind_of_event() -> None:
+    events = Events().next(1000)
+    assert {table: len(rows) for table, rows in events.items()} == {"person": 20, "auction": 60, "bid": 920}
+    assert Events().next(1000) == events
     assert len(VIEWS) == 23
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_streaming_tables(stand: Stand) -> None:
-    folder = stand.pipeline.folder / "in"
+def test_append_only_streaming_tables(testbed: ViewTestbed) -> None:
+    folder = testbed.pipeline.folder / "in"
 
-    def drop(number: int, rows: dict[str, list[dict[str, Any]]]) -> None:
+    def add_files(number: int, rows: dict[str, list[dict[str, Any]]]) -> None:
         for table, events in rows.items():
             text = "".join(json.dumps(event) + "\n" for event in events)
             (folder / table).mkdir(parents=True, exist_ok=True)
-            draft = stand.pipeline.write(f"draft-{table}-{number}", text)
+            draft = testbed.pipeline.write(f"draft-{table}-{number}", text)
             draft.rename(folder / table / f"{number}.json")
 
-    define(stand, "")
+    define(testbed, "")
     streams = STREAMS.format(schemas=dict(nexmark.SCHEMAS), folder=str(folder))
-    stand.pipeline.write("definitions/streams.py", streams)
+    testbed.pipeline.write("definitions/streams.py", streams)
     events = Events(seed=4)
-    drop(0, {**events.next(500), "side": Events.side()[:50]})
-    stand.checkpoint()
+    add_files(0, {**events.next(500), "side": Events.side()[:50]})
+    testbed.checkpoint()
     changed: set[str] = set()
     for number, count in enumerate((100, 300, 7), 1):
         side = {"side": Events.side()[50:]} if number == 2 else {}
-        drop(number, {**events.next(count), **side})
-        moved(stand, changed)
+        add_files(number, {**events.next(count), **side})
+        collect_changed_views(testbed, changed)
     assert changed == VIEWS, VIEWS - changed
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("steps", [1, 4])
-def test_tables_that_are_updated_and_deleted_from(stand: Stand, steps: int) -> None:
-    stand.sql("CREATE NAMESPACE lake.nexmark")
+def test_tables_with_updates_and_deletes(testbed: ViewTestbed, steps: int) -> None:
+    testbed.sql("CREATE NAMESPACE lake.nexmark")
     for table, columns in nexmark.SCHEMAS.items():
         modes = ", ".join(f"'write.{w}.mode' = 'merge-on-read'" for w in ("delete", "update", "merge"))
-        stand.sql(
+        testbed.sql(
             f"CREATE TABLE lake.nexmark.{table} ({columns}) USING iceberg "
             f"TBLPROPERTIES ('format-version' = '3', {modes})"
         )
 
     def insert(rows: dict[str, list[dict[str, Any]]]) -> None:
         for table, events in rows.items():
-            file = stand.pipeline.write(f"draft-{table}.json", "".join(json.dumps(e) + "\n" for e in events))
-            frame = stand.outside.read.schema(nexmark.SCHEMAS[table]).json(str(file))
+            file = testbed.pipeline.write(
+                f"draft-{table}.json", "".join(json.dumps(e) + "\n" for e in events)
+            )
+            frame = testbed.external_session.read.schema(nexmark.SCHEMAS[table]).json(str(file))
             frame.writeTo(f"lake.nexmark.{table}").append()
 
-    define(stand, "nexmark.")
+    define(testbed, "nexmark.")
     events = Events(seed=5)
     insert({**events.next(500), "side": Events.side()})
-    stand.checkpoint()
+    testbed.checkpoint()
     changed: set[str] = set()
     for step in range(1, steps + 1):
         insert(events.next(60))
-        stand.sql(*(text.replace("@", "lake.nexmark.") for text in CHANGES[step]))
-        moved(stand, changed)
+        testbed.sql(*(text.replace("@", "lake.nexmark.") for text in CHANGES[step]))
+        collect_changed_views(testbed, changed)
     assert len(VIEWS - changed) <= 3 if steps == 1 else changed == VIEWS, VIEWS - changed
 
 

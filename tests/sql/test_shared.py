@@ -1,15 +1,15 @@
-"""An aggregate that a query holds twice is followed once, with one state."""
+"""An aggregate that occurs twice in a query is refreshed once and has one state."""
 
 from __future__ import annotations
 
 import pytest
 
-from .stand import Stand
+from .testbed import ViewTestbed
 
 pytestmark = pytest.mark.spark
 
 QUERIES = {
-    # Spark asks for the groups on both sides of the join.
+    # Spark copies the subquery to both sides of the join.
     "chosen": "SELECT a.k, count(*) AS n FROM src.x a JOIN src.x b ON a.k = b.k "
     "WHERE a.k IN (SELECT k FROM src.x GROUP BY k HAVING sum(v) > 40) GROUP BY a.k",
     "named_twice": "WITH t AS (SELECT k, count(*) AS n FROM src.x GROUP BY k) "
@@ -20,26 +20,28 @@ QUERIES = {
     "JOIN (SELECT k, max(v) AS s FROM src.x GROUP BY k) b ON a.k = b.k",
 }
 STATES = {"chosen": 2, "named_twice": 1, "other_rows": 2, "other_function": 2}
-"""Sums to choose by, and the counts; the counts; sums of other rows; another function of the same rows."""
+"""Sums of the filter and counts; counts; sums of other rows; another function of the same rows."""
 
 
 @pytest.fixture
-def stand(stand: Stand) -> Stand:
-    stand.sql("CREATE NAMESPACE lake.src")
-    return stand
+def testbed(testbed: ViewTestbed) -> ViewTestbed:
+    testbed.sql("CREATE NAMESPACE lake.src")
+    return testbed
 
 
-def test_the_same_groups_are_followed_once(stand: Stand) -> None:
-    stand.sql(
+def test_equal_aggregates_share_one_state(testbed: ViewTestbed) -> None:
+    testbed.sql(
         "CREATE TABLE lake.src.x USING iceberg TBLPROPERTIES ('format-version' = '3') AS "
         "SELECT id % 9 AS k, id % 13 AS v FROM range(200)"
     )
     for name, query in QUERIES.items():
-        stand.view(name, query)
-    stand.checkpoint()
-    tables = [row["tableName"] for row in stand.outside.sql("SHOW TABLES IN lake._tautochrone").collect()]
+        testbed.view(name, query)
+    testbed.checkpoint()
+    tables = [
+        row["tableName"] for row in testbed.external_session.sql("SHOW TABLES IN lake._tautochrone").collect()
+    ]
     assert {name: sum(f"__{name}__" in table for table in tables) for name in QUERIES} == STATES
-    stand.sql("INSERT INTO lake.src.x VALUES (3, 40), (20, 1), (NULL, 2)")
-    stand.checkpoint(restart=False)
-    stand.sql("DELETE FROM lake.src.x WHERE k = 5", "UPDATE lake.src.x SET k = 4 WHERE v = 40")
-    stand.checkpoint(restart=False)
+    testbed.sql("INSERT INTO lake.src.x VALUES (3, 40), (20, 1), (NULL, 2)")
+    testbed.checkpoint(restart=False)
+    testbed.sql("DELETE FROM lake.src.x WHERE k = 5", "UPDATE lake.src.x SET k = 4 WHERE v = 40")
+    testbed.checkpoint(restart=False)

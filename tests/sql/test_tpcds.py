@@ -1,4 +1,4 @@
-"""The 99 queries of TPC-DS as views, kept up to date through changes of all 24 tables."""
+"""The 99 queries of TPC-DS as views, refreshed through changes of all 24 tables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from . import tpcds
-from .stand import Stand
+from .testbed import ViewTestbed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 BATCHES = 9
 STEPS = 2
-COMPARED = {
+DIFF_QUERIES = {
     "q44": "it numbers all rows by a window without PARTITION BY",
     "q49": "it numbers all rows by a window without PARTITION BY",
 }
-"""Queries that are refreshed by `diff`."""
+"""Queries that are refreshed by `diff`, and why."""
 
 
 @pytest.mark.timeout(7200)
@@ -26,15 +26,15 @@ COMPARED = {
 def test_all_queries_through_all_changes(tmp_path: Path, spark: SparkSession, batch: int) -> None:
     queries = tpcds.generate(tmp_path / "data", scale=0.01)
     assert len(queries) == 99
-    stand = Stand(tmp_path, spark)
+    testbed = ViewTestbed(tmp_path, spark)
     try:
-        changes = tpcds.TpcdsChanges(stand, tpcds.load(stand, tmp_path / "data"))
+        changes = tpcds.TpcdsChanges(testbed, tpcds.load(testbed, tmp_path / "data"))
         for name, query in list(queries.items())[batch::BATCHES]:
-            policy = "incremental" if name in COMPARED else "incremental_strict"
-            stand.view(name, query, f"TBLPROPERTIES ('tautochrone.refresh-policy' = '{policy}')")
-        stand.checkpoint()
+            policy = "incremental" if name in DIFF_QUERIES else "incremental_strict"
+            testbed.view(name, query, f"TBLPROPERTIES ('tautochrone.refresh-policy' = '{policy}')")
+        testbed.checkpoint()
         for step in range(1, STEPS + 1):
             changes.everything(step)
-            stand.checkpoint(allowed=COMPARED, restart=step > 1)
+            testbed.checkpoint(allowed=DIFF_QUERIES, restart=step > 1)
     finally:
-        stand.close()
+        testbed.close()

@@ -1,60 +1,60 @@
-"""A column gets another type or becomes another column, and what was remembered of it is of no use."""
+"""A column gets another type or is replaced by another one: states and cached changes are discarded."""
 
 from __future__ import annotations
 
 import pytest
 
-from .stand import Stand
+from .testbed import ViewTestbed
 
 pytestmark = pytest.mark.spark
 
 
-FOLLOWED = "TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')"
+INCREMENTAL = "TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')"
 MERGE = "USING iceberg TBLPROPERTIES ('format-version' = '3')"
 
 
 @pytest.fixture
-def stand(stand: Stand) -> Stand:
-    stand.sql("CREATE NAMESPACE lake.src")
-    return stand
+def testbed(testbed: ViewTestbed) -> ViewTestbed:
+    testbed.sql("CREATE NAMESPACE lake.src")
+    return testbed
 
 
-def test_a_state_that_the_plan_no_longer_has(stand: Stand) -> None:
-    """Else rows that its sums gave would be looked for as the whole computation gives them."""
-    stand.sql(
+def test_state_is_discarded_when_the_plan_changes(testbed: ViewTestbed) -> None:
+    """Otherwise rows computed from the old state would be searched by the values of a full computation."""
+    testbed.sql(
         f"CREATE TABLE lake.src.t (k INT, x INT) {MERGE}",
         "INSERT INTO lake.src.t VALUES (1, 10), (1, 25), (2, 3), (2, 7), (2, -2147483648)",
     )
-    stand.view("spread", "SELECT k, stddev(x) AS s FROM src.t GROUP BY k")
-    stand.checkpoint()
-    stand.sql("INSERT INTO lake.src.t VALUES (1, 31)", "DELETE FROM lake.src.t WHERE x < 0")
-    assert stand.checkpoint().refresh("spread")["mode"] == "incremental"
-    stand.sql(
+    testbed.view("spread", "SELECT k, stddev(x) AS s FROM src.t GROUP BY k")
+    testbed.checkpoint()
+    testbed.sql("INSERT INTO lake.src.t VALUES (1, 31)", "DELETE FROM lake.src.t WHERE x < 0")
+    assert testbed.checkpoint().refresh("spread")["mode"] == "incremental"
+    testbed.sql(
         "ALTER TABLE lake.src.t ALTER COLUMN x TYPE BIGINT",
         "INSERT INTO lake.src.t VALUES (1, 5000000000)",
     )
-    refresh = stand.checkpoint(allowed={"spread"}).refresh("spread")
+    refresh = testbed.checkpoint(allowed={"spread"}).refresh("spread")
     assert refresh["mode"] == "full"
     assert "no longer has the state" in refresh["reason"]
-    stand.sql("DELETE FROM lake.src.t WHERE x = 31")
-    assert stand.checkpoint().refresh("spread")["mode"] == "incremental"
+    testbed.sql("DELETE FROM lake.src.t WHERE x = 31")
+    assert testbed.checkpoint().refresh("spread")["mode"] == "incremental"
 
 
-def test_sums_of_another_scale_are_another_state(stand: Stand) -> None:
-    stand.sql(
+def test_sums_of_another_scale_have_another_state(testbed: ViewTestbed) -> None:
+    testbed.sql(
         f"CREATE TABLE lake.src.t (k INT, d DECIMAL(9,2)) {MERGE}",
         "INSERT INTO lake.src.t VALUES (1, 1.25), (1, 2.50)",
     )
-    stand.view("spread", "SELECT k, var_pop(d) AS v FROM src.t GROUP BY k", FOLLOWED)
-    stand.checkpoint()
-    stand.sql(
+    testbed.view("spread", "SELECT k, var_pop(d) AS v FROM src.t GROUP BY k", INCREMENTAL)
+    testbed.checkpoint()
+    testbed.sql(
         "ALTER TABLE lake.src.t DROP COLUMN d",
         "ALTER TABLE lake.src.t ADD COLUMN d DECIMAL(9,4)",
         "INSERT INTO lake.src.t VALUES (1, 1.2525), (1, 2.5001), (1, 3.0000)",
     )
-    assert stand.checkpoint(allowed={"spread"}).refresh("spread")["mode"] == "diff"
-    stand.sql("DELETE FROM lake.src.t WHERE d = 3")
-    assert stand.checkpoint().refresh("spread")["mode"] == "incremental"
+    assert testbed.checkpoint(allowed={"spread"}).refresh("spread")["mode"] == "diff"
+    testbed.sql("DELETE FROM lake.src.t WHERE d = 3")
+    assert testbed.checkpoint().refresh("spread")["mode"] == "incremental"
 
 
 @pytest.mark.parametrize(
@@ -65,42 +65,42 @@ def test_sums_of_another_scale_are_another_state(stand: Stand) -> None:
         ["DROP COLUMN s.d", "ADD COLUMN s.d INT"],
     ],
 )
-def test_a_name_that_stands_for_another_column(stand: Stand, change: list[str]) -> None:
-    """Every row is another one then, although no commit moved any."""
-    stand.sql(
+def test_column_is_replaced_under_its_name(testbed: ViewTestbed, change: list[str]) -> None:
+    """Every row differs then, although no commit changed one."""
+    testbed.sql(
         f"CREATE TABLE lake.src.t (k INT, d INT, e INT, s STRUCT<d: INT, f: INT>) {MERGE}",
         "INSERT INTO lake.src.t VALUES (1, 1, 10, struct(1, 2)), (1, 2, 20, struct(3, 4))",
     )
-    stand.view("total", "SELECT k, sum(d) AS d, sum(s.d) AS s FROM src.t GROUP BY k", FOLLOWED)
-    stand.view("rows", "SELECT k, d + s.d AS d FROM src.t WHERE k > 0", FOLLOWED)
-    stand.checkpoint()
-    stand.sql(
-        *(f"ALTER TABLE lake.src.t {each}" for each in change),
+    testbed.view("total", "SELECT k, sum(d) AS d, sum(s.d) AS s FROM src.t GROUP BY k", INCREMENTAL)
+    testbed.view("rows", "SELECT k, d + s.d AS d FROM src.t WHERE k > 0", INCREMENTAL)
+    testbed.checkpoint()
+    testbed.sql(
+        *(f"ALTER TABLE lake.src.t {clause}" for clause in change),
         "INSERT INTO lake.src.t (k, d, e) VALUES (1, 3, 30)",
     )
-    done = stand.checkpoint(allowed={"total", "rows"})
+    happened = testbed.checkpoint(allowed={"total", "rows"})
     for name in ("total", "rows"):
-        assert done.refresh(name)["mode"] == "diff"
-        assert "was dropped and added again, or took another one's name" in done.refresh(name)["reason"]
-    stand.sql("INSERT INTO lake.src.t (k, d, e) VALUES (2, 4, 40)")
-    assert stand.checkpoint().refresh("total")["mode"] == "incremental"
+        assert happened.refresh(name)["mode"] == "diff"
+        assert "was dropped and added again, or took another one's name" in happened.refresh(name)["reason"]
+    testbed.sql("INSERT INTO lake.src.t (k, d, e) VALUES (2, 4, 40)")
+    assert testbed.checkpoint().refresh("total")["mode"] == "incremental"
 
 
-def test_a_column_that_is_replaced_behind_the_last_commit(stand: Stand) -> None:
-    """What changed would be read by the table's newest columns, its versions by their own."""
-    stand.sql(
+def test_column_is_replaced_after_the_last_commit(testbed: ViewTestbed) -> None:
+    """Changes are read with the table's newest columns, versions with their own."""
+    testbed.sql(
         f"CREATE TABLE lake.src.t (k INT, d INT) {MERGE}",
         "INSERT INTO lake.src.t VALUES (1, 1), (1, 2)",
     )
-    stand.view("total", "SELECT k, sum(d) AS d FROM src.t GROUP BY k", FOLLOWED)
-    stand.checkpoint()
-    stand.sql(
+    testbed.view("total", "SELECT k, sum(d) AS d FROM src.t GROUP BY k", INCREMENTAL)
+    testbed.checkpoint()
+    testbed.sql(
         "INSERT INTO lake.src.t VALUES (1, 5)",
         "ALTER TABLE lake.src.t DROP COLUMN d",
         "ALTER TABLE lake.src.t ADD COLUMN d INT",
     )
-    assert stand.checkpoint(allowed={"total"}).refresh("total")["mode"] == "diff"
-    stand.sql("INSERT INTO lake.src.t VALUES (1, 7)")
-    assert stand.checkpoint(allowed={"total"}).refresh("total")["mode"] == "diff"
-    stand.sql("INSERT INTO lake.src.t VALUES (2, 7)")
-    assert stand.checkpoint().refresh("total")["mode"] == "incremental"
+    assert testbed.checkpoint(allowed={"total"}).refresh("total")["mode"] == "diff"
+    testbed.sql("INSERT INTO lake.src.t VALUES (1, 7)")
+    assert testbed.checkpoint(allowed={"total"}).refresh("total")["mode"] == "diff"
+    testbed.sql("INSERT INTO lake.src.t VALUES (2, 7)")
+    assert testbed.checkpoint().refresh("total")["mode"] == "incremental"

@@ -1,4 +1,4 @@
-"""What all end-to-end proofs of incremental views do: change tables, run, recompute, look at the modes."""
+"""What all end-to-end tests of incremental views do: change tables, refresh, recompute, check the modes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tautochrone.runtime.loop.run import Run, RunState
 from tautochrone.testing.harness import Happened, Pipeline
 
 STRICT = True
-"""Whether views must be incremental, and are defined so."""
+"""Whether views must be refreshed incrementally, by their policy and by the checks here."""
 
 PROPERTIES = "TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental_strict')" if STRICT else ""
 
-GOOD = {"no_data", "append", "incremental"}
+INCREMENTAL_MODES = {"no_data", "append", "incremental"}
 
 
-class Stand:
-    """A pipeline, and a session of somebody else that writes into the same catalog."""
+class ViewTestbed:
+    """A pipeline, and another session that writes its input tables."""
 
     def __init__(self, folder: Path, spark: SparkSession) -> None:
         self.pipeline = Pipeline(folder, spark)
-        self.outside = self.pipeline.session.newSession()
+        self.external_session = self.pipeline.session.newSession()
         for key, value in self.pipeline.session.conf.getAll.items():
             if key.startswith("spark.sql.catalog.lake"):
-                self.outside.conf.set(key, value)
+                self.external_session.conf.set(key, value)
         self.built = False
         self._run: Run | None = None
         self._happened = Happened()
@@ -39,28 +39,28 @@ class Stand:
         (self.pipeline.folder / "definitions" / f"{name}.sql").write_text(text)
 
     def sql(self, *statements: str) -> None:
-        """Run by the external writer."""
+        """Run statements in the external session."""
         for statement in statements:
-            self.outside.sql(statement).collect()
+            self.external_session.sql(statement).collect()
 
     def checkpoint(self, allowed: Collection[str] = (), *, restart: bool = True) -> Happened:
-        """Bring all views up to date, verify every one, and check how each was refreshed.
+        """Refresh all views at a new checkpoint, compare them with plain Spark, and check their modes.
 
         Args:
             allowed: views (last part of the name) that may be `diff` or `full`.
-            restart: by a new job, which takes in what streams have; else the last one goes on, as in
-                `--continuous`.
+            restart: with a new job, which also ingests from streams; otherwise the last one continues, as
+                with `--continuous`.
         """
         happened = self._restarted() if restart or self._run is None else self._continued(self._run)
-        problems = [told["error"] for told in happened if "error" in told]
+        problems = [event["error"] for event in happened if "error" in event]
         assert not problems, problems
         verdicts = self.pipeline.verify()
         assert verdicts
         unknown = [verdict for verdict in verdicts if verdict.equal is None]
         assert not unknown, unknown
         if self.built:
-            bad = slow(happened, allowed)
-            assert not (STRICT and bad), bad
+            problems = views_not_incremental(happened, allowed)
+            assert not (STRICT and problems), problems
         self.built = True
         return happened
 
@@ -79,14 +79,20 @@ class Stand:
         self.pipeline.close()
 
 
-def slow(happened: Happened, allowed: Collection[str] = ()) -> dict[str, list[tuple[str, str, str]]]:
-    """Views that were not refreshed at the cost of the change, with the nodes that are to blame."""
-    found: dict[str, list[tuple[str, str, str]]] = {}
-    for told in happened.of("refresh"):
-        name = told["dataset"].rsplit(".", 1)[-1]
-        nodes = [(n["node"], n["mode"], n["reason"]) for n in told["nodes"] if n["mode"] not in GOOD]
-        if told["mode"] not in GOOD:
-            nodes.append(("view", told["mode"], told["reason"]))
+def views_not_incremental(
+    happened: Happened, allowed: Collection[str] = ()
+) -> dict[str, list[tuple[str, str, str]]]:
+    """Views that were not refreshed incrementally, each with the nodes that were not."""
+    views: dict[str, list[tuple[str, str, str]]] = {}
+    for refresh in happened.of("refresh"):
+        name = refresh["dataset"].rsplit(".", 1)[-1]
+        nodes = [
+            (node["node"], node["mode"], node["reason"])
+            for node in refresh["nodes"]
+            if node["mode"] not in INCREMENTAL_MODES
+        ]
+        if refresh["mode"] not in INCREMENTAL_MODES:
+            nodes.append(("view", refresh["mode"], refresh["reason"]))
         if nodes and name not in allowed:
-            found[name] = nodes
-    return found
+            views[name] = nodes
+    return views
