@@ -91,13 +91,13 @@ def test_more_keys_than_literals(
         monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", local_rows)
         monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", local_rows)
     lowered: list[int] = []
-    lower = to_catalyst_semi_joins.lower_touched
+    lower = to_catalyst_semi_joins.lower_multi_key_semi_join
 
     def recorded(lowering: Lowering, node: MultiKeySemiJoin) -> object:
         lowered.append(len(node.keys))
         return lower(lowering, node)
 
-    monkeypatch.setattr(to_catalyst, "lower_touched", recorded)
+    monkeypatch.setattr(to_catalyst, "lower_multi_key_semi_join", recorded)
     table = "USING iceberg TBLPROPERTIES ('format-version' = '3', 'write.update.mode' = 'merge-on-read') AS"
     testbed.sql(
         "CREATE NAMESPACE lake.src",

@@ -61,7 +61,7 @@ class TableDelta:
 
 @dataclass(frozen=True, slots=True)
 class _Delta:
-    """A table's change as a signed bag, `plan`; `sides` are the rows that came and those that went."""
+    """A table's change: `plan` computes the Z-set, `sides` are the inserted and the deleted rows."""
 
     plan: Node
     sides: tuple[Materialized, ...]

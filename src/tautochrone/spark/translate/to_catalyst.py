@@ -54,12 +54,12 @@ from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.translate.key_conditions import KeyConditions
 from tautochrone.spark.translate.to_catalyst_aggregates import GroupLowering
 from tautochrone.spark.translate.to_catalyst_semi_joins import (
-    lower_matching,
+    lower_key_semi_join,
+    lower_multi_key_semi_join,
     lower_superset,
-    lower_touched,
     should_broadcast,
 )
-from tautochrone.spark.translate.to_catalyst_top_k import merge_top
+from tautochrone.spark.translate.to_catalyst_top_k import lower_merge_top_k
 
 __all__ = ["Columns", "LeafPlans", "Lowering", "RowFilter"]
 
@@ -143,31 +143,31 @@ class Lowering:
         self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
             ScanAtCut: rows.at,
             StateScan: lambda node: rows.stored(node, None),
-            Materialized: self._kept,
+            Materialized: self._materialized,
             Constant: lambda node: node.handle,
             Filter: self._filter,
             Project: self._project,
             Select: lambda node: self.reordered(self.plan(node.child), node.child.columns, node.columns),
             Rename: self._rename,
-            FlatMap: self._extend,
+            FlatMap: self._flat_map,
             Expand: self._expand,
             Union: self._union,
             Join: self._join,
             Window: self._window,
             ScalarFilter: self._scalar_filter,
-            NullExtend: self._pad,
-            WithWeight: self._weigh,
-            KeySemiJoin: lambda node: lower_matching(self, node),
-            MultiKeySemiJoin: lambda node: lower_touched(self, node),
-            FlagFilter: self._where,
-            TopK: groups.top,
+            NullExtend: self._null_extend,
+            WithWeight: self._with_weight,
+            KeySemiJoin: lambda node: lower_key_semi_join(self, node),
+            MultiKeySemiJoin: lambda node: lower_multi_key_semi_join(self, node),
+            FlagFilter: self._flag_filter,
+            TopK: groups.top_k,
             Aggregate: groups.aggregate,
-            PartialAggregate: groups.accumulate,
+            PartialAggregate: groups.partial_aggregate,
             MergeGroups: groups.merge_groups,
-            FinalAggregate: groups.finish,
-            ChangedGroups: groups.altered,
-            MergeTopK: lambda node: merge_top(self, node),
-            PredicateChange: groups.flip,
+            FinalAggregate: groups.final_aggregate,
+            ChangedGroups: groups.changed_groups,
+            MergeTopK: lambda node: lower_merge_top_k(self, node),
+            PredicateChange: groups.predicate_change,
             Consolidate: groups.consolidate,
         }
 
@@ -240,7 +240,7 @@ class Lowering:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def _kept(self, node: Materialized) -> JavaObject:
+    def _materialized(self, node: Materialized) -> JavaObject:
         plan = node.handle
         if id(node) not in self._used:
             self._used[id(node)] = node
@@ -279,7 +279,7 @@ class Lowering:
             child,
         )
 
-    def _extend(self, node: FlatMap) -> JavaObject:
+    def _flat_map(self, node: FlatMap) -> JavaObject:
         handle = node.handle.withNewChildren(self.catalyst.seq([self.plan(node.child)]))
         return self.selected(handle, node.columns)
 
@@ -383,7 +383,7 @@ class Lowering:
             )
         return plan
 
-    def _pad(self, node: NullExtend) -> JavaObject:
+    def _null_extend(self, node: NullExtend) -> JavaObject:
         child = self.plan(node.child)
         nulls = set(node.nulls)
         return self.project(
@@ -396,12 +396,12 @@ class Lowering:
             child,
         )
 
-    def _weigh(self, node: WithWeight) -> JavaObject:
+    def _with_weight(self, node: WithWeight) -> JavaObject:
         child = self.plan(node.child)
         sign = self.catalyst.literal(node.sign)
         return self.project([*self.attributes(node.columns[:-1]), self.columns.named(WEIGHT, sign)], child)
 
-    def _where(self, node: FlagFilter) -> JavaObject:
+    def _flag_filter(self, node: FlagFilter) -> JavaObject:
         flag = self.columns.attribute(node.flag)
         condition = self.equal(flag, self.catalyst.literal(node.value), null_safe=True)
         return self.catalyst.logical("Filter")(condition, self.plan(node.child))

@@ -62,7 +62,7 @@ class GroupLowering:
             catalyst.seq(keys), catalyst.seq([*keys, *calls]), child, catalyst.none
         )
 
-    def top(self, node: TopK) -> JavaObject:
+    def top_k(self, node: TopK) -> JavaObject:
         low = self._lowering
         catalyst = low.catalyst
         plan = catalyst.logical("Sort")(
@@ -73,7 +73,7 @@ class GroupLowering:
         limit = catalyst.literal(node.limit)
         return catalyst.logical("GlobalLimit")(limit, catalyst.logical("LocalLimit")(limit, plan))
 
-    # -- signed bags ------------------------------------------------------------------------------
+    # -- Z-sets ------------------------------------------------------------------------------------
 
     def consolidate(self, node: Consolidate) -> JavaObject:
         """Equal rows of both signs cancel; what is left stands once per copy."""
@@ -83,7 +83,7 @@ class GroupLowering:
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
         return low.with_column_ids(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
 
-    def flip(self, node: PredicateChange) -> JavaObject:
+    def predicate_change(self, node: PredicateChange) -> JavaObject:
         low = self._lowering
         was, now = low.columns.fresh(), low.columns.fresh()
         rows = node.columns[:-1]
@@ -100,7 +100,7 @@ class GroupLowering:
 
     # -- state ------------------------------------------------------------------------------------
 
-    def accumulate(self, node: PartialAggregate) -> JavaObject:
+    def partial_aggregate(self, node: PartialAggregate) -> JavaObject:
         low = self._lowering
         aggregate = node.aggregate
         names: dict[int, ColumnId] = {}
@@ -201,7 +201,7 @@ class GroupLowering:
         both = f"CAST({before} + {add} AS {self._type(column)})"
         return f"CASE WHEN {before} IS NULL THEN {add} WHEN {add} IS NULL THEN {before} ELSE {both} END"
 
-    def finish(self, node: FinalAggregate) -> JavaObject:
+    def final_aggregate(self, node: FinalAggregate) -> JavaObject:
         low = self._lowering
         aggregate = node.aggregate
         source = dict(zip(aggregate.accumulators, node.sources, strict=True))
@@ -219,7 +219,7 @@ class GroupLowering:
         )
         return low.with_column_ids(chosen, node.columns)
 
-    def altered(self, node: ChangedGroups) -> JavaObject:
+    def changed_groups(self, node: ChangedGroups) -> JavaObject:
         low = self._lowering
         aggregate = node.aggregate
         sides = [

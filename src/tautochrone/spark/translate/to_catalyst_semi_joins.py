@@ -28,7 +28,7 @@ from tautochrone.spark.jvm.catalyst import items
 if TYPE_CHECKING:
     from tautochrone.spark.translate.to_catalyst import Lowering
 
-__all__ = ["lower_matching", "lower_superset", "lower_touched", "should_broadcast"]
+__all__ = ["lower_key_semi_join", "lower_multi_key_semi_join", "lower_superset", "should_broadcast"]
 
 
 def should_broadcast(node: Node, width: int) -> bool:
@@ -37,7 +37,7 @@ def should_broadcast(node: Node, width: int) -> bool:
     return isinstance(node, Materialized) and node.rows * width <= limits.MAX_BROADCAST_VALUES
 
 
-def lower_matching(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
+def lower_key_semi_join(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
     """The child's rows whose key occurs in the keys, or does not."""
     if node.anti:
         attributes = lowering.attributes(tuple(column for column, _ in node.on))
@@ -63,7 +63,7 @@ def lower_superset(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
     return _where(lowering, conditions, _child(lowering, node))
 
 
-def lower_touched(lowering: Lowering, node: MultiKeySemiJoin) -> JavaObject:
+def lower_multi_key_semi_join(lowering: Lowering, node: MultiKeySemiJoin) -> JavaObject:
     """The child's rows that meet any of several sets of keys, read once."""
     catalyst = lowering.catalyst
     plan = lowering.plan(node.child)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from tautochrone.spark.translate.to_catalyst import Lowering
 
-__all__ = ["merge_top"]
+__all__ = ["lower_merge_top_k"]
 
 _STORED, _CHANGE, _COUNTED = "__taut_top_stored", "__taut_top_change", "__taut_top_counted"
 
 
-def merge_top(low: Lowering, node: MergeTopK) -> JavaObject:
+def lower_merge_top_k(low: Lowering, node: MergeTopK) -> JavaObject:
     """See the node. A row behind the last kept one says nothing about rows that were never kept."""
     top_k, names = node.top_k, [f"r{place}" for place in range(len(node.top_k.columns))]
     change = low.named_frame(node.change).toDF(*names, "weight")
