@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tautochrone.model.names import CheckpointNumber, TableName
-from tautochrone.runtime.revision.plan import Request
+from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import revise, survey
 from tautochrone.testing.harness import Pipeline
 
@@ -51,7 +51,7 @@ def measure(spark: SparkSession, folder: Path, tables: int = 100) -> dict[str, A
             if pipeline.run().checkpoints != [number]:
                 raise RuntimeError("a checkpoint that is needed was not published")
         root = TableName(pipeline.settings.catalog.name, ("default",), "events")
-        asked = Request(named=(root,), to=CheckpointNumber(1), read_again=True)
+        asked = RevisionRequest(named=(root,), to=CheckpointNumber(1), read_again=True)
         with pipeline.opened() as (job, _):
             started = time.perf_counter()
             plan = survey(job, asked)

@@ -15,7 +15,13 @@ from tautochrone.model.lake import NO_VERSION, CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.revision import RevisedTable, Revision, RevisionAction, RevisionPlan, tag_of
-from tautochrone.runtime.revision.plan import Node, Request, Stand, affected, plan_revision
+from tautochrone.runtime.revision.plan import (
+    DatasetNode,
+    RevertCheck,
+    RevisionRequest,
+    affected,
+    plan_revision,
+)
 
 if TYPE_CHECKING:
     from tests.meta.simulation import Simulation
@@ -110,17 +116,19 @@ def _survey(simulation: Simulation, store: MetaStore, named: TableName, to: Chec
     _require_agreement(simulation, store)
     owners = {status.dataset: status.job for status in store.status()}
     nodes = {
-        entry.name: Node(table=entry.name, job=owners[entry.name], kind=entry.kind, inputs=entry.inputs)
+        entry.name: DatasetNode(
+            table=entry.name, job=owners[entry.name], kind=entry.kind, inputs=entry.inputs
+        )
         for entry in store.datasets()
     }
-    request = Request(named=(named,), to=to, read_again=True)
+    request = RevisionRequest(named=(named,), to=to, read_again=True)
     names = {node.table for node in affected(request, nodes)}
     at = store.published_versions(to)
     before = store.last_complete(to, names - at.keys())
     at |= {name: version for name, (_, version) in before.items()}
     older = {name: number for name, (number, _) in before.items()}
-    stands = {name: _stand(simulation, name, at.get(name)) for name in names}
-    return plan_revision(request, nodes, at, stands, {}, (), older)
+    checks = {name: _revert_check(simulation, name, at.get(name)) for name in names}
+    return plan_revision(request, nodes, at, checks, {}, (), older)
 
 
 def _require_agreement(simulation: Simulation, store: MetaStore) -> None:
@@ -138,10 +146,10 @@ def _revoked(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:
     return ((int(plan.to), int(plan.last)),) if plan.last > plan.to else ()
 
 
-def _stand(simulation: Simulation, name: TableName, at: Version | None) -> Stand:
+def _revert_check(simulation: Simulation, name: TableName, at: Version | None) -> RevertCheck:
     if at is None or simulation.lake[name].goes_back_to(at):
-        return Stand()
-    return Stand(lost="it never stood at that version")
+        return RevertCheck()
+    return RevertCheck(obstacle="it never had that version")
 
 
 def _take_over(simulation: Simulation, store: MetaStore, jobs: Iterable[str]) -> dict[str, Fence]:

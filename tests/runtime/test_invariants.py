@@ -16,9 +16,9 @@ from tautochrone.model.checkpoint import CheckpointState, Consistency
 from tautochrone.model.effects import Step
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.names import TableName
+from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Invariant
 from tautochrone.runtime.job.effects import CountingEffects
-from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.refresh import check_invariants as invariants
@@ -168,14 +168,16 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
     assert set(held.definitions) == {"known", "solvent"}
 
     asked: list[str] = []
-    original = invariants._ask
+    evaluate = invariants._evaluate
 
-    def ask(job: Job, one: Invariant, *rest: Any) -> BrokenInvariant | None:
-        asked.append(one.name)
-        return original(job, one, *rest)
+    def evaluate_and_note(
+        definitions: Definitions, invariant: Invariant, *rest: Any
+    ) -> BrokenInvariant | None:
+        asked.append(invariant.name)
+        return evaluate(definitions, invariant, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(invariants, "_ask", ask)
+        patch.setattr(invariants, "_evaluate", evaluate_and_note)
         # Another new process; only an external table moved, which one of the two reads through a view.
         world.sql("INSERT INTO lake.src.accounts VALUES ('c', 'Cy')")
         assert world.run().state == "COMPLETED"

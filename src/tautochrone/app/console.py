@@ -32,7 +32,7 @@ from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.reader.reader import Reader
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.revision.plan import Request
+from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import complete_pending, revise, survey
 from tautochrone.spark.session.factory import start_session, stop_session
 from tautochrone.spark.session.jvm_liveness import jvm_failure
@@ -104,12 +104,12 @@ class Console:
                 hint="`taut query` and other engines have no such limit",
             ) from None
 
-    def plan(self, request: Request) -> RevisionPlan:
+    def plan(self, request: RevisionRequest) -> RevisionPlan:
         """See `Revisions.plan`."""
         with self._job(request.named) as job:
             return survey(job, request)
 
-    def carry_out(self, request: Request, accepted: RevisionPlan) -> str:
+    def carry_out(self, request: RevisionRequest, accepted: RevisionPlan) -> str:
         """See `Revisions.carry_out`."""
         with self._job(request.named) as job:
             complete_pending(job)

@@ -63,11 +63,11 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _revise(job: Job, arguments: argparse.Namespace) -> int:
     from tautochrone.model.names import CheckpointNumber
-    from tautochrone.runtime.revision.plan import Request
-    from tautochrone.runtime.revision.revise import complete_pending, named, revise, survey
+    from tautochrone.runtime.revision.plan import RevisionRequest
+    from tautochrone.runtime.revision.revise import complete_pending, revise, survey, tables_named
 
-    request = Request(
-        named=named(job, names_of(arguments.names)),
+    request = RevisionRequest(
+        named=tables_named(job, names_of(arguments.names)),
         to=None if arguments.to is None else CheckpointNumber(arguments.to),
         read_again=arguments.read_again,
         full=arguments.full,

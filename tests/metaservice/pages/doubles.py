@@ -9,7 +9,7 @@ from tautochrone.metaservice.pages import Answer
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
-from tautochrone.runtime.revision.plan import Request
+from tautochrone.runtime.revision.plan import RevisionRequest
 
 from .world import HOSTILE
 
@@ -41,11 +41,11 @@ class Rows:
 class Plans:
     """Plans one line for each named table. `drift` makes the next plan another one."""
 
-    done: list[Request] = field(default_factory=list)
+    done: list[RevisionRequest] = field(default_factory=list)
     drift: str = ""
     revoked: tuple[int, ...] = (39, 40)
 
-    def plan(self, request: Request) -> RevisionPlan:
+    def plan(self, request: RevisionRequest) -> RevisionPlan:
         if request.read_again:
             raise MetaError("REVISION_NOT_REPLAYABLE", f"{HOSTILE[0]} cannot be replayed", hint="Look")
         lines = tuple(
@@ -61,7 +61,7 @@ class Plans:
         revoked = tuple(map(CheckpointNumber, self.revoked))
         return RevisionPlan(to=request.to, tables=lines, revoked=revoked, sinks=("clickhouse.daily",))
 
-    def carry_out(self, request: Request, accepted: RevisionPlan) -> str:
+    def carry_out(self, request: RevisionRequest, accepted: RevisionPlan) -> str:
         assert accepted == self.plan(request)
         self.done.append(request)
         return "r-1"

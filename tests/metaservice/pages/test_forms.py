@@ -9,7 +9,7 @@ import pytest
 from tautochrone.metaservice.pages.safety import CSRF_COOKIE, CSRF_FIELD
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import CheckpointNumber
-from tautochrone.runtime.revision.plan import Request
+from tautochrone.runtime.revision.plan import RevisionRequest
 
 from .conftest import Site
 from .html import parse
@@ -157,7 +157,7 @@ def test_a_revision_is_shown_then_confirmed(site: Made) -> None:
     assert not found.plans.done
     done = found.post("/revision", **unconfirmed, confirm="1")
     assert "Revision r-1 is done" in done.text
-    assert found.plans.done == [Request(named=(DAILY, TOP), to=CheckpointNumber(7))]
+    assert found.plans.done == [RevisionRequest(named=(DAILY, TOP), to=CheckpointNumber(7))]
 
 
 def test_a_list_that_changed_meanwhile_is_shown_again(site: Made) -> None:

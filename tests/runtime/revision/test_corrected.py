@@ -16,7 +16,7 @@ from tautochrone.errors import (
 from tautochrone.model.names import Fence
 from tautochrone.model.revision import RevisionState
 from tautochrone.runtime.maintenance.maintain import Maintenance
-from tautochrone.runtime.revision.revise import confirm, named, revise, survey
+from tautochrone.runtime.revision.revise import confirm, revise, survey, tables_named
 
 from .test_read_again import GOOD, LATER, RIGHT, WRONG, wronged
 from .world import World, actions, name, request, tagged
@@ -142,7 +142,7 @@ def test_refusals_change_nothing(world: World) -> None:
         with pytest.raises(FencedError, match="REVISION_CONTESTED"):
             revise(job, asked, plan)
         assert job.store.revisions() == ()
-        assert named(job, ["totals", "default.events"]) == (name("totals"), name("events"))
+        assert tables_named(job, ["totals", "default.events"]) == (name("totals"), name("events"))
     assert world.pipeline.pointers() == pointers
 
 

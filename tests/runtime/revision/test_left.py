@@ -43,7 +43,7 @@ def test_a_table_that_only_its_own_project_can_clear() -> None:
     (told,) = left(RevisionAction.CLEAR, exists=True)
     assert (told["event"], told["revision"]) == ("revision_left", "r1")
     assert (told["dataset"], told["job"]) == (str(THEIRS), "other")
-    assert "only the project of its job can finish it" in told["reason"]
+    assert "only the project of its job can complete it" in told["reason"]
 
 
 def test_a_table_that_is_in_another_lake() -> None:

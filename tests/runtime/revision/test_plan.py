@@ -11,7 +11,7 @@ from tautochrone.errors import MetaError
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.revision import RevisionAction, RevisionPlan
-from tautochrone.runtime.revision.plan import Node, Request, Stand, plan_revision
+from tautochrone.runtime.revision.plan import DatasetNode, RevertCheck, RevisionRequest, plan_revision
 
 VIEW, STREAM = DatasetKind.MATERIALIZED_VIEW.value, DatasetKind.STREAMING_TABLE.value
 TO = CheckpointNumber(4)
@@ -29,9 +29,9 @@ def node(
     job: str = "a",
     bad_records_of: str = "",
     own: bool = True,
-) -> Node:
+) -> DatasetNode:
     streamed = frozenset(map(name, streams.split()))
-    return Node(
+    return DatasetNode(
         table=name(table),
         job=job,
         kind=kind,
@@ -63,13 +63,13 @@ def plan(
     to: CheckpointNumber | None = TO,
     again: bool = False,
     full: bool = False,
-    nodes: dict[TableName, Node] = NODES,
+    nodes: dict[TableName, DatasetNode] = NODES,
     at: dict[TableName, Version] = AT,
     older: Mapping[TableName, CheckpointNumber] = MappingProxyType({}),
-    **stands: Stand,
+    **checks: RevertCheck,
 ) -> RevisionPlan:
-    request = Request(named=tuple(map(name, named)), to=to, read_again=again, full=full)
-    known = {one: Stand() for one in nodes} | {name(table): stand for table, stand in stands.items()}
+    request = RevisionRequest(named=tuple(map(name, named)), to=to, read_again=again, full=full)
+    known = {one: RevertCheck() for one in nodes} | {name(table): stand for table, stand in checks.items()}
     return plan_revision(request, nodes, at, known, SINKS, [CheckpointNumber(5)], older)
 
 
@@ -120,7 +120,7 @@ def test_full_clears_streams_and_rebuilds_views() -> None:
 
 def test_what_was_not_there_yet_and_what_cannot_go_back_is_built_anew_with_the_reason() -> None:
     before = {table: version for table, version in AT.items() if table != name("clean")}
-    found = plan("events", at=before, totals=Stand(lost="it was replaced"))
+    found = plan("events", at=before, totals=RevertCheck(obstacle="it was replaced"))
     assert [(one.action, one.reason) for one in found.changed[:2]] == [
         (RevisionAction.CLEAR, "it has no version at that checkpoint"),
         (RevisionAction.REBUILD, "it was replaced"),
@@ -128,19 +128,23 @@ def test_what_was_not_there_yet_and_what_cannot_go_back_is_built_anew_with_the_r
 
 
 @pytest.mark.parametrize(
-    ("named", "stands", "words"),
+    ("named", "checks", "words"),
     [
-        ("events", {"events": Stand(changed="it was overwritten")}, "as a stream, and it was overwritten"),
-        ("events", {"clean": Stand(lost="it is gone")}, "clean cannot be taken back: it is gone"),
+        (
+            "events",
+            {"events": RevertCheck(changed="it was overwritten")},
+            "as a stream, and it was overwritten",
+        ),
+        ("events", {"clean": RevertCheck(obstacle="it is gone")}, "clean cannot be reverted: it is gone"),
     ],
 )
 def test_what_could_not_be_replayed_is_refused_before_anything_happens(
-    named: str, stands: dict[str, Stand], words: str
+    named: str, checks: dict[str, RevertCheck], words: str
 ) -> None:
     with pytest.raises(MetaError, match=words) as refused:
-        plan(named, **stands)
+        plan(named, **checks)
     assert refused.value.error_class == "REVISION_NOT_REPLAYABLE"
-    plan(named, full=True, **stands)
+    plan(named, full=True, **checks)
 
 
 def test_a_stream_of_another_project_cannot_be_cleared() -> None:
@@ -171,6 +175,6 @@ def test_a_table_that_the_checkpoint_does_not_show_says_where_it_goes_back_to() 
     found = plan("names", older={name("apart"): CheckpointNumber(3)})
     reasons = {one.table.table: one.reason for one in found.changed}
     assert reasons == {
-        "apart": "rows and state of checkpoint 3, the last before that shows it",
+        "apart": "rows and state of checkpoint 3, the last one before it that has them",
         "report": "rows and state of that checkpoint",
     }

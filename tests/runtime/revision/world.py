@@ -12,7 +12,7 @@ from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.revision import Revision, RevisionPlan
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.revision.plan import Request
+from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import revise, survey
 from tautochrone.testing.harness import Happened, Pipeline
 
@@ -102,10 +102,10 @@ class World:
         self.pipeline.close()
 
 
-def request(*names: str, to: int | None = None, again: bool = False, full: bool = False) -> Request:
+def request(*names: str, to: int | None = None, again: bool = False, full: bool = False) -> RevisionRequest:
     tables = tuple(TableName.parse(n) if "." in n else name(n) for n in names)
     number = None if to is None else CheckpointNumber(to)
-    return Request(named=tables, to=number, read_again=again, full=full)
+    return RevisionRequest(named=tables, to=number, read_again=again, full=full)
 
 
 def actions(plan: RevisionPlan) -> Sequence[tuple[str, str]]:

@@ -19,7 +19,7 @@ from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.clock import is_clock
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.revision import RevisionPlan
-from tautochrone.runtime.revision.plan import Request as Revised
+from tautochrone.runtime.revision.plan import RevisionRequest
 
 __all__ = ["add_actions"]
 
@@ -163,7 +163,7 @@ def _revise(
     to = _number(asked["to"])
     if to is None and not asked["full"]:
         raise QueryError("QUERY_INSTANT_INVALID", "A revision needs the checkpoint to go back to")
-    request = Revised(
+    request = RevisionRequest(
         named=tuple(known[name] for name in asked["names"]),
         to=None if to is None else CheckpointNumber(to),
         read_again=asked["read_again"],
@@ -177,7 +177,7 @@ def _revise(
     return {"plan": plan, "seen": seen, "changed": bool(confirmed) and confirmed != seen}
 
 
-def _digest(request: Revised, plan: RevisionPlan) -> str:
+def _digest(request: RevisionRequest, plan: RevisionPlan) -> str:
     """What was shown, so that nothing else is confirmed by it.
 
     Not the checkpoints that are revoked: a job that runs publishes more of them all the time.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.revision import RevisionPlan
-from tautochrone.runtime.revision.plan import Request
+from tautochrone.runtime.revision.plan import RevisionRequest
 
 __all__ = ["Answer", "Forms", "Revisions", "Runner"]
 
@@ -45,14 +45,14 @@ class Runner(Protocol):
 class Revisions(Protocol):
     """Plans revisions and carries them out."""
 
-    def plan(self, request: Request) -> RevisionPlan:
+    def plan(self, request: RevisionRequest) -> RevisionPlan:
         """What the revision would do; changes nothing.
 
         Raises:
             TautochroneError: it cannot be done, and why.
         """
 
-    def carry_out(self, request: Request, accepted: RevisionPlan) -> str:
+    def carry_out(self, request: RevisionRequest, accepted: RevisionPlan) -> str:
         """Do what was accepted, and return the revision's id when all tables are taken back.
 
         Raises:

@@ -1,1 +1,1 @@
-"""Taking tables back to an earlier checkpoint."""
+"""Reverting tables to an earlier checkpoint."""

@@ -1,10 +1,10 @@
-"""Which tables a revision takes back, how, and in which order. Pure: it is given what is known of tables.
+"""Which tables a revision reverts, how, and in which order. Pure: it reads neither store nor lake.
 
-    the named table ──> everything that is made from it, directly or through others
-    corrected where it stands:   it stays, what is made from it goes back and is computed again
-    to be read again:            it goes back too, with the positions of its sources
+    the named table ──> every table that is computed from it, directly or through others
+    corrected in place:   it stays; the tables computed from it are reverted and computed again
+    to be read again:     it is reverted too, with the positions of its sources
 
-A named table that is computed from others has no source to be corrected: it always goes back itself.
+A named table that is computed from other tables is always reverted itself.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 
-__all__ = ["Node", "Request", "Stand", "affected", "plan_revision"]
+__all__ = ["DatasetNode", "RevertCheck", "RevisionRequest", "affected", "plan_revision"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class DatasetNode:
     """A dataset of the topology.
 
     `streamed` are those of its `inputs` that it reads as a stream, as far as they are known.
@@ -48,23 +48,27 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
-    """What the lake says of a table.
+class RevertCheck:
+    """Whether a table can be reverted to its version at the checkpoint.
 
-    `lost` is why it cannot be taken back to its version at the checkpoint, None when it can; `changed` is
-    what happened to it since then that a stream cannot follow, None when rows were only added.
+    Attributes:
+        obstacle: why it cannot; None: it can.
+        changed: what happened to it since then that a stream cannot follow; None: rows were only added.
     """
 
-    lost: str | None = None
+    obstacle: str | None = None
     changed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What was asked for: the corrected tables, the newest checkpoint that stays, and how.
+class RevisionRequest:
+    """What a user asks for.
 
-    `read_again`: named tables that flows write are taken back too. `full`: clear and build from the
-    beginning instead of taking back.
+    Attributes:
+        named: the corrected tables.
+        to: the newest checkpoint that stays.
+        read_again: revert named tables that flows write, too.
+        full: clear the tables and build them from the beginning instead of reverting them.
     """
 
     named: tuple[TableName, ...]
@@ -73,54 +77,54 @@ class Request:
     full: bool = False
 
 
-def affected(request: Request, nodes: Mapping[TableName, Node]) -> tuple[Node, ...]:
+def affected(request: RevisionRequest, nodes: Mapping[TableName, DatasetNode]) -> tuple[DatasetNode, ...]:
     """The datasets that change, each after those that it reads.
 
     Raises:
-        MetaError: `REVISION_NAMES_NOTHING`, nobody writes or reads a named table.
+        MetaError: `REVISION_NAMES_NOTHING`, no dataset is computed from a named table.
     """
-    begun: set[TableName] = set()
+    starts: set[TableName] = set()
     for name in request.named:
         node = nodes.get(name)
         if node is not None and (request.read_again or not node.is_root):
-            begun.add(name)
+            starts.add(name)
         elif not any(name in other.inputs for other in nodes.values()):
             raise MetaError(
                 "REVISION_NAMES_NOTHING",
-                f"Nothing is made from {name}, so there is nothing to take back",
+                f"No dataset is computed from {name}, so there is nothing to revert",
                 hint="to read its own source again: --read-again" if node else "name a dataset or its input",
             )
-    kept = set(request.named) - begun
-    found, todo = set(begun), [*request.named]
+    kept = set(request.named) - starts
+    affected_tables, todo = set(starts), [*request.named]
     while todo:
         name = todo.pop()
         for other in nodes.values():
-            holds_bad_records = other.bad_records_of == name and name in found
-            if (name in other.inputs or holds_bad_records) and other.table not in found | kept:
-                found.add(other.table)
+            holds_bad_records = other.bad_records_of == name and name in affected_tables
+            if (name in other.inputs or holds_bad_records) and other.table not in affected_tables | kept:
+                affected_tables.add(other.table)
                 todo.append(other.table)
-    return _ordered(found, nodes)
+    return _ordered(affected_tables, nodes)
 
 
 def plan_revision(
-    request: Request,
-    nodes: Mapping[TableName, Node],
+    request: RevisionRequest,
+    nodes: Mapping[TableName, DatasetNode],
     at: Mapping[TableName, Version],
-    stands: Mapping[TableName, Stand],
+    checks: Mapping[TableName, RevertCheck],
     sinks: Mapping[str, Collection[TableName]],
     revoked: Sequence[CheckpointNumber] = (),
     older: Mapping[TableName, CheckpointNumber] = MappingProxyType({}),
 ) -> RevisionPlan:
-    """The plan.
+    """Plan a revision.
 
     Args:
         nodes: all datasets of the store, over all jobs.
         at: the versions at the checkpoint that stays; empty without one.
-        stands: of all affected tables and of their inputs that stay.
+        checks: of all affected tables and their inputs.
         sinks: what each sink reads.
-        revoked: the checkpoints after that one, for people to see.
-        older: tables that the checkpoint that stays does not show, with the newest one before that does:
-            `at` has their version there.
+        revoked: the checkpoints after that one, shown to people.
+        older: for tables without a version at the checkpoint that stays, the newest earlier checkpoint
+            that has one; `at` has that version.
 
     Raises:
         MetaError: `REVISION_NAMES_NOTHING`, `REVISION_NOT_REPLAYABLE`.
@@ -131,7 +135,7 @@ def plan_revision(
         RevisedTable(
             table=name,
             action=RevisionAction.STAY,
-            reason="it is the source that was corrected: read as it is now",
+            reason="it was corrected in place: it is read as it is now",
             job=nodes[name].job if name in nodes else None,
         )
         for name in request.named
@@ -139,9 +143,9 @@ def plan_revision(
     ]
     revised = []
     for node in changing:
-        one = _cleared(node) if request.full else _taken_back(node, at, stands, older)
-        _require_replayable(node, one, names, stands)
-        revised.append(one)
+        table = _cleared(node) if request.full else _reverted(node, at, checks, older)
+        _require_replayable(node, table, names, checks)
+        revised.append(table)
     return RevisionPlan(
         to=request.to,
         tables=(*stay, *revised),
@@ -150,20 +154,24 @@ def plan_revision(
     )
 
 
-def _taken_back(
-    node: Node,
+def _reverted(
+    node: DatasetNode,
     at: Mapping[TableName, Version],
-    stands: Mapping[TableName, Stand],
+    checks: Mapping[TableName, RevertCheck],
     older: Mapping[TableName, CheckpointNumber],
 ) -> RevisedTable:
     version = at.get(node.table)
     if version is None:
         return _cleared(node, "it has no version at that checkpoint")
-    lost = stands[node.table].lost
-    if lost is None:
+    obstacle = checks[node.table].obstacle
+    if obstacle is None:
         reason = "rows and state" if node.is_view else "rows and positions"
-        known = older.get(node.table)
-        of = "that checkpoint" if known is None else f"checkpoint {known}, the last before that shows it"
+        number = older.get(node.table)
+        of = (
+            "that checkpoint"
+            if number is None
+            else f"checkpoint {number}, the last one before it that has them"
+        )
         return RevisedTable(
             table=node.table,
             action=RevisionAction.ROLL_BACK,
@@ -172,48 +180,52 @@ def _taken_back(
             version=version,
         )
     if not node.is_view:
-        raise _not_replayable(f"{node.table} cannot be taken back: {lost}")
-    return _cleared(node, lost)
+        raise _not_replayable(f"{node.table} cannot be reverted: {obstacle}")
+    return _cleared(node, obstacle)
 
 
-def _cleared(node: Node, reason: str = "asked for by --full") -> RevisedTable:
+def _cleared(node: DatasetNode, reason: str = "asked for by --full") -> RevisedTable:
     action = RevisionAction.REBUILD if node.is_view else RevisionAction.CLEAR
     return RevisedTable(table=node.table, action=action, reason=reason, job=node.job)
 
 
 def _require_replayable(
-    node: Node, one: RevisedTable, names: Collection[TableName], stands: Mapping[TableName, Stand]
+    node: DatasetNode,
+    revised: RevisedTable,
+    names: Collection[TableName],
+    checks: Mapping[TableName, RevertCheck],
 ) -> None:
-    """Whether the next run can bring the table forward again."""
-    if one.action is RevisionAction.CLEAR and not node.own:
+    """Refuse a table that the next run could not bring up to date again."""
+    if revised.action is RevisionAction.CLEAR and not node.own:
         raise _not_replayable(
             f"{node.table} must be cleared, and its definition is in the project of job {node.job}",
-            hint="name it there",
+            hint="revise it there",
         )
-    if one.action is not RevisionAction.ROLL_BACK:
+    if revised.action is not RevisionAction.ROLL_BACK:
         return
     for name in sorted(node.streamed - set(names)):
-        changed = stands[name].changed
+        changed = checks[name].changed
         if changed is not None:
             raise _not_replayable(f"{node.table} reads {name} as a stream, and {changed}")
 
 
-def _not_replayable(why: str, hint: str | None = None) -> MetaError:
+def _not_replayable(reason: str, hint: str | None = None) -> MetaError:
     return MetaError(
         "REVISION_NOT_REPLAYABLE",
-        f"{why}. Nothing was changed",
-        hint=hint or "--read-again reads a table's own source again, --full clears and builds anew",
+        f"{reason}. Nothing was changed",
+        hint=hint
+        or "--read-again reads a table's own source again, --full clears the tables and rebuilds them",
         sqlstate="55000",
     )
 
 
-def _ordered(found: Collection[TableName], nodes: Mapping[TableName, Node]) -> tuple[Node, ...]:
+def _ordered(names: Collection[TableName], nodes: Mapping[TableName, DatasetNode]) -> tuple[DatasetNode, ...]:
     """Inputs first, otherwise by name."""
-    todo, done = sorted(found), dict[TableName, Node]()
+    todo, done = sorted(names), dict[TableName, DatasetNode]()
     while todo:
         waiting = set(todo)
-        # A cycle of jobs cannot be put in order; the store refuses one, so the first will do.
-        free = [name for name in todo if not nodes[name].inputs & (waiting - {name})] or todo[:1]
-        done.update((name, nodes[name]) for name in free)
+        # The store refuses cycles of jobs, so the fallback to the first table is never wrong.
+        ready = [name for name in todo if not nodes[name].inputs & (waiting - {name})] or todo[:1]
+        done.update((name, nodes[name]) for name in ready)
         todo = [name for name in todo if name not in done]
     return tuple(done.values())

@@ -1,6 +1,6 @@
-"""Taking one table back, as a revision has decided: each way is a commit that may be repeated.
+"""Reverts one table as a revision decided. Each way ends in one commit that may be repeated.
 
-Its commits name what was taken back: a store that is lost, or an older copy of it, must not publish it again.
+The commits name the revoked checkpoints, so that a rebuilt or older store does not publish them again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.runtime.job.job import Job
 
-__all__ = ["Says", "revoked_range", "take_back"]
+__all__ = ["RevisionCommit", "revert_table", "revoked_range"]
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
-    """What every commit of a revision says: who writes, with which store, and what is taken back."""
+class RevisionCommit:
+    """What every commit of a revision names.
+
+    Attributes:
+        fence: of the table's job.
+        store: the store's incarnation.
+        revoked: ranges of checkpoint numbers: first exclusive, last inclusive.
+    """
 
     fence: Fence
     store: str
@@ -29,49 +35,60 @@ class Says:
 def revoked_range(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:
     if plan.to is None:
         return ()
-    # A decision of an older release does not know the highest number of then.
+    # Revisions of older releases did not store the highest number.
     last = max((plan.to, *plan.revoked)) if plan.last is None else plan.last
     return ((int(plan.to), int(last)),) if last > plan.to else ()
 
 
-def take_back(job: Job, table: LakeTable, one: RevisedTable, says: Says, tag: str) -> Version:
-    """Do what the decision says of the table; `tag` marks what it was, and that it was done."""
-    if one.action is RevisionAction.ROLL_BACK:
-        return _roll_back(table, one, says, tag)
-    if one.action is RevisionAction.CLEAR:
-        return _clear(job, table, says, tag)
-    return _rebuild(table, says, tag)
+def revert_table(
+    job: Job, table: LakeTable, revised: RevisedTable, commit: RevisionCommit, tag: str
+) -> Version:
+    """Revert, clear or rebuild the table.
+
+    Args:
+        tag: keeps the old version; its presence shows that an earlier attempt got this far.
+    """
+    if revised.action is RevisionAction.ROLL_BACK:
+        return _roll_back(table, revised, commit, tag)
+    if revised.action is RevisionAction.CLEAR:
+        return _clear(job, table, commit, tag)
+    return _rebuild(table, commit, tag)
 
 
-def _roll_back(table: LakeTable, one: RevisedTable, says: Says, tag: str) -> Version:
-    assert one.version is not None
-    commit_metadata = table.commit_metadata_at(one.version)
+def _roll_back(table: LakeTable, revised: RevisedTable, commit: RevisionCommit, tag: str) -> Version:
+    assert revised.version is not None
+    commit_metadata = table.commit_metadata_at(revised.version)
     if commit_metadata is None:
-        raise LakeError("NOT_A_TABLE_OF_OURS", f"{one.table} at version {one.version} was not written by us")
+        raise LakeError(
+            "NOT_A_TABLE_OF_OURS",
+            f"{revised.table} at version {revised.version} was not written by Tautochrone",
+        )
     newest = table.fork().commit_metadata
     revoked = tuple(
-        sorted({*says.revoked, *commit_metadata.revoked, *(() if newest is None else newest.revoked)})
+        sorted({*commit.revoked, *commit_metadata.revoked, *(() if newest is None else newest.revoked)})
     )
-    said = replace(commit_metadata, fence=says.fence, store=says.store, revoked=revoked)
-    return table.revert(one.version, said, tag).version
+    reverted = replace(commit_metadata, fence=commit.fence, store=commit.store, revoked=revoked)
+    return table.revert(revised.version, reverted, tag).version
 
 
-def _clear(job: Job, table: LakeTable, says: Says, tag: str) -> Version:
-    """Rows and positions go in one commit, and its history starts anew, so that a stream that reads it from
-    the beginning meets new rows only."""
-    commit_metadata = _commit_metadata(table, says)
+def _clear(job: Job, table: LakeTable, commit: RevisionCommit, tag: str) -> Version:
+    """Remove rows and positions in one commit.
+
+    The table's history starts there, so that a stream that reads it from the beginning gets new rows only.
+    """
+    commit_metadata = _commit_metadata(table, commit)
     if tag not in table.tags():
-        # The fence comes first: nobody moves main between its tag and its end.
+        # With the fence raised first, no older owner moves main between the tag and the commit.
         table.raise_fence(table.fork(), commit_metadata)
         table.tag(table.current_version(), tag)
-    nothing = job.base.createDataFrame([], job.graph.schemas[table.name])
+    no_rows = job.base.createDataFrame([], job.graph.schemas[table.name])
     reset = replace(commit_metadata, reset=True)
-    return table.redefine(table.fork(), job.topology.table_definition(table.name), nothing, reset).version
+    return table.redefine(table.fork(), job.topology.table_definition(table.name), no_rows, reset).version
 
 
-def _rebuild(table: LakeTable, says: Says, tag: str) -> Version:
-    """The view forgets what it was computed from; its rows stay until there are others."""
-    commit_metadata = _commit_metadata(table, says)
+def _rebuild(table: LakeTable, commit: RevisionCommit, tag: str) -> Version:
+    """Drop what the view was computed from; its rows stay until its next refresh."""
+    commit_metadata = _commit_metadata(table, commit)
     if tag not in table.tags():
         table.raise_fence(table.fork(), commit_metadata)
         table.tag(table.current_version(), tag)
@@ -80,15 +97,15 @@ def _rebuild(table: LakeTable, says: Says, tag: str) -> Version:
     ).version
 
 
-def _commit_metadata(table: LakeTable, says: Says) -> CommitMetadata:
-    """Who writes: nothing about rows or positions."""
+def _commit_metadata(table: LakeTable, commit: RevisionCommit) -> CommitMetadata:
+    """The commit metadata of the table's owner, without inputs and positions."""
     known = table.fork().commit_metadata
     if known is None:
-        raise LakeError("NOT_A_TABLE_OF_OURS", f"{table.name} was not written by us")
+        raise LakeError("NOT_A_TABLE_OF_OURS", f"{table.name} was not written by Tautochrone")
     return CommitMetadata(
         pipeline=known.pipeline,
         job=known.job,
-        fence=says.fence,
-        store=says.store,
-        revoked=says.revoked,
+        fence=commit.fence,
+        store=commit.store,
+        revoked=commit.revoked,
     )
