@@ -12,8 +12,8 @@ import pytest
 
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.flow_folders import FlowFolders, FolderName
-from tautochrone.ingest.inherit_folder import Inherited, inherit
-from tautochrone.ingest.positions import Plan, compare
+from tautochrone.ingest.folder_decision import FolderAction, compare_folder
+from tautochrone.ingest.folder_takeover import FolderTakeover, take_over_folder
 from tautochrone.model.source_position import SparkPosition
 
 OFFSETS = "v1\n{}\n7"
@@ -101,9 +101,11 @@ def position(files: Memory, *, stateful: bool = True) -> SparkPosition:
     )
 
 
-def taken(files: Memory, at: SparkPosition | None, fence: int = 6, *, stateful: bool = True) -> Inherited:
+def taken(
+    files: Memory, at: SparkPosition | None, fence: int = 6, *, stateful: bool = True
+) -> FolderTakeover:
     of = folders(files, fence)
-    found = inherit(of.own, of.older(), at, stateful=stateful)
+    found = take_over_folder(of.own, of.older(), at, stateful=stateful)
     if found.make is not None:
         found.make()
     return found
@@ -123,9 +125,9 @@ def test_only_those_of_older_fences_the_newest_first(files: Memory) -> None:
     files.delete("f/1-3-x")
     found = folders(files, 11)
     assert [folder.path for folder in found.older()] == ["f/0-10-x", "f/0-4-x", "f/0"]
-    assert found.litter
-    found.delete_litter()
-    assert not found.litter
+    assert found.has_leftovers
+    found.delete_leftovers()
+    assert not found.has_leftovers
     assert files.names("f") == ["0-11-other", "0-12-x", "notes"]
     assert found.highest_fence() == 12
 
@@ -142,27 +144,27 @@ def test_a_full_refresh_deletes_what_was_before_it(files: Memory) -> None:
     query(files, "f/0-5-z")
     fresh = folders(files, 6, fresh=True)
     assert not fresh.older()
-    fresh.delete_litter()
+    fresh.delete_leftovers()
     assert files.names("f") == []
 
 
 def test_a_state_is_renamed_and_never_shared(files: Memory) -> None:
     query(files, "f/0-5-z")
     at = position(files)
-    assert taken(files, at).decision.plan is Plan.TAKE
+    assert taken(files, at).decision.action is FolderAction.TAKE
     assert files.renamed == ["f/0-5-z"]
     assert files.read("f/0-6-a/state/0/0/8.delta") == "state of f/0-5-z"
-    assert compare(at, folders(files, 6).own.state(), OFFSETS).plan is Plan.KEEP
+    assert compare_folder(at, folders(files, 6).own.state(), OFFSETS).action is FolderAction.KEEP
     # Its owner wakes up and runs a batch where it thinks that its folder is.
     files.write("f/0-5-z/offsets/8", OFFSETS)
     files.write("f/0-5-z/state/0/0/9.delta", "of other rows")
-    assert taken(files, at, 7).decision.plan is Plan.TAKE
+    assert taken(files, at, 7).decision.action is FolderAction.TAKE
     assert files.read("f/0-7-a/state/0/0/9.delta") is None
 
 
 def test_the_state_of_a_release_that_had_one_folder(files: Memory) -> None:
     query(files, "f/0")
-    assert taken(files, position(files)).decision.plan is Plan.TAKE
+    assert taken(files, position(files)).decision.action is FolderAction.TAKE
     assert files.names("f") == ["0-6-a"]
 
 
@@ -172,7 +174,7 @@ def test_a_copy_is_told_and_counts_when_it_is_whole(killed_after: int) -> None:
     query(files, "f/0-5-z")
     at = position(files)
     found = taken(files, at)
-    assert found.decision.plan is Plan.COPY
+    assert found.decision.action is FolderAction.COPY
     assert "5 files" in found.decision.reason
     assert "f/0-5-z" in found.decision.reason
     copied = sorted(files.stamps("f/0-6-a").items(), key=lambda item: item[1][0])
@@ -213,7 +215,7 @@ def test_a_batch_that_is_in_the_table_runs_again_for_its_state(files: Memory) ->
     query(files, "f/0-5-z", batch=6)
     files.write("f/0-5-z/offsets/7", OFFSETS)
     files.delete("f/0-5-z/state/0/0/8.delta")
-    assert taken(files, position(files)).decision.plan is Plan.TAKE
+    assert taken(files, position(files)).decision.action is FolderAction.TAKE
 
 
 def test_without_a_state_the_folder_is_written_anew_and_the_older_one_not_touched(files: Memory) -> None:
@@ -221,9 +223,9 @@ def test_without_a_state_the_folder_is_written_anew_and_the_older_one_not_touche
     at = position(files, stateful=False)
     before = dict(files.held)
     found = taken(files, at, stateful=False)
-    assert (found.decision.plan, found.decision.reason) == (Plan.REWRITE, "")
+    assert (found.decision.action, found.decision.reason) == (FolderAction.REWRITE, "")
     assert before.items() <= files.held.items()
-    assert compare(at, folders(files, 6).own.state(), OFFSETS).plan is Plan.KEEP
+    assert compare_folder(at, folders(files, 6).own.state(), OFFSETS).action is FolderAction.KEEP
     assert files.read("f/0-6-a/sources/0/7") == "files of batch 7"
     files.write("f/0-6-a/offsets/9", OFFSETS)
     assert "ahead" in taken(files, at, 7, stateful=False).decision.reason
@@ -235,18 +237,18 @@ def test_before_the_first_batch_it_begins_where_the_sources_began(files: Memory,
     files.write("f/0-5-z/sources/0/0", "the newest at that time")
     files.write("f/0-5-z/offsets/0" if planned else "f/0-5-z/offsets/half", OFFSETS)
     found = taken(files, None)
-    assert found.decision.plan is (Plan.KEEP if planned else Plan.SWEEP)
+    assert found.decision.action is (FolderAction.KEEP if planned else FolderAction.SWEEP)
     own = folders(files, 6).own
     assert own.query_id == "q"
     assert files.read("f/0-6-a/sources/0/0") == "the newest at that time"
     assert own.offsets(0) == (OFFSETS if planned else None)
-    assert compare(None, own.state(), None).plan is Plan.KEEP
+    assert compare_folder(None, own.state(), None).action is FolderAction.KEEP
 
 
 def test_batches_that_no_table_knows_are_not_taken_over(files: Memory) -> None:
     query(files, "f/0-5-z")
     found = taken(files, None)
-    assert found.decision.plan is Plan.WIPE
+    assert found.decision.action is FolderAction.WIPE
     assert found.make is None
 
 
@@ -256,10 +258,10 @@ def test_a_folder_that_was_being_written_is_written_again(files: Memory, statefu
     at = position(files, stateful=stateful)
     own = folders(files, 5, "z").own
     own.rewrite(at)
-    assert compare(at, own.state(), OFFSETS).plan is Plan.KEEP
+    assert compare_folder(at, own.state(), OFFSETS).action is FolderAction.KEEP
     files.write("f/0-5-z/_rewriting", "")
     files.delete("f/0-5-z/sources")
-    assert compare(at, own.state(), OFFSETS).plan is Plan.REWRITE
+    assert compare_folder(at, own.state(), OFFSETS).action is FolderAction.REWRITE
     assert own.holds_state_of(at) is stateful
     own.rewrite(at)
     assert files.read("f/0-5-z/sources/0/7") == "files of batch 7"
@@ -283,7 +285,7 @@ def test_a_state_whose_folder_is_written_down_in_it(files: Memory) -> None:
     schema = '{"stateSchemaFilePaths":["file:/s/f/0-5-z/state/0/_stateSchema/default/0_1b"]}'
     files.write("s/f/0-5-z/state/0/_metadata/v2/0", schema)
     of = FlowFolders(files, "s/f", "p", fence=6, token="a")  # type: ignore[arg-type]
-    found = inherit(of.own, of.older(), position(files), stateful=True)
+    found = take_over_folder(of.own, of.older(), position(files), stateful=True)
     assert found.make is not None
     found.make()
     assert files.read("s/f/0-6-a/state/0/_metadata/v2/0") == schema.replace("0-5-z", "0-6-a")

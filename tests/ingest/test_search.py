@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tautochrone.errors import IngestError, TautochroneError
-from tautochrone.ingest.bad_record_search import Search, SearchTooLongError, Span, halves
+from tautochrone.ingest.bad_record_search import BadRecordSearch, SearchTooLongError, Span, halves
 
 SPANS = [Span("a", 0, 5, 105), Span("a", 1, 0, 1), Span("b", 0, 7, 40)]
 PLACES = [(s.topic, s.partition, offset) for s in SPANS for offset in range(s.low, s.high)]
@@ -32,7 +32,7 @@ def _in(span: Span, place: tuple[str, int, int]) -> bool:
 
 @given(st.sets(st.sampled_from(PLACES), min_size=1))
 def test_all_are_found_each_with_its_own_error(bad: set[tuple[str, int, int]]) -> None:
-    search = Search(failing(bad), most=10_000)
+    search = BadRecordSearch(failing(bad), max_probes=10_000)
     found = search.run(SPANS)
     assert {(b.topic, b.partition, b.offset) for b in found} == bad
     assert len(found) == len(bad)
@@ -42,7 +42,7 @@ def test_all_are_found_each_with_its_own_error(bad: set[tuple[str, int, int]]) -
 
 @given(st.sampled_from(PLACES))
 def test_one_is_found_by_a_probe_a_halving(bad: tuple[str, int, int]) -> None:
-    search = Search(failing({bad}), most=64, first=True)
+    search = BadRecordSearch(failing({bad}), max_probes=64, first=True)
     (found,) = search.run(SPANS)
     assert (found.topic, found.partition, found.offset) == bad
     assert search.probes <= math.ceil(math.log2(len(PLACES))) + 2
@@ -50,19 +50,19 @@ def test_one_is_found_by_a_probe_a_halving(bad: tuple[str, int, int]) -> None:
 
 @given(st.sets(st.sampled_from(PLACES), min_size=1))
 def test_the_first_of_many(bad: set[tuple[str, int, int]]) -> None:
-    (found,) = Search(failing(bad), most=64, first=True).run(SPANS)
+    (found,) = BadRecordSearch(failing(bad), max_probes=64, first=True).run(SPANS)
     assert (found.topic, found.partition, found.offset) == min(bad)
 
 
 def test_what_fails_once_is_not_bad() -> None:
     """The whole failed by something that passed: no single record is to blame."""
-    assert Search(lambda _spans: None, most=64).run(SPANS) == []
+    assert BadRecordSearch(lambda _spans: None, max_probes=64).run(SPANS) == []
 
 
 def test_it_gives_up() -> None:
     with pytest.raises(SearchTooLongError) as caught:
-        Search(failing(set(PLACES)), most=50).run(SPANS)
-    assert 0 < len(caught.value.found) < 50
+        BadRecordSearch(failing(set(PLACES)), max_probes=50).run(SPANS)
+    assert 0 < len(caught.value.bad_records) < 50
 
 
 def test_halves_cover_the_whole() -> None:

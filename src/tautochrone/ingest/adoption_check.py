@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from tautochrone.ingest.checkpoint_folder import FolderState
 
-__all__ = ["Stand", "stand_of"]
+__all__ = ["StreamPosition", "stream_position"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class StreamPosition:
     """The last batch that is both planned and in the table; None: there is none yet. `problem` says why
     that cannot be told; then `batch` means nothing."""
 
@@ -24,7 +24,7 @@ class Stand:
     problem: str | None = None
 
 
-def stand_of(folder: FolderState, committed: Mapping[str, int]) -> Stand:
+def stream_position(folder: FolderState, committed: Mapping[str, int]) -> StreamPosition:
     """Compare the folder with the table's newest batch of each query (query id → batch).
 
     >>> folder = FolderState(query_id="q", planned=3, finished=3)
@@ -34,17 +34,19 @@ def stand_of(folder: FolderState, committed: Mapping[str, int]) -> Stand:
     'its folder planned batch 3, the newest in the table is batch 2'
     """
     if folder.query_id is None:
-        return Stand(None, "it has no checkpoint folder")
+        return StreamPosition(None, "it has no checkpoint folder")
     batch = committed.get(folder.query_id)
     if batch is None:
         if folder.finished is None and folder.planned in (None, 0):
-            return Stand(None)
+            return StreamPosition(None)
         planned = f"batch {folder.planned}"
-        return Stand(None, f"its folder planned {planned}, and no version of the table names its query")
+        return StreamPosition(
+            None, f"its folder planned {planned}, and no version of the table names its query"
+        )
     if folder.planned is None:
-        return Stand(None, f"its folder holds no batch, the newest in the table is batch {batch}")
+        return StreamPosition(None, f"its folder holds no batch, the newest in the table is batch {batch}")
     if folder.planned != batch:
-        return Stand(
+        return StreamPosition(
             None, f"its folder planned batch {folder.planned}, the newest in the table is batch {batch}"
         )
-    return Stand(batch)
+    return StreamPosition(batch)

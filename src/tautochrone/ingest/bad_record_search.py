@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from tautochrone.errors import TautochroneError
 
-__all__ = ["BadRecord", "Search", "SearchTooLongError", "Span", "halves"]
+__all__ = ["BadRecord", "BadRecordSearch", "SearchTooLongError", "Span", "halves"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """Where a record is, and what the query said of it."""
+    """A record and the error that the query raised on it."""
 
     topic: str
     partition: int
@@ -40,11 +40,11 @@ class BadRecord:
 
     @property
     def reason(self) -> str:
-        """What the query said, without the flow that every error names."""
+        """The error's text without the flow, which every error names."""
         return self.error.message.split(" failed: ", 1)[-1]
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """For people."""
         return f"topic {self.topic}, partition {self.partition}, offset {self.offset}"
 
@@ -55,11 +55,11 @@ Probe = Callable[[Spans], TautochroneError | None]
 
 
 class SearchTooLongError(Exception):
-    """More evaluations would be needed than are allowed; `found` is what was found by then."""
+    """More evaluations would be needed than are allowed; `bad_records` were found before that."""
 
-    def __init__(self, found: Sequence[BadRecord]) -> None:
-        super().__init__(f"{len(found)} bad records found")
-        self.found = found
+    def __init__(self, bad_records: Sequence[BadRecord]) -> None:
+        super().__init__(f"{len(bad_records)} bad records found")
+        self.bad_records = bad_records
 
 
 def halves(spans: Spans) -> tuple[list[Span], list[Span]]:
@@ -82,53 +82,53 @@ def halves(spans: Spans) -> tuple[list[Span], list[Span]]:
 
 
 @dataclass(slots=True)
-class Search:
+class BadRecordSearch:
     """One search.
 
     Args:
         probe: see `Probe`.
-        most: so many evaluations at most.
+        max_probes: how many evaluations are allowed.
         first: stop at the first bad record.
     """
 
     probe: Probe
-    most: int
+    max_probes: int
     first: bool = False
     probes: int = 0
-    _found: list[BadRecord] = field(default_factory=list)
+    _bad_records: list[BadRecord] = field(default_factory=list)
 
     def run(self, spans: Spans) -> list[BadRecord]:
         """The bad records in spans on which the query failed as a whole.
 
         Raises:
-            SearchTooLongError: `most` evaluations did not suffice.
+            SearchTooLongError: `max_probes` evaluations did not suffice.
         """
-        # Parts on which it fails, each with the error if it was asked for that part itself.
+        # Parts on which the query fails, each with its error if the query was run on that part.
         waiting: list[tuple[list[Span], TautochroneError | None]] = [(list(spans), None)]
-        while waiting and not (self.first and self._found):
+        while waiting and not (self.first and self._bad_records):
             part, error = waiting.pop()
             if sum(span.width for span in part) <= 1:
-                self._alone(part, error)
+                self._single_record(part, error)
                 continue
             left, right = halves(part)
-            of_left = self._fails(left)
-            if of_left is None:
-                # Then it is the other half: that need not be asked.
+            left_error = self._fails(left)
+            if left_error is None:
+                # Then it fails on the other half: that one need not be run.
                 waiting.append((right, None))
                 continue
             if not self.first:
-                of_right = self._fails(right)
-                waiting += [(right, of_right)] if of_right is not None else []
-            waiting.append((left, of_left))
-        return self._found
+                right_error = self._fails(right)
+                waiting += [(right, right_error)] if right_error is not None else []
+            waiting.append((left, left_error))
+        return self._bad_records
 
-    def _alone(self, part: Spans, error: TautochroneError | None) -> None:
+    def _single_record(self, part: Spans, error: TautochroneError | None) -> None:
         error = error or self._fails(part)
         if error is not None:
-            self._found.append(BadRecord(part[0].topic, part[0].partition, part[0].low, error))
+            self._bad_records.append(BadRecord(part[0].topic, part[0].partition, part[0].low, error))
 
     def _fails(self, part: Spans) -> TautochroneError | None:
-        if self.probes >= self.most:
-            raise SearchTooLongError(self._found)
+        if self.probes >= self.max_probes:
+            raise SearchTooLongError(self._bad_records)
         self.probes += 1
         return self.probe(part)

@@ -34,14 +34,14 @@ _REWRITING = "_rewriting"
 class FolderState:
     """What the folder says. Batch ids count from 0; None means that there is none.
 
-    `litter` are files where Spark wants none before it plans its first batch: what it was writing when it
-    was killed. `torn` says that a process ended while it wrote the folder anew.
+    `has_leftovers`: files are where Spark accepts none before it plans its first batch, because it was killed
+    while it wrote them. `torn`: a process ended while it wrote the folder anew.
     """
 
     query_id: str | None
     planned: int | None
     finished: int | None
-    litter: bool = False
+    has_leftovers: bool = False
     torn: bool = False
 
 
@@ -73,7 +73,7 @@ class CheckpointFolder:
             query_id=self.query_id,
             planned=planned,
             finished=self._newest("commits"),
-            litter=planned is None
+            has_leftovers=planned is None
             and not all(self._files.is_empty(f"{self.path}/{log}") for log in _EMPTY_BEFORE),
             torn=self._files.exists(f"{self.path}/{_REWRITING}"),
         )
@@ -183,7 +183,7 @@ class CheckpointFolder:
             self._files.write(f"{self.path}/offsets/{position.batch_id}", position.offsets)
         self._files.delete(f"{self.path}/{_REWRITING}")
 
-    def begin_as(self, other: CheckpointFolder, *, planned: bool) -> None:
+    def begin_like(self, other: CheckpointFolder, *, planned: bool) -> None:
         """Begin where the sources of `other` began, of which no batch is in the table; with its first batch
         as it was `planned` there. `metadata` goes last: without it nothing has begun."""
         query_id = other.query_id
@@ -210,7 +210,7 @@ class CheckpointFolder:
         stamps = self._files.stamps(self.path)
         return len(stamps), sum(size for _, size in stamps.values())
 
-    def take(self, other: CheckpointFolder) -> None:
+    def move_from(self, other: CheckpointFolder) -> None:
         """Become what `other` is, with its state: by a new name, or a copy where folders cannot be renamed.
 
         Raises:
@@ -268,7 +268,7 @@ class CheckpointFolder:
         # The first line is the version of the log's format.
         return [json.loads(line) for line in text.splitlines()[1:]]
 
-    def begin_at(self, offsets: Mapping[int, str]) -> None:
+    def set_first_offsets(self, offsets: Mapping[int, str]) -> None:
         """Put first offsets where Iceberg's sources look for them."""
         for number, offset in offsets.items():
             self._files.write(self._first_offset(number), offset)

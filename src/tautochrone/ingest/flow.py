@@ -1,6 +1,6 @@
 """One streaming flow: a Structured Streaming query whose batches are committed to the lake.
 
-start:   1. an owner's first start takes over what older owners' folders have, see `ingest.inherit_folder`
+start:   1. an owner's first start takes over what older owners' folders have, see `ingest.folder_takeover`
          2. compare the table's position with Spark's folder; write the folder anew if they differ
          3. delete the folders of older owners   4. start the query
 batch b: 5. the table already has b with the same offsets: skip it
@@ -28,8 +28,14 @@ from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Planned
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow_folders import FlowFolders
-from tautochrone.ingest.inherit_folder import inherit
-from tautochrone.ingest.positions import Decision, Plan, compare, same_offsets, source_offsets
+from tautochrone.ingest.folder_decision import (
+    FolderAction,
+    FolderDecision,
+    compare_folder,
+    same_offsets,
+    source_offsets,
+)
+from tautochrone.ingest.folder_takeover import take_over_folder
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_observations import SourceObservations
 from tautochrone.ingest.split_batch import BatchSplitter, SplitBatch, ranges_of
@@ -125,7 +131,7 @@ class FlowQuery:
             IngestError: the source cannot be read.
         """
         self.committer.settle()
-        self._ask_the_table()
+        self._read_position()
         self._reconcile()
         self._error, self._stopped, self._query = None, False, None
         self._endless = "availableNow" not in trigger and "once" not in trigger
@@ -258,46 +264,46 @@ class FlowQuery:
     def _target(self) -> str:
         return str(self.committer.table.name)
 
-    def _ask_the_table(self) -> None:
-        """An earlier start of this query may have failed after its commit: memory is no evidence."""
+    def _read_position(self) -> None:
+        """From the table: an earlier start of this query may have failed after its commit."""
         commit_metadata = self.committer.table.fork().commit_metadata
         self.position = spark_position(commit_metadata, self.flow.name)
 
     def _reconcile(self) -> None:
         older = [] if self.folders is None else self.folders.older()
         if older and self.folder.query_id is None:
-            found = inherit(self.folder, older, self.position, stateful=self.stateful)
-            if found.lost:
-                raise state_lost(self.flow.name, self._target, older[0].path, found.decision.reason)
-            self._tell(found.decision)
-            if found.make is not None:
-                self.step(Step.INGEST_FOLDER, found.make)
+            takeover = take_over_folder(self.folder, older, self.position, stateful=self.stateful)
+            if takeover.lost:
+                raise state_lost(self.flow.name, self._target, older[0].path, takeover.decision.reason)
+            self._report_folder(takeover.decision)
+            if takeover.make is not None:
+                self.step(Step.INGEST_FOLDER, takeover.make)
         self._compare()
-        if self.folders is not None and self.folders.litter:
-            self.step(Step.INGEST_CLEAN, self.folders.delete_litter)
+        if self.folders is not None and self.folders.has_leftovers:
+            self.step(Step.INGEST_CLEAN, self.folders.delete_leftovers)
 
     def _compare(self) -> None:
         """Make the flow's own folder agree with the table."""
         planned = None if self.position is None else self.folder.offsets(self.position.batch_id)
-        decision = compare(self.position, self.folder.state(), planned)
-        self._tell(decision)
-        if decision.plan is Plan.WIPE:
+        decision = compare_folder(self.position, self.folder.state(), planned)
+        self._report_folder(decision)
+        if decision.action is FolderAction.WIPE:
             self.step(Step.INGEST_FOLDER, self.folder.wipe)
-        elif decision.plan is Plan.SWEEP:
+        elif decision.action is FolderAction.SWEEP:
             self.step(Step.INGEST_FOLDER, self.folder.sweep)
-        elif decision.plan is Plan.REWRITE and self.position is not None:
+        elif decision.action is FolderAction.REWRITE and self.position is not None:
             position = self.position
             if self.stateful and not self.folder.holds_state_of(position):
                 raise state_lost(self.flow.name, self._target, self.folder.path, decision.reason)
             self.step(Step.INGEST_FOLDER, lambda: self.folder.rewrite(position))
 
-    def _tell(self, decision: Decision) -> None:
+    def _report_folder(self, decision: FolderDecision) -> None:
         if decision.reason:
             self.emit(
                 "flow_folder",
                 flow=self.flow.name,
                 dataset=self._target,
-                action=str(decision.plan),
+                action=str(decision.action),
                 reason=decision.reason,
             )
 
@@ -314,10 +320,10 @@ class FlowQuery:
         reached = {} if self.position is None else dict(enumerate(source_offsets(self.position.offsets)))
         rows, offsets = self.begin(session, self.folder.first_offsets(), reached)
         if offsets:
-            self._begin_at(offsets)
+            self._set_first_offsets(offsets)
         return rows
 
-    def _begin_at(self, offsets: Mapping[int, str]) -> None:
+    def _set_first_offsets(self, offsets: Mapping[int, str]) -> None:
         """Let the sources remember first offsets that are still there."""
         if self.position is None:
             self.emit(
@@ -330,7 +336,7 @@ class FlowQuery:
             )
             # A batch that was planned from the older beginning cannot be read any more.
             self.step(Step.INGEST_FOLDER, self.folder.wipe)
-        self.step(Step.INGEST_FOLDER, lambda: self.folder.begin_at(offsets))
+        self.step(Step.INGEST_FOLDER, lambda: self.folder.set_first_offsets(offsets))
 
     def step(self, step: Step, action: Callable[[], T]) -> T:
         """One durable step at the flow's folder, by who holds the fence."""
@@ -389,7 +395,7 @@ class FlowQuery:
         self.rows += split.good.rows
         self.emit("batch", flow=self.flow.name, dataset=self._target, batch=batch_id, rows=split.good.rows)
         if split.records:
-            self._tell_quarantined(split, batch_id)
+            self._report_quarantined(split, batch_id)
 
     def _planned(self, batch_id: int) -> Planned:
         try:
@@ -418,7 +424,7 @@ class FlowQuery:
     def _align(self, rows: DataFrame) -> DataFrame:
         return align(rows, self.schema, self.flow.name)
 
-    def _tell_quarantined(self, split: SplitBatch, batch_id: int) -> None:
+    def _report_quarantined(self, split: SplitBatch, batch_id: int) -> None:
         assert self.committer.quarantine_table is not None
         first = split.records[0]
         self.emit(
@@ -429,5 +435,5 @@ class FlowQuery:
             records=len(split.records),
             beside=str(self.committer.quarantine_table.name),
             reason=f"[{first.error.error_class}] {first.reason}",
-            first=first.place,
+            first=first.location,
         )

@@ -1,4 +1,4 @@
-"""The folders of one flow: each owner of the job runs the flow's query in one of its own.
+"""The checkpoint folders of one flow: each owner of the job runs the flow's query in a folder of its own.
 
     <flow>/<generation>-<fence>-<token>     ours: the job's fence, and a token that no other process has
     <flow>/<generation>                     Spark's own pipelines, and releases that had one folder for all
@@ -47,7 +47,7 @@ class FolderName:
 
 
 class FlowFolders:
-    """Where a flow's queries run: `own`, and what others left.
+    """Where a flow's queries run: the owner's own folder, and those of older owners.
 
     Args:
         root: the flow's folder; its queries' folders are in it.
@@ -62,10 +62,10 @@ class FlowFolders:
         self._files = files
         self._root = root
         self._archives = archives
-        # Folders may be gone of which the archive is there.
+        # A folder may be gone while its archive still exists.
         archived = (FolderName.parse(name) for name in files.names(archives))
-        known = [*self._names(), *(name for name in archived if name is not None)]
-        newest = max((name.generation for name in known), default=-1)
+        names = [*self._names(), *(name for name in archived if name is not None)]
+        newest = max((name.generation for name in names), default=-1)
         self._own = FolderName(newest + 1 if fresh else max(newest, 0), fence, token)
 
     @property
@@ -82,20 +82,20 @@ class FlowFolders:
         return self._root
 
     def highest_fence(self) -> int:
-        """Of all owners that have a folder here; 0: none has."""
+        """The highest fence of all owners that have a folder here; 0 if none has."""
         return max((name.fence for name in self._names()), default=0)
 
     def older(self) -> list[CheckpointFolder]:
-        """Those of older owners in this generation, the newest first. Never one with the same fence: nobody
-        knows which of two processes with one fence is the older one."""
+        """The folders of older owners in this generation, the newest first. Never one with the same fence:
+        which of two processes with one fence is older is not known."""
         return [self._folder(name) for name in self._older() if name.generation == self._own.generation]
 
     @property
-    def litter(self) -> bool:
-        """Whether there are folders of older owners, which nobody needs once `own` is complete."""
+    def has_leftovers(self) -> bool:
+        """Whether there are folders of older owners. They are not needed once `own` is complete."""
         return bool(self._older())
 
-    def delete_litter(self) -> None:
+    def delete_leftovers(self) -> None:
         for name in self._older():
             self._files.delete(f"{self._root}/{name}")
 
@@ -106,5 +106,5 @@ class FlowFolders:
         return CheckpointFolder(self._files, f"{self._root}/{name}", f"{self._archives}/{name.generation}")
 
     def _names(self) -> Sequence[FolderName]:
-        found = (FolderName.parse(name) for name in self._files.names(self._root))
-        return [name for name in found if name is not None]
+        names = (FolderName.parse(text) for text in self._files.names(self._root))
+        return [name for name in names if name is not None]

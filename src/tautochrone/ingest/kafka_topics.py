@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import IngestError
-from tautochrone.ingest.positions import source_offsets
+from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.source_checks import SourceCheck
 from tautochrone.model.events import Emit
 from tautochrone.model.source import Unsupported

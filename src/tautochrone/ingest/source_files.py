@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tautochrone.errors import IngestError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.ingest.positions import source_offsets
+from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.source_checks import SourceCheck
 from tautochrone.model.events import Emit
 from tautochrone.model.source import Unsupported

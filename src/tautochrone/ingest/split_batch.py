@@ -19,9 +19,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import IngestError, OffsetsOutOfRangeError, TautochroneError
-from tautochrone.ingest.bad_record_search import BadRecord, Search, SearchTooLongError, Span
+from tautochrone.ingest.bad_record_search import BadRecord, BadRecordSearch, SearchTooLongError, Span
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.ingest.positions import source_offsets
+from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.stream_errors import explain
 from tautochrone.model import limits
 from tautochrone.model.lake import LakeTable, Staged
@@ -71,7 +71,7 @@ class BatchSplitter:
         batch_id: int,
         ranges: Callable[[], tuple[str, str]],
     ) -> SplitBatch:
-        """Split the batch, or say where it hurts.
+        """Split the batch, or raise an error that names the record.
 
         Args:
             error: what the batch raised.
@@ -93,15 +93,15 @@ class BatchSplitter:
         probe = self._probe(replay, records)
         spans = _spans(records)
         if probe(spans) is None:
-            # The second time it went well: nothing is wrong with the records.
+            # The second run succeeded: nothing is wrong with the records.
             raise explained from error
         if self.policy is BadRecords.FAIL or self.quarantine is None:
             raise self._located(
-                explained, Search(probe, limits.MAX_FIRST_BAD_RECORD_PROBES, first=True), spans
+                explained, BadRecordSearch(probe, limits.MAX_FIRST_BAD_RECORD_PROBES, first=True), spans
             ) from error
-        bad_records = self._search(explained, Search(probe, limits.MAX_BAD_RECORD_PROBES), spans)
+        bad_records = self._search(explained, BadRecordSearch(probe, limits.MAX_BAD_RECORD_PROBES), spans)
         if not bad_records:
-            # It fails on many records together and on none alone: there is nothing to set aside.
+            # The query fails on many records together but on none alone: nothing can be quarantined.
             raise explained from error
         is_bad = _any_of([Span(bad.topic, bad.partition, bad.offset, bad.offset + 1) for bad in bad_records])
         good = stage(self.align(replay.query(records.where(~is_bad))))
@@ -124,20 +124,22 @@ class BatchSplitter:
 
         return probe
 
-    def _search(self, explained: TautochroneError, search: Search, spans: Sequence[Span]) -> list[BadRecord]:
+    def _search(
+        self, explained: TautochroneError, search: BadRecordSearch, spans: Sequence[Span]
+    ) -> list[BadRecord]:
         try:
             return search.run(spans)
         except SearchTooLongError as error:
             raise IngestError(
                 "TOO_MANY_BAD_RECORDS",
-                f"Flow {self.flow}: {len(error.found)} bad records were found in one batch, and there are "
-                f"more: {explained.message}",
+                f"Flow {self.flow}: {len(error.bad_records)} bad records were found in one batch, and there "
+                f"are more: {explained.message}",
                 hint="so many look like a change of the producer or a mistake in the query; to quarantine "
                 "them all the same, bound the batches by max_offsets_per_trigger",
             ) from error
 
     def _located(
-        self, explained: TautochroneError, search: Search, spans: Sequence[Span]
+        self, explained: TautochroneError, search: BadRecordSearch, spans: Sequence[Span]
     ) -> TautochroneError:
         try:
             first = search.run(spans)[:1]
@@ -146,7 +148,7 @@ class BatchSplitter:
         for bad in first:
             return IngestError(
                 bad.error.error_class,
-                f"{bad.error.message.rstrip('.')} (record: {bad.place})",
+                f"{bad.error.message.rstrip('.')} (record: {bad.location})",
                 sqlstate=bad.error.sqlstate,
                 hint=f'to set such records aside and go on: bad_records = "quarantine" below '
                 f"[flows.{self.flow}] in tautochrone.toml",
@@ -154,11 +156,11 @@ class BatchSplitter:
         return explained
 
     def _stage_bad(
-        self, session: SparkSession, records: DataFrame, found: Sequence[BadRecord], batch_id: int
+        self, session: SparkSession, records: DataFrame, bad_records: Sequence[BadRecord], batch_id: int
     ) -> Staged:
         assert self.quarantine is not None
         reasons = session.createDataFrame(
-            [(b.topic, b.partition, b.offset, b.error.error_class, b.reason) for b in found], _REASONS
+            [(b.topic, b.partition, b.offset, b.error.error_class, b.reason) for b in bad_records], _REASONS
         )
         rows = records.join(sf.broadcast(reasons), ["topic", "partition", "offset"]).select(
             "topic",
@@ -174,10 +176,11 @@ class BatchSplitter:
             sf.lit(batch_id).cast("bigint").alias("batch"),
         )
         staged = self.quarantine.stage(self.quarantine.fork(), rows)
-        if staged.rows != len(found):
+        if staged.rows != len(bad_records):
             raise IngestError(
                 "QUARANTINE_INCOMPLETE",
-                f"Flow {self.flow}: {len(found)} bad records were found, {staged.rows} could be set aside",
+                f"Flow {self.flow}: {len(bad_records)} bad records were found, {staged.rows} could be set "
+                "aside",
                 hint="records vanished from the topic meanwhile; the batch is tried again",
                 retryable=True,
             )
@@ -207,25 +210,25 @@ def _of_the_data(explained: TautochroneError, error: Exception) -> bool:
 
 
 def _spans(records: DataFrame) -> list[Span]:
-    """What there is of each partition."""
-    found = records.groupBy("topic", "partition").agg(sf.min("offset"), sf.max("offset")).collect()
+    """The first and last offset of each partition."""
+    ranges = records.groupBy("topic", "partition").agg(sf.min("offset"), sf.max("offset")).collect()
     return sorted(
-        (Span(topic, part, low, high + 1) for topic, part, low, high in found),
+        (Span(topic, part, low, high + 1) for topic, part, low, high in ranges),
         key=lambda span: (span.topic, span.partition),
     )
 
 
 def _any_of(spans: Sequence[Span]) -> Column:
-    """Is a record in one of the spans?"""
+    """A condition: the record is in one of the spans."""
     single: dict[tuple[str, int], list[int]] = {}
     conditions = []
     for span in spans:
         if span.width == 1:
             single.setdefault((span.topic, span.partition), []).append(span.low)
         else:
-            place = (sf.col("topic") == span.topic) & (sf.col("partition") == span.partition)
-            conditions.append(place & sf.col("offset").between(span.low, span.high - 1))
+            same_partition = (sf.col("topic") == span.topic) & (sf.col("partition") == span.partition)
+            conditions.append(same_partition & sf.col("offset").between(span.low, span.high - 1))
     for (topic, partition), offsets in single.items():
-        place = (sf.col("topic") == topic) & (sf.col("partition") == partition)
-        conditions.append(place & sf.col("offset").isin(offsets))
+        same_partition = (sf.col("topic") == topic) & (sf.col("partition") == partition)
+        conditions.append(same_partition & sf.col("offset").isin(offsets))
     return reduce(or_, conditions, sf.lit(False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tautochrone.ingest.adoption_check import Stand, stand_of
+from tautochrone.ingest.adoption_check import StreamPosition, stream_position
 from tautochrone.ingest.checkpoint_folder import FolderState
 
 
@@ -25,7 +25,7 @@ def folder(planned: int | None, finished: int | None) -> FolderState:
     ],
 )
 def test_agreement(state: FolderState, committed: dict[str, int], batch: int | None) -> None:
-    assert stand_of(state, committed) == Stand(batch)
+    assert stream_position(state, committed) == StreamPosition(batch)
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_agreement(state: FolderState, committed: dict[str, int], batch: int | N
     ],
 )
 def test_doubt(state: FolderState, committed: dict[str, int]) -> None:
-    assert stand_of(state, committed).problem
+    assert stream_position(state, committed).problem

@@ -17,9 +17,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tautochrone.errors import LakeError, TableMissingError, TautochroneError
-from tautochrone.ingest.adoption_check import stand_of
+from tautochrone.ingest.adoption_check import stream_position
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.ingest.positions import source_offsets
+from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.model.adoptable import AdoptableTable
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName, Version
@@ -205,7 +205,7 @@ class Survey:
 
     def _reached(self, name: TableName, flow: ResolvedFlow, batches: Mapping[str, int]) -> Reached:
         folder, is_ours = self._streams.spark_folder(name, flow)
-        stand = stand_of(folder.state(), batches)
+        stand = stream_position(folder.state(), batches)
         problem = stand.problem
         if problem is None and flow.stateful and stand.batch is not None:
             if not is_ours:
