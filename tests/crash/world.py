@@ -110,7 +110,7 @@ class World:
                 job = project.job()
                 as_process(job)
                 job.ownership.takeover = takeover
-                execution = Run(job, select(job, [], [], everything=full))
+                execution = Run(job, select(job.topology, [], [], everything=full))
                 attempt.state = execution.once()
             except (Crash, TautochroneError, AssertionError) as error:
                 attempt.error = error

@@ -62,7 +62,7 @@ class Clocked:
     def run(self) -> Happened:
         with self.pipeline.opened() as (job, happened):
             job.clock_us = lambda: self.micros
-            Run(job, select(job, (), (), everything=False)).once()
+            Run(job, select(job.topology, (), (), everything=False)).once()
         assert not [told for told in happened if "error" in told], list(happened)
         return happened
 

@@ -186,7 +186,7 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
         # An unknown account, in a loop: one number, one question, until something moves.
         world.pay(("d", 1))
         with world.pipeline.opened() as (job, happened):
-            run = Run(job, select(job, (), (), everything=False))
+            run = Run(job, select(job.topology, (), (), everything=False))
             run._begin(availableNow=True)
             wait_for(lambda: not run._ingestion.active)
             for _ in range(5):

@@ -181,7 +181,7 @@ class Bank:
                 job = project.job()
                 as_process(job)
                 job.ownership.takeover = takeover
-                execution = Run(job, select(job, [], [], everything=False))
+                execution = Run(job, select(job.topology, [], [], everything=False))
                 attempt.state = execution.once()
             except (Crash, TautochroneError, AssertionError) as error:
                 attempt.error = error

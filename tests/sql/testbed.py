@@ -66,7 +66,7 @@ class ViewTestbed:
 
     def _restarted(self) -> Happened:
         with self.pipeline.opened() as (job, happened):
-            self._run, self._happened = Run(job, select(job, (), (), everything=False)), happened
+            self._run, self._happened = Run(job, select(job.topology, (), (), everything=False)), happened
             assert self._run.once() is RunState.COMPLETED, list(happened)
         return Happened(happened)
 

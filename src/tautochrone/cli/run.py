@@ -77,7 +77,7 @@ def _execute(
     with Project(options, events, located=located) as project:
         job = project.job()
         job.ownership = ownership
-        selection = select(job, *selected, everything=arguments.full_refresh_all)
+        selection = select(job.topology, *selected, everything=arguments.full_refresh_all)
         execution, stopping = Run(job, selection), threading.Event()
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:

@@ -128,7 +128,7 @@ class Pipeline:
 
     def execute(self, job: Job, *, full: Sequence[str] = ()) -> None:
         """A one-shot run of a job that is already there, and was analysed when it was opened."""
-        Run(job, select(job, (), full, everything=False)).once()
+        Run(job, select(job.topology, (), full, everything=False)).once()
 
     @contextmanager
     def opened(self, effects: Effects | None = None) -> Iterator[tuple[Job, Happened]]:

@@ -1,1 +1,1 @@
-"""Taking over tables and pipelines that exist already."""
+"""Adoption of tables that other programs built, and of a pipeline's tables after it was renamed."""

@@ -1,16 +1,15 @@
-"""Taking over tables that Spark's own pipelines built, as they are: `taut adopt`.
+"""Adopts tables that Spark's own pipelines built: `taut adopt`.
 
-    1. survey: every dataset is looked at; one refusal, and nothing at all is written
+    1. survey every dataset; if one is refused, nothing is written
     2. register the topology, raise the fence
-    3. per root: archive what its sources remember, commit metadata and positions, report its version
-    4. open the checkpoint: the versions that were surveyed
+    3. per root: archive the sources' metadata, commit metadata and positions, report the version
+    4. open a checkpoint of the surveyed versions
     5. per derived table: the same commit, naming the checkpoint and the inputs; record its version
     6. publish
 
-A process that dies in between leaves tables that are ours beside tables that are not, and no published
-checkpoint: adopting again surveys everything again and goes through all steps, each of which may be
-repeated. Every commit is a compare-and-set on the version that was surveyed, so whoever still writes to a
-table makes the adoption fail instead of being overlooked.
+A process that dies in between leaves some tables adopted and no published checkpoint. The next adoption
+surveys again and repeats all steps. Every commit is a compare-and-set on the surveyed version, so the
+adoption fails if another program still writes to a table.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ __all__ = ["Adoption"]
 
 
 class Adoption:
-    """One adoption of a job's tables. Ask `survey`, then `complete`.
+    """One adoption of a job's tables: call `survey`, then `complete`.
 
     Args:
-        rebuild: materialized views that the next run computes anew instead, and with them the views
-            that read them.
+        rebuild: materialized views that the next run rebuilds instead, together with the views that read
+            them.
 
     Raises:
         SettingsError: `ADOPTION_REBUILD_OF_STREAM`.
@@ -52,7 +51,7 @@ class Adoption:
             if name not in job.graph.order or not job.topology.is_view(name):
                 raise SettingsError(
                     "ADOPTION_REBUILD_OF_STREAM",
-                    f"{name} is no materialized view: its rows cannot be computed anew from its inputs",
+                    f"{name} is no materialized view: its rows cannot be computed again from its inputs",
                     hint="move the table away and let `taut run` read its sources from the beginning",
                 )
         self._job = job
@@ -60,10 +59,10 @@ class Adoption:
         self._survey = Survey(job, frozenset(rebuild), self._now_us)
 
     def survey(self) -> list[Finding]:
-        """Look at everything and write nothing; empty when the job's tables are its own already.
+        """Check every dataset without writing. Empty when the job already owns its tables.
 
         Raises:
-            LakeError: `ADOPTION_TOO_LATE`, the pipeline runs, and a table of its is somebody else's.
+            LakeError: `ADOPTION_TOO_LATE`, the pipeline has checkpoints, and a table was written by others.
         """
         job = self._job
         if job.store.latest_published(job.name) is None:
@@ -83,12 +82,14 @@ class Adoption:
         self, findings: Sequence[Finding], owned: Callable[[], None] = lambda: None
     ) -> CheckpointNumber:
         """Make the surveyed tables the job's own and publish them as its first checkpoint.
-        `owned` is called as soon as the job is ours.
+
+        Args:
+            owned: called once this process owns the job.
 
         Raises:
             MetaError: `JOB_RUNNING`, another run has the job; nothing is written.
             LakeError: `ADOPTION_REFUSED`, a dataset was refused; nothing is written.
-            ConflictError: a table moved since it was looked at.
+            ConflictError: a table moved since the survey.
         """
         refused = [finding for finding in findings if finding.error is not None]
         if refused:
@@ -139,16 +140,16 @@ class Adoption:
         return checkpoint.number
 
     def _opened(self, roots: dict[TableName, Version], above: int) -> Checkpoint:
-        """The checkpoint of the adoption: that of an attempt that died, when it was of the same cut."""
+        """Open the checkpoint, or continue that of an interrupted adoption of the same cut."""
         job = self._job
-        target = job.store.open_target(job.name)
-        if target is not None and dict(target.roots) == roots:
-            return target
-        if target is not None:
-            job.journal.abort(target.number)
+        checkpoint = job.store.open_target(job.name)
+        if checkpoint is not None and dict(checkpoint.roots) == roots:
+            return checkpoint
+        if checkpoint is not None:
+            job.journal.abort(checkpoint.number)
             reason = "an earlier adoption ended before it was complete, and tables moved since"
-            job.emit("checkpoint_aborted", checkpoint=int(target.number), reason=reason)
-            above = max(above, int(target.number) + 1)
+            job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=reason)
+            above = max(above, int(checkpoint.number) + 1)
         if job.settings.tag_external_tables:
             tag_cut(job, Cut(roots, {}, self._now_us, job.store.now_ms(), {}))
         return job.journal.open(roots, self._now_us // 1000, above)
@@ -156,24 +157,27 @@ class Adoption:
     def _derived(
         self, finding: Finding, versions: dict[TableName, Version], number: CheckpointNumber
     ) -> bool:
-        """Adopt a derived table for the checkpoint; whether it has a version there."""
+        """Adopt a derived table; returns whether it has a version at the checkpoint."""
         job, name = self._job, finding.dataset
         if finding.table is not None:
-            done = self._adopt(finding, versions, number)
+            commit = self._adopt(finding, versions, number)
         if finding.action is Action.REBUILD:
             job.journal.failure(number, name, finding.reason)
             return False
-        versions[name] = done.version
+        versions[name] = commit.version
         node = NodeRefresh(node="query", mode=RefreshMode.NO_DATA, reason=finding.reason)
         refresh = Refresh(mode=node.mode, reason=f"taken over: {finding.reason}", nodes=(node,))
-        job.journal.version(number, name, done.version, refresh)
+        job.journal.version(number, name, commit.version, refresh)
         return True
 
     def _adopt(
         self, finding: Finding, versions: dict[TableName, Version], number: CheckpointNumber | None
     ) -> Committed:
-        """The one commit that makes a table ours. Without a definition in its commit metadata a view is
-        built anew; the mode says that there are rows to replace."""
+        """Make the commit that adopts a table.
+
+        A view without a definition in its commit metadata is rebuilt by the next run; the mode FULL says
+        that it has rows to replace.
+        """
         job, name = self._job, finding.dataset
         assert finding.table is not None
         assert finding.fork is not None
@@ -200,17 +204,17 @@ class Adoption:
         return done
 
     def _positions(self, finding: Finding) -> dict[str, SparkPosition]:
-        """Positions of a streaming table's flows, with what their sources remember archived."""
-        found: dict[str, SparkPosition] = {}
+        """Positions of a streaming table's flows. Archives the metadata of their sources."""
+        positions: dict[str, SparkPosition] = {}
         for flow in self._job.topology.flows(finding.dataset):
             reached = finding.reached.get(flow.flow.name)
             if reached is not None and reached.batch is not None:
-                found[flow.flow.name] = self._job.effects.perform(
+                positions[flow.flow.name] = self._job.effects.perform(
                     Step.INGEST_SOURCE_FILES,
                     str(finding.dataset),
                     partial(_archived, reached.folder, reached.batch, stateful=flow.stateful),
                 )
-        return found
+        return positions
 
 
 def _archived(folder: CheckpointFolder, batch: int, *, stateful: bool) -> SparkPosition:

@@ -1,10 +1,9 @@
-"""Whether a job can take over tables that Spark's own pipelines built. Reads only.
+"""Checks whether a job can adopt tables that Spark's own pipelines built. Reads only.
 
-A materialized view must equal its query over the inputs as they are now. Of a streaming table nothing can
-be recomputed: its rows may be older than what its sources still hold. There the proof is that Spark's
-checkpoint folders and the table's own versions name the same batches, so that going on from there neither
-repeats nor misses a row. A streaming table that reads another one must also have read it to its end, or
-the two would not stand at one instant.
+A materialized view must equal its query over the current inputs. A streaming table cannot be recomputed: its
+sources may no longer have its rows. Instead Spark's checkpoint folders and the table's versions must name the
+same batches, so that the flow continues without repeating or missing a row. A streaming table that reads
+another one must have read it to its end, so that both are at the same checkpoint.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Where a flow stands: the folder that proves it, and its last batch (None: none yet)."""
+    """A flow's checkpoint folder and the last batch in it (None: no batch yet)."""
 
     folder: CheckpointFolder
     batch: int | None
@@ -54,8 +53,13 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What becomes of one dataset and why. `fork` is the table as it was looked at, None when there is
-    none; `reached` has the flows of a streaming table by name; `error` is there when it is refused."""
+    """What adoption does with one dataset, and why.
+
+    Attributes:
+        fork: the table at the survey; None: it does not exist.
+        reached: the flows of a streaming table, by name.
+        error: why the dataset is refused.
+    """
 
     dataset: TableName
     action: Action
@@ -67,10 +71,10 @@ class Finding:
 
 
 class Survey:
-    """Looks at every dataset of a job, at the newest versions of all tables.
+    """Checks every dataset of a job at the newest versions of all tables.
 
     Args:
-        rebuild: materialized views that are not to be taken over as they are.
+        rebuild: materialized views that the next run rebuilds.
         now_us: the time that `now()` stands for, in microseconds since 1970.
     """
 
@@ -95,10 +99,10 @@ class Survey:
             if self._job.lake.exists(name):
                 self._tables[name] = self._job.lake.adoptable(name)
                 self._forks[name] = self._tables[name].fork()
-        found: dict[TableName, Finding] = {}
+        findings: dict[TableName, Finding] = {}
         for name in self._job.graph.order:
-            found[name] = self._finding(name, found)
-        return list(found.values())
+            findings[name] = self._finding(name, findings)
+        return list(findings.values())
 
     def _finding(self, name: TableName, before: Mapping[TableName, Finding]) -> Finding:
         rebuilt = [
@@ -109,14 +113,14 @@ class Survey:
         try:
             self._require_unowned(name)
             if name in self._rebuild or (rebuilt and self._job.topology.is_view(name)):
-                asked = "a rebuild was asked for" if name in self._rebuild else f"it reads {rebuilt[0]}"
-                reason = f"{asked}: the next run computes it"
+                cause = "a rebuild was requested" if name in self._rebuild else f"it reads {rebuilt[0]}"
+                reason = f"{cause}: the next run computes it"
                 return Finding(dataset=name, action=Action.REBUILD, reason=reason, fork=fork, table=table)
             self._require_table(name)
             if self._job.topology.is_view(name):
-                reason = self._proven_view(name)
+                reason = self._check_view(name)
             else:
-                reached, reason = self._proven_stream(name)
+                reached, reason = self._check_stream(name)
         except LakeError as error:
             error.location = str(self._job.definitions.datasets[name].location)
             return Finding(dataset=name, action=Action.REFUSE, reason=str(error), error=error)
@@ -160,12 +164,12 @@ class Survey:
                 sqlstate="55000",
             )
 
-    def _proven_view(self, view: TableName) -> str:
+    def _check_view(self, view: TableName) -> str:
         absent = sorted(self._job.topology.inputs(view) - self._versions.keys())
         if absent:
             raise LakeError(
                 "ADOPTION_TABLE_MISSING",
-                f"{view} reads {absent[0]}, which is not there",
+                f"{view} reads {absent[0]}, which does not exist",
                 hint=_AGAIN,
                 sqlstate="55000",
             )
@@ -175,33 +179,33 @@ class Survey:
         try:
             versions = self._versions
             session = self._sessions.at(self._read_point, view.catalog, flow)
-            found = recompute(session, self._job.definitions, self._job.graph, view, versions)
+            missing, unexpected = recompute(session, self._job.definitions, self._job.graph, view, versions)
         except (PySparkException, Py4JError) as error:
             raise self._unprovable(view, f"its query fails: {problem_of(error).message}") from error
         except TautochroneError as error:
             raise self._unprovable(view, f"its query fails: {error.message}") from error
-        if found == (0, 0):
+        if (missing, unexpected) == (0, 0):
             return "its rows equal its query"
         several = nondeterminism(self._job.graph, flow, view.catalog)
         if several:
             raise self._unprovable(view, f"its query has several right answers: {'; '.join(several)}")
         raise LakeError(
             "ADOPTION_ROWS_DIFFER",
-            f"{view} differs from its query: {found[0]} rows are missing, {found[1]} are unexpected",
+            f"{view} differs from its query: {missing} rows are missing, {unexpected} are unexpected",
             hint=self._or_rebuild(view),
             sqlstate="55000",
         )
 
-    def _proven_stream(self, name: TableName) -> tuple[dict[str, Reached], str]:
+    def _check_stream(self, name: TableName) -> tuple[dict[str, Reached], str]:
         batches = self._tables[name].stream_batches()
         reached = {
             flow.flow.name: self._reached(name, flow, batches) for flow in self._job.topology.flows(name)
         }
-        told = ", ".join(
-            f"{flow} at batch {at.batch}" if at.batch is not None else f"{flow} not begun"
-            for flow, at in reached.items()
+        batches_text = ", ".join(
+            f"{flow} at batch {position.batch}" if position.batch is not None else f"{flow} not started"
+            for flow, position in reached.items()
         )
-        return reached, f"folders and table agree: {told}"
+        return reached, f"folders and table agree: {batches_text}"
 
     def _reached(self, name: TableName, flow: ResolvedFlow, batches: Mapping[str, int]) -> Reached:
         folder, is_ours = self._streams.spark_folder(name, flow)
@@ -211,7 +215,7 @@ class Survey:
             if not is_ours:
                 problem = f"it keeps state, which cannot be moved here from {folder.path}"
             elif not folder.has_state(stand.batch + 1):
-                problem = f"it keeps state, and the state after batch {stand.batch} is not there"
+                problem = f"it keeps state, and the state after batch {stand.batch} is missing"
         if problem is not None:
             raise LakeError(
                 "ADOPTION_POSITION_UNKNOWN",
@@ -231,7 +235,7 @@ class Survey:
         if version is None:
             raise LakeError(
                 "ADOPTION_TABLE_MISSING",
-                f"{name} reads {source}, which is not there",
+                f"{name} reads {source}, which does not exist",
                 hint=_AGAIN,
                 sqlstate="55000",
             )
@@ -247,27 +251,27 @@ class Survey:
             sqlstate="55000",
         )
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------
 
     def _outside(self, now_us: int) -> dict[TableName, Version]:
-        """Versions of what the pipeline only reads; what is not there has none."""
+        """Versions of clocks and of external tables that exist."""
         job = self._job
-        found = {name: ClockTable(name, job.base).version_at(now_us) for name in job.topology.clocks}
+        versions = {name: ClockTable(name, job.base).version_at(now_us) for name in job.topology.clocks}
         for name in job.external_tables():
             try:
-                found[name] = job.lake.load(name).current_version()
+                versions[name] = job.lake.load(name).current_version()
             except TableMissingError:
-                # Whoever reads it is refused, with its name.
+                # Its readers are refused, with its name.
                 continue
-        return found
+        return versions
 
     def _or_rebuild(self, name: TableName) -> str:
         if self._job.topology.is_view(name):
-            return f"{_AGAIN}, or let the next run compute it anew: --rebuild {name.table}"
+            return f"{_AGAIN}, or let the next run rebuild it: --rebuild {name.table}"
         return f"{_AGAIN}, or move the table away and let `taut run` build it"
 
     def _unprovable(self, view: TableName, why: str) -> LakeError:
-        hint = f"let the next run compute it anew: --rebuild {view.table}"
+        hint = f"let the next run rebuild it: --rebuild {view.table}"
         return LakeError(
             "ADOPTION_NOT_PROVABLE",
             f"{view} cannot be compared with its query: {why}",

@@ -1,12 +1,11 @@
-"""A pipeline has another name in its spec now: what it owns goes on under that name.
+"""Moves a pipeline's tables to its new name after the spec was changed.
 
-    1. every table is asked whose it is; one of somebody else's, and nothing is written
-    2. store: the jobs of the old name belong to the new one, with all that was recorded; their fences rise
-    3. each job is taken over   4. each table's commit metadata says the new names   5. the leases are
-       given back
+    1. check who wrote each table; if one belongs to another pipeline, nothing is written
+    2. in the store, move the jobs of the old name with their records to the new name; raise their fences
+    3. take each job over   4. write the new names into each table's commit metadata   5. return the leases
 
-Main moves nowhere, so batches that were prepared under the old name stay what they are. A process that dies
-in between is followed by one that does the rest: until then runs are refused, as some table has the old name.
+Main does not move, so batches prepared under the old name stay valid. After a crash the command is repeated;
+until then runs are refused, because some tables still have the old name.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["hand_over"]
 
 
 def hand_over(job: Job, before: str) -> int:
-    """Let the tables of pipeline `before` belong to the job's pipeline. Answers how many did not yet.
+    """Move the tables of pipeline `before` to the job's pipeline; returns how many were moved.
 
     Raises:
         SettingsError: `PIPELINE_NOT_RENAMED`, it has that name.
@@ -41,12 +40,12 @@ def hand_over(job: Job, before: str) -> int:
             hint="--from-pipeline takes the name that it had before",
             location=str(job.spec.path),
         )
-    found = _tables(job, before)
+    tables = _tables(job, before)
     store = job.store
     jobs = job.effects.perform(Step.META_BELONG, job.name, partial(store.rename_pipeline, before, after))
-    fences = _take_over(job, {name: fork for name, (_, fork) in found.items()}, before)
+    fences = _take_over(job, {name: fork for name, (_, fork) in tables.items()}, before)
     moved = 0
-    for table, fork in found.values():
+    for table, fork in tables.values():
         assert fork.commit_metadata is not None
         owner = _job_of(fork.commit_metadata, before, after)
         commit_metadata = CommitMetadata(
@@ -62,8 +61,8 @@ def hand_over(job: Job, before: str) -> int:
 
 
 def _tables(job: Job, before: str) -> dict[TableName, tuple[LakeTable, Fork]]:
-    """The project's tables that are written by a pipeline, those of its other jobs included."""
-    found: dict[TableName, tuple[LakeTable, Fork]] = {}
+    """The project's tables that a pipeline wrote, those of its other jobs included."""
+    tables: dict[TableName, tuple[LakeTable, Fork]] = {}
     for name in [*job.graph.order, *sorted(job.topology.sibling_tables)]:
         if not job.lake.exists(name):
             continue
@@ -80,27 +79,27 @@ def _tables(job: Job, before: str) -> dict[TableName, tuple[LakeTable, Fork]]:
                 location=str(job.definitions.datasets[name].location),
                 sqlstate="42P07",
             )
-        found[name] = table, fork
-    return found
+        tables[name] = table, fork
+    return tables
 
 
 def _job_of(commit_metadata: CommitMetadata, before: str, after: str) -> str:
-    """A pipeline's own job is called like it; others have names of their own."""
+    """The table's job under the new name: a pipeline's default job has the pipeline's name."""
     return after if commit_metadata.job == before else commit_metadata.job
 
 
 def _take_over(job: Job, forks: Mapping[TableName, Fork], before: str) -> dict[str, Fence]:
-    """A fence for each job that wrote one of the tables, above all that the store and the lake have seen."""
-    seen: dict[str, Fence] = {}
+    """Take over each job that wrote one of the tables: a fence above all in the store and the lake."""
+    in_lake: dict[str, Fence] = {}
     for fork in forks.values():
         assert fork.commit_metadata is not None
         owner = _job_of(fork.commit_metadata, before, job.spec.name)
-        seen[owner] = max(seen.get(owner, Fence(0)), fork.fence)
+        in_lake[owner] = max(in_lake.get(owner, Fence(0)), fork.fence)
     known = {status.name for status in job.store.job_states()}
     process = f"{socket.gethostname()}:{os.getpid()}"
     fences: dict[str, Fence] = {}
-    for owner, highest in seen.items():
-        # A store that knows no such job is filled from the lake at the next run.
+    for owner, highest in in_lake.items():
+        # If the store does not know the job, the next run rebuilds the store from the lake.
         fences[owner] = Fence(highest + 1)
         if owner in known:
             taken = partial(job.store.take_over, owner, at_least=highest, owner=process)

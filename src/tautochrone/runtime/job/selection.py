@@ -1,4 +1,4 @@
-"""What `--refresh` and `--full-refresh` name."""
+"""Which tables a run ingests and rebuilds: the options `--refresh` and `--full-refresh`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions
-from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.topology import JobTopology
 
 __all__ = ["Selection", "find_all", "select"]
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`ingest` limits which tables take in new data (None: all); `full` are rebuilt.
+    """Which tables a run ingests and rebuilds. Every derived dataset is refreshed to the cut in any case.
 
-    Every derived dataset still follows to the new cut: a run never leaves tables at two instants.
+    Attributes:
+        ingest: the tables whose flows run; None: all.
+        full: the tables that are rebuilt.
     """
 
     ingest: frozenset[TableName] | None = None
@@ -26,12 +28,12 @@ class Selection:
 
 
 def find_all(definitions: Definitions, names: Sequence[str]) -> list[TableName]:
-    """Datasets by the names that people type.
+    """Resolve names that a user typed to datasets.
 
     Raises:
         DefinitionError: `DATASET_NOT_FOUND`, with the nearest name.
     """
-    found = []
+    datasets = []
     for text in names:
         name = definitions.dataset_named(tuple(text.split(".")), definitions.scope)
         if name is None:
@@ -43,17 +45,27 @@ def find_all(definitions: Definitions, names: Sequence[str]) -> list[TableName]:
                 sqlstate="42P01",
                 hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}",
             )
-        found.append(name)
-    return found
+        datasets.append(name)
+    return datasets
 
 
-def select(job: Job, refresh: Sequence[str], full: Sequence[str], *, everything: bool) -> Selection:
-    """Resolve the options of `taut run`."""
+def select(
+    topology: JobTopology, refresh: Sequence[str], full: Sequence[str], *, everything: bool
+) -> Selection:
+    """Resolve the options of `taut run`.
+
+    Raises:
+        DefinitionError: `DATASET_NOT_FOUND`.
+    """
     if everything:
-        return Selection(None, frozenset(job.graph.order))
-    chosen = frozenset(find_all(job.definitions, full))
-    # Bad records of rows that are read anew would stand there twice.
-    chosen |= {name for name, dataset in job.definitions.datasets.items() if dataset.bad_records_of in chosen}
+        return Selection(None, frozenset(topology.graph.order))
+    full_tables = frozenset(find_all(topology.definitions, full))
+    # A rebuilt table reads its bad records again, so its quarantine table is rebuilt too.
+    full_tables |= {
+        name
+        for name, dataset in topology.definitions.datasets.items()
+        if dataset.bad_records_of in full_tables
+    }
     if not refresh and not full:
         return Selection()
-    return Selection(frozenset(find_all(job.definitions, refresh)) | chosen, chosen)
+    return Selection(frozenset(find_all(topology.definitions, refresh)) | full_tables, full_tables)

@@ -89,7 +89,7 @@ class Run:
             self._maintenance.between_checkpoints()
             return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
         except Exception as error:
-            self.died = report_spark_death(self._job, error)
+            self.died = report_spark_death(self._job.name, self._job.emit, error)
             return RunState.FAILED
         finally:
             self._heartbeat.close()
@@ -117,7 +117,7 @@ class Run:
             self._checkpoints.advance_and_wait()
             return self._finish()
         except Exception as error:
-            self.died = report_spark_death(self._job, error)
+            self.died = report_spark_death(self._job.name, self._job.emit, error)
             return RunState.FAILED
         finally:
             self._heartbeat.close()

@@ -1,1 +1,1 @@
-"""Keeping a job's tables small."""
+"""Maintenance: expiry of checkpoints and versions, compaction, orphaned files."""

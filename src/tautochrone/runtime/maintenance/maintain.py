@@ -1,12 +1,13 @@
-"""Keeping a job's tables small: checkpoints expire first, then the versions that only they showed.
+"""Keeps a job's tables small: checkpoints expire first, then the versions that only they named.
 
-    1. mark checkpoints expired in the store: from here on nobody can ask for them
-    2. ask what is still needed   3. per table: rewrite small files (the owner only), remove the versions
-    that nobody needs, then their files; now and then look for files that nothing refers to
-    4. forget the rows of checkpoints that expired long ago
+    1. mark checkpoints expired in the store; readers can no longer ask for them
+    2. find the versions that are still needed
+    3. per table: compact small files (the owner only), remove unneeded versions and their files;
+       sometimes search for orphaned files
+    4. delete the store's rows of checkpoints that expired long ago
 
-A reader that pins a checkpoint comes before 1, and the checkpoint stays, or after it, and is refused.
-Every step may be repeated; a crash between two of them leaves the rest to the next time.
+A reader that pins a checkpoint before 1 keeps it; after 1 the pin is refused. Every step may be repeated, so
+a crash leaves the rest to the next time.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ __all__ = ["Maintenance"]
 
 @dataclass(slots=True)
 class Maintenance:
-    """Maintains the tables of a job, beside its other writers.
+    """Maintains the tables of a job while its flows write to them.
 
     Args:
-        exclusive: for each table what keeps the job's flows from committing to it.
+        exclusive: a lock per table that keeps the job's flows from committing to it.
         now_ms: epoch milliseconds.
 
     Attributes:
-        failed: tables that the last `run` could not maintain; it told why.
-        orphans: what was found that nothing refers to.
+        failed: tables that the last `run` could not maintain; events have the reason.
+        orphans: the search for files that nothing refers to.
     """
 
     job: Job
@@ -57,7 +58,7 @@ class Maintenance:
         self.orphans = OrphanSearch(self.job, lambda: self.now_ms())
 
     def between_checkpoints(self) -> None:
-        """Do what is due, for the owner's loop: within the budget; what fails is told and tried again.
+        """Do what is due, within the time budget. Failures are reported and tried again later.
 
         Raises:
             FencedError: a newer owner exists.
@@ -70,7 +71,7 @@ class Maintenance:
         except FencedError:
             raise
         except TautochroneError as error:
-            self._tell_failure(error)
+            self._report_failure(error)
 
     def run(
         self,
@@ -80,20 +81,20 @@ class Maintenance:
         dry_run: bool = False,
         orphans: bool = True,
     ) -> list[Expired]:
-        """Steps 1 to 4 of the module's docstring.
+        """Maintain all tables: steps 1 to 4 of the module docstring.
 
         Args:
             at_least: see `LakeTable.expire`.
-            budget_ms: begin with no further table after so long; the next call goes on there.
-            dry_run: change nothing, tell what would be done.
-            orphans: look for files that nothing refers to.
+            budget_ms: start no further table after this time; the next call continues there.
+            dry_run: change nothing, report what would be done.
+            orphans: search for files that nothing refers to.
         """
         started = time.monotonic()
         self.failed.clear()
         tables = self._tables()
-        gone = self._expire_checkpoints(dry_run=dry_run)
+        expired = self._expire_checkpoints(dry_run=dry_run)
         fence = self._fence()
-        needs = needs_of(self.job, tables, gone if dry_run else ())
+        needs = needs_of(self.job, tables, expired if dry_run else ())
         tables |= self._states(needs, tables)
         self.orphans.begin(tables, anew=orphans)
         after_ms = self.now_ms() - self.job.settings.maintenance.history_ms
@@ -104,11 +105,11 @@ class Maintenance:
             if budget_ms is not None and (time.monotonic() - started) * 1000 >= budget_ms:
                 self.job.emit(
                     "maintenance_deferred",
-                    datasets=[str(waiting) for waiting in self._waiting],
+                    datasets=[str(name) for name in self._waiting],
                     reason=f"the budget of {budget_ms} ms is used up",
                 )
                 break
-            # Before it is looked after: a table that cannot be must not keep the others waiting for ever.
+            # Removed first, so that a table that always fails does not starve the others.
             self._waiting.remove(name)
             try:
                 if name in self.job.tables and not dry_run:
@@ -119,14 +120,14 @@ class Maintenance:
                 raise
             except LakeError as error:
                 self.failed.append(name)
-                self._tell_failure(error, dataset=str(name))
+                self._report_failure(error, dataset=str(name))
         if not dry_run:
             self.job.effects.perform(
                 Step.META_EXPIRE, self.job.name, lambda: self.job.store.forget_expired(self.job.name)
             )
         return done
 
-    def _tell_failure(self, error: TautochroneError, **where: str) -> None:
+    def _report_failure(self, error: TautochroneError, **where: str) -> None:
         require_live_jvm()
         text = str(error)
         if is_defect(error):
@@ -139,80 +140,80 @@ class Maintenance:
             return False
         now, rules = self.now_ms(), self.job.settings.maintenance
         if latest.number < rules.keep_last:
-            # The first checkpoints stay whatever their age.
+            # The newest `keep_last` checkpoints never expire.
             return False
         if self._last_ms is None:
-            # A job that runs once for each of its checkpoints maintains at each.
+            # A one-shot run maintains after its checkpoint.
             self._last_ms = now - rules.every_ms
-        news = latest.number != self._last_checkpoint or bool(self._waiting)
-        if not news or now - self._last_ms < rules.every_ms:
+        is_new = latest.number != self._last_checkpoint or bool(self._waiting)
+        if not is_new or now - self._last_ms < rules.every_ms:
             return False
         self._last_ms, self._last_checkpoint = now, latest.number
         return True
 
     def _tables(self) -> dict[TableName, LakeTable]:
         """The job's own tables that exist. External tables are never maintained."""
-        known = self.job.tables
+        loaded = self.job.tables
         return {
-            name: known.get(name) or self.job.lake.load(name)
+            name: loaded.get(name) or self.job.lake.load(name)
             for name in self.job.graph.order
-            if name in known or self.job.lake.exists(name)
+            if name in loaded or self.job.lake.exists(name)
         }
 
     def _states(self, needs: Needs, tables: Mapping[TableName, LakeTable]) -> dict[TableName, LakeTable]:
-        """Companion tables that the job's views name."""
-        named = {name for name in needs.followed if name.namespace == STATE_NAMESPACE}
+        """The state tables of the job's views that are still needed."""
+        states = {name for name in needs.followed if name.namespace == STATE_NAMESPACE}
         views = tuple("__".join((*table.namespace, table.table)) + "__" for table in tables)
-        mine = sorted(name for name in named if name.table.startswith(views))
-        return {name: self.job.lake.load(name) for name in mine if self.job.lake.exists(name)}
+        own = sorted(name for name in states if name.table.startswith(views))
+        return {name: self.job.lake.load(name) for name in own if self.job.lake.exists(name)}
 
     def _fence(self) -> Fence:
-        """The owner's; without a takeover that of the newest owner, beside whom this works."""
+        """The job's fence; without a takeover that of the current owner, which may be running."""
         return self.job.journal.fence or self.job.store.fence(self.job.name)
 
     def _expire_checkpoints(self, *, dry_run: bool) -> list[CheckpointNumber]:
         job = self.job
         started = time.monotonic()
         now, rules = self.now_ms(), job.settings.maintenance
-        chosen = outlived(job.store.standing(job.name), now, rules)
+        candidates = outlived(job.store.standing(job.name), now, rules)
         pinned = job.store.pinned_checkpoints()
-        gone: list[CheckpointNumber] = []
-        held: dict[str, str] = {}
-        for number in chosen:
+        expired: list[CheckpointNumber] = []
+        kept: dict[str, str] = {}
+        for number in candidates:
             if number in pinned:
-                held[str(number)] = "CHECKPOINT_PINNED"
+                kept[str(number)] = "CHECKPOINT_PINNED"
                 continue
             try:
                 if not dry_run:
                     self._mark_expired(number)
             except MetaError as error:
-                # Only the two that `expire` is allowed to answer with; they are reasons, not failures.
+                # A reader or a refresh needs the checkpoint: no failure.
                 if error.error_class not in ("CHECKPOINT_PINNED", "CHECKPOINT_NEEDED"):
                     raise
-                held[str(number)] = error.error_class
+                kept[str(number)] = error.error_class
                 continue
-            gone.append(number)
-        if gone:
+            expired.append(number)
+        if expired:
             job.emit(
                 "checkpoints_expired",
-                count=len(gone),
-                first=int(gone[0]),
-                last=int(gone[-1]),
-                held=held,
+                count=len(expired),
+                first=int(expired[0]),
+                last=int(expired[-1]),
+                held=kept,
                 dry_run=dry_run,
                 reason=f"older than {rules.keep_ms / 1000:g} s or closer than {rules.spacing_ms / 1000:g} s "
                 f"to another, and not among the newest {rules.keep_last}",
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
-        return gone
+        return expired
 
     def _mark_expired(self, number: CheckpointNumber) -> None:
         self.job.effects.perform(Step.META_EXPIRE, self.job.name, lambda: self.job.store.expire(number))
 
     def _compact(self, table: LakeTable) -> None:
-        """Only called for the tables of an owner: nobody else may move main.
+        """Compact small files. For the owner only: nobody else may move main.
 
-        A compaction that must give way is no trouble: it is tried again.
+        A compaction that conflicts with another commit is skipped and tried again later.
         """
         rules = self.job.settings.maintenance
         if not rules.min_files:
@@ -254,16 +255,16 @@ class Maintenance:
         dry_run: bool,
     ) -> Expired:
         started = time.monotonic()
-        found = table.expire(needs.of(table.name, after_ms), fence, at_least=at_least, dry_run=dry_run)
-        if found.versions:
+        expired = table.expire(needs.of(table.name, after_ms), fence, at_least=at_least, dry_run=dry_run)
+        if expired.versions:
             self.job.emit(
                 "versions_expired",
                 dataset=str(table.name),
-                versions=found.versions,
-                files=found.files,
-                kept=found.kept,
+                versions=expired.versions,
+                files=expired.files,
+                kept=expired.kept,
                 dry_run=dry_run,
                 reason="no checkpoint, pin, tag or refresh needs them",
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
-        return found
+        return expired

@@ -1,7 +1,7 @@
-"""Looking for files that nothing refers to: once in a while in a run, at once by `taut maintain`.
+"""Searches for orphaned files: files in a table's folder that no version refers to.
 
-What killed writers left behind is in nobody's way, and to find it costs a listing of each table's folder
-and a read of all its manifests: so seldom.
+Killed writers leave them behind. They do no harm, and a search lists the table's folder and reads all its
+manifests, so a run searches seldom; `taut maintain` searches at once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["OrphanSearch"]
 
 @dataclass(slots=True)
 class OrphanSearch:
-    """Which of a job's tables have yet to be searched, and what was found in those that were.
+    """Remembers which of a job's tables are still to be searched, and what was found in the others.
 
-    Time is divided into periods of `orphans_every_ms`. A run looks once in a period; what an earlier process
-    did in the same period is told by its checkpoints, so that a job of many short runs does not look at each.
+    Time is divided into periods of `orphans_every_ms`. A run searches once per period. A checkpoint of an
+    earlier run in the same period counts as a search, so that a job of many short runs searches seldom.
 
     Args:
         now_ms: epoch milliseconds.
@@ -38,7 +38,7 @@ class OrphanSearch:
     _folders: Mapping[TableName, str] | None = None
 
     def due(self) -> bool:
-        """Whether a new period began; true once for each."""
+        """Whether a new period began; true once per period."""
         every_ms = self.job.settings.maintenance.orphans_every_ms
         if not every_ms:
             return False
@@ -46,18 +46,17 @@ class OrphanSearch:
             before = self.job.store.standing(self.job.name)[:-1]
             self._period = before[-1].at_ms // every_ms if before else -1
         now = self.now_ms() // every_ms
-        new, self._period = now != self._period, now
-        return new
+        is_new, self._period = now != self._period, now
+        return is_new
 
     def begin(self, tables: Iterable[TableName], *, anew: bool) -> None:
-        """Before a look at `tables`: all of them are to be searched when `anew`, else those of which the last
-        look ran out of time."""
+        """Start a search: of all `tables` if `anew`, else of those that the last one had no time for."""
         self.found.clear()
         self._folders = None
         self._waiting = set(tables) if anew else self._waiting & set(tables)
 
     def search(self, table: LakeTable, fence: Fence, *, dry_run: bool) -> None:
-        """Search one table, if it is its turn. What cannot be searched is told and left alone.
+        """Search one table if it is still to be searched. A table that cannot be searched is reported.
 
         Raises:
             FencedError: a newer owner exists.
@@ -68,30 +67,30 @@ class OrphanSearch:
         job, started = self.job, time.monotonic()
         age_ms = job.settings.maintenance.orphans_ms
         try:
-            self._require_mine(table)
+            self._require_own_table(table)
             if self._folders is None:
                 self._folders = job.lake.folders()
-            found = table.remove_orphans(self.now_ms() - age_ms, fence, self._folders, dry_run=dry_run)
+            orphans = table.remove_orphans(self.now_ms() - age_ms, fence, self._folders, dry_run=dry_run)
         except FencedError:
             raise
         except LakeError as error:
             job.emit("orphans_skipped", dataset=str(table.name), reason=str(error))
             return
-        self.found.append(found)
-        if found.files:
+        self.found.append(orphans)
+        if orphans.files:
             job.emit(
                 "orphans_removed",
                 dataset=str(table.name),
-                count=len(found.files),
-                bytes=found.bytes,
-                files=list(found.files) if dry_run else [],
+                count=len(orphans.files),
+                bytes=orphans.bytes,
+                files=list(orphans.files) if dry_run else [],
                 dry_run=dry_run,
                 reason=f"nothing refers to them, and they are older than {age_ms / 3_600_000:g} h",
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
 
-    def _require_mine(self, table: LakeTable) -> None:
-        """A dataset's name does not make a table ours: somebody else may have made it."""
+    def _require_own_table(self, table: LakeTable) -> None:
+        """Refuse a table that another pipeline or another program wrote under a dataset's name."""
         commit_metadata = table.fork().commit_metadata
         if commit_metadata is None or commit_metadata.pipeline != self.job.spec.name:
             raise LakeError("ORPHANS_UNKNOWN", f"{table.name} was not written by this pipeline")

@@ -1,4 +1,4 @@
-"""What must stay: which checkpoints, and of each table which versions. Chosen here, removed elsewhere."""
+"""Chooses which checkpoints may expire, and which versions of each table are still needed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _STREAMED = re.compile(r'"snapshot_id"\s*:\s*(-?\d+)')
 
 
 def outlived(standing: Sequence[Standing], now_ms: int, rules: MaintenanceRules) -> list[CheckpointNumber]:
-    """The checkpoints that need not stay readable for their age or their density.
+    """The checkpoints that may expire, because they are too old or too close to another one.
 
     Args:
-        standing: oldest first. Counting from the oldest makes the answer stable: what was kept once for
-            its distance is kept until it is too old.
+        standing: published checkpoints, oldest first. Distances are counted from the oldest, so that a
+            checkpoint kept for its distance stays until it is too old.
     """
     recent = {checkpoint.number for checkpoint in standing[-rules.keep_last :]}
-    found: list[CheckpointNumber] = []
+    expired: list[CheckpointNumber] = []
     last_kept_ms: int | None = None
     for checkpoint in standing:
         if checkpoint.number in recent:
@@ -36,15 +36,20 @@ def outlived(standing: Sequence[Standing], now_ms: int, rules: MaintenanceRules)
         old = now_ms - checkpoint.at_ms > rules.keep_ms
         dense = last_kept_ms is not None and checkpoint.at_ms - last_kept_ms < rules.spacing_ms
         if old or dense:
-            found.append(checkpoint.number)
+            expired.append(checkpoint.number)
         else:
             last_kept_ms = checkpoint.at_ms
-    return found
+    return expired
 
 
 @dataclass(slots=True)
 class Needs:
-    """By table: versions that must be readable, versions from which somebody still has to get to main."""
+    """The needed versions of each table.
+
+    Attributes:
+        readable: versions whose rows somebody reads.
+        followed: versions from which a refresh or a stream still has to follow the changes up to main.
+    """
 
     readable: Mapping[TableName, frozenset[Version]]
     followed: defaultdict[TableName, set[Version]] = field(default_factory=lambda: defaultdict(set))
@@ -60,35 +65,34 @@ class Needs:
 def needs_of(
     job: Job, tables: Mapping[TableName, LakeTable], without: Collection[CheckpointNumber] = ()
 ) -> Needs:
-    """What is needed now, by readers and by the next refresh of every dataset that the store knows.
+    """The versions that readers and the next refresh of every dataset in the store need now.
 
-    What is asked here only moves forward: an answer that is older than the metadata it is used on keeps
-    too much, never too little.
+    Needs only move forward, so an outdated answer keeps too much and never too little.
 
     Args:
         tables: the job's tables.
-        without: checkpoints that shall be taken as expired.
+        without: checkpoints to treat as expired.
     """
     store = job.store
     needs = Needs(_with_companions(store.retained_versions(without), tables))
-    at: dict[int, dict[TableName, Version]] = {}
+    versions_at: dict[int, dict[TableName, Version]] = {}
     inputs = {entry.name: entry.inputs for entry in store.datasets()}
     for status in store.status():
         if status.checkpoint is None:
             continue
-        if status.checkpoint not in at:
-            at[status.checkpoint] = store.versions_at(status.checkpoint)
+        if status.checkpoint not in versions_at:
+            versions_at[status.checkpoint] = store.versions_at(status.checkpoint)
         # The next refresh asks how each input changed since the last complete checkpoint, and whether
         # the dataset itself did.
         for name in {status.dataset, *inputs.get(status.dataset, ())}:
-            _follow(needs, name, at[status.checkpoint].get(name))
+            _follow(needs, name, versions_at[status.checkpoint].get(name))
     for checkpoint in (store.latest_done(job.name), store.open_target(job.name)):
         for name, version in ({} if checkpoint is None else checkpoint.roots).items():
             _follow(needs, name, version)
     for name, version in store.reported(job.name).items():
         _follow(needs, name, version)
     for name in inputs:
-        # A dataset of another job may live in a lake of its own.
+        # A dataset of another job may be in another lake.
         table = tables.get(name) or (job.lake.load(name) if job.lake.exists(name) else None)
         commit_metadata = None if table is None else table.fork().commit_metadata
         if commit_metadata is not None:
@@ -99,16 +103,16 @@ def needs_of(
 def _with_companions(
     readable: Mapping[TableName, frozenset[Version]], tables: Mapping[TableName, LakeTable]
 ) -> Mapping[TableName, frozenset[Version]]:
-    """A checkpoint to which tables can be taken back keeps the states that belong to it."""
-    found = defaultdict(frozenset[Version], readable)
+    """Adds the state tables of readable versions: a revision can revert to them."""
+    with_states = defaultdict(frozenset[Version], readable)
     for name, table in tables.items():
         for companion, versions in table.companions_at(readable.get(name, frozenset())).items():
-            found[companion] |= versions
-    return found
+            with_states[companion] |= versions
+    return with_states
 
 
 def _add_commit_metadata(needs: Needs, commit_metadata: CommitMetadata, inputs: Iterable[TableName]) -> None:
-    """What a table says of itself: it may be ahead of what is published, or behind."""
+    """Adds what a table's commit metadata names: the table may be ahead of the store, or behind it."""
     for named in (commit_metadata.inputs, commit_metadata.companions):
         for text, version in named.items():
             _follow(needs, TableName.parse(text), Version(version))
@@ -120,7 +124,7 @@ def _add_commit_metadata(needs: Needs, commit_metadata: CommitMetadata, inputs: 
     )
     streamed = {Version(found) for found in _STREAMED.findall(offsets)}
     for name in inputs:
-        # Which source of the stream is which table does not matter: a table ignores foreign versions.
+        # Every input gets all of them: a table ignores versions of other tables.
         needs.followed[name] |= streamed
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pyspark.sql import SparkSession
+
 from tautochrone.errors import LakeError
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import Fence, Version
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
-from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.topology import JobTopology
 
 __all__ = ["RevisionCommit", "revert_table", "revoked_range"]
 
@@ -41,17 +43,23 @@ def revoked_range(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:
 
 
 def revert_table(
-    job: Job, table: LakeTable, revised: RevisedTable, commit: RevisionCommit, tag: str
+    base: SparkSession,
+    topology: JobTopology,
+    table: LakeTable,
+    revised: RevisedTable,
+    commit: RevisionCommit,
+    tag: str,
 ) -> Version:
     """Revert, clear or rebuild the table.
 
     Args:
+        topology: of the project that defines the table.
         tag: keeps the old version; its presence shows that an earlier attempt got this far.
     """
     if revised.action is RevisionAction.ROLL_BACK:
         return _roll_back(table, revised, commit, tag)
     if revised.action is RevisionAction.CLEAR:
-        return _clear(job, table, commit, tag)
+        return _clear(base, topology, table, commit, tag)
     return _rebuild(table, commit, tag)
 
 
@@ -71,7 +79,9 @@ def _roll_back(table: LakeTable, revised: RevisedTable, commit: RevisionCommit, 
     return table.revert(revised.version, reverted, tag).version
 
 
-def _clear(job: Job, table: LakeTable, commit: RevisionCommit, tag: str) -> Version:
+def _clear(
+    base: SparkSession, topology: JobTopology, table: LakeTable, commit: RevisionCommit, tag: str
+) -> Version:
     """Remove rows and positions in one commit.
 
     The table's history starts there, so that a stream that reads it from the beginning gets new rows only.
@@ -81,9 +91,9 @@ def _clear(job: Job, table: LakeTable, commit: RevisionCommit, tag: str) -> Vers
         # With the fence raised first, no older owner moves main between the tag and the commit.
         table.raise_fence(table.fork(), commit_metadata)
         table.tag(table.current_version(), tag)
-    no_rows = job.base.createDataFrame([], job.graph.schemas[table.name])
+    no_rows = base.createDataFrame([], topology.graph.schemas[table.name])
     reset = replace(commit_metadata, reset=True)
-    return table.redefine(table.fork(), job.topology.table_definition(table.name), no_rows, reset).version
+    return table.redefine(table.fork(), topology.table_definition(table.name), no_rows, reset).version
 
 
 def _rebuild(table: LakeTable, commit: RevisionCommit, tag: str) -> Version:

@@ -344,7 +344,7 @@ def _revise(job: Job, revision: Revision, revised: RevisedTable, fences: Mapping
         )
         return
     commit = RevisionCommit(fence, job.store.incarnation, revoked_range(revision.plan))
-    version = revert_table(job, table, revised, commit, tag)
+    version = revert_table(job.base, job.topology, table, revised, commit, tag)
     if revised.table in job.store.reported(revised.job):
         # Otherwise cuts of other jobs and weak readers would use the revoked version until the next run.
         job.effects.perform(
