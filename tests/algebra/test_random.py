@@ -174,5 +174,5 @@ def test_random_queries_cover_every_rule() -> None:
     expected = {kind.__name__ for kind in RULES} | set(JoinKind)
     expected |= {"count", "sum", "avg", "min", "max", "other", "sum, inexact", "avg, inexact"}
     assert not {name: counts[name] for name in expected if counts[name] < 5}, counts
-    for reason in ("the buffer was used up: read again", "groups looked up again: a value that counted went"):
+    for reason in ("the buffer was exhausted: read again", "groups read again: a delete removed their value"):
         assert reasons[reason] >= 5, reasons

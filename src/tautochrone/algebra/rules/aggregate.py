@@ -111,7 +111,7 @@ class AggregateRule:
         if node.is_mergeable:
             reason = "merged into groups"
             if any(call.may_need_recompute for call in node.calls):
-                reason += ", looked up again where a value that counts goes"
+                reason += ", read again where a delete removes the value"
             return RefreshMode.INCREMENTAL, reason
         if not node.keys:
             return RefreshMode.DIFF, f"{_first_not_mergeable(node)} over all rows"
@@ -210,7 +210,7 @@ def _recomputed_groups(
     node: Aggregate, groups: Materialized, before: tuple[ColumnId, ...], context: Differentiator
 ) -> Node:
     """The given groups with their accumulators before, and those after read again from the child's rows."""
-    context.record(node, "groups looked up again: a value that counted went")
+    context.record(node, "groups read again: a delete removed their value")
     rows = context.rows_after(node.child)
     on = tuple((key, key) for key in node.keys)
     if on:

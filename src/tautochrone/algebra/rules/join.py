@@ -26,12 +26,12 @@ from tautochrone.model.refresh import RefreshMode
 __all__ = ["JoinRule"]
 
 _REASONS = {
-    JoinKind.INNER: "terms of the changed inputs",
-    JoinKind.LEFT: "inner terms, and padded rows whose partners came or went",
-    JoinKind.FULL: "inner terms, and padded rows of both sides whose partners came or went",
-    JoinKind.SEMI: "left rows whose partners came or went",
-    JoinKind.ANTI: "left rows whose partners came or went",
-    JoinKind.EXISTENCE: "left rows whose partners came or went",
+    JoinKind.INNER: "one term per changed input",
+    JoinKind.LEFT: "inner join, and left rows that gained or lost their partners",
+    JoinKind.FULL: "inner join, and rows of both sides that gained or lost their partners",
+    JoinKind.SEMI: "left rows that gained or lost partners",
+    JoinKind.ANTI: "left rows that gained or lost partners",
+    JoinKind.EXISTENCE: "left rows that gained or lost partners",
     JoinKind.SCALAR: "all left rows when the scalar changes",
 }
 

@@ -70,7 +70,7 @@ class ScalarFilterRule:
         return sum_changes(node.columns, changes)
 
     def mode(self, node: ScalarFilter) -> tuple[RefreshMode, str]:
-        return RefreshMode.INCREMENTAL, "rows whose comparison with the scalar turns"
+        return RefreshMode.INCREMENTAL, "rows for which the comparison with the scalar changes"
 
 
 def _scalar(subquery: Node, context: Differentiator) -> Materialized:

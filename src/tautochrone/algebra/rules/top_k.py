@@ -41,9 +41,7 @@ class TopKRule:
 
     def change(self, node: TopK, context: Differentiator) -> Change:
         if node.number not in context.states:
-            context.record(
-                node, "its rows cannot be kept: computed as a whole and compared", RefreshMode.DIFF
-            )
+            context.record(node, "it has no state: computed over all rows and compared", RefreshMode.DIFF)
             return _difference(node, context.rows_before(node), context.rows_after(node))
         change = context.materialized_change(node.child)
         if change.plan is None:
@@ -55,7 +53,7 @@ class TopKRule:
         )
         # At least one row, also for LIMIT 0: an empty buffer cannot say whether it is complete.
         if merged.rows < max(node.limit + node.offset, 1) and not _is_complete(node, merged, context):
-            context.record(node, "the buffer was used up: read again")
+            context.record(node, "the buffer was exhausted: read again")
             merged = engine.materialize(top_k_state(node, context.rows_after(node.child)))
         context.state_updates[node.number] = merged
         return _difference(node, _first_rows(node, stored), _first_rows(node, merged))
@@ -66,7 +64,7 @@ class TopKRule:
         return _first_rows(node, StateScan(columns=node.state_columns, operator=node))
 
     def mode(self, node: TopK) -> tuple[RefreshMode, str]:
-        return RefreshMode.INCREMENTAL, f"first {node.limit} kept with a buffer"
+        return RefreshMode.INCREMENTAL, f"first {node.limit} rows, with a buffer"
 
 
 def top_k_state(node: TopK, rows: Node) -> Node:
