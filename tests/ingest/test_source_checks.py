@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from tautochrone.errors import IngestError
-from tautochrone.ingest.kafka_topics import KafkaTopics, begin_again
+from tautochrone.ingest.kafka_topics import KafkaTopics, restart_topics
 from tautochrone.ingest.source_files import skipped_files
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.model.sources import RecreatedTopic, SkipReason
@@ -36,7 +36,7 @@ def test_skipped_files(
 
 def test_a_recreated_topic_begins_at_its_earliest_and_the_others_stay() -> None:
     position = SparkPosition(query_id="q", batch_id=3, offsets=OFFSETS, commit="v1\n{}")
-    moved = begin_again(position, {"0": {"a": {"0": 2}}}, {"0": {"a": "new", "b": "id"}})
+    moved = restart_topics(position, {"0": {"a": {"0": 2}}}, {"0": {"a": "new", "b": "id"}})
     assert json.loads(moved.offsets.splitlines()[2]) == {"a": {"0": 2}, "b": {"0": 3}}
     assert moved.offsets.splitlines()[:2] == OFFSETS.splitlines()[:2]
     assert moved.offsets.splitlines()[3:] == ["-", '{"logOffset":4}']
@@ -58,7 +58,7 @@ class Cluster:
 
 def flow(cluster: Cluster, events: list[str]) -> KafkaTopics:
     made = KafkaTopics("f", "lake.db.t", RecreatedTopic.FAIL, lambda event, **_: events.append(event))
-    made._asked = {0: cluster}  # type: ignore[dict-item]
+    made._readers = {0: cluster}  # type: ignore[dict-item]
     return made
 
 

@@ -102,7 +102,7 @@ class CheckpointFolder:
             fresh={path: self._files.read(f"{self.path}/sources/{path}") or "" for path in sorted(fresh)},
         )
 
-    def position(self, planned: Planned, known: SparkPosition | None, *, stateful: bool) -> SparkPosition:
+    def position(self, planned: Planned, before: SparkPosition | None, *, stateful: bool) -> SparkPosition:
         """The position after the batch, archiving what the sources remember since `known`."""
         finished = self._newest("commits")
         commit = None if finished is None else self._files.read(f"{self.path}/commits/{finished}")
@@ -111,7 +111,7 @@ class CheckpointFolder:
             batch_id=planned.batch_id,
             offsets=planned.offsets,
             commit=commit or _PLAIN_COMMIT,
-            source_files=self._archive_sources(planned, known),
+            source_files=self._archive_sources(planned, before),
             stateful=stateful,
         )
 
@@ -126,7 +126,7 @@ class CheckpointFolder:
         return None if metadata is None else str(json.loads(metadata)["id"])
 
     def holds_state_of(self, position: SparkPosition) -> bool:
-        """Whether the state in it is the one after `position`, and not after other rows under that number."""
+        """Whether its state is the one after `position`, and not one after other rows under that number."""
         return (
             self.query_id == position.query_id
             and self.offsets(position.batch_id) == position.offsets
@@ -232,17 +232,17 @@ class CheckpointFolder:
         for path in self._files.stamps(f"{self.path}/state"):
             if "/_metadata/v2/" not in f"/{path}":
                 continue
-            at = f"{self.path}/state/{path}"
-            text = self._files.read(at) or ""
-            here = older.sub(rf"\g<1>{name}\g<2>", text)
-            if here != text:
-                self._files.write(at, here)
+            file = f"{self.path}/state/{path}"
+            text = self._files.read(file) or ""
+            corrected = older.sub(rf"\g<1>{name}\g<2>", text)
+            if corrected != text:
+                self._files.write(file, corrected)
 
     def first_offsets(self) -> Mapping[int, str]:
         """What Iceberg's sources remember as their first offsets: number of the source → offset."""
         numbers = [int(name) for name in self._files.names(f"{self.path}/sources") if name.isdigit()]
-        found = {number: self._files.read(self._first_offset(number)) for number in numbers}
-        return {number: text for number, text in found.items() if text is not None}
+        texts = {number: self._files.read(self._first_offset(number)) for number in numbers}
+        return {number: text for number, text in texts.items() if text is not None}
 
     def initial_offsets(self) -> str | None:
         """Where Kafka's source began, as JSON, when it is the query's first source."""
@@ -257,11 +257,11 @@ class CheckpointFolder:
 
     def planned_files(self, source: int, first: int, last: int) -> set[str]:
         """The files in a file source's log from entry `first` to `last`, URL-encoded."""
-        found: set[str] = set()
+        paths: set[str] = set()
         for number in range(first, last + 1):
             plain = self._entries(f"{source}/{number}") or self._entries(f"{source}/{number}{_COMPACT}")
-            found |= {entry["path"] for entry in plain if entry["batchId"] == number}
-        return found
+            paths |= {entry["path"] for entry in plain if entry["batchId"] == number}
+        return paths
 
     def _entries(self, log: str) -> list[dict[str, Any]]:
         text = self._files.read(f"{self.path}/sources/{log}") or ""
@@ -303,8 +303,8 @@ class CheckpointFolder:
         batches = [int(name) for name in self._files.names(f"{self.path}/{log}") if name.isdigit()]
         return max(batches, default=None)
 
-    def _archive_sources(self, planned: Planned, known: SparkPosition | None) -> tuple[str, ...]:
-        before = () if known is None else known.source_files
+    def _archive_sources(self, planned: Planned, last: SparkPosition | None) -> tuple[str, ...]:
+        before = () if last is None else last.source_files
         content = dict(planned.fresh)
         if not content:
             return before

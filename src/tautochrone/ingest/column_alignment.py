@@ -18,8 +18,8 @@ def align(rows: DataFrame, schema: StructType, flow: str) -> DataFrame:
     Raises:
         DefinitionError: `FLOW_SCHEMA_MISMATCH` for a column that the target does not have.
     """
-    wanted = {column.name.lower(): column for column in schema.fields}
-    extra = [name for name in rows.columns if name.lower() not in wanted]
+    columns = {column.name.lower(): column for column in schema.fields}
+    extra = [name for name in rows.columns if name.lower() not in columns]
     if extra:
         raise DefinitionError(
             "FLOW_SCHEMA_MISMATCH",

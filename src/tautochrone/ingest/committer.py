@@ -204,7 +204,7 @@ class TableCommitter:
             raise
 
     def _clean(self, action: Callable[[], None]) -> None:
-        """Files of a batch that lost are garbage: that they stay is told, but the conflict is the news."""
+        """Files of a refused batch are useless. It is reported when they cannot be deleted."""
         try:
             action()
         except TautochroneError as error:

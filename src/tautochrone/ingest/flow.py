@@ -169,7 +169,7 @@ class FlowQuery:
 
     @property
     def progressed(self) -> bool:
-        """Whether a batch, or a look at the source that found nothing, succeeded since the last start."""
+        """Whether a batch, or a trigger without new rows, succeeded since the last start."""
         return self._query is not None and self._query.lastProgress is not None
 
     @property
@@ -246,7 +246,7 @@ class FlowQuery:
         """
         self._end()
         if self._query is not None and not self._stopped:
-            # A query that ended by itself is asked for its last look while there is a connection.
+            # The last trigger of a query that ended by itself is checked while the connection is open.
             self.checks.same_sources(self._query.lastProgress)
         self.checks.close()
 
@@ -344,7 +344,7 @@ class FlowQuery:
         try:
             return self.effects.perform(step, self._target, action)
         except FileNotFoundError as error:
-            # A newer owner may have taken what an older folder held.
+            # A newer owner may have moved the content of an older folder.
             self.require_fence()
             raise IngestError(
                 "FLOW_POSITIONS_LOST",
@@ -362,11 +362,11 @@ class FlowQuery:
             raise RuntimeError(str(self._error)) from None
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
-        known = self.position
-        if known is not None and batch_id <= known.batch_id:
-            if batch_id != known.batch_id or not same_offsets(self.folder.offsets(batch_id), known.offsets):
+        after = self.position
+        if after is not None and batch_id <= after.batch_id:
+            if batch_id != after.batch_id or not same_offsets(self.folder.offsets(batch_id), after.offsets):
                 raise self._diverged(
-                    batch_id, f"differs from batch {known.batch_id} that {self._target} holds"
+                    batch_id, f"differs from batch {after.batch_id} that {self._target} holds"
                 )
             self.emit(
                 "batch_skipped",
@@ -380,13 +380,13 @@ class FlowQuery:
                 rows.write.format("noop").mode("append").save()
             return
         planned = self._planned(batch_id)
-        self.checks.before_batch(batch_id, known)
+        self.checks.before_batch(batch_id, after)
         split = self._stage(rows, batch_id)
         position = self.step(
             Step.INGEST_SOURCE_FILES,
-            lambda: self.folder.position(planned, known, stateful=self.stateful),
+            lambda: self.folder.position(planned, after, stateful=self.stateful),
         )
-        position = self.checks.after_batch(known, position)
+        position = self.checks.after_batch(after, position)
         if self._planned(batch_id) != planned:
             raise self._diverged(batch_id, "is planned otherwise than when its rows were read")
         self.committer.submit(self.flow.name, split.good, position, split.bad)

@@ -24,13 +24,13 @@ from tautochrone.spark.sources.kafka import TopicIdsRefusedError
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import TopicIdReader
 
-__all__ = ["KafkaTopics", "begin_again"]
+__all__ = ["KafkaTopics", "restart_topics"]
 
-Ids = dict[str, dict[str, str]]
+TopicIdsBySource = dict[str, dict[str, str]]
 
 
-def begin_again(
-    position: SparkPosition, earliest: Mapping[str, Mapping[str, Mapping[str, int]]], ids: Ids
+def restart_topics(
+    position: SparkPosition, earliest: Mapping[str, Mapping[str, Mapping[str, int]]], ids: TopicIdsBySource
 ) -> SparkPosition:
     """The position with other offsets for some topics.
 
@@ -41,32 +41,33 @@ def begin_again(
     """
     lines = position.offsets.strip().splitlines()
     for number, topics in earliest.items():
-        at = len(lines) - len(source_offsets(position.offsets)) + int(number)
-        lines[at] = json.dumps({**json.loads(lines[at]), **topics}, separators=(",", ":"))
+        line = len(lines) - len(source_offsets(position.offsets)) + int(number)
+        lines[line] = json.dumps({**json.loads(lines[line]), **topics}, separators=(",", ":"))
     return replace(position, offsets="\n".join(lines), topics=ids)
 
 
 @dataclass(slots=True)
 class KafkaTopics(SourceCheck):
-    """The topics of one flow. One for all starts of the flow.
+    """The check of one flow's topics.
 
-    `policy` says what a start does with a topic that was recreated.
+    Args:
+        policy: what a start does with a topic that was recreated.
     """
 
     flow: str
     dataset: str
     policy: RecreatedTopic
     emit: Emit
-    _asked: dict[int, TopicIdReader] = field(default_factory=dict)
-    _known: Ids = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _readers: dict[int, TopicIdReader] = field(default_factory=dict)
+    _ids: TopicIdsBySource = field(default_factory=dict)
+    _reported: set[str] = field(default_factory=set)
     _batch: int | None = None
     _progress: tuple[object, object] | None = None
 
     def begin(
         self, session: SparkSession, rows: DataFrame, position: SparkPosition | None
     ) -> SparkPosition | None:
-        """Before a query over `rows` starts: the ids that count from here on.
+        """See `SourceCheck`: reads the ids that count from here on.
 
         Returns:
             Where the flow must begin instead of `position`, when a topic was recreated and that is allowed.
@@ -78,102 +79,102 @@ class KafkaTopics(SourceCheck):
         self._batch = None
         sources = {source.number: source for source in sources_of(rows)}
         readers = {number: source.topic_ids(session) for number, source in sources.items()}
-        self._asked = {n: reader for n, reader in readers.items() if not isinstance(reader, Unsupported)}
+        self._readers = {n: reader for n, reader in readers.items() if not isinstance(reader, Unsupported)}
         taken = {} if position is None else self._topics_in(position.offsets)
-        now = self._ask({n: sources[n].topics() | taken.get(n, frozenset()) for n in self._asked})
-        before: Ids = {} if position is None else {n: dict(ids) for n, ids in position.topics.items()}
-        others = _others(before, now)
-        self._known = {
-            number: {**before.get(number, {}), **now.get(number, {})} for number in {*before, *now}
-        }
-        if not others or position is None:
+        now = self._read_ids({n: sources[n].topics() | taken.get(n, frozenset()) for n in self._readers})
+        before: TopicIdsBySource = (
+            {} if position is None else {n: dict(ids) for n, ids in position.topics.items()}
+        )
+        changed = _changed_topics(before, now)
+        self._ids = {number: {**before.get(number, {}), **now.get(number, {})} for number in {*before, *now}}
+        if not changed or position is None:
             return None
         if self.policy is RecreatedTopic.FAIL:
-            raise self._recreated(others)
-        earliest = {number: self._asked[int(number)].earliest(topics) for number, topics in others.items()}
+            raise self._recreated_error(changed)
+        earliest = {number: self._readers[int(number)].earliest(topics) for number, topics in changed.items()}
         self.emit(
             "kafka_topic_recreated",
             flow=self.flow,
             dataset=self.dataset,
-            topics=sorted({topic for topics in others.values() for topic in topics}),
+            topics=sorted({topic for topics in changed.values() for topic in topics}),
             reason="Kafka gives another id; the new topic is taken in from its beginning, the rows of "
             "the old one stay",
         )
-        return begin_again(position, earliest, self._ids_in(position.offsets))
+        return restart_topics(position, earliest, self._ids_in(position.offsets))
 
     def after_batch(self, after: SparkPosition | None, position: SparkPosition) -> SparkPosition:
         """See `SourceCheck`: adds the ids of the batch's topics. Raises as `ids_after`."""
         del after
         return replace(position, topics=self.ids_after(position.batch_id, position.offsets))
 
-    def ids_after(self, batch_id: int, offsets: str) -> Ids:
+    def ids_after(self, batch_id: int, offsets: str) -> TopicIdsBySource:
         """After a batch up to `offsets` was read, before it is committed: the ids of its topics.
 
         Raises:
             IngestError: `KAFKA_TOPIC_RECREATED`, `KAFKA_NOT_REACHABLE`.
         """
-        if not self._asked:
+        if not self._readers:
             return {}
-        self._compare(self._ask(self._topics_in(offsets)))
+        self._require_same_ids(self._read_ids(self._topics_in(offsets)))
         self._batch = batch_id
         return self._ids_in(offsets)
 
     def idle(self, progress: Mapping[str, object] | None) -> None:
         """A trigger ended, maybe without a batch: a new topic with as many records looks like the old one.
-        One question for each trigger without a batch that Spark tells of. Raises as `ids_after`.
+        One request for each trigger without a batch that Spark reports. Raises as `ids_after`.
         """
-        if not self._asked or progress is None or progress["batchId"] == self._batch:
+        if not self._readers or progress is None or progress["batchId"] == self._batch:
             return
         trigger = (progress["batchId"], progress["timestamp"])
         if trigger != self._progress:
-            self._compare(self._ask({int(n): frozenset(ids) for n, ids in self._known.items()}))
+            self._require_same_ids(self._read_ids({int(n): frozenset(ids) for n, ids in self._ids.items()}))
             self._progress = trigger
 
     def close(self) -> None:
         """Let go of the connections; repeatable."""
-        for asked in self._asked.values():
-            asked.close()
+        for reader in self._readers.values():
+            reader.close()
 
-    def _ask(self, topics: Mapping[int, frozenset[str]]) -> Ids:
-        found: Ids = {}
-        for number, asked in self._asked.items():
+    def _read_ids(self, topics: Mapping[int, frozenset[str]]) -> TopicIdsBySource:
+        ids: TopicIdsBySource = {}
+        for number, reader in self._readers.items():
             try:
-                found[str(number)] = asked.of(topics.get(number, frozenset()))
+                ids[str(number)] = reader.of(topics.get(number, frozenset()))
             except TopicIdsRefusedError as error:
-                if error.message not in self._told:
-                    self._told.add(error.message)
+                if error.message not in self._reported:
+                    self._reported.add(error.message)
                     self.emit(
                         "kafka_topic_ids_unknown",
                         flow=self.flow,
                         dataset=self.dataset,
                         reason=f"{error.message}; a topic that is deleted and created again goes unnoticed",
                     )
-        return found
+        return ids
 
-    def _compare(self, now: Ids) -> None:
-        others = _others(self._known, now)
-        if others:
-            raise self._recreated(others)
+    def _require_same_ids(self, now: TopicIdsBySource) -> None:
+        changed = _changed_topics(self._ids, now)
+        if changed:
+            raise self._recreated_error(changed)
         for number, ids in now.items():
-            self._known.setdefault(number, {}).update(ids)
+            self._ids.setdefault(number, {}).update(ids)
 
     def _topics_in(self, offsets: str) -> dict[int, frozenset[str]]:
         lines = source_offsets(offsets)
-        return {n: frozenset(_line(lines, n)) for n in self._asked}
+        return {n: frozenset(_line(lines, n)) for n in self._readers}
 
-    def _ids_in(self, offsets: str) -> Ids:
-        found = {
+    def _ids_in(self, offsets: str) -> TopicIdsBySource:
+        ids_by_source = {
             str(number): {
-                topic: self._known[str(number)][topic]
+                topic: self._ids[str(number)][topic]
                 for topic in sorted(topics)
-                if topic in self._known.get(str(number), {})
+                if topic in self._ids.get(str(number), {})
             }
             for number, topics in self._topics_in(offsets).items()
         }
-        return {number: ids for number, ids in found.items() if ids}
+        return {number: ids for number, ids in ids_by_source.items() if ids}
 
-    def _recreated(self, others: Mapping[str, Sequence[str]]) -> IngestError:
-        names = ", ".join(sorted({topic for topics in others.values() for topic in topics}))
+    def _recreated_error(self, changed: Mapping[str, Sequence[str]]) -> IngestError:
+        names = ", ".join(sorted({topic for topics in changed.values() for topic in topics}))
         hint = (
             f'set on_recreated_topic = "earliest" below [flows.{self.flow}] to keep its rows and take in the '
         )
@@ -189,17 +190,17 @@ class KafkaTopics(SourceCheck):
         )
 
 
-def _others(known: Mapping[str, Mapping[str, str]], now: Ids) -> dict[str, list[str]]:
-    """By number of the source the topics whose id is another one."""
-    found = {
-        number: [topic for topic, at in sorted(ids.items()) if known.get(number, {}).get(topic, at) != at]
+def _changed_topics(before: Mapping[str, Mapping[str, str]], now: TopicIdsBySource) -> dict[str, list[str]]:
+    """By number of the source the topics that have another id now than before."""
+    changed = {
+        number: [topic for topic, new in sorted(ids.items()) if before.get(number, {}).get(topic, new) != new]
         for number, ids in now.items()
     }
-    return {number: topics for number, topics in found.items() if topics}
+    return {number: topics for number, topics in changed.items() if topics}
 
 
 def _line(lines: Sequence[str], number: int) -> Mapping[str, object]:
     if number >= len(lines) or not lines[number].strip().startswith("{"):
         return {}
-    found: Mapping[str, object] = json.loads(lines[number])
-    return found
+    offsets: Mapping[str, object] = json.loads(lines[number])
+    return offsets

@@ -81,11 +81,11 @@ def _entry(line: str) -> dict[str, Any] | None:
     if not line.startswith("{"):
         return None
     try:
-        found = json.loads(line)
+        entry = json.loads(line)
     except json.JSONDecodeError:
         return None
-    is_one = isinstance(found, dict) and isinstance(found.get("path"), str) and "timestamp" in found
-    return found if is_one else None
+    is_file = isinstance(entry, dict) and isinstance(entry.get("path"), str) and "timestamp" in entry
+    return entry if is_file else None
 
 
 def _mapped(content: str, project: MovedFolder) -> str:

@@ -39,7 +39,7 @@ class RunningFlow(Protocol):
 
     @property
     def progressed(self) -> bool:
-        """Whether a batch, or a look at the source that met nothing new, succeeded since the last start."""
+        """Whether a batch, or a trigger without new rows, succeeded since the last start."""
 
     @property
     def committed_up_to_ms(self) -> int | None:

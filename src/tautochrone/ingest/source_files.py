@@ -1,5 +1,7 @@
-"""Files that a flow's file sources do not take in, found by comparing three lists: what is there, what the
-source's log says was planned, and what a batch really read. No content is read.
+"""Files that a flow's file sources do not take in.
+
+Three lists are compared: the files that exist, the files that the source's log says were planned, and the
+files that a batch really read. No content is read.
 """
 
 from __future__ import annotations
@@ -47,16 +49,16 @@ def skipped_files(
     {<SkipReason.REPLACED: 'REPLACED_IN_PLACE'>: ['f/a']}
     """
     names = {_name(path) for path in seen} if by_name else set()
-    found: dict[SkipReason, list[str]] = {}
-    for path, at_ms in listed.items():
+    skipped: dict[SkipReason, list[str]] = {}
+    for path, modified_ms in listed.items():
         if path in seen:
-            if seen[path] != at_ms:
-                found.setdefault(SkipReason.REPLACED, []).append(path)
+            if seen[path] != modified_ms:
+                skipped.setdefault(SkipReason.REPLACED, []).append(path)
         elif _name(path) in names:
-            found.setdefault(SkipReason.SAME_NAME, []).append(path)
-        elif at_ms < oldest_ms:
-            found.setdefault(SkipReason.TOO_OLD, []).append(path)
-    return found
+            skipped.setdefault(SkipReason.SAME_NAME, []).append(path)
+        elif modified_ms < oldest_ms:
+            skipped.setdefault(SkipReason.TOO_OLD, []).append(path)
+    return skipped
 
 
 def _name(path: str) -> str:
@@ -65,11 +67,11 @@ def _name(path: str) -> str:
 
 @dataclass(slots=True)
 class SourceFiles(SourceCheck):
-    """What one flow's file sources skip. One for all starts of the flow.
+    """What one flow's file sources skip.
 
     Args:
-        stored: what is stored of the flow.
-        store: replaces that; files that were missing stay stored.
+        stored: answers the skipped files that are stored for the flow.
+        store: replaces them; files that were missing stay stored.
     """
 
     flow: str
@@ -81,9 +83,9 @@ class SourceFiles(SourceCheck):
     _may_miss: bool = False
     _listing: FileListing | None = None
     _missing: list[str] = field(default_factory=list)
-    _told: dict[SkipReason, list[str]] = field(default_factory=dict)
-    _known: bool = False
-    _unchecked: set[str] = field(default_factory=set)
+    _last_report: dict[SkipReason, list[str]] = field(default_factory=dict)
+    _has_reported: bool = False
+    _unchecked_reasons: set[str] = field(default_factory=set)
     _next_s: float = 0.0
 
     def started(
@@ -92,10 +94,10 @@ class SourceFiles(SourceCheck):
         """`query` runs over `rows` and keeps its logs in `folder`."""
         self._folder = folder
         listings = [source.file_listing(session, query) for source in sources_of(rows)]
-        found = [listing for listing in listings if not isinstance(listing, Unsupported)]
+        supported = [listing for listing in listings if not isinstance(listing, Unsupported)]
         # Each lists the files of all sources of the query.
-        self._listing = found[0] if found else None
-        self._may_miss = any(listing.may_miss_files for listing in found)
+        self._listing = supported[0] if supported else None
+        self._may_miss = any(listing.may_miss_files for listing in supported)
 
     def before_batch(self, batch_id: int, after: SparkPosition | None) -> None:
         """See `SourceCheck`: the batch that runs reads all files that were planned for it.
@@ -110,7 +112,7 @@ class SourceFiles(SourceCheck):
         try:
             missing = sorted(self._planned(batch_id, after) - self._listing.read_by_batch())
         except (Py4JError, PySparkException) as error:
-            self._cannot_tell(error)
+            self._report_unchecked(error)
             return
         if missing and not self._may_miss:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -134,7 +136,7 @@ class SourceFiles(SourceCheck):
             try:
                 there = {path for source in self._listing.sources() for path in self._listing.listed(source)}
             except (Py4JError, PySparkException) as error:
-                self._cannot_tell(error)
+                self._report_unchecked(error)
                 return
             gone = self._planned(batch_id, after) - there - {*self._missing}
             self._missing += sorted(gone)
@@ -149,23 +151,23 @@ class SourceFiles(SourceCheck):
             return
         began = time.monotonic()
         try:
-            found = self._compare(self._listing)
+            skipped = self._compare(self._listing)
         except (Py4JError, PySparkException) as error:
-            self._cannot_tell(error)
+            self._report_unchecked(error)
             self._next_s = time.monotonic() + _REST_S
             return
         took_s = time.monotonic() - began
         self._next_s = time.monotonic() + max(_REST_S, _SHARE * took_s)
-        self._tell(found)
+        self._report(skipped)
 
-    def _cannot_tell(self, error: Exception) -> None:
+    def _report_unchecked(self, error: Exception) -> None:
         reason = f"what its file sources skip cannot be told: {(str(error).splitlines() or [''])[0]}"
-        if reason not in self._unchecked:
-            self._unchecked.add(reason)
+        if reason not in self._unchecked_reasons:
+            self._unchecked_reasons.add(reason)
             self.emit("source_files_unchecked", flow=self.flow, dataset=self.dataset, reason=reason)
 
     def _compare(self, listing: FileListing) -> dict[SkipReason, list[str]]:
-        found: dict[SkipReason, list[str]] = {}
+        skipped: dict[SkipReason, list[str]] = {}
         for source in listing.sources():
             # What was planned meanwhile must not look skipped: the log is read after the listing.
             listed = listing.listed(source)
@@ -173,16 +175,16 @@ class SourceFiles(SourceCheck):
             seen = self._folder.seen_files(source.log)
             new = skipped_files(listed, seen, source.oldest_ms, by_name=source.by_name)
             for reason, paths in new.items():
-                found[reason] = sorted([*found.get(reason, []), *paths])
+                skipped[reason] = sorted([*skipped.get(reason, []), *paths])
         if self._missing:
-            found[SkipReason.MISSING] = list(self._missing)
-        return found
+            skipped[SkipReason.MISSING] = list(self._missing)
+        return skipped
 
-    def _tell(self, found: dict[SkipReason, list[str]]) -> None:
-        if found == self._told and self._known:
+    def _report(self, skipped: dict[SkipReason, list[str]]) -> None:
+        if skipped == self._last_report and self._has_reported:
             return
-        for reason, paths in found.items():
-            if paths != self._told.get(reason):
+        for reason, paths in skipped.items():
+            if paths != self._last_report.get(reason):
                 self.emit(
                     "source_files_skipped",
                     flow=self.flow,
@@ -193,11 +195,11 @@ class SourceFiles(SourceCheck):
                 )
         new = [
             SkippedFiles(self.flow, reason, len(paths), tuple(paths[:MOST_PATHS]))
-            for reason, paths in found.items()
+            for reason, paths in skipped.items()
         ]
-        if self._known or _differs(self.stored(), new):
+        if self._has_reported or _differs(self.stored(), new):
             self.store(new)
-        self._told, self._known = found, True
+        self._last_report, self._has_reported = skipped, True
 
     def _planned(self, batch_id: int, after: SparkPosition | None) -> set[str]:
         assert self._listing is not None
@@ -215,13 +217,13 @@ class SourceFiles(SourceCheck):
 
 def _differs(stored: Sequence[SkippedFiles], new: Sequence[SkippedFiles]) -> bool:
     """Whether storing `new` would change anything: what is stored as missing stays."""
-    known = {one.reason: one for one in stored}
-    kept = {reason for reason in known if reason is not SkipReason.MISSING}
-    return not kept <= {one.reason for one in new} or any(
-        known.get(one.reason) != one
-        if one.reason is not SkipReason.MISSING or one.reason not in known
-        else not {*one.paths} <= {*known[one.reason].paths}
-        for one in new
+    before = {files.reason: files for files in stored}
+    replaced = {reason for reason in before if reason is not SkipReason.MISSING}
+    return not replaced <= {files.reason for files in new} or any(
+        before.get(files.reason) != files
+        if files.reason is not SkipReason.MISSING or files.reason not in before
+        else not {*files.paths} <= {*before[files.reason].paths}
+        for files in new
     )
 
 
@@ -229,5 +231,5 @@ def _log_offset(offsets: list[str], number: int) -> int:
     """The newest entry of a file source's log that the offsets include; -1: none."""
     if number >= len(offsets) or offsets[number].strip() == "-":
         return -1
-    found = json.loads(offsets[number])
-    return int(found["logOffset"] if isinstance(found, dict) else found)
+    offset = json.loads(offsets[number])
+    return int(offset["logOffset"] if isinstance(offset, dict) else offset)

@@ -73,24 +73,24 @@ def batch_failure(error: Exception, flow: str) -> TautochroneError:
 def _innermost(text: str, sentence: str) -> tuple[str, str, str | None]:
     """Class, sentence and SQLSTATE of the innermost cause that has a class of Spark's. A library's
     own words below it (`sentence`) say where exactly it hurts."""
-    found = [match for match in _CLASSED.finditer(text) if not match[1].startswith(_WRAPPERS)]
-    if not found:
+    matches = [match for match in _CLASSED.finditer(text) if not match[1].startswith(_WRAPPERS)]
+    if not matches:
         return "FLOW_FAILED", sentence, None
-    condition, words, state = found[-1].groups()
+    condition, words, state = matches[-1].groups()
     if state is None:
         # A sentence of several lines: it ends where the stack begins.
-        rest = re.split(r"^\s+at ", text[found[-1].end() :], maxsplit=1, flags=re.MULTILINE)[0]
+        rest = re.split(r"^\s+at ", text[matches[-1].end() :], maxsplit=1, flags=re.MULTILINE)[0]
         later = re.search(r"SQLSTATE: (\w{5})", rest)
         state = later and later[1]
-    below = sentence if f"[{condition}]" not in sentence and sentence in text[found[-1].end() :] else ""
+    below = sentence if f"[{condition}]" not in sentence and sentence in text[matches[-1].end() :] else ""
     return condition, f"{words.strip()} {below}".strip()[:600], state
 
 
 def _missing(text: str) -> str:
     """What the source lacks. Spark's Kafka source says it after `Reason:`, below general advice."""
-    found = _KAFKA_RANGE.search(text)
-    if found:
-        start, end, topic, partition = found.groups()
+    match = _KAFKA_RANGE.search(text)
+    if match:
+        start, end, topic, partition = match.groups()
         return f"topic {topic}, partition {partition}, from offset {start} on (wanted {start} to {end})"
     reason = re.search(r"^Reason: (.+)$", text, re.MULTILINE)
     line = reason or re.search(rf"^.*(?:{_OUT_OF_RANGE.pattern}).*$", text, re.MULTILINE | re.IGNORECASE)

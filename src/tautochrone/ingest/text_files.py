@@ -95,8 +95,8 @@ class Files:
         system, target = self._open(path)
         if not system.exists(target):
             return []
-        found = (str(status.getPath().getName()) for status in system.listStatus(target))
-        return sorted(name for name in found if not name.startswith("."))
+        names = (str(status.getPath().getName()) for status in system.listStatus(target))
+        return sorted(name for name in names if not name.startswith("."))
 
     def is_empty(self, path: str) -> bool:
         """Whether there is no such folder, or nothing in it, hidden names included."""
@@ -109,11 +109,11 @@ class Files:
         if not system.exists(target):
             return {}
         root = str(system.makeQualified(target).toUri().getPath()).rstrip("/") + "/"
-        found: dict[str, tuple[int, int]] = {}
+        stamps: dict[str, tuple[int, int]] = {}
         files = system.listFiles(target, True)
         while files.hasNext():
             status = files.next()
             if not str(status.getPath().getName()).startswith("."):
                 name = str(status.getPath().toUri().getPath()).removeprefix(root)
-                found[name] = (status.getModificationTime(), status.getLen())
-        return found
+                stamps[name] = (status.getModificationTime(), status.getLen())
+        return stamps

@@ -15,15 +15,15 @@ from tautochrone.spark.sources.record_replay import record_replay
 __all__ = ["check_bad_records"]
 
 
-def check_bad_records(wanted: Mapping[str, FlowBadRecords], graph: Graph) -> None:
+def check_bad_records(settings: Mapping[str, FlowBadRecords], graph: Graph) -> None:
     """Refuse a quarantine for flows of which single records cannot be told good or bad.
 
     Raises:
         SettingsError: `UNKNOWN_FLOW`, `QUARANTINE_NOT_SUPPORTED`; with the place of the setting.
     """
-    for name, said in wanted.items():
-        resolved = known_flow(graph, name, said.origin)
-        if said.policy is BadRecords.FAIL:
+    for name, setting in settings.items():
+        resolved = known_flow(graph, name, setting.origin)
+        if setting.policy is BadRecords.FAIL:
             continue
         assert graph.scratch is not None
         why = "it writes no streaming table from outside"
@@ -34,7 +34,7 @@ def check_bad_records(wanted: Mapping[str, FlowBadRecords], graph: Graph) -> Non
             raise SettingsError(
                 "QUARANTINE_NOT_SUPPORTED",
                 f"Flow {name} cannot quarantine bad records: {why}",
-                location=said.origin,
+                location=setting.origin,
                 hint="only a flow that takes one Kafka source row by row can: select, where, explode; do the "
                 "rest in a view over its table",
             )

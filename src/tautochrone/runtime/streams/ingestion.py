@@ -51,7 +51,7 @@ class _Flow:
 
 
 class Ingestion:
-    """Starts flows, sees them die, starts them again."""
+    """Starts flows, watches them, and starts again those that failed."""
 
     def __init__(self, emit: Emit, clock: Callable[[], float] = time.monotonic) -> None:
         self._emit = emit
@@ -90,7 +90,7 @@ class Ingestion:
             self._start(flow)
 
     def watch(self) -> None:
-        """See who died or recovered, and start again those whose time has come.
+        """Report flows that failed or recovered, and start again those whose waiting time is over.
 
         Raises:
             FencedError: a newer owner exists.
@@ -152,7 +152,7 @@ class Ingestion:
         if isinstance(error, FencedError):
             raise error
         require_live_jvm()
-        # Progress since the last failure makes this one a new trouble.
+        # After progress this failure is the first of a new series.
         flow.failures = 1 if flow.query.progressed else flow.failures + 1
         again = "processingTime" in self._trigger
         flow.running, flow.problem = False, error

@@ -47,25 +47,25 @@ def check_limits(limits: Mapping[str, FlowLimits], graph: Graph) -> None:
         SettingsError: `UNKNOWN_FLOW`, `RATE_LIMIT_WITHOUT_SOURCE`, `RATE_LIMIT_NOT_SUPPORTED`; with the
             place of the setting.
     """
-    for name, wanted in limits.items():
-        resolved = known_flow(graph, name, wanted.origin)
+    for name, setting in limits.items():
+        resolved = known_flow(graph, name, setting.origin)
         if not from_outside(graph, resolved):
             raise SettingsError(
                 "RATE_LIMIT_WITHOUT_SOURCE",
                 f"Flow {name} reads nothing from outside that could be limited",
-                location=wanted.origin,
+                location=setting.origin,
                 hint="what reads datasets is brought to each checkpoint as a whole",
             )
         assert graph.scratch is not None
         frame = resolved.flow.evaluate(graph.scratch)
-        stream = limited(graph.scratch, frame, wanted.options)
-        missing = sorted(_SETTING[option] for option in set(wanted.options) - stream.applied)
+        stream = limited(graph.scratch, frame, setting.options)
+        missing = sorted(_SETTING[option] for option in set(setting.options) - stream.applied)
         if missing:
             read = ", ".join(sorted(stream.sources))
             raise SettingsError(
                 "RATE_LIMIT_NOT_SUPPORTED",
                 f"Flow {name} reads {read}, which does not know {', '.join(missing)}",
-                location=wanted.origin,
+                location=setting.origin,
                 hint=_HINT,
             )
 

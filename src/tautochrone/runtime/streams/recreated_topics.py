@@ -16,20 +16,20 @@ from tautochrone.spark.sources.registry import sources_of
 __all__ = ["check_recreated_topics"]
 
 
-def check_recreated_topics(wanted: Mapping[str, FlowRecreatedTopic], graph: Graph) -> None:
+def check_recreated_topics(settings: Mapping[str, FlowRecreatedTopic], graph: Graph) -> None:
     """Refuse the setting for flows that read no topic into a streaming table.
 
     Raises:
         SettingsError: `UNKNOWN_FLOW`, `RECREATED_TOPIC_WITHOUT_KAFKA`; with the place of the setting.
     """
-    for name, said in wanted.items():
-        resolved = known_flow(graph, name, said.origin)
+    for name, setting in settings.items():
+        resolved = known_flow(graph, name, setting.origin)
         assert graph.scratch is not None
         if not (from_outside(graph, resolved) and _has_topic_ids(graph.scratch, resolved)):
             raise SettingsError(
                 "RECREATED_TOPIC_WITHOUT_KAFKA",
                 f"Flow {name} reads no Kafka topic into a streaming table",
-                location=said.origin,
+                location=setting.origin,
                 hint="on_recreated_topic is for flows over Kafka; remove it",
             )
 

@@ -87,7 +87,7 @@ class Streams:
         if name not in self._queries:
             commit_metadata = self._job.tables[table].fork().commit_metadata
             limits = self._job.settings.limits.get(name)
-            wanted = self._job.settings.bad_records.get(name)
+            bad_records = self._job.settings.bad_records.get(name)
             evaluated = _Evaluated(self._job.definitions, flow)
             folders = self.folders(table, name)
             self._queries[name] = FlowQuery(
@@ -102,7 +102,7 @@ class Streams:
                 emit=self._job.emit,
                 position=spark_position(commit_metadata, name),
                 begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
-                bad_records=BadRecords.FAIL if wanted is None else wanted.policy,
+                bad_records=BadRecords.FAIL if bad_records is None else bad_records.policy,
                 checks=self._checks(table, name) if flow.inputs.external_streams else SourceChecks(),
             )
         return self._queries[name]
@@ -137,7 +137,7 @@ class Streams:
 
     def _checks(self, table: TableName, flow: str) -> SourceChecks:
         job = self._job
-        wanted = job.settings.recreated_topics.get(flow)
+        setting = job.settings.recreated_topics.get(flow)
         return SourceChecks(
             (
                 SourceFiles(
@@ -150,7 +150,7 @@ class Streams:
                 KafkaTopics(
                     flow=flow,
                     dataset=str(table),
-                    policy=RecreatedTopic.FAIL if wanted is None else wanted.policy,
+                    policy=RecreatedTopic.FAIL if setting is None else setting.policy,
                     emit=job.emit,
                 ),
             )
@@ -165,8 +165,8 @@ class Streams:
         # The bad records of a table go the way of its batches.
         dataset = self._job.definitions.datasets.get(table)
         owner = None if dataset is None else dataset.bad_records_of
-        known = self._committers.get(owner or table)
-        return nullcontext() if known is None else known.exclusive
+        committer = self._committers.get(owner or table)
+        return nullcontext() if committer is None else committer.exclusive
 
     def set_commit_metadata(self, table: TableName, commit_metadata: CommitMetadata) -> None:
         """What the table's next commits say about themselves."""
@@ -206,16 +206,16 @@ class Streams:
         reached: Mapping[int, str],
     ) -> tuple[DataFrame, Mapping[int, str]]:
         """See `ingest.flow.Begin`. Tables as they are tell how they must be shown to the flow."""
-        known = self._whole.pop(flow.name, None)
-        if known is None:
+        before = self._whole.pop(flow.name, None)
+        if before is None:
             # An earlier process may have left files; what is needed is written anew.
             self._forget(table, flow.name)
         rows = flow.evaluate(session)
-        found = self._job.lake.beginning(rows, remembered, reached, known or ())
-        self._whole[flow.name] = found.whole
-        if known and _has_files(known) and not _has_files(found.whole):
+        beginning = self._job.lake.beginning(rows, remembered, reached, before or ())
+        self._whole[flow.name] = beginning.whole
+        if before and _has_files(before) and not _has_files(beginning.whole):
             self._forget(table, flow.name)
-        return flow.evaluate(session) if found.whole else rows, found.offsets
+        return flow.evaluate(session) if beginning.whole else rows, beginning.offsets
 
     def _beginnings(self, table: TableName, flow: str) -> str:
         """This owner's metadata files for the flow: an older one that wakes up cannot delete them."""
@@ -224,15 +224,15 @@ class Streams:
     def _forget(self, table: TableName, flow: str) -> None:
         """Delete what this owner and older ones wrote; without a fence in its name is what a release wrote
         that had one folder for all."""
-        root, mine = self._root(_BEGINNINGS, table, flow), self._job.journal.fence
-        gone = []
+        root, own_fence = self._root(_BEGINNINGS, table, flow), self._job.journal.fence
+        folders = []
         for name in self._files.names(root):
             fence, _, token = name.partition("-")
-            if not fence.isdigit() or int(fence) < mine or token == self._token:
-                gone.append(f"{root}/{name}")
-        if gone:
+            if not fence.isdigit() or int(fence) < own_fence or token == self._token:
+                folders.append(f"{root}/{name}")
+        if folders:
             self._job.journal.require()
-            self._job.effects.perform(Step.INGEST_CLEAN, str(table), lambda: self._delete(gone))
+            self._job.effects.perform(Step.INGEST_CLEAN, str(table), lambda: self._delete(folders))
 
     def _delete(self, folders: list[str]) -> None:
         for folder in folders:
@@ -268,4 +268,4 @@ class Streams:
 
 
 def _has_files(whole: tuple[FullSnapshotRead, ...]) -> bool:
-    return any(one.manifests is not None for one in whole)
+    return any(read.manifests is not None for read in whole)

@@ -1,4 +1,4 @@
-"""What a stream reads from outside the lake, as text by which two reads of one thing are recognised."""
+"""What a stream reads from outside the lake, as text: two reads of the same thing have the same text."""
 
 from __future__ import annotations
 

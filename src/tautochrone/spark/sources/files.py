@@ -48,18 +48,18 @@ class StartedFileListing:
 
     def sources(self) -> list[StartedFileSource]:
         """Those that the query has, in the order of its offsets."""
-        known: list[JavaObject] = []
-        found = []
+        distinct: list[JavaObject] = []
+        file_sources = []
         for number, source in enumerate(self._all()):
-            if any(other.equals(source) for other in known):
+            if any(other.equals(source) for other in distinct):
                 # The same source at another leaf of the plan.
                 continue
             if kind(source) == "FileStreamSource":
                 by_name = bool(_private(source, "fileNameOnly"))
                 oldest_ms = int(_private(source.seenFiles(), "lastPurgeTimestamp"))
-                found.append(StartedFileSource(number, len(known), by_name, oldest_ms))
-            known.append(source)
-        return found
+                file_sources.append(StartedFileSource(number, len(distinct), by_name, oldest_ms))
+            distinct.append(source)
+        return file_sources
 
     def listed(self, source: StartedFileSource) -> dict[str, int]:
         """All files that the source would look at now: URL-encoded path → modification time in ms."""
@@ -67,19 +67,21 @@ class StartedFileListing:
         method = files.getClass().getDeclaredMethod("fetchAllFiles", self._no_classes)
         method.setAccessible(True)
         text = str(method.invoke(files, self._none).mkString("\n"))
-        found = (_ENTRY.fullmatch(line) for line in text.splitlines())
-        return {entry[1]: int(entry[2]) for entry in found if entry is not None}
+        entries = (_ENTRY.fullmatch(line) for line in text.splitlines())
+        return {entry[1]: int(entry[2]) for entry in entries if entry is not None}
 
     def read_by_batch(self) -> set[str]:
         """The files that the running batch reads, URL-encoded, static ones included."""
         execution = self._execution.lastExecution()
-        found: set[str] = set()
+        paths_read: set[str] = set()
         for leaf in [] if execution is None else items(execution.analyzed().collectLeaves()):
             if kind(leaf) == "LogicalRelation" and kind(leaf.relation()) == "HadoopFsRelation":
                 paths = leaf.relation().location().inputFiles()
                 # An array crosses element by element, a text in one call.
-                found |= {*str(self._jvm.org.apache.hadoop.util.StringUtils.join("\n", paths)).splitlines()}
-        return found
+                paths_read |= {
+                    *str(self._jvm.org.apache.hadoop.util.StringUtils.join("\n", paths)).splitlines()
+                }
+        return paths_read
 
     def _all(self) -> list[JavaObject]:
         return list(items(self._execution.sources()))

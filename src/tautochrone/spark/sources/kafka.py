@@ -53,12 +53,12 @@ def ask(session: SparkSession, options: KafkaOptions) -> int:
         admin = _admin(session, options)
         try:
             brokers = int(admin.describeCluster().nodes().get().size())
-            known = {str(name) for name in admin.listTopics().names().get()}
+            existing = {str(name) for name in admin.listTopics().names().get()}
         finally:
             admin.close(jvm.java.time.Duration.ofMillis(0))
     except Py4JJavaError as error:
         raise _not_reachable(options, error) from error
-    missing = sorted(options.topics - known)
+    missing = sorted(options.topics - existing)
     if missing:
         raise IngestError(
             "KAFKA_TOPIC_MISSING",
@@ -93,30 +93,32 @@ class TopicIds:
             TopicIdsRefusedError: `KAFKA_TOPIC_IDS_REFUSED`.
             IngestError: `KAFKA_NOT_REACHABLE` (retryable).
         """
-        found = {topic: str(said.topicId()) for topic, said in self._described(topics).items()}
-        if _NO_ID in found.values():
+        ids = {topic: str(description.topicId()) for topic, description in self._described(topics).items()}
+        if _NO_ID in ids.values():
             raise TopicIdsRefusedError(
                 "KAFKA_TOPIC_IDS_REFUSED",
                 f"Kafka at {self._options.brokers} gives its topics no ids: brokers do from 2.8 on",
             )
-        return found
+        return ids
 
     def earliest(self, topics: Collection[str]) -> dict[str, dict[str, int]]:
         """Topic → partition → the first offset that it holds. Errors as of `of`."""
         admin = self._jvm.org.apache.kafka.clients.admin
         partition = self._jvm.org.apache.kafka.common.TopicPartition
-        wanted = self._jvm.java.util.HashMap()
-        for topic, said in self._described(topics).items():
-            for info in said.partitions():
-                wanted.put(partition(topic, info.partition()), admin.OffsetSpec.earliest())
+        requested = self._jvm.java.util.HashMap()
+        for topic, description in self._described(topics).items():
+            for partition_info in description.partitions():
+                requested.put(partition(topic, partition_info.partition()), admin.OffsetSpec.earliest())
         try:
-            answer = self._admin().listOffsets(wanted).all().get()
+            answer = self._admin().listOffsets(requested).all().get()
         except Py4JJavaError as error:
             raise self._problem(error) from error
-        found: dict[str, dict[str, int]] = {}
-        for at in answer:
-            found.setdefault(str(at.topic()), {})[str(at.partition())] = int(answer[at].offset())
-        return found
+        offsets: dict[str, dict[str, int]] = {}
+        for topic_partition in answer:
+            offsets.setdefault(str(topic_partition.topic()), {})[str(topic_partition.partition())] = int(
+                answer[topic_partition].offset()
+            )
+        return offsets
 
     def close(self) -> None:
         """Repeatable; the next question opens it again."""
@@ -130,18 +132,18 @@ class TopicIds:
         names = self._jvm.java.util.ArrayList()
         for topic in sorted(topics):
             names.add(topic)
-        found = {}
+        descriptions = {}
         try:
             answers = self._admin().describeTopics(names).topicNameValues()
         except Py4JJavaError as error:
             raise self._problem(error) from error
         for topic in sorted(topics):
             try:
-                found[topic] = answers[topic].get()
+                descriptions[topic] = answers[topic].get()
             except Py4JJavaError as error:
                 if _cause(error) != "UnknownTopicOrPartitionException":
                     raise self._problem(error) from error
-        return found
+        return descriptions
 
     def _admin(self) -> JavaObject:
         if self._client is None:

@@ -56,9 +56,9 @@ def limited(session: SparkSession, frame: DataFrame, limits: Mapping[str, int]) 
         supported = source.rate_limits()
         if isinstance(supported, Unsupported):
             return node
-        wanted = {option: str(limits[option]) for option in supported.options if option in limits}
-        applied.update(wanted)
-        return source.with_options(session, wanted, supported.options) if wanted else node
+        options = {option: str(limits[option]) for option in supported.options if option in limits}
+        applied.update(options)
+        return source.with_options(session, options, supported.options) if options else node
 
     plan = replace_leaves(session, analyzed_plan(frame), leaf)
     return LimitedStream(dataframe_of_plan(session, plan), tuple(names), frozenset(applied))
