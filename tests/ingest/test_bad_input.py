@@ -66,7 +66,7 @@ def plain(error: str) -> None:
 
 
 @pytest.mark.parametrize("line", ['{"id":2,"amount":', '{"id":2,"amount":"many"}'])
-def test_unreadable_rows(pipeline: Pipeline, line: str) -> None:
+def test_unreadable_rows_fail_the_flow_and_are_read_again(pipeline: Pipeline, line: str) -> None:
     assert pipeline.run().state == "COMPLETED"
     bad = drop(pipeline, "b", '{"id":3,"amount":30}', line)
     drop_other(pipeline, "b", 2)
@@ -90,7 +90,7 @@ def test_unreadable_rows(pipeline: Pipeline, line: str) -> None:
     pipeline.verify()
 
 
-def test_null_in_a_column_that_has_none(pipeline: Pipeline) -> None:
+def test_null_in_a_not_null_column_fails_the_flow(pipeline: Pipeline) -> None:
     define(pipeline, schema="id BIGINT NOT NULL, amount INT")
     assert pipeline.run().state == "COMPLETED"
     bad = drop(pipeline, "b", '{"amount":20}', '{"id":3,"amount":30}')
@@ -106,7 +106,7 @@ def test_null_in_a_column_that_has_none(pipeline: Pipeline) -> None:
     assert pipeline.query("SELECT id FROM events") == [(1,), (2,)]
 
 
-def test_a_folder_that_is_not_there(pipeline: Pipeline) -> None:
+def test_missing_source_folder_fails_the_flow(pipeline: Pipeline) -> None:
     """Spark cannot even resolve the flow, so the run is refused before anything is written."""
     assert pipeline.run().state == "COMPLETED"
     folder = pipeline.folder / "input"

@@ -157,7 +157,7 @@ def together(committer: TableCommitter, table: Table, *flows: str) -> dict[str, 
     return answers
 
 
-def test_one_flow_alone(committer: TableCommitter, table: Table, reported: list[str]) -> None:
+def test_single_flow_commits_each_batch(committer: TableCommitter, table: Table, reported: list[str]) -> None:
     done = committer.submit("f", staged("a", 4), position(7))
     assert (done.version, done.rows_inserted) == ("1", 4)
     assert table.metadata[0].positions == {"f": position(7)}
@@ -165,7 +165,9 @@ def test_one_flow_alone(committer: TableCommitter, table: Table, reported: list[
     assert reported == ["1"]
 
 
-def test_what_waits_goes_together(committer: TableCommitter, table: Table, reported: list[str]) -> None:
+def test_waiting_batches_share_one_commit(
+    committer: TableCommitter, table: Table, reported: list[str]
+) -> None:
     answers = together(committer, table, "first", "x", "y", "z")
     assert [len(files) for files in table.commits] == [1, 3]
     assert set(table.metadata[1].positions) == {"x", "y", "z"}
@@ -178,7 +180,7 @@ def test_what_waits_goes_together(committer: TableCommitter, table: Table, repor
     }
 
 
-def test_no_rows_record_positions_without_a_version(
+def test_batch_without_rows_records_positions_only(
     committer: TableCommitter, table: Table, reported: list[str]
 ) -> None:
     done = committer.submit("f", staged("a", 0), position(1))
@@ -187,7 +189,7 @@ def test_no_rows_record_positions_without_a_version(
     assert table.metadata[0].positions == {"f": position(1)}
 
 
-def test_refused_before_anything_is_prepared(
+def test_conflict_at_prepare_deletes_the_staged_files(
     committer: TableCommitter, table: Table, reported: list[str]
 ) -> None:
     table.refuses.append(ConflictError("TABLE_MOVED", "m"))
@@ -198,7 +200,9 @@ def test_refused_before_anything_is_prepared(
     assert committer.submit("f", staged("b"), position(1)).version == "1"
 
 
-def test_refused_with_its_branch_there(committer: TableCommitter, table: Table, reported: list[str]) -> None:
+def test_conflict_at_commit_aborts_the_prepared_batch(
+    committer: TableCommitter, table: Table, reported: list[str]
+) -> None:
     """The files belong to the branch: they go with it, and only if nobody committed it meanwhile."""
     table.fails.append(FencedError("JOB_FENCED", "m"))
     with pytest.raises(FencedError):
@@ -207,7 +211,7 @@ def test_refused_with_its_branch_there(committer: TableCommitter, table: Table, 
 
 
 @pytest.mark.parametrize("step", ["refuses", "fails"])
-def test_files_that_stay_are_told_and_the_refusal_is_still_the_error(
+def test_failed_cleanup_is_reported_and_the_conflict_is_raised(
     committer: TableCommitter, table: Table, told: list[tuple[str, Field]], step: str
 ) -> None:
     table.sticky = True
@@ -219,7 +223,7 @@ def test_files_that_stay_are_told_and_the_refusal_is_still_the_error(
     assert "forbidden" in str(error)
 
 
-def test_a_refusal_is_told_to_everybody_in_the_group(committer: TableCommitter, table: Table) -> None:
+def test_conflict_is_raised_for_every_batch_of_the_group(committer: TableCommitter, table: Table) -> None:
     table.fails = [ConflictError("TABLE_MOVED", "first"), ConflictError("TABLE_MOVED", "second")]
     answers = together(committer, table, "first", "x", "y")
     assert isinstance(answers["x"], ConflictError)
@@ -236,7 +240,7 @@ def test_a_refusal_is_told_to_everybody_in_the_group(committer: TableCommitter, 
     ],
 )
 @pytest.mark.parametrize("step", ["refuses", "fails"])
-def test_whatever_is_no_clear_refusal_keeps_the_files(
+def test_unclear_outcome_keeps_the_files(
     committer: TableCommitter, table: Table, reported: list[str], error: Exception, step: str
 ) -> None:
     """They may be in the table, or a new owner may commit them: deleting them would break it."""
@@ -246,7 +250,7 @@ def test_whatever_is_no_clear_refusal_keeps_the_files(
     assert (table.discarded, table.aborted, reported) == ([], [], [])
 
 
-def test_a_failed_report_keeps_what_is_committed(table: Table) -> None:
+def test_failed_report_keeps_the_commit(table: Table) -> None:
     def report(_versions: Mapping[TableName, Version]) -> None:
         raise MetaError("META_STORE_BUSY", "busy")
 
@@ -288,7 +292,7 @@ def quarantine_table(committer: TableCommitter) -> QuarantineTable:
     return committer.quarantine_table  # type: ignore[return-value]
 
 
-def test_bad_records_are_named_by_the_table(
+def test_table_commit_names_the_quarantine_version(
     committer: TableCommitter, table: Table, quarantine_table: QuarantineTable, reported: list[str]
 ) -> None:
     committer.submit("a", staged("good"), position(1), staged("bad"))
@@ -297,7 +301,7 @@ def test_bad_records_are_named_by_the_table(
     assert reported == ["1", "b1"]
 
 
-def test_nothing_but_bad_records(
+def test_batch_of_bad_records_only(
     committer: TableCommitter, table: Table, quarantine_table: QuarantineTable
 ) -> None:
     committer.submit("a", staged("good", rows=0), position(1), staged("bad"))
@@ -307,7 +311,7 @@ def test_nothing_but_bad_records(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_what_an_error_left_half_done_is_settled(
+def test_half_done_commit_is_settled_first(
     committer: TableCommitter,
     table: Table,
     quarantine_table: QuarantineTable,
@@ -330,7 +334,7 @@ def test_what_an_error_left_half_done_is_settled(
     assert len(told) == 1
 
 
-def test_what_cannot_be_prepared_in_quarantine_leaves_no_files(
+def test_failed_quarantine_prepare_leaves_no_files(
     committer: TableCommitter, table: Table, quarantine_table: QuarantineTable
 ) -> None:
     quarantine_table.refuses.append(ConflictError("TABLE_MOVED", "compacted"))
@@ -341,7 +345,7 @@ def test_what_cannot_be_prepared_in_quarantine_leaves_no_files(
     assert quarantine_table.version == 1
 
 
-def test_a_newer_owner_is_left_alone(
+def test_batch_of_a_newer_owner_is_not_touched(
     committer: TableCommitter, table: Table, quarantine_table: QuarantineTable
 ) -> None:
     table.fails.append(CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", "no answer"))

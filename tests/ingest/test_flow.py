@@ -64,7 +64,7 @@ def flow_query(error: Exception | None = None) -> FlowQuery:
         ),
     ],
 )
-def test_no_stack_goes_back_to_spark(error: Exception, expected: str) -> None:
+def test_batch_error_reaches_spark_without_stack(error: Exception, expected: str) -> None:
     query = flow_query(error)
     nothing: Any = None
     with pytest.raises(RuntimeError) as caught:
@@ -80,7 +80,9 @@ def test_no_stack_goes_back_to_spark(error: Exception, expected: str) -> None:
     ("endless", "active", "stopped", "dead"),
     [(True, False, False, True), (True, True, False, False), (True, False, True, False), (False,) * 4],
 )
-def test_dying_without_a_word(endless: bool, active: bool, stopped: bool, dead: bool) -> None:
+def test_query_that_ends_silently_is_a_failure(
+    endless: bool, active: bool, stopped: bool, dead: bool
+) -> None:
     query = flow_query()
     ended: Any = Query(active)
     query._query, query._endless, query._stopped = ended, endless, stopped
@@ -91,7 +93,7 @@ def test_dying_without_a_word(endless: bool, active: bool, stopped: bool, dead: 
         assert problem.error_class == "FLOW_FAILED"
 
 
-def test_no_step_at_the_folder_without_the_fence() -> None:
+def test_folder_steps_require_the_fence() -> None:
     taken: list[str] = []
     query = flow_query()
     query.effects = DirectEffects()
@@ -108,7 +110,7 @@ def test_no_step_at_the_folder_without_the_fence() -> None:
 
 
 @pytest.mark.parametrize(("newest", "error"), [(6, None), (7, "JOB_FENCED"), (5, "FENCE_UNKNOWN")])
-def test_the_store_is_asked_for_the_newest_fence(newest: int, error: str | None) -> None:
+def test_fence_is_checked_in_the_store(newest: int, error: str | None) -> None:
     store: Any = SimpleNamespace(fence=lambda _job: newest)
     journal = Journal(store, "job", DirectEffects(), Fence(6))
     if error is None:
@@ -119,7 +121,7 @@ def test_the_store_is_asked_for_the_newest_fence(newest: int, error: str | None)
     assert caught.value.error_class == error
 
 
-def test_a_file_that_a_newer_owner_took_is_not_called_lost() -> None:
+def test_file_moved_by_a_newer_owner_is_not_reported_lost() -> None:
     query = flow_query()
     query.effects = DirectEffects()
     asked: list[int] = []

@@ -55,7 +55,7 @@ def folder(
         (AT_5, folder(6, 4), AT_5.offsets, FolderAction.REWRITE, "misses the commit"),
     ],
 )
-def test_decisions(
+def test_folder_decisions(
     position: SparkPosition | None, state: FolderState, planned: str | None, plan: FolderAction, reason: str
 ) -> None:
     decision = compare_folder(position, state, planned)
@@ -64,7 +64,7 @@ def test_decisions(
     assert bool(reason) == bool(decision.reason)
 
 
-def test_the_first_batch() -> None:
+def test_first_batch_is_kept_when_the_table_has_no_position() -> None:
     first = SparkPosition(query_id="q", batch_id=0, offsets=offsets("1"), commit="v1\n{}")
     decision = compare_folder(first, folder(0, None), first.offsets)
     assert decision.action is FolderAction.KEEP
@@ -72,13 +72,13 @@ def test_the_first_batch() -> None:
     assert compare_folder(first, folder(0, 0), first.offsets).reason == ""
 
 
-def test_clock_and_layout_do_not_matter_to_positions() -> None:
+def test_same_offsets_ignores_clock_and_layout() -> None:
     assert same_offsets(offsets('{"a":1,"b":2}', clock=1), offsets('{"b": 2, "a": 1}', clock=2))
     assert same_offsets(offsets("17") + "\n", offsets("17"))
     assert same_offsets(offsets("not json"), offsets(" not json "))
 
 
-def test_positions_that_differ() -> None:
+def test_same_offsets_is_false_for_other_positions() -> None:
     assert not same_offsets(offsets('{"t":{"0":7}}'), offsets('{"t":{"0":8}}'))
     assert not same_offsets(offsets("1"), offsets("1", "2"))
     assert not same_offsets(offsets("1", "2"), offsets("2", "1"))

@@ -111,12 +111,12 @@ def taken(
     return found
 
 
-def test_names() -> None:
+def test_folder_names_round_trip() -> None:
     assert [str(FolderName.parse(name)) for name in ("0", "2-13-0a4f")] == ["0", "2-13-0a4f"]
     assert [FolderName.parse(name) for name in ("x", "0-1", "0-1-", "0-1-A", ".0")] == [None] * 5
 
 
-def test_only_those_of_older_fences_the_newest_first(files: Memory) -> None:
+def test_older_folders_are_listed_newest_first(files: Memory) -> None:
     for name in ("0", "0-4-x", "0-10-x", "0-11-other", "0-12-x", "1-3-x", "notes"):
         query(files, f"f/{name}")
     found = FlowFolders(files, "f", "p", fence=11, token="a")  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def test_only_those_of_older_fences_the_newest_first(files: Memory) -> None:
     assert found.highest_fence() == 12
 
 
-def test_a_full_refresh_begins_a_generation_that_an_archive_alone_remembers(files: Memory) -> None:
+def test_full_refresh_begins_a_generation_above_every_archive(files: Memory) -> None:
     assert folders(files, 1).own.path == "f/0-1-a"
     assert folders(files, 1, fresh=True).own.path == "f/0-1-a"
     files.write("p/2/1.json", "{}")
@@ -140,7 +140,7 @@ def test_a_full_refresh_begins_a_generation_that_an_archive_alone_remembers(file
     assert folders(files, 1, fresh=True).own.path == "f/3-1-a"
 
 
-def test_a_full_refresh_deletes_what_was_before_it(files: Memory) -> None:
+def test_full_refresh_deletes_older_generations(files: Memory) -> None:
     query(files, "f/0-5-z")
     fresh = folders(files, 6, fresh=True)
     assert not fresh.older()
@@ -148,7 +148,7 @@ def test_a_full_refresh_deletes_what_was_before_it(files: Memory) -> None:
     assert files.names("f") == []
 
 
-def test_a_state_is_renamed_and_never_shared(files: Memory) -> None:
+def test_state_is_moved_and_never_shared(files: Memory) -> None:
     query(files, "f/0-5-z")
     at = position(files)
     assert taken(files, at).decision.action is FolderAction.TAKE
@@ -162,14 +162,14 @@ def test_a_state_is_renamed_and_never_shared(files: Memory) -> None:
     assert files.read("f/0-7-a/state/0/0/9.delta") is None
 
 
-def test_the_state_of_a_release_that_had_one_folder(files: Memory) -> None:
+def test_state_of_a_folder_without_owner_is_taken_over(files: Memory) -> None:
     query(files, "f/0")
     assert taken(files, position(files)).decision.action is FolderAction.TAKE
     assert files.names("f") == ["0-6-a"]
 
 
 @pytest.mark.parametrize("killed_after", range(6))
-def test_a_copy_is_told_and_counts_when_it_is_whole(killed_after: int) -> None:
+def test_copied_state_is_reported_and_used_only_when_complete(killed_after: int) -> None:
     files = Memory(renames=False)
     query(files, "f/0-5-z")
     at = position(files)
@@ -195,7 +195,7 @@ def test_a_copy_is_told_and_counts_when_it_is_whole(killed_after: int) -> None:
         {"f/0-5-z": None},
     ],
 )
-def test_a_state_of_other_rows_is_none(files: Memory, spoiled: dict[str, str | None]) -> None:
+def test_state_of_other_rows_is_not_taken_over(files: Memory, spoiled: dict[str, str | None]) -> None:
     query(files, "f/0-5-z")
     query(files, "f/0-4-z", batch=6)
     for path, text in spoiled.items():
@@ -210,7 +210,7 @@ def test_a_state_of_other_rows_is_none(files: Memory, spoiled: dict[str, str | N
     assert before.items() <= files.held.items()
 
 
-def test_a_batch_that_is_in_the_table_runs_again_for_its_state(files: Memory) -> None:
+def test_committed_batch_runs_again_for_its_state(files: Memory) -> None:
     query(files, "f/0-5-z", finished=False)
     query(files, "f/0-5-z", batch=6)
     files.write("f/0-5-z/offsets/7", OFFSETS)
@@ -218,7 +218,7 @@ def test_a_batch_that_is_in_the_table_runs_again_for_its_state(files: Memory) ->
     assert taken(files, position(files)).decision.action is FolderAction.TAKE
 
 
-def test_without_a_state_the_folder_is_written_anew_and_the_older_one_not_touched(files: Memory) -> None:
+def test_stateless_folder_is_written_anew_and_the_older_one_kept(files: Memory) -> None:
     query(files, "f/0-5-z")
     at = position(files, stateful=False)
     before = dict(files.held)
@@ -232,7 +232,7 @@ def test_without_a_state_the_folder_is_written_anew_and_the_older_one_not_touche
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_before_the_first_batch_it_begins_where_the_sources_began(files: Memory, planned: bool) -> None:
+def test_takeover_before_the_first_batch_keeps_the_beginning(files: Memory, planned: bool) -> None:
     files.write("f/0-5-z/metadata", '{"id": "q"}')
     files.write("f/0-5-z/sources/0/0", "the newest at that time")
     files.write("f/0-5-z/offsets/0" if planned else "f/0-5-z/offsets/half", OFFSETS)
@@ -245,7 +245,7 @@ def test_before_the_first_batch_it_begins_where_the_sources_began(files: Memory,
     assert compare_folder(None, own.state(), None).action is FolderAction.KEEP
 
 
-def test_batches_that_no_table_knows_are_not_taken_over(files: Memory) -> None:
+def test_uncommitted_batches_are_not_taken_over(files: Memory) -> None:
     query(files, "f/0-5-z")
     found = taken(files, None)
     assert found.decision.action is FolderAction.WIPE
@@ -253,7 +253,7 @@ def test_batches_that_no_table_knows_are_not_taken_over(files: Memory) -> None:
 
 
 @pytest.mark.parametrize("stateful", [True, False])
-def test_a_folder_that_was_being_written_is_written_again(files: Memory, stateful: bool) -> None:
+def test_torn_folder_is_written_again(files: Memory, stateful: bool) -> None:
     query(files, "f/0-5-z")
     at = position(files, stateful=stateful)
     own = folders(files, 5, "z").own
@@ -267,7 +267,7 @@ def test_a_folder_that_was_being_written_is_written_again(files: Memory, statefu
     assert files.read("f/0-5-z/sources/0/7") == "files of batch 7"
 
 
-def test_going_back_keeps_what_proves_the_state(files: Memory) -> None:
+def test_rewrite_keeps_the_offsets_that_prove_the_state(files: Memory) -> None:
     for batch in (5, 6, 7, 8):
         query(files, "f/0-5-z", batch=batch)
     own = folders(files, 5, "z").own
@@ -280,7 +280,7 @@ def test_going_back_keeps_what_proves_the_state(files: Memory) -> None:
     assert files.names("f/0-5-z/state/0/0") == ["6.delta", "7.delta"]
 
 
-def test_a_state_whose_folder_is_written_down_in_it(files: Memory) -> None:
+def test_moved_state_gets_the_new_folder_name_in_its_schema_files(files: Memory) -> None:
     query(files, "s/f/0-5-z")
     schema = '{"stateSchemaFilePaths":["file:/s/f/0-5-z/state/0/_stateSchema/default/0_1b"]}'
     files.write("s/f/0-5-z/state/0/_metadata/v2/0", schema)
@@ -295,7 +295,7 @@ def archived(files: Memory, folder: CheckpointFolder, known: SparkPosition | Non
     return folder.position(folder.plan(7), known, stateful=False)
 
 
-def test_an_archive_is_named_after_its_content(files: Memory) -> None:
+def test_archive_is_named_by_its_content(files: Memory) -> None:
     query(files, "f/0-5-z")
     query(files, "f/0-6-a")
     files.write("f/0-6-a/sources/0/7", "other files")
@@ -306,7 +306,7 @@ def test_an_archive_is_named_after_its_content(files: Memory) -> None:
     assert files.held == before, "what is there is never written again"
 
 
-def test_what_was_archived_for_a_batch_that_failed_is_archived_again(files: Memory) -> None:
+def test_failed_batch_archives_its_source_files_again(files: Memory) -> None:
     query(files, "f/0-6-a", batch=6)
     query(files, "f/0-6-a")
     own = folders(files, 6).own
@@ -318,7 +318,7 @@ def test_what_was_archived_for_a_batch_that_failed_is_archived_again(files: Memo
 
 
 @pytest.mark.parametrize("path", ["offsets/7", "sources/0/7", "sources/0/8", "metadata"])
-def test_a_plan_that_somebody_changes_is_another_one(files: Memory, path: str) -> None:
+def test_changed_plan_is_not_equal(files: Memory, path: str) -> None:
     query(files, "f/0-6-a")
     own = folders(files, 6).own
     plan = own.plan(7)

@@ -91,7 +91,7 @@ Caused by: a.b.SparkRuntimeException: [CANNOT_PARSE_JSON_FIELD] Cannot parse 'am
         ),
     ],
 )
-def test_the_innermost_cause_counts(text: str, error_class: str, sentence: str, state: str) -> None:
+def test_error_of_the_innermost_cause_is_used(text: str, error_class: str, sentence: str, state: str) -> None:
     error = explain(PySparkException(text), "events")
     assert isinstance(error, IngestError)
     assert error.error_class == error_class

@@ -77,7 +77,7 @@ def bench() -> Bench:
     return Bench(processingTime="1 seconds")
 
 
-def test_waits_grow_up_to_a_minute(bench: Bench) -> None:
+def test_restart_waits_double_up_to_a_minute(bench: Bench) -> None:
     waits = []
     for attempt in range(2, 11):
         bench.query.die()
@@ -89,7 +89,7 @@ def test_waits_grow_up_to_a_minute(bench: Bench) -> None:
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_progress_makes_it_well(bench: Bench) -> None:
+def test_flow_recovers_after_progress(bench: Bench) -> None:
     for _ in range(3):
         bench.query.die()
         bench.after(0)
@@ -103,7 +103,7 @@ def test_progress_makes_it_well(bench: Bench) -> None:
     assert bench.told[-1]["again_in_s"] == 1, "a new trouble"
 
 
-def test_every_failure_is_told_once(bench: Bench) -> None:
+def test_each_failure_is_reported_once(bench: Bench) -> None:
     bench.query.die()
     for _ in range(5):
         bench.after(0.1)
@@ -115,7 +115,7 @@ def test_every_failure_is_told_once(bench: Bench) -> None:
     assert bench.events == ["flow_failed", "flow_restarted", "flow_failed"]
 
 
-def test_a_one_shot_run_tries_once() -> None:
+def test_one_shot_run_tries_once() -> None:
     bench = Bench(availableNow=True)
     bench.query.die()
     assert bench.after(1e6) == 1
@@ -123,13 +123,13 @@ def test_a_one_shot_run_tries_once() -> None:
     assert bench.ingestion.problems == {"flow": str(BROKEN)}
 
 
-def test_a_fence_ends_it(bench: Bench) -> None:
+def test_fenced_flow_ends_the_run(bench: Bench) -> None:
     bench.query.die(FencedError("FENCED", "a newer owner exists"))
     with pytest.raises(FencedError):
         bench.ingestion.watch()
 
 
-def test_a_fence_at_the_end_leaves_nothing_running(bench: Bench) -> None:
+def test_fence_at_the_end_stops_all_flows(bench: Bench) -> None:
     fenced, other = Query(), Query()
     flows: Any = [(fenced, lambda: None), (other, lambda: None)]
     bench.ingestion.start(flows, 0, processingTime="1 seconds")
@@ -139,7 +139,7 @@ def test_a_fence_at_the_end_leaves_nothing_running(bench: Bench) -> None:
     assert not other.active
 
 
-def test_nothing_is_started_after_the_end(bench: Bench) -> None:
+def test_no_flow_starts_after_stop(bench: Bench) -> None:
     bench.query.die()
     bench.after(0)
     bench.ingestion.stop()
@@ -148,7 +148,7 @@ def test_nothing_is_started_after_the_end(bench: Bench) -> None:
 
 
 @pytest.mark.spark
-def test_a_file_mended_while_it_runs(pipeline: Pipeline) -> None:
+def test_corrected_file_is_read_by_the_running_flow(pipeline: Pipeline) -> None:
     define(pipeline)
     drop(pipeline, "b", '{"id":2,"amount":"many"}')
     spec = pipeline.folder / "spark-pipeline.yml"

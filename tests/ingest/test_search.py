@@ -31,7 +31,7 @@ def _in(span: Span, place: tuple[str, int, int]) -> bool:
 
 
 @given(st.sets(st.sampled_from(PLACES), min_size=1))
-def test_all_are_found_each_with_its_own_error(bad: set[tuple[str, int, int]]) -> None:
+def test_search_finds_every_bad_record_with_its_error(bad: set[tuple[str, int, int]]) -> None:
     search = BadRecordSearch(failing(bad), max_probes=10_000)
     found = search.run(SPANS)
     assert {(b.topic, b.partition, b.offset) for b in found} == bad
@@ -41,7 +41,7 @@ def test_all_are_found_each_with_its_own_error(bad: set[tuple[str, int, int]]) -
 
 
 @given(st.sampled_from(PLACES))
-def test_one_is_found_by_a_probe_a_halving(bad: tuple[str, int, int]) -> None:
+def test_search_for_one_takes_a_probe_per_halving(bad: tuple[str, int, int]) -> None:
     search = BadRecordSearch(failing({bad}), max_probes=64, first=True)
     (found,) = search.run(SPANS)
     assert (found.topic, found.partition, found.offset) == bad
@@ -49,23 +49,23 @@ def test_one_is_found_by_a_probe_a_halving(bad: tuple[str, int, int]) -> None:
 
 
 @given(st.sets(st.sampled_from(PLACES), min_size=1))
-def test_the_first_of_many(bad: set[tuple[str, int, int]]) -> None:
+def test_search_stops_at_the_first(bad: set[tuple[str, int, int]]) -> None:
     (found,) = BadRecordSearch(failing(bad), max_probes=64, first=True).run(SPANS)
     assert (found.topic, found.partition, found.offset) == min(bad)
 
 
-def test_what_fails_once_is_not_bad() -> None:
+def test_record_that_fails_only_once_is_not_bad() -> None:
     """The whole failed by something that passed: no single record is to blame."""
     assert BadRecordSearch(lambda _spans: None, max_probes=64).run(SPANS) == []
 
 
-def test_it_gives_up() -> None:
+def test_search_gives_up_at_the_limit() -> None:
     with pytest.raises(SearchTooLongError) as caught:
         BadRecordSearch(failing(set(PLACES)), max_probes=50).run(SPANS)
     assert 0 < len(caught.value.bad_records) < 50
 
 
-def test_halves_cover_the_whole() -> None:
+def test_halves_cover_all_spans() -> None:
     left, right = halves(SPANS)
     assert sum(s.width for s in left) == len(PLACES) // 2
     both = [(s.topic, s.partition, o) for s in [*left, *right] for o in range(s.low, s.high)]

@@ -34,7 +34,7 @@ def test_skipped_files(
     assert skipped_files(listed, seen, oldest_ms, by_name=by_name) == expected
 
 
-def test_a_recreated_topic_begins_at_its_earliest_and_the_others_stay() -> None:
+def test_recreated_topic_restarts_at_its_earliest_offset() -> None:
     position = SparkPosition(query_id="q", batch_id=3, offsets=OFFSETS, commit="v1\n{}")
     moved = restart_topics(position, {"0": {"a": {"0": 2}}}, {"0": {"a": "new", "b": "id"}})
     assert json.loads(moved.offsets.splitlines()[2]) == {"a": {"0": 2}, "b": {"0": 3}}
@@ -62,7 +62,7 @@ def flow(cluster: Cluster, events: list[str]) -> KafkaTopics:
     return made
 
 
-def test_ids_are_those_of_the_topics_in_the_offsets() -> None:
+def test_ids_cover_the_topics_in_the_offsets() -> None:
     cluster = Cluster(a="1", b="2", c="3")
     topics = flow(cluster, [])
     assert topics.ids_after(0, OFFSETS) == {"0": {"a": "1", "b": "2"}}
@@ -74,7 +74,7 @@ def test_ids_are_those_of_the_topics_in_the_offsets() -> None:
         topics.ids_after(2, OFFSETS)
 
 
-def test_one_question_for_a_batch_and_for_each_idle_trigger() -> None:
+def test_one_request_per_batch_and_idle_trigger() -> None:
     cluster = Cluster(a="1", b="2")
     topics = flow(cluster, [])
     topics.ids_after(4, OFFSETS)
@@ -88,7 +88,7 @@ def test_one_question_for_a_batch_and_for_each_idle_trigger() -> None:
         topics.idle({"batchId": 5, "timestamp": "t3"})
 
 
-def test_a_refusal_is_told_once_and_keeps_the_known_ids() -> None:
+def test_refused_ids_are_reported_once_and_old_ids_kept() -> None:
     events: list[str] = []
     cluster = Cluster(a="1", b="2")
     topics = flow(cluster, events)

@@ -71,7 +71,7 @@ def shown(pipeline: Pipeline) -> list[tuple[str, int, list[str]]]:
     ]
 
 
-def test_a_late_file_with_an_old_time_is_taken_in(pipeline: Pipeline) -> None:
+def test_late_file_with_an_old_time_is_read(pipeline: Pipeline) -> None:
     put(pipeline, "new.txt", 1)
     completed(pipeline)
     put(pipeline, "late.txt", 2, days_old=30)
@@ -81,7 +81,7 @@ def test_a_late_file_with_an_old_time_is_taken_in(pipeline: Pipeline) -> None:
     assert skipped(happened) == []
 
 
-def test_files_that_an_earlier_release_skipped_are_taken_in(pipeline: Pipeline) -> None:
+def test_files_skipped_by_an_earlier_release_are_read(pipeline: Pipeline) -> None:
     """The file source's log remembers what was read, not what was left out."""
     define(pipeline, '.option("maxFileAge", "7d")')
     put(pipeline, "new.txt", 1)
@@ -98,7 +98,7 @@ def test_files_that_an_earlier_release_skipped_are_taken_in(pipeline: Pipeline) 
     assert shown(pipeline) == []
 
 
-def test_a_file_replaced_in_place_is_told(pipeline: Pipeline) -> None:
+def test_file_replaced_in_place_is_reported(pipeline: Pipeline) -> None:
     put(pipeline, "a.txt", 1, days_old=1)
     put(pipeline, "b.txt", 2)
     assert skipped(completed(pipeline)) == []
@@ -115,7 +115,7 @@ def test_a_file_replaced_in_place_is_told(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_with_a_known_name_in_another_folder_is_told(pipeline: Pipeline) -> None:
+def test_file_of_the_same_name_in_another_folder_is_reported(pipeline: Pipeline) -> None:
     define(pipeline, '.option("fileNameOnly", True).option("recursiveFileLookup", True)')
     put(pipeline, "x/a.txt", 1)
     completed(pipeline)
@@ -124,7 +124,7 @@ def test_a_file_with_a_known_name_in_another_folder_is_told(pipeline: Pipeline) 
     assert ids(pipeline) == [1]
 
 
-def test_a_file_that_vanishes_between_plan_and_read_fails_the_batch(pipeline: Pipeline) -> None:
+def test_file_deleted_between_plan_and_read_fails_the_batch(pipeline: Pipeline) -> None:
     bad = put(pipeline, "b.txt", "no number")
     put(pipeline, "c.txt", 3)
     # The batch is planned, and fails on its data. As the flow's first one it is kept for the next run.
@@ -143,7 +143,7 @@ def test_a_file_that_vanishes_between_plan_and_read_fails_the_batch(pipeline: Pi
     assert ids(pipeline) == [2, 3]
 
 
-def test_a_later_batch_is_planned_anew_by_the_next_run(pipeline: Pipeline) -> None:
+def test_next_run_plans_a_failed_later_batch_anew(pipeline: Pipeline) -> None:
     """Its owner has a folder of its own: files that went away before anybody read them are in no plan."""
     put(pipeline, "a.txt", 1)
     completed(pipeline)
@@ -155,7 +155,7 @@ def test_a_later_batch_is_planned_anew_by_the_next_run(pipeline: Pipeline) -> No
     assert ids(pipeline) == [1, 3]
 
 
-def test_a_vanished_file_is_skipped_when_the_reader_says_so(pipeline: Pipeline) -> None:
+def test_deleted_file_is_skipped_with_ignore_missing_files(pipeline: Pipeline) -> None:
     bad = put(pipeline, "b.txt", "no number")
     put(pipeline, "c.txt", 3)
     assert pipeline.run().state == "FAILED"
@@ -169,7 +169,7 @@ def test_a_vanished_file_is_skipped_when_the_reader_says_so(pipeline: Pipeline) 
     assert shown(pipeline) == skipped(happened)
 
 
-def test_a_continuous_run_tells_once(pipeline: Pipeline) -> None:
+def test_continuous_run_reports_once(pipeline: Pipeline) -> None:
     put(pipeline, "a.txt", 1, days_old=1)
     with pipeline.running() as happened:
         wait_for(lambda: happened.of("batch"))

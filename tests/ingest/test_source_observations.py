@@ -57,14 +57,14 @@ class Files(OtherSource):
         "a source that may take a part", "nothing new", "all records", "a part of the records", "held back",
     ],
 )  # fmt: skip
-def test_what_a_trigger_took(progress: dict[str, Any], limited: bool, took: bool) -> None:
+def test_took_all(progress: dict[str, Any], limited: bool, took: bool) -> None:
     sources = [Files(limited), OtherSource()]
     assert took_all(progress, sources) is took
     both = {**progress, "sources": [*progress["sources"], *trigger("0", "1")["sources"]]}
     assert took_all(both, sources) is (took and not limited)
 
 
-def test_a_trigger_counts_for_what_was_asked_before_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trigger_counts_for_times_before_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's clock is 5 s ahead of the store's."""
     found = SourceObservations()
 
@@ -86,7 +86,7 @@ def test_a_trigger_counts_for_what_was_asked_before_it_began(monkeypatch: pytest
     assert ended(8_001) == 3_000
 
 
-def test_what_was_asked_during_a_long_batch_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_during_a_long_batch_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = SourceObservations()
     for ms in range(100_000):
         monkeypatch.setattr(source_observations.time, "time_ns", lambda at=ms: at * 1_000_000)

@@ -51,7 +51,7 @@ def replay(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Replay:
     return Replay(spark, spark.range(0))
 
 
-def test_a_batch_that_fails_only_as_a_whole(replay: Replay, spark: SparkSession) -> None:
+def test_batch_that_fails_only_as_a_whole_is_not_split(replay: Replay, spark: SparkSession) -> None:
     """0 + 1 + … + 15 is 120, each half is less: no record is to blame."""
     query = replay.query(replay.records({}, {}))
     with pytest.raises(Exception, match="more than 100 in all") as first:

@@ -67,7 +67,7 @@ def folder(*state: str) -> CheckpointFolder:
         ("0/2.zip", "1/2_4a1c.changelog"),
     ],
 )
-def test_there(state: tuple[str, ...]) -> None:
+def test_state_is_present(state: tuple[str, ...]) -> None:
     assert folder(*state).has_state(2)
 
 
@@ -81,11 +81,11 @@ def test_there(state: tuple[str, ...]) -> None:
         ("0/left-keyToNumValues/2.delta", "0/left-keyWithIndexToValue/1.delta"),
     ],
 )
-def test_gone(state: tuple[str, ...]) -> None:
+def test_state_is_missing(state: tuple[str, ...]) -> None:
     assert not folder(*state).has_state(2)
 
 
-def test_going_back_forgets_what_was_saved_later() -> None:
+def test_rewrite_deletes_later_state() -> None:
     state = ["0/0/2.delta", "0/0/3.delta", "0/1/10.snapshot", "1/0/left/3_4a1c.changelog", "0/0/_metadata/9"]
     files: Any = Held(*(f"f/state/{path}" for path in state), "f/offsets/7")
     position = SparkPosition(query_id="q", batch_id=1, offsets="o", commit="c", stateful=True)

@@ -26,20 +26,20 @@ def read_of(spark: SparkSession, brokers: str, topic: str) -> KafkaOptions:
     return source.read
 
 
-def test_a_cluster_that_is_there(spark: SparkSession, broker: KafkaBroker, topic: Topic) -> None:
+def test_reachable_cluster(spark: SparkSession, broker: KafkaBroker, topic: Topic) -> None:
     source = read_of(spark, broker.bootstrap, topic.name)
     assert source.brokers == broker.bootstrap
     assert source.topics == {topic.name}
     assert ask(spark, source) == 1
 
 
-def test_a_topic_that_is_not(spark: SparkSession, broker: KafkaBroker, topic: Topic) -> None:
+def test_missing_topic(spark: SparkSession, broker: KafkaBroker, topic: Topic) -> None:
     with pytest.raises(IngestError, match="has no topic nowhere") as caught:
         ask(spark, read_of(spark, broker.bootstrap, f"{topic.name}, nowhere"))
     assert caught.value.error_class == "KAFKA_TOPIC_MISSING"
 
 
-def test_nobody_at_home(spark: SparkSession) -> None:
+def test_unreachable_cluster(spark: SparkSession) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(IngestError, match=address) as caught:
@@ -48,7 +48,7 @@ def test_nobody_at_home(spark: SparkSession) -> None:
     assert caught.value.hint
 
 
-def test_other_sources_are_none(spark: SparkSession) -> None:
+def test_other_sources_are_not_kafka(spark: SparkSession) -> None:
     (rate,) = sources_of(spark.readStream.format("rate").load())
     assert not isinstance(rate, KafkaSource)
     assert sources_of(spark.range(3)) == []

@@ -235,7 +235,9 @@ def test_what_cannot_quarantine_is_refused(
     assert caught.value.location == "tautochrone.toml:2"
 
 
-def test_too_many(pipeline: Pipeline, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_bad_records_fail_the_batch(
+    pipeline: Pipeline, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source.good(10)
     source.bad("{")
     source.good(10)
@@ -250,7 +252,7 @@ def test_too_many(pipeline: Pipeline, source: Source, monkeypatch: pytest.Monkey
     source.check(pipeline)
 
 
-def test_a_name_that_is_taken(pipeline: Pipeline) -> None:
+def test_quarantine_name_that_is_taken_is_refused(pipeline: Pipeline) -> None:
     pipeline.write(
         "definitions/more.sql", "CREATE MATERIALIZED VIEW events__quarantine AS SELECT 1 AS n FROM range(1);"
     )

@@ -37,7 +37,7 @@ STEPS = [
 BETWEEN = STEPS[4]
 
 
-def test_dies_on_the_way(pipeline: Pipeline, source: Source) -> None:
+def test_crash_while_quarantining(pipeline: Pipeline, source: Source) -> None:
     source.good(10)
     good(pipeline.run())
     for step, subject in (STEPS[0], STEPS[3], STEPS[5]):
@@ -51,7 +51,9 @@ def test_dies_on_the_way(pipeline: Pipeline, source: Source) -> None:
     ("step", "subject"),
     [BETWEEN, *(pytest.param(*one, marks=pytest.mark.slow) for one in STEPS if one != BETWEEN)],
 )
-def test_killed_after(pipeline: Pipeline, source: Source, tmp_path: Path, step: Step, subject: str) -> None:
+def test_kill_while_quarantining(
+    pipeline: Pipeline, source: Source, tmp_path: Path, step: Step, subject: str
+) -> None:
     source.good(10)
     good(pipeline.run())
     before = _news(pipeline, source)

@@ -64,12 +64,12 @@ def run_and_kill(pipeline: Pipeline, topic: Topic, kills: int, seed: int) -> Non
     pipeline.verify()
 
 
-def test_killed_at_random_moments(pipeline: Pipeline, topic: Topic) -> None:
+def test_kills_at_random_moments(pipeline: Pipeline, topic: Topic) -> None:
     run_and_kill(pipeline, topic, kills=2, seed=20261121)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.timeout(3600)
-def test_killed_often(pipeline: Pipeline, topic: Topic, seed: int) -> None:
+def test_many_kills(pipeline: Pipeline, topic: Topic, seed: int) -> None:
     run_and_kill(pipeline, topic, kills=25, seed=seed)

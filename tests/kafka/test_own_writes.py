@@ -15,7 +15,7 @@ WAIT_MS = 120_000
 
 
 @pytest.mark.parametrize("limit", ["", '.option("maxOffsetsPerTrigger", "5")'], ids=["unlimited", "limited"])
-def test_a_producer_finds_its_records(
+def test_read_your_writes_of_a_producer(
     pipeline: Pipeline, broker: KafkaBroker, topic: Topic, limit: str
 ) -> None:
     """A batch that took a part of the topic is not taken for one that took all."""

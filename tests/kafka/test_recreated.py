@@ -75,7 +75,7 @@ def test_a_recreated_topic_ends_the_flow_until_the_setting_says_earliest(
     pipeline.verify()
 
 
-def test_as_many_records_and_fewer_partitions(pipeline: Pipeline, topic: Topic) -> None:
+def test_recreated_topic_with_as_many_records_and_fewer_partitions(pipeline: Pipeline, topic: Topic) -> None:
     topic.produce(30)
     completed(pipeline)
     recreate(topic, partitions=2)
@@ -156,7 +156,7 @@ def test_a_batch_that_read_the_new_topic_is_not_committed(
     assert rows(pipeline) == list(range(30))
 
 
-def test_dying_between_the_new_position_and_the_folder(
+def test_crash_between_the_new_position_and_the_folder(
     pipeline: Pipeline, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table says where the new topic begins, the folder still stands in the old one."""
@@ -208,7 +208,7 @@ def test_positions_without_ids_take_them_in(pipeline: Pipeline, topic: Topic) ->
 
 
 @pytest.mark.slow
-def test_a_refused_question_is_told_once(
+def test_refused_ids_are_reported_once(
     pipeline: Pipeline, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tautochrone.spark.sources.kafka import TopicIds, TopicIdsRefusedError

@@ -195,7 +195,7 @@ def test_json_of_several_shapes(reading: Reading, topics: KafkaTopics, prefix: s
     assert pipeline.query("SELECT count(*) FROM events") == [(3,)]
 
 
-def test_one_topic_into_two_tables_is_told(reading: Reading, prefix: str) -> None:
+def test_one_topic_into_two_tables_is_reported(reading: Reading, prefix: str) -> None:
     # Analysed only: nobody asks the broker.
     pipeline = reading(f'.option("subscribe", "{prefix}-a")')
     first = (pipeline.folder / "definitions/events.py").read_text()
