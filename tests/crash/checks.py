@@ -16,12 +16,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tautochrone.iceberg.reads.refs import BRANCH_PREFIX
 from tautochrone.meta import MetaStore
 from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.delivery import DeliveryState
+from tautochrone.model.names import TableName
 from tautochrone.runtime.refresh.verify import verify
+from tautochrone.testing.sqlite_sink import SqliteSink
 
 from .project import Sources, amount, kind
 from .world import World
 
-__all__ = ["check", "check_tables", "published", "pyiceberg", "verify_all"]
+__all__ = ["check", "check_mirror", "check_tables", "published", "pyiceberg", "verify_all"]
 
 Rows = Counter[tuple[Any, ...]]
 
@@ -35,6 +38,32 @@ def pyiceberg(sources: Sources) -> SqlCatalog:
 def check(world: World) -> None:
     """All of the above, then the newest checkpoint by our own `verify` too."""
     verify_all(world, check_tables(world.sources)[-1:])
+    check_mirror(world)
+
+
+def check_mirror(world: World) -> None:
+    """The sink shows the newest published checkpoint, each row as often as the lake."""
+    sources = world.sources
+    if not (sources.folder / "transformations" / "mirror.py").exists():
+        return
+    sink = SqliteSink("mirror", str(sources.mirror_file))
+    catalog = pyiceberg(sources)
+    with MetaStore.open(f"sqlite:///{sources.storage}/meta.db") as store:
+        shown = sink.published()
+        assert shown is not None
+        newest = published(store)[-1]
+        assert (shown.transaction.incarnation, shown.checkpoint) == (store.incarnation, newest)
+        lake = _read(catalog, store, newest)
+        for name in ("events", "shown"):
+            rows = Counter(sink.rows(TableName("lake", ("default",), name)))
+            assert rows == lake[name], (name, rows - lake[name], lake[name] - rows)
+        (status,) = [found for found in store.sinks() if found.name == "mirror"]
+        assert status.state is DeliveryState.ACTIVE, status
+        assert status.intent is None, status
+        assert status.delivered is not None
+        assert status.delivered.versions == shown.versions
+    catalog.close()
+    sink.close()
 
 
 def check_tables(sources: Sources) -> list[int]:

@@ -121,6 +121,27 @@ _MANY = (
 )
 _OUTSIDERS = f"SELECT kind, label FROM {OUTSIDE} WHERE kind >= 0"
 
+_MIRROR = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+from tautochrone.testing import sqlite_sink  # its import registers the format
+
+spark = SparkSession.active()
+
+dp.create_sink("mirror", sqlite_sink.FORMAT, {{"path": "{path}"}})
+
+
+@dp.append_flow(target="mirror", name="events_to_mirror")
+def events_to_mirror():
+    return spark.readStream.table("events")
+
+
+@dp.materialized_view(table_properties={{"tautochrone.sinks": "mirror"}})
+def shown():
+    return spark.read.table("events").groupBy("kind").agg({{"amount": "sum", "id": "count"}})
+"""
+
 
 def kind(identity: int) -> int:
     return identity % KINDS
@@ -201,6 +222,22 @@ class Sources:
         self.copies += 1
         text = _COPY.format(number=self.copies)
         (self.folder / "transformations" / f"copy_{self.copies}.py").write_text(text)
+
+    @property
+    def mirror_file(self) -> Path:
+        return self.folder / "mirror" / "mirror.db"
+
+    def mirror(self, policy: str | None = None) -> None:
+        """A sink that gets the new events and a view of them."""
+        text = _MIRROR.format(path=self.mirror_file)
+        (self.folder / "transformations" / "mirror.py").write_text(text)
+        if policy is not None:
+            section = f'[sinks.mirror]\npolicy = "{policy}"\nattempts = 1\n'
+            (self.folder / "tautochrone.toml").write_text(_SETTINGS + section)
+
+    def stop_mirror(self) -> None:
+        """No definition names the sink any more."""
+        (self.folder / "transformations" / "mirror.py").unlink(missing_ok=True)
 
     def break_view(self, broken: bool) -> None:
         self.define("fragile", _FRAGILE.format(value="concat('x', id)" if broken else "id"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tautochrone.model.effects import Step
+from tautochrone.testing.sqlite_sink import Mishap, SqliteSink
 
 from .faults import Strike
 from .world import World
@@ -97,6 +98,37 @@ def _orphaned(world: World) -> None:
     world.sources.orphan()
 
 
+def _mirrored(world: World) -> None:
+    world.sources.mirror()
+    world.sources.add()
+
+
+def _mirror_left(world: World) -> None:
+    # A transaction that was begun and has no known end.
+    world.sources.mirror()
+    world.sources.add()
+    world.run(Strike(Step.SINK_WRITE, "after", "crash"))
+    world.sources.add()
+
+
+def _mirror_fails(world: World) -> None:
+    _mirrored(world)
+    SqliteSink.mishaps[str(world.sources.mirror_file)] = [Mishap.ANSWER_LOST]
+
+
+def _mirror_loses_a_row(world: World) -> None:
+    _mirrored(world)
+    SqliteSink.mishaps[str(world.sources.mirror_file)] = [Mishap.ROW_LOST]
+
+
+def _mirror_dropped(world: World) -> None:
+    world.sources.mirror()
+    world.sources.add()
+    world.run().require_completed()
+    world.sources.stop_mirror()
+    world.sources.add()
+
+
 CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
     "first start": {
         Step.STORAGE_IDENTIFY: _rows,
@@ -134,6 +166,20 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
         Step.META_RECONCILE: _store_swapped,
         Step.META_IDENTIFY: _table_added,
     },
+    "delivery": {
+        Step.META_DELIVERY_CLAIM: _mirrored,
+        Step.SINK_FENCE: _mirrored,
+        Step.SINK_RECOVER: _mirror_left,
+        Step.SINK_ENSURE: _mirrored,
+        Step.META_DELIVERY_INTEND: _mirrored,
+        Step.SINK_BEGIN: _mirrored,
+        Step.SINK_WRITE: _mirrored,
+        Step.SINK_PREPARE: _mirrored,
+        Step.SINK_COMMIT: _mirrored,
+        Step.META_DELIVERY_DONE: _mirrored,
+        Step.META_DELIVERY_ABORT: _mirror_left,
+        Step.META_DELIVERY_RETIRE: _mirror_dropped,
+    },
     "maintenance": {
         Step.META_EXPIRE: _expirable,
         Step.LAKE_COMPACT: _expirable,
@@ -159,6 +205,8 @@ ELSEWHERE: dict[Step, str] = {
     Step.META_CONFIRM: "only `taut revise` takes it: tests/revision",
     Step.SOURCE_BEGIN: "only flows over a change log take it: tests/sources/test_toy_database",
     Step.SOURCE_ACKNOWLEDGE: "only flows over a change log take it: tests/sources/test_toy_database",
+    Step.SINK_ABORT: "needs a row that is lost on its way: test_deliveries",
+    Step.META_DELIVERY_FAILED: "needs a sink that fails: test_deliveries",
     Step.LAKE_ROLL_BACK: "an operator's act through the port: test_folders, test_zombies",
 }
 

@@ -16,6 +16,7 @@ from tautochrone.meta.alignment import Alignments
 from tautochrone.meta.change_feed import Watch
 from tautochrone.meta.coordinator import Coordinator
 from tautochrone.meta.database import Database
+from tautochrone.meta.deliveries import Deliveries
 from tautochrone.meta.details import Details
 from tautochrone.meta.expiry import Expiry
 from tautochrone.meta.history import History
@@ -55,6 +56,7 @@ class MetaStore(
     Ownership,
     Readability,
     Belonging,
+    Deliveries,
 ):
     """Everything that the MetaService remembers. Open with `MetaStore.open(url)`.
 

@@ -27,6 +27,7 @@ __all__ = [
     "dataset_details",
     "dataset_inputs",
     "datasets",
+    "deliveries",
     "failures",
     "invariants",
     "invariants_broken",
@@ -268,3 +269,27 @@ revisions = Table(
     Column("decided_at_ms", BigInteger, nullable=False),
 )
 """A row is the decision: what it says is carried out, by whoever finds it."""
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("sink", String(255), primary_key=True),
+    Column("job", String(255), nullable=False),
+    Column("format", String(255), nullable=False),
+    Column("tables", JSON, nullable=False),
+    Column("policy", String(20), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("catch_up_ms", BigInteger, nullable=False),
+    Column("incarnation", String(36)),
+    Column("checkpoint", BigInteger),
+    Column("versions", JSON(none_as_null=True)),
+    Column("delivered_at_ms", BigInteger),
+    Column("intent", JSON(none_as_null=True)),
+    Column("failures", Integer, nullable=False),
+    Column("skipped", Integer, nullable=False),
+    Column("error", Text),
+    Column("failed_at_ms", BigInteger),
+)
+"""What is known of each sink. `incarnation`, `checkpoint` and `versions` are what it showed when it was last
+asked; `intent` is a `model.sink.Intent` whose end is not known yet."""

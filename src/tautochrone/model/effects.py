@@ -68,6 +68,20 @@ class Step(StrEnum):
     META_REVISED = "meta.revised"
     META_CONFIRM = "meta.confirm"
     META_BELONG = "meta.belong"
+    META_DELIVERY_CLAIM = "meta.delivery_claim"
+    META_DELIVERY_RETIRE = "meta.delivery_retire"
+    META_DELIVERY_INTEND = "meta.delivery_intend"
+    META_DELIVERY_DONE = "meta.delivery_done"
+    META_DELIVERY_FAILED = "meta.delivery_failed"
+    META_DELIVERY_ABORT = "meta.delivery_abort"
+    SINK_FENCE = "sink.fence"
+    SINK_RECOVER = "sink.recover"
+    SINK_ENSURE = "sink.ensure"
+    SINK_BEGIN = "sink.begin"
+    SINK_WRITE = "sink.write"
+    SINK_PREPARE = "sink.prepare"
+    SINK_COMMIT = "sink.commit"
+    SINK_ABORT = "sink.abort"
 
 
 class Effects(Protocol):

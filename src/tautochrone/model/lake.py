@@ -191,6 +191,9 @@ class ReadableTable(Protocol):
 class LakeTable(ReadableTable, Protocol):
     """One table of one format. See the module docstring for the order of calls."""
 
+    def common_ancestor(self, first: Version, second: Version) -> Version | None:
+        """The newest version from which both came; None when history does not lead that far back."""
+
     def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
         """Spark read options that show only the rows appended between two versions; only valid when
         the change between them is `APPEND`."""

@@ -170,13 +170,13 @@ class Intent:
 
     Attributes:
         versions: of the delivered tables at the checkpoint; the sink keeps them beside its pointer.
-        replaces: all rows are sent, instead of those that changed.
+        replaced: tables of which all rows are sent, instead of those that changed.
         chunks: what was sent, once it is prepared; None before.
     """
 
     transaction: TransactionId
     versions: Mapping[TableName, Version]
-    replaces: bool = False
+    replaced: tuple[TableName, ...] = ()
     chunks: tuple[Chunk, ...] | None = None
 
     @property
@@ -187,7 +187,7 @@ class Intent:
         return {
             "transaction": self.transaction.as_json(),
             "versions": {str(table): version for table, version in self.versions.items()},
-            "replaces": self.replaces,
+            "replaced": [str(table) for table in self.replaced],
             "chunks": None if self.chunks is None else [chunk.as_json() for chunk in self.chunks],
         }
 
@@ -198,7 +198,7 @@ class Intent:
         return cls(
             transaction=TransactionId.from_json(value["transaction"]),
             versions={TableName.parse(name): Version(text) for name, text in value["versions"].items()},
-            replaces=value["replaces"],
+            replaced=tuple(map(TableName.parse, value["replaced"])),
             chunks=None if chunks is None else tuple(Chunk.from_json(chunk) for chunk in chunks),
         )
 

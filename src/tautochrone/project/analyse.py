@@ -31,6 +31,7 @@ from tautochrone.spark.analysis.analyzed_plan import (
     determinism,
     inputs_of,
     linearity,
+    passed_on,
     stateful_node,
     temp_views_of,
 )
@@ -196,6 +197,7 @@ class _Analysis:
             linear_reason=linear_reason,
             deterministic=deterministic,
             deterministic_reason=deterministic_reason,
+            passes_on=passed_on(plan, self._scratch.catalog) if streaming else None,
             sources=external_sources(frame) if streaming else frozenset(),
             fingerprint=self._fingerprint(flow, frame.schema, known_views, constant_relations(plan)),
         )

@@ -29,6 +29,7 @@ class ResolvedFlow:
             what prevents it.
         deterministic: the same inputs give the same rows; else `deterministic_reason` names the
             function.
+        passes_on: the table of which a stream gives each row as it is; None where it changes anything.
         sources: what a stream reads from outside the lake (`spark.sources.external_sources`).
         fingerprint: sha256 of the definition, the views below it, the schema and the settings;
             the same in every process, free of layout and comments.
@@ -45,6 +46,7 @@ class ResolvedFlow:
     linear_reason: str = ""
     deterministic: bool
     deterministic_reason: str = ""
+    passes_on: TableName | None = None
     sources: frozenset[str] = frozenset()
     fingerprint: str
 

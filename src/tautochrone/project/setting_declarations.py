@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tautochrone.model.delivery import DeliveryPolicy
 from tautochrone.model.durability import Durability
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
@@ -337,6 +338,38 @@ SETTINGS = (
         kind=Choice(RecreatedTopic),
         meaning="what this flow does when a Kafka topic was deleted and created again: `fail` (as without "
         "it), or `earliest`: take in the new topic from its beginning ([Kafka](kafka.md#recreated-topics))",
+    ),
+    Setting(
+        key="sinks.*.format",
+        kind=Text(),
+        meaning="the format of this sink ([sinks](sinks.md)); not needed for one of `create_sink`",
+    ),
+    Setting(
+        key="sinks.*.key",
+        kind=Names(),
+        meaning="the columns that identify a row, for formats that need to know",
+    ),
+    Setting(
+        key="sinks.*.policy",
+        kind=Choice(DeliveryPolicy),
+        meaning="what a failed delivery means: `retry` (as without it), `skip_with_alarm`, or `hold_back`: "
+        "the next checkpoint is not published before the sink has the last one ([sinks](sinks.md#failures))",
+    ),
+    Setting(
+        key="sinks.*.attempts",
+        kind=Whole(1),
+        meaning="failed tries in a row after which `skip_with_alarm` skips; 3 without it",
+    ),
+    Setting(
+        key="sinks.*.catch_up",
+        kind=Duration(),
+        meaning="so long what this sink lacks is kept from expiring; later it is rebuilt; `168h` without it",
+    ),
+    Setting(
+        key="sinks.*.options.*",
+        kind=Scalar(),
+        meaning="an option of the format",
+        by_reference=True,
     ),
 )
 

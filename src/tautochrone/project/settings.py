@@ -18,6 +18,7 @@ from tautochrone.project.maintenance import MaintenanceRules
 from tautochrone.project.secret_references import shown
 from tautochrone.project.setting_declarations import LIMITS
 from tautochrone.project.setting_layers import DEFAULT, Given, Value, collect, in_order
+from tautochrone.project.sink_settings import SinkSettings, sink_settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.spark.session.settings import CatalogSettings, SparkSettings
 
@@ -85,6 +86,7 @@ class Settings:
     limits: Mapping[str, FlowLimits]
     bad_records: Mapping[str, FlowBadRecords]
     recreated_topics: Mapping[str, FlowRecreatedTopic]
+    sinks: Mapping[str, SinkSettings] = field(default_factory=dict)
 
 
 def effective(
@@ -194,6 +196,7 @@ def load_settings(
             for path, value in values.items()
             if path[0] == "flows" and path[2] == _RECREATED_TOPIC
         },
+        sinks=sink_settings(values),
     )
 
 

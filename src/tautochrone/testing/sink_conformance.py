@@ -210,7 +210,7 @@ class SinkConformance:
         if not sink.capabilities.replaces:
             pytest.skip("takes deltas only")
         self.deliver(bench, sink, intent(1), (1, "one"), (2, "two"))
-        what = intent(2, replaces=True)
+        what = intent(2, replaced=(ORDERS, LINES))
         sink.begin(what)
         chunks = [*sink.replace(what.transaction, ORDERS, bench.frame([(7, "seven"), (7, "seven")]))]
         if sink.capabilities.several_tables:

@@ -7,12 +7,14 @@ from typing import Any
 
 from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore, TableRole
 from tautochrone.model.alignment import SourceTime
+from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.details import ColumnLineage, DatasetDetails
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
+from tautochrone.model.sink import Intent, Published, TransactionId
 from tautochrone.model.sources import SkippedFiles, SkipReason
 
 ROOT, VIEW, OUTSIDER = (TableName("lake", ("db",), name) for name in ("orders", "totals", "outsider"))
@@ -30,11 +32,29 @@ READS = {
     "newest_decision", "newest_refresh", "newest_versions", "now_ms", "observed", "open_target",
     "owner_process", "pending_revisions", "pinned_checkpoints", "pins", "progress", "published_after",
     "published_versions", "recent_refreshes", "refreshes_after", "refreshes_at", "reported", "reports",
+    "sinks",
     "require_free", "retained_versions", "revision", "revisions", "revoked_after", "schema_revision",
     "shared_clocks", "skipped_files", "standing", "status", "table_ids", "timeline", "versions_at",
     "why_absent",
 }  # fmt: skip
 """Methods that change nothing: they may be asked as often as one likes."""
+
+SINK = SinkDeclaration(name="mirror", format="toy", tables=(VIEW,))
+TRANSACTION = TransactionId(
+    incarnation="i", sink="mirror", checkpoint=CheckpointNumber(1), fence=Fence(1), attempt=1
+)
+
+
+def claimed(store: MetaStore, fence: Fence) -> Fence:
+    """The sink's fence, set: a lost answer raises it once more."""
+    store.claim_sink("job", fence, SINK, Fence(0))
+    return next(sink.fence for sink in store.sinks())
+
+
+def intended(store: MetaStore, fence: Fence) -> Fence:
+    claimed(store, fence)
+    store.intend_delivery("job", fence, Intent(transaction=TRANSACTION, versions={VIEW: Version("v")}))
+    return TRANSACTION.fence
 
 
 def opened(store: MetaStore, fence: Fence, at: int = 1) -> CheckpointNumber:
@@ -198,5 +218,20 @@ WRITES: dict[str, Callable[[MetaStore, Fence], object]] = {
     "note_skipped_files": lambda store, fence: store.note_skipped_files(
         "job", fence, ROOT, "flow", [SKIPPED]
     ),
+    "claim_sink": lambda store, fence: (claimed(store, fence), None)[1:],
+    "retire_sinks": lambda store, fence: (claimed(store, fence), store.retire_sinks("job", fence, []))[1:],
+    "intend_delivery": intended,
+    "end_intent": lambda store, fence: store.end_intent("job", fence, "mirror", intended(store, fence)),
+    "delivered": lambda store, fence: store.delivered(
+        "job", fence, "mirror", claimed(store, fence), Published(transaction=TRANSACTION)
+    ),
+    "delivery_failed": lambda store, fence: store.delivery_failed(
+        "job", fence, "mirror", claimed(store, fence), "it is away", failures=2
+    ),
+    "forget_sink": lambda store, fence: (
+        claimed(store, fence),
+        store.end_run("job", fence),
+        store.forget_sink("mirror"),
+    )[1:],
 }
 """A way through each method that writes. What its repeat may leave behind is in `looks`."""

@@ -94,6 +94,12 @@ class IcebergReading:
     def change_between(self, old: Version, new: Version) -> TableChange:
         return change_between(self._name, self._having(old, new).metadata, old, new)
 
+    def common_ancestor(self, first: Version, second: Version) -> Version | None:
+        metadata = self._having(first, second).metadata
+        before = {str(snapshot.snapshotId()) for snapshot in ancestors(metadata, first)}
+        found = (str(snapshot.snapshotId()) for snapshot in ancestors(metadata, second))
+        return next((Version(version) for version in found if version in before), None)
+
     def read(self, session: Any, version: Version) -> Rows:
         if version == NO_VERSION:
             return session.read.table(self._name.sql).limit(0)

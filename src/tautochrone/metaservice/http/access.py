@@ -92,6 +92,7 @@ READING_CALLS = frozenset(
         "revoked_after",
         "schema_revision",
         "shared_clocks",
+        "sinks",
         "skipped_files",
         "standing",
         "status",

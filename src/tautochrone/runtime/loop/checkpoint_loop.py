@@ -19,6 +19,7 @@ from tautochrone.model.events import Field
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
+from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.alignment import Aligner
 from tautochrone.runtime.loop.change_detector import ChangeDetector
@@ -53,12 +54,14 @@ class CheckpointLoop:
         streams: Streams,
         publication: Publication,
         heartbeat: Heartbeat,
+        deliveries: Deliveries,
         full: frozenset[TableName],
     ) -> None:
         self._job = job
         self._ingestion = ingestion
         self._publication = publication
         self._heartbeat = heartbeat
+        self._deliveries = deliveries
         self._aligner = Aligner(job)
         self._refresher = CheckpointRefresher(job, streams, full)
         self._changes = ChangeDetector(job, self._refresher)
@@ -105,8 +108,19 @@ class CheckpointLoop:
         """Finish the open checkpoint; then cut, open, refresh and publish the next one if anything changed.
 
         Returns:
-            Whether to call again soon, because other jobs must go first.
+            Whether to call again soon, because other jobs or a sink must go first.
         """
+        return self._is_held_back_by_sinks() or self._advance()
+
+    def _is_held_back_by_sinks(self) -> bool:
+        """Whether a sink that must have each checkpoint before the next one lacks the last."""
+        sinks = self._deliveries.holding_back
+        for name, error in sinks.items():
+            reason = f"sink {name} does not have the last one: {error}"
+            self._report_once("held_back", checkpoint=None, jobs=[], reason=reason)
+        return bool(sinks)
+
+    def _advance(self) -> bool:
         job, started = self._job, time.monotonic()
         checkpoint = job.journal.take()
         if checkpoint is not None and not self._finish_open(checkpoint):
@@ -233,6 +247,7 @@ class CheckpointLoop:
         spent_ms = max(0, cpu_ms() - self._started_cpu_ms)
         job.journal.publish(checkpoint.number, round(time.time() * 1000), spent_ms, checked.held)
         self._last_report = None
+        self._deliveries.published()
         state = job.store.checkpoint(checkpoint.number).state
         job.emit(
             "checkpoint",

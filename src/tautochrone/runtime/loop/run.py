@@ -20,6 +20,8 @@ from tautochrone.errors import SparkDiedError
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST
+from tautochrone.project.sinks import undelivered_sinks
+from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import Selection
 from tautochrone.runtime.loop.checkpoint_loop import CheckpointLoop
@@ -30,6 +32,7 @@ from tautochrone.runtime.loop.takeover import clear, take_over
 from tautochrone.runtime.maintenance.maintain import Maintenance
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.runtime.streams.streams import Streams
+from tautochrone.sinks import has_adapter
 
 __all__ = ["Run", "RunState"]
 
@@ -59,8 +62,15 @@ class Run:
         self._ingestion = Ingestion(job.emit)
         self._heartbeat = Heartbeat(job)
         self._publication = Publication(job, self._stopping)
+        self._deliveries = Deliveries(job)
         self._checkpoints = CheckpointLoop(
-            job, self._ingestion, self._streams, self._publication, self._heartbeat, self._selection.full
+            job,
+            self._ingestion,
+            self._streams,
+            self._publication,
+            self._heartbeat,
+            self._deliveries,
+            self._selection.full,
         )
         self._maintenance = Maintenance(job, exclusive=self._streams.exclusive)
         self.died: SparkDiedError | None = None
@@ -74,7 +84,8 @@ class Run:
     @property
     def problems(self) -> dict[str, str]:
         """Current errors by flow, dataset or invariant, and checkpoints that the run leaves unpublished."""
-        return self._ingestion.problems | self._checkpoints.problems | self._publication.unreadable
+        unreadable = self._publication.unreadable
+        return self._ingestion.problems | self._checkpoints.problems | unreadable | self._deliveries.problems
 
     def once(self) -> RunState:
         """Ingest what is available now, publish it, end."""
@@ -86,12 +97,14 @@ class Run:
             self._checkpoints.advance_and_wait(for_absent_jobs=True)
             if not self._checkpoints.breaks_invariants:
                 self._publication.wait(partial(self._checkpoints.advance_and_wait, for_absent_jobs=True))
+            self._deliveries.finish()
             self._maintenance.between_checkpoints()
             return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
         except Exception as error:
             self.died = report_spark_death(self._job.name, self._job.emit, error)
             return RunState.FAILED
         finally:
+            self._deliveries.stop()
             self._heartbeat.close()
 
     def again(self) -> None:
@@ -107,6 +120,7 @@ class Run:
                 while not self._stopping.is_set():
                     started = time.monotonic()
                     self._ingestion.watch()
+                    self._deliveries.require_alive()
                     waits_for_jobs = self._checkpoints.advance()
                     self._publication.report_outcome()
                     self._maintenance.between_checkpoints()
@@ -115,11 +129,13 @@ class Run:
             finally:
                 self._ingestion.stop()
             self._checkpoints.advance_and_wait()
+            self._deliveries.finish()
             return self._finish()
         except Exception as error:
             self.died = report_spark_death(self._job.name, self._job.emit, error)
             return RunState.FAILED
         finally:
+            self._deliveries.stop()
             self._heartbeat.close()
 
     def _begin(self, **trigger: object) -> None:
@@ -129,13 +145,14 @@ class Run:
         for table in self._job.graph.order:
             if table in self._selection.full:
                 clear(self._job, table)
-        for name, sink in self._job.definitions.sinks.items():
+        for sink in undelivered_sinks(self._job.definitions, has_adapter):
             self._job.emit(
                 "sink_not_served",
-                sink=name.table,
+                sink=sink.name.table,
                 format=sink.format,
-                reason="sinks are recorded, not written yet; the datasets that feed it are published",
+                reason="no adapter delivers to this format; the datasets that feed it are published",
             )
+        self._deliveries.begin()
         self._checkpoints.begin()
         self._ingestion.start(self._ingestion_flows(), self._job.store.now_ms(), **trigger)
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tautochrone.meta.expiry import Standing
+from tautochrone.model.delivery import DeliveryState, SinkStatus
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import CheckpointNumber, TableName, Version
@@ -89,6 +90,7 @@ def needs_of(
     for checkpoint in (store.latest_done(job.name), store.open_target(job.name)):
         for name, version in ({} if checkpoint is None else checkpoint.roots).items():
             _follow(needs, name, version)
+    _by_sinks(needs, store.sinks(), job.store.now_ms())
     for name, version in store.reported(job.name).items():
         _follow(needs, name, version)
     for name in inputs:
@@ -98,6 +100,23 @@ def needs_of(
         if commit_metadata is not None:
             _add_commit_metadata(needs, commit_metadata, inputs[name])
     return needs
+
+
+def _by_sinks(needs: Needs, sinks: Iterable[SinkStatus], now_ms: int) -> None:
+    """The next delivery asks how each table changed since the last one. A sink that is behind for longer than
+    its budget is rebuilt instead."""
+    readable = dict(needs.readable)
+    for sink in sinks:
+        is_late = sink.behind_since_ms is not None and now_ms - sink.behind_since_ms > sink.catch_up_ms
+        if sink.delivered is None or is_late or sink.state is DeliveryState.RETIRED:
+            continue
+        shown = [sink.delivered.versions] + ([] if sink.intent is None else [sink.intent.versions])
+        for versions in shown:
+            for name, version in versions.items():
+                _follow(needs, name, version)
+                # After a revision it is no ancestor of main, and has to be kept by itself.
+                readable[name] = readable.get(name, frozenset()) | {version}
+    needs.readable = readable
 
 
 def _with_companions(

@@ -173,6 +173,16 @@ def linearity(plan: JavaObject, catalog: str) -> tuple[bool, str]:
     return determinism(plan)
 
 
+def passed_on(plan: JavaObject, catalog: str) -> TableName | None:
+    """The lake table of which a streaming query gives each row as it is, all columns in their order."""
+    columns = str(plan.output())
+    while kind(plan) in ("SubqueryAlias", "Project", "View"):
+        (plan,) = items(plan.children())
+    is_table = kind(plan) in ("StreamingRelationV2", "StreamingDataSourceV2Relation")
+    # Every column has an id of its own, so equal texts mean the same columns.
+    return lake_table(plan, catalog) if is_table and str(plan.output()) == columns else None
+
+
 def determinism(plan: JavaObject) -> tuple[bool, str]:
     """Whether the query returns the same rows again at the same time, and the function by which it would
     not."""

@@ -16,7 +16,14 @@ from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import session_settings
 from tautochrone.spark.execute.float_tolerance import Floats, count_close_pairs
 
-__all__ = ["MultisetDiff", "diff_sizes", "multiset_diff", "surviving_rows", "ungroupable_column"]
+__all__ = [
+    "MultisetDiff",
+    "consolidated",
+    "diff_sizes",
+    "multiset_diff",
+    "surviving_rows",
+    "ungroupable_column",
+]
 
 _PLAIN = {"spark.sql.constraintPropagation.enabled": "false"}
 """Below a union, Spark 4.1 looks for columns inside scalar subqueries, and fails (`PruneFilters`)."""
@@ -142,6 +149,28 @@ def surviving_rows(old: DataFrame, found: MultisetDiff) -> DataFrame:
     touched = old.where(sf.col(FILE).isin(sorted(found.files)))
     kept = touched.join(found.deletes, on=[FILE, POSITION], how="left_anti")
     return kept.drop(FILE, POSITION)
+
+
+def consolidated(added: DataFrame, removed: DataFrame) -> tuple[DataFrame | None, DataFrame | None]:
+    """Take rows that are in both from both, copy by copy. None for a side of which nothing is left.
+
+    Computed once and kept: both sides agree, however often they are read.
+    """
+    columns = [sf.col(quoted(name)) for name in added.columns]
+    both = added.select(*columns, sf.lit(1).alias(_NEW)).unionAll(
+        removed.select(*columns, sf.lit(-1).alias(_NEW))
+    )
+    keys, values = _keys(added)
+    with session_settings(added.sparkSession, _PLAIN):
+        surplus = both.groupBy(*keys).agg(*values, sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
+        surplus = surplus.localCheckpoint(eager=True)
+    copies = sf.explode(sf.array_repeat(sf.lit(1), sf.abs(_NEW).cast("int"))).alias("__taut_copy")
+
+    def side(rows: DataFrame) -> DataFrame | None:
+        listed = rows.select(*columns, copies).select(*columns)
+        return None if rows.isEmpty() else listed
+
+    return side(surplus.where(sf.col(_NEW) > 0)), side(surplus.where(sf.col(_NEW) < 0))
 
 
 def diff_sizes(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:

@@ -164,7 +164,7 @@ class SparkSource(ABC):
         """The reader's options. They may hold secrets: never show them."""
         if kind(self.leaf) == "StreamingRelation":
             options = self.leaf.dataSource().options()
-            return {str(pair.productElement(0)): str(pair.productElement(1)) for pair in _pairs(options)}
+            return {str(pair.productElement(0)): str(pair.productElement(1)) for pair in _options_of(options)}
         return {str(key): str(value) for key, value in self.leaf.extraOptions().asCaseSensitiveMap().items()}
 
     def with_options(
@@ -185,7 +185,7 @@ class SparkSource(ABC):
         return self.leaf.copy(*_with_field(self.leaf, "extraOptions", new))
 
 
-def _pairs(scala_map: JavaObject) -> list[JavaObject]:
+def _options_of(scala_map: JavaObject) -> list[JavaObject]:
     sequence = scala_map.toSeq()
     return [sequence.apply(index) for index in range(sequence.size())]
 

@@ -1,0 +1,229 @@
+"""What the store remembers of each sink: who delivers to it, how far, and what is under way.
+
+The sink's own pointer is the truth about what its readers see. What is here says which versions retention
+has to keep, which transaction has to be resolved after a crash, and what people ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from tautochrone.errors import MetaError, SinkFencedError
+from tautochrone.meta import tables as t
+from tautochrone.meta.coordinator import is_alive
+from tautochrone.meta.repository import Repository
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.delivery import (
+    Delivered,
+    DeliveryPolicy,
+    DeliveryState,
+    SinkDeclaration,
+    SinkStatus,
+)
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.sink import Intent, Published
+
+__all__ = ["Deliveries"]
+
+_D, _J, _C, _P = t.deliveries.c, t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
+_SHOWN = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
+
+
+class Deliveries(Repository):
+    """Everything about `t.deliveries`. Writes are made in the name of the job that delivers."""
+
+    def claim_sink(self, job: str, fence: Fence, declaration: SinkDeclaration, at_least: Fence) -> Fence:
+        """Become the only one who delivers to a sink; answers a fence above all earlier ones.
+
+        Args:
+            at_least: the highest fence that the sink itself has seen.
+
+        Raises:
+            FencedError: a newer owner of the job exists.
+            MetaError: `SINK_NAME_TAKEN`, a job of another pipeline, or one that runs now, has a sink of this
+                name.
+        """
+        with self._fenced(job, fence) as connection:
+            row = connection.execute(select(t.deliveries).where(_D.sink == declaration.name)).first()
+            if row is not None and row.job != job and row.state != DeliveryState.RETIRED:
+                self._require_free(connection, row, job)
+            values = {
+                "job": job,
+                "format": declaration.format,
+                "tables": [str(table) for table in declaration.tables],
+                "policy": declaration.policy.value,
+                "catch_up_ms": declaration.catch_up_ms,
+                "fence": max(0 if row is None else row.fence, at_least) + 1,
+            }
+            if row is None:
+                new = {
+                    "sink": declaration.name,
+                    "state": DeliveryState.NEW.value,
+                    "failures": 0,
+                    "skipped": 0,
+                }
+                connection.execute(insert(t.deliveries).values(values | new))
+            else:
+                if row.state in (DeliveryState.RETIRED, DeliveryState.NEEDS_ATTENTION):
+                    values["state"] = DeliveryState.FAILING.value
+                connection.execute(update(t.deliveries).where(_D.sink == row.sink).values(values))
+            return Fence(values["fence"])  # type: ignore[arg-type]
+
+    def retire_sinks(self, job: str, fence: Fence, kept: Iterable[str]) -> None:
+        """The sinks of the job but for the `kept` ones hold no versions any more. Repeatable."""
+        with self._fenced(job, fence) as connection:
+            others = (_D.job == job) & _D.sink.not_in(list(kept))
+            values = {"state": DeliveryState.RETIRED.value}
+            connection.execute(update(t.deliveries).where(others).values(values))
+
+    def intend_delivery(self, job: str, fence: Fence, intent: Intent) -> None:
+        """Write down what a transaction is about to do, before the sink hears of it; and again, with its
+        chunks, when it is prepared.
+
+        Raises:
+            FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
+        """
+        with self._fenced(job, fence) as connection:
+            self._change(
+                connection, job, intent.transaction.sink, intent.transaction.fence, intent=intent.as_json()
+            )
+
+    def end_intent(self, job: str, fence: Fence, sink: str, sink_fence: Fence) -> None:
+        """The transaction under way left nothing in the sink. Repeatable."""
+        with self._fenced(job, fence) as connection:
+            self._change(connection, job, sink, sink_fence, intent=None)
+
+    def delivered(self, job: str, fence: Fence, sink: str, sink_fence: Fence, published: Published) -> None:
+        """The sink shows `published`; nothing is under way any more. Repeatable."""
+        with self._fenced(job, fence) as connection:
+            self._change(
+                connection,
+                job,
+                sink,
+                sink_fence,
+                state=DeliveryState.ACTIVE.value,
+                incarnation=published.transaction.incarnation,
+                checkpoint=int(published.checkpoint),
+                versions={str(table): version for table, version in published.versions.items()},
+                delivered_at_ms=self._clock(),
+                intent=None,
+                failures=0,
+                error=None,
+                failed_at_ms=None,
+            )
+
+    def delivery_failed(
+        self,
+        job: str,
+        fence: Fence,
+        sink: str,
+        sink_fence: Fence,
+        error: str,
+        *,
+        failures: int = 1,
+        skipped: int = 0,
+        attention: bool = False,
+    ) -> None:
+        """A try failed. Repeatable.
+
+        Args:
+            failures: failed tries since the last success, this one included.
+            skipped: how often the policy gave up waiting for the sink, ever.
+            attention: trying again cannot help.
+        """
+        with self._fenced(job, fence) as connection:
+            state = DeliveryState.NEEDS_ATTENTION if attention else DeliveryState.FAILING
+            self._change(
+                connection,
+                job,
+                sink,
+                sink_fence,
+                state=state.value,
+                failures=failures,
+                skipped=skipped,
+                error=error,
+                failed_at_ms=self._clock(),
+            )
+
+    def forget_sink(self, sink: str) -> None:
+        """Drop all that is known of a sink, for an operator. The next delivery begins anew. Repeatable.
+
+        Raises:
+            MetaError: `SINK_NAME_TAKEN`, the job that delivers to it runs.
+        """
+        with self._write() as connection:
+            row = connection.execute(select(t.deliveries).where(_D.sink == sink)).first()
+            if row is not None:
+                self._require_free(connection, row, "")
+                connection.execute(delete(t.deliveries).where(_D.sink == sink))
+
+    def sinks(self) -> tuple[SinkStatus, ...]:
+        """All sinks that jobs of this store ever declared, by name."""
+        with self._read() as connection:
+            rows = connection.execute(select(t.deliveries).order_by(_D.sink)).all()
+            return tuple(_status(connection, row) for row in rows)
+
+    def _require_free(self, connection: Connection, row: Row[Any], job: str) -> None:
+        query = select(_J.name, _J.pipeline, _J.state, _J.lease_until_ms).where(_J.name.in_([row.job, job]))
+        jobs = {found.name: found for found in connection.execute(query)}
+        owner, asking = jobs.get(row.job), jobs.get(job)
+        if owner is None:
+            return
+        is_stranger = asking is not None and asking.pipeline != owner.pipeline
+        if is_stranger or is_alive(owner.state, owner.lease_until_ms, self._clock()):
+            raise MetaError(
+                "SINK_NAME_TAKEN",
+                f"The sink {row.sink} belongs to job {row.job} of pipeline {owner.pipeline}",
+                hint="Sinks of one store have different names; give this one another.",
+                parameters={"sink": row.sink, "job": row.job},
+                sqlstate="42710",
+            )
+
+    @staticmethod
+    def _change(connection: Connection, job: str, sink: str, sink_fence: Fence, **values: Any) -> None:
+        query = select(_D.job, _D.fence).where(_D.sink == sink).with_for_update()
+        row = connection.execute(query).first()
+        if row is None or row.job != job or row.fence != sink_fence:
+            newest = "no owner" if row is None else f"job {row.job} with fence {row.fence}"
+            raise SinkFencedError(
+                "SINK_FENCED",
+                f"Sink {sink} is delivered to by {newest}, not by job {job} with fence {sink_fence}",
+                parameters={"sink": sink, "fence": str(sink_fence)},
+            )
+        connection.execute(update(t.deliveries).where(_D.sink == sink).values(values))
+
+
+def _status(connection: Connection, row: Row[Any]) -> SinkStatus:
+    delivered = None
+    if row.checkpoint is not None:
+        delivered = Delivered(
+            incarnation=row.incarnation,
+            checkpoint=CheckpointNumber(row.checkpoint),
+            versions={TableName.parse(name): Version(text) for name, text in row.versions.items()},
+            delivered_at_ms=row.delivered_at_ms,
+        )
+    of_job = _C.number.in_(select(_P.checkpoint).where(_P.job == row.job)) & _C.state.in_(_SHOWN)
+    newest = connection.execute(select(func.max(_C.number)).where(of_job)).scalar()
+    missing = of_job & (_C.number > (row.checkpoint or 0))
+    behind_since_ms = connection.execute(select(func.min(_C.published_at_ms)).where(missing)).scalar()
+    return SinkStatus(
+        name=row.sink,
+        job=row.job,
+        format=row.format,
+        tables=tuple(TableName.parse(name) for name in row.tables),
+        policy=DeliveryPolicy(row.policy),
+        state=DeliveryState(row.state),
+        fence=Fence(row.fence),
+        catch_up_ms=row.catch_up_ms,
+        delivered=delivered,
+        intent=None if row.intent is None else Intent.from_json(row.intent),
+        failures=row.failures,
+        skipped=row.skipped,
+        error=row.error,
+        failed_at_ms=row.failed_at_ms,
+        newest=None if newest is None else CheckpointNumber(newest),
+        behind_since_ms=behind_since_ms,
+    )

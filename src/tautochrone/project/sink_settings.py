@@ -1,0 +1,38 @@
+"""The sections `[sinks.NAME]` of `tautochrone.toml`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tautochrone.model.delivery import DeliveryPolicy
+
+__all__ = ["SinkSettings", "sink_settings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """A section `[sinks.NAME]`. None for what it does not say."""
+
+    format: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    key: tuple[str, ...] | None = None
+    policy: DeliveryPolicy = DeliveryPolicy.RETRY
+    attempts: int = 3
+    catch_up_ms: int = 7 * 24 * 3_600_000
+    origin: str = ""
+
+
+def sink_settings(values: Mapping[tuple[str, ...], Any]) -> dict[str, SinkSettings]:
+    """The sections, from all settings in force (`setting_layers.Value` by path)."""
+    found: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        if path[0] != "sinks":
+            continue
+        section = found.setdefault(path[1], {"origin": value.origin})
+        if path[2] == "options":
+            section.setdefault("options", {})[path[3]] = str(value.reveal())
+        else:
+            section[{"catch_up": "catch_up_ms"}.get(path[2], path[2])] = value.value
+    return {name: SinkSettings(**section) for name, section in found.items()}

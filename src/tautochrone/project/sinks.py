@@ -1,0 +1,146 @@
+"""Which tables go to which sinks: from `create_sink` with append flows, from the table property
+`tautochrone.sinks`, and from the sections `[sinks.NAME]` of `tautochrone.toml`. All feed one list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import Dataset
+from tautochrone.model.delivery import SinkDeclaration
+from tautochrone.model.names import TableName
+from tautochrone.project.definitions import Definitions, Sink, is_view
+from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.project.policy import is_misspelt
+from tautochrone.project.sink_settings import SinkSettings
+
+__all__ = ["SINKS_PROPERTY", "sink_declarations", "undelivered_sinks"]
+
+SINKS_PROPERTY = "tautochrone.sinks"
+"""Names of sinks, with commas between."""
+
+HasAdapter = Callable[[str], bool]
+
+
+def sink_declarations(
+    definitions: Definitions, graph: Graph, settings: Mapping[str, SinkSettings], has_adapter: HasAdapter
+) -> tuple[SinkDeclaration, ...]:
+    """All sinks of the project that are delivered through an adapter, by name.
+
+    Raises:
+        DefinitionError: `SINK_NOT_DECLARED`, a table names a sink that nothing declares;
+            `SINK_DECLARED_TWICE`; `SINK_FLOW_TRANSFORMS`, `SINK_SOURCE_EXTERNAL`: an append flow that cannot
+            be delivered as the changes of one table; `INVALID_SINKS`, the property where it means nothing.
+    """
+    created = {sink.name.table: sink for sink in definitions.sinks.values()}
+    tables: dict[str, dict[TableName, bool]] = {}
+    for dataset in definitions.datasets.values():
+        for name in _names_of(dataset):
+            if name not in created and name not in settings:
+                raise DefinitionError(
+                    "SINK_NOT_DECLARED",
+                    f"Dataset {dataset.name} names the sink {name}, which nothing declares",
+                    location=str(dataset.location),
+                    hint=f"Declare it: [sinks.{name}] in tautochrone.toml, or create_sink(). Declared are: "
+                    + (", ".join(sorted({*created, *settings})) or "none"),
+                    sqlstate="42704",
+                )
+            tables.setdefault(name, {})[dataset.name] = False
+    for sink in definitions.sinks.values():
+        if has_adapter(sink.format):
+            for flow in graph.flows_of(sink.name):
+                tables.setdefault(sink.name.table, {}).setdefault(_source_of(flow, definitions), True)
+    return tuple(
+        _declaration(name, created.get(name), settings.get(name, SinkSettings()), listed)
+        for name, listed in sorted(tables.items())
+    )
+
+
+def undelivered_sinks(definitions: Definitions, has_adapter: HasAdapter) -> tuple[Sink, ...]:
+    """Sinks of `create_sink` whose format has no adapter."""
+    return tuple(sink for sink in definitions.sinks.values() if not has_adapter(sink.format))
+
+
+def _names_of(dataset: Dataset) -> tuple[str, ...]:
+    for key in dataset.properties:
+        if is_misspelt(key, SINKS_PROPERTY):
+            raise _invalid(dataset, f"has a property '{key}'", f"Did you mean '{SINKS_PROPERTY}'?")
+    text = dataset.properties.get(SINKS_PROPERTY)
+    if text is None:
+        return ()
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(names):
+        raise _invalid(
+            dataset, f"has '{SINKS_PROPERTY}' = '{text}'", "Write names of sinks with commas between."
+        )
+    if is_view(dataset):
+        raise _invalid(dataset, f"is a {dataset.kind} and has no rows to deliver", "Mirror a table.")
+    return names
+
+
+def _invalid(dataset: Dataset, words: str, hint: str) -> DefinitionError:
+    text = f"Dataset {dataset.name} {words}"
+    return DefinitionError("INVALID_SINKS", text, location=str(dataset.location), hint=hint)
+
+
+def _source_of(flow: ResolvedFlow, definitions: Definitions) -> TableName:
+    """The table whose new rows an append flow passes on as they are."""
+    location, name = str(flow.flow.location), flow.flow.name
+    if flow.passes_on is None:
+        raise DefinitionError(
+            "SINK_FLOW_TRANSFORMS",
+            f"The flow {name} into the sink {flow.flow.target.table} changes the rows that it reads",
+            location=location,
+            hint="Make its query a streaming table, and let the flow read that table as it is: "
+            'spark.readStream.table("name").',
+            sqlstate="0A000",
+        )
+    if flow.passes_on not in definitions.datasets:
+        raise DefinitionError(
+            "SINK_SOURCE_EXTERNAL",
+            f"The flow {name} reads {flow.passes_on}, which no dataset of the project is",
+            location=location,
+            hint="Only datasets have versions at each checkpoint; read the table into one.",
+            sqlstate="0A000",
+        )
+    return flow.passes_on
+
+
+def _declaration(
+    name: str, created: Sink | None, settings: SinkSettings, tables: Mapping[TableName, bool]
+) -> SinkDeclaration:
+    if created is not None and settings.format not in (None, created.format):
+        raise DefinitionError(
+            "SINK_DECLARED_TWICE",
+            f"The sink {name} is created with the format {created.format} and set to {settings.format} at "
+            f"{settings.origin}",
+            location=str(created.location),
+            hint="Leave the format out of one of the two.",
+        )
+    format_name = settings.format if created is None else created.format
+    if format_name is None:
+        raise DefinitionError(
+            "SINK_NOT_DECLARED",
+            f"The sink {name} has no format",
+            location=settings.origin,
+            hint=f'[sinks.{name}] format = "…" in tautochrone.toml',
+            sqlstate="42704",
+        )
+    options = {**({} if created is None else created.options), **settings.options}
+    return SinkDeclaration(
+        name=name,
+        format=format_name,
+        tables=tuple(sorted(tables)),
+        options=options,
+        key=settings.key or _listed(options.get("key", "")),
+        insert_only=frozenset(table for table, only_inserts in tables.items() if only_inserts),
+        policy=settings.policy,
+        attempts=settings.attempts,
+        catch_up_ms=settings.catch_up_ms,
+        location=settings.origin if created is None else str(created.location),
+    )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    parts: Iterable[str] = (part.strip() for part in text.split(","))
+    return tuple(part for part in parts if part)

@@ -1,0 +1,282 @@
+"""Delivering to one sink.
+
+    0. claim it: a fence above all earlier ones    1. prove whose mirror the sink is
+    2. recover: resolve what is under way          3. resolve the newest published checkpoint, and pin it
+    4. deltas from what the sink shows             5. write the intent into the store
+    6. begin, write, prepare                       7. write into the store that it is prepared
+    8. commit                                      9. write into the store that it is delivered
+
+After a failure anywhere the next try begins at 2: whether a commit arrived is asked of the sink, never
+guessed. The sink's pointer says from where the next delta starts, the store only remembers it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from tautochrone.errors import CheckpointUnavailableError, SinkContentError, SinkError, SinkFencedError
+from tautochrone.model.checkpoint import Consistency, Resolution
+from tautochrone.model.delivery import SinkDeclaration
+from tautochrone.model.lake import LakeTable, RowChange, Rows
+from tautochrone.model.names import Fence, TableName
+from tautochrone.model.sink import Chunk, Intent, Published, Sink, TransactionId
+from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
+from tautochrone.runtime.delivery.identity import require_own
+from tautochrone.runtime.delivery.journal import DeliveryJournal
+from tautochrone.runtime.job.job import Job
+from tautochrone.sinks import open_sink
+
+__all__ = ["Delivery"]
+
+_PIN_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class Delivery:
+    """See the module docstring. Used by one thread."""
+
+    job: Job
+    declaration: SinkDeclaration
+    _journal: DeliveryJournal = field(init=False)
+    _sink: Sink | None = None
+    _published: Published | None = None
+    _is_recovered: bool = False
+    _attempt: int = 0
+    _ensured: dict[TableName, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._journal = DeliveryJournal(self.job, self.declaration.name)
+
+    @property
+    def journal(self) -> DeliveryJournal:
+        return self._journal
+
+    def deliver(self) -> bool:
+        """Bring the sink to the newest published checkpoint; whether there was anything to do.
+
+        Raises:
+            SinkError: what is against it; `SinkFencedError` when a newer owner delivers.
+            FencedError: a newer owner runs the job.
+        """
+        sink = self._claimed()
+        if not self._is_recovered:
+            self._recover(sink)
+        resolution = self._resolve()
+        if resolution is None:
+            return False
+        try:
+            if not self._is_news(resolution):
+                return False
+            self._deliver(sink, resolution)
+            return True
+        finally:
+            self.job.store.release_pin(resolution.pin)
+
+    def close(self) -> None:
+        """Give the sink's connections back. Repeatable."""
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+
+    def failed(self) -> None:
+        """The next try begins with the recovery."""
+        self._is_recovered = False
+
+    # -- becoming the owner -----------------------------------------------------------------------
+
+    def _claimed(self) -> Sink:
+        if self._sink is not None:
+            return self._sink
+        said = self.declaration
+        # First of all: what is wrong with the sink has to be found in the store.
+        self._journal.claim(said, Fence(0))
+        sink = open_sink(said.name, said.format, said.options)
+        try:
+            self._require_fit(sink)
+            tables = {name: self._table(name) for name in said.tables if self._exists(name)}
+            status = self._journal.status()
+            require_own(said.name, sink.published(), status, self.job.incarnation, tables)
+            if sink.highest_fence() >= self._journal.fence:
+                self._journal.claim(said, sink.highest_fence())
+            self._journal.raise_fence(sink)
+        except BaseException:
+            sink.close()
+            raise
+        self._sink = sink
+        return sink
+
+    def _require_fit(self, sink: Sink) -> None:
+        said, can = self.declaration, sink.capabilities
+        if len(said.tables) > 1 and not can.several_tables:
+            raise SinkError(
+                "SINK_TAKES_ONE_TABLE",
+                f"Sink {said.name} ({said.format}) takes one table, and {len(said.tables)} go to it",
+                hint="Declare a sink for each table.",
+                location=said.location or None,
+            )
+        if can.keyed and not said.key:
+            raise SinkError(
+                "SINK_NEEDS_KEY",
+                f"Sink {said.name} ({said.format}) needs to know which columns identify a row",
+                hint=f'[sinks.{said.name}] key = ["id"] in tautochrone.toml',
+                location=said.location or None,
+            )
+
+    def _recover(self, sink: Sink) -> None:
+        status = self._journal.status()
+        intent = None if status is None else status.intent
+        found = self._journal.recover(sink, [] if intent is None else [intent])
+        published = sink.published()
+        known = None if status is None else status.delivered
+        is_known = (
+            published is not None
+            and known is not None
+            and (known.incarnation, known.checkpoint)
+            == (published.transaction.incarnation, published.checkpoint)
+        )
+        if published is not None and (intent is not None or not is_known):
+            self._journal.delivered(published)
+        elif intent is not None:
+            self._journal.aborted()
+        for outcome in found:
+            self.job.emit(
+                "sink_recovered",
+                sink=self.declaration.name,
+                checkpoint=int(outcome.transaction.checkpoint),
+                state=str(outcome.state),
+                reason="its transaction had no known end",
+            )
+        self._published = published
+        self._is_recovered = True
+
+    # -- one checkpoint ---------------------------------------------------------------------------
+
+    def _resolve(self) -> Resolution | None:
+        """The checkpoint that a strong read of the tables would see now, pinned."""
+        try:
+            resolution = self.job.store.resolve(
+                Consistency.STRONG,
+                self.declaration.tables,
+                lease_ms=_PIN_MS,
+                owner=f"sink {self.declaration.name}",
+            )
+        except CheckpointUnavailableError:
+            return None
+        if resolution.checkpoint is None or not set(self.declaration.tables) <= resolution.versions.keys():
+            self.job.store.release_pin(resolution.pin)
+            return None
+        return resolution
+
+    def _is_news(self, resolution: Resolution) -> bool:
+        shown = self._published
+        assert resolution.checkpoint is not None
+        if shown is None or shown.transaction.incarnation != self.job.incarnation:
+            return True
+        # After a revision readers see an older checkpoint for a while; the sink waits for the next one.
+        return resolution.checkpoint > shown.checkpoint
+
+    def _deliver(self, sink: Sink, resolution: Resolution) -> None:
+        started = time.monotonic()
+        assert resolution.checkpoint is not None
+        self._attempt += 1
+        deltas = [self._delta(sink, name, resolution) for name in self.declaration.tables]
+        for delta in deltas:
+            self._ensure(sink, delta.table)
+        intent = Intent(
+            transaction=TransactionId(
+                incarnation=self.job.incarnation,
+                sink=self.declaration.name,
+                checkpoint=resolution.checkpoint,
+                fence=self._journal.fence,
+                attempt=self._attempt,
+            ),
+            versions={name: resolution.versions[name] for name in self.declaration.tables},
+            replaced=tuple(delta.table for delta in deltas if delta.rows is not None),
+        )
+        self._journal.intend(intent)
+        chunks = self._prepared(sink, intent, deltas)
+        self._journal.intend(
+            Intent(
+                transaction=intent.transaction,
+                versions=intent.versions,
+                replaced=intent.replaced,
+                chunks=tuple(chunks),
+            )
+        )
+        self._journal.commit(sink, intent.transaction)
+        published = Published(transaction=intent.transaction, versions=intent.versions)
+        self._journal.delivered(published)
+        before, self._published = self._published, published
+        self.job.emit(
+            "sink_delivered",
+            sink=self.declaration.name,
+            checkpoint=int(resolution.checkpoint),
+            since=None if before is None else int(before.checkpoint),
+            rows=sum(chunk.digest.rows for chunk in chunks),
+            replaced={str(delta.table): delta.reason for delta in deltas if delta.rows is not None},
+            duration_ms=round((time.monotonic() - started) * 1000),
+        )
+
+    def _prepared(self, sink: Sink, intent: Intent, deltas: Sequence[TableDelta]) -> list[Chunk]:
+        """Steps 6: all of it, or the transaction is aborted."""
+        journal, transaction = self._journal, intent.transaction
+        journal.begin(sink, intent)
+        chunks: list[Chunk] = []
+        try:
+            for delta in deltas:
+                chunks += self._write(sink, transaction, delta)
+            journal.prepare(sink, transaction, chunks)
+        except SinkFencedError:
+            raise
+        except SinkContentError:
+            # Nothing is unknown here: it arrived wrong, and must not be looked at again.
+            journal.abort(sink, transaction)
+            journal.aborted()
+            raise
+        return chunks
+
+    def _write(self, sink: Sink, transaction: TransactionId, delta: TableDelta) -> Sequence[Chunk]:
+        if delta.change is None:
+            rows: Rows = delta.rows
+            return self._journal.write(partial(sink.replace, transaction, delta.table, rows))
+        if delta.change.added is None and delta.change.removed is None:
+            return []
+        return self._journal.write(partial(sink.write, transaction, delta.table, delta.change))
+
+    def _delta(self, sink: Sink, name: TableName, resolution: Resolution) -> TableDelta:
+        shown = None if self._published is None else self._published.versions.get(name)
+        table = self._table(name)
+        delta = delta_of(table, self.job.base, shown, resolution.versions[name])
+        only_inserts = not sink.capabilities.retractions or name in self.declaration.insert_only
+        if only_inserts and shown is not None and not delta.is_insert_only:
+            why = delta.reason or "rows of it were updated or deleted"
+            raise SinkError(
+                "SINK_TAKES_INSERTS_ONLY",
+                f"Sink {self.declaration.name} takes only new rows of {name}: {why}",
+                hint="Mirror the table by its property tautochrone.sinks into a sink that takes updates.",
+                location=self.declaration.location or None,
+                parameters={"sink": self.declaration.name, "table": str(name)},
+                sqlstate="0A000",
+            )
+        return self._as_inserts(sink, delta)
+
+    def _as_inserts(self, sink: Sink, delta: TableDelta) -> TableDelta:
+        """All rows of a table, for a sink that cannot replace: as new ones, if it has none yet."""
+        if delta.rows is None or sink.capabilities.replaces:
+            return delta
+        return TableDelta(table=delta.table, change=RowChange(added=delta.rows), reason=delta.reason)
+
+    def _ensure(self, sink: Sink, name: TableName) -> None:
+        schema = self.job.graph.schemas.get(name) or self.job.lake.schema(name)
+        if self._ensured.get(name) != schema:
+            self._journal.ensure(sink, name, schema, self.declaration.key)
+            self._ensured[name] = schema
+
+    def _table(self, name: TableName) -> LakeTable:
+        return self.job.lake_table(name)
+
+    def _exists(self, name: TableName) -> bool:
+        return name in self.job.tables or self.job.lake.exists(name)

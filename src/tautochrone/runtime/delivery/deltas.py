@@ -1,0 +1,85 @@
+"""What a sink lacks of one table: the consolidated delta from the delivered version to the published one.
+
+After a revision the delivered version is no ancestor of the published one. Then the delta is what leads back
+to their newest common ancestor, inverted, plus what leads from there to the published version. Where no
+history leads from one to the other, all rows are sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from tautochrone.errors import HistoryLostError
+from tautochrone.model.lake import LakeTable, RowChange, Rows
+from tautochrone.model.names import TableName, Version
+from tautochrone.spark.execute.multiset_diff import consolidated
+
+__all__ = ["TableDelta", "delta_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDelta:
+    """What goes to the sink of one table: a consolidated `change`, or all `rows` for a `reason`."""
+
+    table: TableName
+    change: RowChange | None = None
+    rows: Rows | None = None
+    reason: str = ""
+
+    @property
+    def is_insert_only(self) -> bool:
+        return self.change is not None and self.change.removed is None
+
+
+def delta_of(table: LakeTable, session: Any, delivered: Version | None, published: Version) -> TableDelta:
+    """The change from one version to the other, or all rows where it cannot be told.
+
+    Args:
+        delivered: what the sink shows; None when it has nothing of the table.
+    """
+    if delivered is None:
+        reason = "the sink has nothing of it yet"
+        return TableDelta(table=table.name, rows=table.read(session, published), reason=reason)
+    try:
+        change = table.changed_rows(session, delivered, published)
+        return TableDelta(table=table.name, change=_net(change))
+    except HistoryLostError:
+        ancestor = table.common_ancestor(delivered, published)
+        if ancestor is not None:
+            try:
+                back = table.changed_rows(session, ancestor, delivered)
+                forth = table.changed_rows(session, ancestor, published)
+                return TableDelta(table=table.name, change=_net(_after(_inverted(back), forth)))
+            except HistoryLostError as lost_too:
+                lost = lost_too
+        return TableDelta(table=table.name, rows=table.read(session, published), reason=lost.message)
+
+
+def _inverted(change: RowChange) -> RowChange:
+    return RowChange(added=change.removed, removed=change.added, rows=change.rows, carried=change.carried)
+
+
+def _after(first: RowChange, second: RowChange) -> RowChange:
+    return RowChange(
+        added=_both(first.added, second.added),
+        removed=_both(first.removed, second.removed),
+        rows=first.rows + second.rows,
+    )
+
+
+def _both(first: Rows | None, second: Rows | None) -> Rows | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first.unionByName(second, allowMissingColumns=True)
+
+
+def _net(change: RowChange) -> RowChange:
+    added: DataFrame | None = change.added
+    removed: DataFrame | None = change.removed
+    if added is None or removed is None:
+        return change
+    came, left = consolidated(added, removed)
+    return RowChange(added=came, removed=left, rows=change.rows)

@@ -1,0 +1,108 @@
+"""The store and the sink, seen by the owner of one sink: every write is a named step and carries fences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tautochrone.model.delivery import SinkDeclaration, SinkStatus
+from tautochrone.model.effects import Step
+from tautochrone.model.names import Fence, TableName
+from tautochrone.model.sink import Chunk, Intent, Published, Recovered, Sink, TransactionId
+from tautochrone.redaction import redacted
+from tautochrone.runtime.job.job import Job
+
+__all__ = ["DeliveryJournal"]
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class DeliveryJournal:
+    """One sink's steps. `fence` is the sink's own; 0 before `claim`."""
+
+    job: Job
+    name: str
+    fence: Fence = field(default_factory=lambda: Fence(0))
+
+    def status(self) -> SinkStatus | None:
+        """What the store remembers of the sink."""
+        return next((found for found in self.job.store.sinks() if found.name == self.name), None)
+
+    # -- the store --------------------------------------------------------------------------------
+
+    def claim(self, declaration: SinkDeclaration, at_least: Fence) -> None:
+        """Become the only one who delivers to the sink."""
+        store, job = self.job.store, self.job
+        self.fence = self._step(
+            Step.META_DELIVERY_CLAIM,
+            lambda: store.claim_sink(job.name, job.journal.fence, declaration, at_least),
+        )
+
+    def intend(self, intent: Intent) -> None:
+        store, job = self.job.store, self.job
+        self._step(
+            Step.META_DELIVERY_INTEND,
+            lambda: store.intend_delivery(job.name, job.journal.fence, intent),
+        )
+
+    def delivered(self, published: Published) -> None:
+        store, job = self.job.store, self.job
+        self._step(
+            Step.META_DELIVERY_DONE,
+            lambda: store.delivered(job.name, job.journal.fence, self.name, self.fence, published),
+        )
+
+    def aborted(self) -> None:
+        store, job = self.job.store, self.job
+        self._step(
+            Step.META_DELIVERY_ABORT,
+            lambda: store.end_intent(job.name, job.journal.fence, self.name, self.fence),
+        )
+
+    def failed(self, error: str, *, failures: int, skips: bool, attention: bool) -> None:
+        store, job, status = self.job.store, self.job, self.status()
+        skipped = (0 if status is None else status.skipped) + skips
+        self._step(
+            Step.META_DELIVERY_FAILED,
+            lambda: store.delivery_failed(
+                job.name,
+                job.journal.fence,
+                self.name,
+                self.fence,
+                redacted(error),
+                failures=failures,
+                skipped=skipped,
+                attention=attention,
+            ),
+        )
+
+    # -- the sink ---------------------------------------------------------------------------------
+
+    def raise_fence(self, sink: Sink) -> None:
+        self._step(Step.SINK_FENCE, lambda: sink.fence(self.fence))
+
+    def recover(self, sink: Sink, intents: Sequence[Intent]) -> Sequence[Recovered]:
+        return self._step(Step.SINK_RECOVER, lambda: sink.recover(intents, self.fence))
+
+    def ensure(self, sink: Sink, table: TableName, schema: object, key: Sequence[str]) -> None:
+        self._step(Step.SINK_ENSURE, lambda: sink.ensure(table, schema, key, self.fence))
+
+    def begin(self, sink: Sink, intent: Intent) -> None:
+        self._step(Step.SINK_BEGIN, lambda: sink.begin(intent))
+
+    def write(self, write: Callable[[], Sequence[Chunk]]) -> Sequence[Chunk]:
+        return self._step(Step.SINK_WRITE, write)
+
+    def prepare(self, sink: Sink, transaction: TransactionId, chunks: Sequence[Chunk]) -> None:
+        self._step(Step.SINK_PREPARE, lambda: sink.prepare(transaction, chunks))
+
+    def commit(self, sink: Sink, transaction: TransactionId) -> None:
+        self._step(Step.SINK_COMMIT, lambda: sink.commit(transaction, self.fence))
+
+    def abort(self, sink: Sink, transaction: TransactionId) -> None:
+        self._step(Step.SINK_ABORT, lambda: sink.abort(transaction, self.fence))
+
+    def _step(self, step: Step, action: Callable[[], T]) -> T:
+        return self.job.effects.perform(step, self.name, action)

@@ -1,0 +1,204 @@
+"""Deliveries to a sink: whatever fails, it shows published checkpoints only, and no row twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tautochrone.errors import SinkError
+from tautochrone.model.effects import Step
+from tautochrone.model.names import TableName
+from tautochrone.testing.sqlite_sink import Mishap, SqliteSink
+
+from .checks import check, check_mirror
+from .faults import Strike
+from .world import World
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(900)]
+
+EVENTS = TableName("lake", ("default",), "events")
+
+
+def mishap(world: World, *kinds: Mishap) -> None:
+    SqliteSink.mishaps[str(world.sources.mirror_file)] = list(kinds)
+
+
+def test_each_published_checkpoint_is_delivered(world: World) -> None:
+    world.sources.mirror()
+    for _ in range(3):
+        world.sources.add()
+        attempt = world.run()
+        attempt.require_completed()
+        (delivered,) = attempt.named("sink_delivered")
+        assert delivered["checkpoint"] == world.published[-1]
+        check_mirror(world)
+    assert not delivered["replaced"]
+    check(world)
+
+
+def test_an_outage_is_caught_up_by_one_net_delivery(world: World) -> None:
+    world.sources.mirror("skip_with_alarm")
+    world.sources.add()
+    world.run().require_completed()
+    first = world.published[-1]
+    for _ in range(2):
+        world.sources.add()
+        mishap(world, *[Mishap.HALF_WRITTEN] * 20)
+        down = world.run()
+        down.require_completed()
+        assert down.named("sink_failed")
+        assert down.named("sink_skipped")
+    mishap(world)
+    world.sources.add()
+    attempt = world.run()
+    attempt.require_completed()
+    delivered = attempt.named("sink_delivered")
+    assert delivered[0]["since"] == first
+    assert not any(told["replaced"] for told in delivered)
+    check(world)
+
+
+def test_a_failing_sink_fails_the_run_but_no_checkpoint(world: World) -> None:
+    world.sources.mirror()
+    world.sources.add()
+    mishap(world, *[Mishap.HALF_WRITTEN] * 20)
+    attempt = world.run()
+    assert not attempt.completed
+    assert attempt.named("checkpoint"), attempt.describe()
+    assert {told["failures"] for told in attempt.named("sink_failed")} >= {1, 2, 3}
+    mishap(world)
+    world.run().require_completed()
+    check(world)
+
+
+def test_a_sink_that_holds_back_keeps_the_next_checkpoint_unpublished(world: World) -> None:
+    world.sources.mirror("hold_back")
+    world.sources.add()
+    world.run().require_completed()
+    mishap(world, *[Mishap.HALF_WRITTEN] * 50)
+    world.sources.add()
+    assert not world.run().completed
+    behind = world.published[-1]
+    world.sources.add()
+    held = world.run()
+    assert not held.completed
+    assert held.named("held_back"), held.describe()
+    assert world.published[-1] == behind
+    mishap(world)
+    world.run().require_completed()
+    assert world.published[-1] > behind
+    check(world)
+
+
+@pytest.mark.parametrize("step", [Step.SINK_BEGIN, Step.SINK_WRITE, Step.SINK_PREPARE, Step.SINK_COMMIT])
+def test_a_lost_answer_is_recovered_in_the_same_run(world: World, step: Step) -> None:
+    world.sources.mirror()
+    world.sources.add()
+    world.run().require_completed()
+    world.sources.add()
+    attempt = world.run(Strike(step, "after", "lose"))
+    attempt.require_completed()
+    (recovered,) = attempt.named("sink_recovered")
+    assert recovered["state"] == ("committed" if step is Step.SINK_COMMIT else "aborted")
+    check(world)
+
+
+def test_a_row_that_is_lost_on_the_way_is_sent_again(world: World) -> None:
+    world.sources.mirror()
+    world.sources.add()
+    mishap(world, Mishap.ROW_LOST)
+    attempt = world.run()
+    attempt.require_completed()
+    assert attempt.effects.seen[Step.SINK_ABORT] == 1
+    check(world)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", [Step.SINK_ABORT, Step.META_DELIVERY_FAILED, Step.META_DELIVERY_ABORT])
+def test_crash_while_a_failure_is_handled(world: World, step: Step, when: str) -> None:
+    world.sources.mirror()
+    world.sources.add()
+    mishap(world, Mishap.ROW_LOST)
+    assert not world.run(Strike(step, when, "crash")).completed
+    mishap(world)
+    world.run().require_completed()
+    check(world)
+
+
+def test_an_old_owner_that_wakes_before_its_commit_moves_nothing(world: World) -> None:
+    world.sources.mirror()
+    world.sources.add()
+    world.run().require_completed()
+    path = str(world.sources.mirror_file)
+    zombie = SqliteSink("mirror", path)
+    world.sources.add()
+    world.run(Strike(Step.SINK_COMMIT, "before", "crash"))
+    with world.open() as project:
+        (status,) = project.store().sinks()
+    assert status.intent is not None
+    world.run().require_completed()
+    rows = sorted(zombie.rows(EVENTS))
+    with pytest.raises(SinkError):
+        zombie.commit(status.intent.transaction, status.fence)
+    assert sorted(zombie.rows(EVENTS)) == rows
+    check(world)
+
+
+def test_a_lost_store_makes_no_stranger_of_its_sink(world: World) -> None:
+    world.sources.mirror()
+    world.sources.add()
+    world.run().require_completed()
+    world.sources.delete_store()
+    world.sources.add()
+    attempt = world.run()
+    attempt.require_completed()
+    delivered = attempt.named("sink_delivered")
+    assert delivered
+    assert not any(told["replaced"] for told in delivered), "the lake knows what the sink shows"
+    check(world)
+
+
+def test_a_restored_store_does_not_deliver_twice(world: World, tmp_path: Path) -> None:
+    world.sources.mirror()
+    world.sources.add()
+    world.run().require_completed()
+    world.sources.copy_store(tmp_path / "copy")
+    world.sources.add()
+    world.run().require_completed()
+    world.sources.restore_store(tmp_path / "copy")
+    world.sources.add()
+    world.run().require_completed()
+    check(world)
+
+
+def test_a_sink_of_another_lake_is_refused(world: World, quiet: object, tmp_path: Path) -> None:
+    world.sources.mirror()
+    world.sources.add()
+    world.run().require_completed()
+    other = World.make(world.spark, tmp_path / "other")
+    other.sources.mirror()
+    text = (other.sources.folder / "transformations" / "mirror.py").read_text()
+    text = text.replace(str(other.sources.mirror_file), str(world.sources.mirror_file))
+    (other.sources.folder / "transformations" / "mirror.py").write_text(text)
+    other.sources.add()
+    refused = other.run()
+    assert not refused.completed
+    assert [told["error_class"] for told in refused.named("sink_failed")] == ["SINK_OF_ANOTHER_STORE"]
+    assert refused.named("checkpoint"), refused.describe()
+    check(world)
+
+
+def test_a_sink_that_was_emptied_is_filled_again(world: World) -> None:
+    world.sources.mirror()
+    world.sources.add()
+    world.run().require_completed()
+    for file in world.sources.mirror_file.parent.glob("*"):
+        file.unlink()
+    world.sources.add()
+    attempt = world.run()
+    attempt.require_completed()
+    first, *later = attempt.named("sink_delivered")
+    assert len(first["replaced"]) == 2
+    assert not any(told["replaced"] for told in later)
+    check(world)
