@@ -167,6 +167,7 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
         Step.META_IDENTIFY: _table_added,
     },
     "delivery": {
+        Step.META_DELIVERY_RETIRE: _mirror_dropped,
         Step.META_DELIVERY_CLAIM: _mirrored,
         Step.SINK_FENCE: _mirrored,
         Step.SINK_RECOVER: _mirror_left,
@@ -178,7 +179,6 @@ CHAINS: dict[str, dict[Step, Callable[[World], None]]] = {
         Step.SINK_COMMIT: _mirrored,
         Step.META_DELIVERY_DONE: _mirrored,
         Step.META_DELIVERY_ABORT: _mirror_left,
-        Step.META_DELIVERY_RETIRE: _mirror_dropped,
     },
     "maintenance": {
         Step.META_EXPIRE: _expirable,

@@ -167,6 +167,8 @@ def _parser() -> argparse.ArgumentParser:
     pins = command(
         "pins", "who reads at which checkpoint, and until when its versions are kept", reads=True, spark=False
     )
+    sinks = command("sinks", "the sinks: what they show, how far they are behind", reads=True, spark=False)
+    sinks.add_argument("--forget", metavar="NAME", help="drop what the store knows of a sink")
     token = command(
         "token",
         "a token for `query --after`: all that has been written to the sources by now",
@@ -260,6 +262,7 @@ COMMANDS = {
     "lineage": ("topology", "lineage"),
     "jobs": ("topology", "jobs"),
     "pins": ("topology", "pins"),
+    "sinks": ("sinks", "sinks"),
     "token": ("topology", "token"),
     "maintain": ("maintain", "maintain"),
     "relocate": ("relocate", "relocate"),
