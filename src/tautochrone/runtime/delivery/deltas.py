@@ -44,18 +44,28 @@ def delta_of(table: LakeTable, session: Any, delivered: Version | None, publishe
         reason = "the sink has nothing of it yet"
         return TableDelta(table=table.name, rows=table.read(session, published), reason=reason)
     try:
-        change = table.changed_rows(session, delivered, published)
-        return TableDelta(table=table.name, change=_net(change))
+        change = _change(table, session, delivered, published)
+    except HistoryLostError as lost:
+        return TableDelta(table=table.name, rows=table.read(session, published), reason=lost.message)
+    return TableDelta(table=table.name, change=_net(change))
+
+
+def _change(table: LakeTable, session: Any, delivered: Version, published: Version) -> RowChange:
+    """The change, by way of the common ancestor where one version does not lead to the other.
+
+    Raises:
+        HistoryLostError: there is no such way.
+    """
+    try:
+        return table.changed_rows(session, delivered, published)
     except HistoryLostError:
         ancestor = table.common_ancestor(delivered, published)
-        if ancestor is not None:
-            try:
-                back = table.changed_rows(session, ancestor, delivered)
-                forth = table.changed_rows(session, ancestor, published)
-                return TableDelta(table=table.name, change=_net(_after(_inverted(back), forth)))
-            except HistoryLostError as lost_too:
-                lost = lost_too
-        return TableDelta(table=table.name, rows=table.read(session, published), reason=lost.message)
+        # An ancestor that is one of the two adds no other way.
+        if ancestor is None or ancestor == delivered:
+            raise
+    back = table.changed_rows(session, ancestor, delivered)
+    forth = table.changed_rows(session, ancestor, published)
+    return _after(_inverted(back), forth)
 
 
 def _inverted(change: RowChange) -> RowChange:

@@ -1,0 +1,377 @@
+"""Deliveries over a lake of lists: random schedules of checkpoints, revisions, crashes and takeovers.
+
+At every moment the sink shows exactly what the lake had at the versions of its pointer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.crash.faults import Crash, Strike, StrikingEffects
+
+from tautochrone.errors import (
+    CommitOutcomeUnknownError,
+    FencedError,
+    HistoryLostError,
+    SinkError,
+    SinkFencedError,
+)
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.model.delivery import DeliveryState, SinkDeclaration
+from tautochrone.model.effects import Step
+from tautochrone.model.lake import RowChange
+from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.runtime.delivery import deltas
+from tautochrone.runtime.delivery.delivery import Delivery
+from tautochrone.testing.sink_conformance import Columns
+from tautochrone.testing.sqlite_sink import FORMAT, ListRows, Mishap, MishapError, SqliteSink
+
+ORDERS, LINES = (TableName("lake", ("default",), name) for name in ("orders", "lines"))
+Bag = Counter[tuple[int, str]]
+
+
+class Rows(ListRows):
+    def unionByName(self, other: ListRows, *, allowMissingColumns: bool) -> Rows:  # noqa: N802, N803
+        assert allowMissingColumns
+        return Rows(self.columns, [*self.rows, *other.rows])
+
+
+def rows_of(bag: Bag) -> Rows | None:
+    return Rows(["id", "word"], list(bag.elements())) if bag else None
+
+
+def net(added: ListRows, removed: ListRows) -> tuple[ListRows | None, ListRows | None]:
+    came, left = Counter(added.rows), Counter(removed.rows)
+    return rows_of(came - left), rows_of(left - came)
+
+
+@dataclass
+class Table:
+    """A table whose versions form a tree, as after revisions."""
+
+    name: TableName
+    content: dict[Version, Bag] = field(default_factory=dict)
+    parent: dict[Version, Version | None] = field(default_factory=dict)
+    expired: set[Version] = field(default_factory=set)
+    main: Version | None = None
+
+    def commit(self, bag: Bag, parent: Version | None) -> Version:
+        version = Version(f"{self.name.table}-{len(self.content)}")
+        self.content[version], self.parent[version], self.main = bag, parent, version
+        return version
+
+    def ancestors(self, version: Version | None) -> list[Version]:
+        found: list[Version] = []
+        while version is not None and version in self.content and version not in self.expired:
+            found.append(version)
+            version = self.parent[version]
+        return found
+
+    def changed_rows(self, _session: Any, old: Version, new: Version) -> RowChange:
+        chain = self.ancestors(new)
+        if old not in chain:
+            raise HistoryLostError("HISTORY_LOST", f"{old} is not in the history of {new}")
+        between = chain[: chain.index(old) + 1][::-1]
+        added, removed = Bag(), Bag()
+        for first, second in pairwise(between):
+            added += self.content[second] - self.content[first]
+            removed += self.content[first] - self.content[second]
+        return RowChange(added=rows_of(added), removed=rows_of(removed))
+
+    def common_ancestor(self, first: Version, second: Version) -> Version | None:
+        before = self.ancestors(first)
+        return next((version for version in self.ancestors(second) if version in before), None)
+
+    def goes_back_to(self, version: Version) -> bool:
+        return version in self.ancestors(self.main)
+
+    def read(self, _session: Any, version: Version) -> Rows:
+        return Rows(["id", "word"], list(self.content[version].elements()))
+
+
+@dataclass
+class World:
+    """A store, a lake of two tables, a sink; and who owns the job."""
+
+    folder: Path
+    store: MetaStore
+    tables: dict[TableName, Table] = field(
+        default_factory=lambda: {name: Table(name) for name in (ORDERS, LINES)}
+    )
+    fence: Fence = field(default_factory=lambda: Fence(0))
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    cut: int = 0
+
+    @property
+    def path(self) -> str:
+        return str(self.folder / "mirror.db")
+
+    def take_over(self) -> None:
+        entries = [DatasetEntry(name, "streaming table", "x", is_root=True) for name in self.tables]
+        self.store.start_run("shop", "job", entries)
+        self.fence = self.store.take_over("job")
+
+    def publish(self, bags: Sequence[Bag], parents: Sequence[Version | None] | None = None) -> int:
+        tables = list(self.tables.values())
+        parents = parents or [table.main for table in tables]
+        roots = {
+            table.name: table.commit(bag, parent)
+            for table, bag, parent in zip(tables, bags, parents, strict=True)
+        }
+        self.cut += 1
+        number = self.store.open_checkpoint("job", self.fence, roots, self.cut).number
+        self.store.publish("job", self.fence, number, self.cut)
+        return int(number)
+
+    def delivery(
+        self, effects: StrikingEffects | None = None, insert_only: Sequence[TableName] = (), **options: str
+    ) -> Delivery:
+        job: Any = SimpleNamespace(
+            store=self.store,
+            name="job",
+            journal=SimpleNamespace(fence=self.fence),
+            incarnation=self.store.incarnation,
+            effects=effects or StrikingEffects(),
+            emit=lambda event, **fields: self.events.append((event, fields)),
+            base=None,
+            graph=SimpleNamespace(schemas={name: Columns("id", "word") for name in self.tables}),
+            tables=self.tables,
+            lake_table=lambda name: self.tables[name],
+        )
+        declaration = SinkDeclaration(
+            name="mirror",
+            format=FORMAT,
+            tables=(LINES, ORDERS),
+            options={"path": self.path, **options},
+            insert_only=frozenset(insert_only),
+        )
+        return Delivery(job, declaration)
+
+    def check(self) -> int | None:
+        """The sink shows the lake at its pointer; answers the pointer's checkpoint."""
+        sink = SqliteSink("mirror", self.path)
+        published = sink.published()
+        for name, table in self.tables.items():
+            expected = Bag() if published is None else table.content[published.versions[name]]
+            assert Counter(sink.rows(name)) == expected, (name, published)
+        sink.close()
+        return None if published is None else int(published.checkpoint)
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        return [fields for name, fields in self.events if name == event]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(deltas, "consolidated", net)
+    with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store:
+        found = World(tmp_path, store)
+        found.take_over()
+        yield found
+
+
+def bag(*ids: int) -> Bag:
+    return Counter((number, f"row {number}") for number in ids)
+
+
+def test_deltas_follow_the_checkpoints(world: World) -> None:
+    delivery = world.delivery()
+    assert not delivery.deliver()
+    for bags in ([bag(1, 2), bag(1)], [bag(2, 2, 3), bag()], [bag(2, 2, 3), bag(4)]):
+        number = world.publish(bags)
+        assert delivery.deliver()
+        assert not delivery.deliver()
+        assert world.check() == number
+    first, *later = world.named("sink_delivered")
+    assert len(first["replaced"]) == 2
+    assert not any(told["replaced"] for told in later)
+
+
+def test_several_checkpoints_arrive_as_one(world: World) -> None:
+    delivery = world.delivery()
+    first = world.publish([bag(1), bag(1)])
+    delivery.deliver()
+    world.publish([bag(1, 2), bag(1, 2)])
+    newest = world.publish([bag(1, 3), bag(1)])
+    delivery.deliver()
+    (_, told) = world.named("sink_delivered")
+    assert (told["since"], told["checkpoint"], told["rows"]) == (first, newest, 1)
+    assert world.check() == newest
+
+
+def test_a_revision_compensates(world: World) -> None:
+    delivery = world.delivery()
+    world.publish([bag(1), bag(1)])
+    good = [table.main for table in world.tables.values()]
+    delivery.deliver()
+    wrong = world.publish([bag(1, 66), bag(66)])
+    delivery.deliver()
+    world.store.revoke("job", world.fence, wrong)  # type: ignore[arg-type]
+    assert not delivery.deliver(), "readers see an older checkpoint, the sink waits for the next one"
+    right = world.publish([bag(1, 2), bag(1)], good)
+    delivery.deliver()
+    assert world.check() == right
+    told = world.named("sink_delivered")[-1]
+    assert not told["replaced"]
+    assert told["rows"] == 4
+
+
+def test_lost_history_replaces_all_rows_with_a_reason(world: World) -> None:
+    delivery = world.delivery()
+    world.publish([bag(1), bag(1)])
+    delivery.deliver()
+    old = [table.main for table in world.tables.values()]
+    newest = world.publish([bag(2), bag(1)])
+    for table, version in zip(world.tables.values(), old, strict=True):
+        assert version is not None
+        table.expired.add(version)
+    delivery.deliver()
+    assert world.check() == newest
+    assert all("history" in reason for reason in world.named("sink_delivered")[-1]["replaced"].values())
+
+
+def test_new_rows_only_from_a_table_that_was_updated_is_refused(world: World) -> None:
+    delivery = world.delivery(insert_only=[ORDERS])
+    world.publish([bag(1), bag(1)])
+    delivery.deliver()
+    world.publish([bag(1, 2), bag(2)])
+    delivery.deliver()
+    shown = world.publish([bag(1, 2), bag(3)])
+    delivery.deliver()
+    world.publish([bag(1, 5), bag(3)])
+    with pytest.raises(SinkError) as refused:
+        delivery.deliver()
+    assert refused.value.error_class == "SINK_TAKES_INSERTS_ONLY"
+    assert world.check() == shown
+
+
+def test_a_sink_that_only_appends_gets_all_rows_first(world: World) -> None:
+    delivery = world.delivery(append_only="true")
+    world.publish([bag(1), bag(1)])
+    delivery.deliver()
+    shown = world.publish([bag(1, 2), bag(1)])
+    delivery.deliver()
+    world.publish([bag(2), bag(1)])
+    with pytest.raises(SinkError, match="SINK_TAKES_INSERTS_ONLY"):
+        delivery.deliver()
+    assert world.check() == shown
+
+
+def test_a_store_of_another_lake_is_refused(world: World, tmp_path: Path) -> None:
+    world.publish([bag(1), bag(1)])
+    world.delivery().deliver()
+    with MetaStore.open(f"sqlite:///{tmp_path}/other.db") as store:
+        other = World(world.folder, store)
+        other.take_over()
+        other.tables[ORDERS].content = {Version("another"): bag(9)}
+        other.publish([bag(9), bag(9)], [None, None])
+        # The same names of versions would be a proof: those of this lake are others.
+        for table in other.tables.values():
+            table.content = {Version(f"x{name}"): rows for name, rows in table.content.items()}
+            table.main = None
+        with pytest.raises(SinkError) as refused:
+            other.delivery().deliver()
+        assert refused.value.error_class == "SINK_OF_ANOTHER_STORE"
+    assert world.check() == 1
+
+
+def test_a_sink_ahead_of_store_and_lake_is_refused(world: World) -> None:
+    world.publish([bag(1), bag(1)])
+    world.delivery().deliver()
+    shown = world.publish([bag(1, 2), bag(1)])
+    delivery = world.delivery()
+    delivery.deliver()
+    for table in world.tables.values():
+        # An older copy of the lake.
+        table.main = table.parent[table.main]  # type: ignore[index]
+    with world.store._write() as connection:
+        connection.exec_driver_sql("UPDATE deliveries SET checkpoint = 1")
+    with pytest.raises(SinkError) as refused:
+        world.delivery().deliver()
+    assert refused.value.error_class == "SINK_AHEAD_OF_STORE"
+    assert world.check() == shown
+
+
+def test_the_old_owner_is_refused_by_the_sink(world: World) -> None:
+    old = world.delivery()
+    world.publish([bag(1), bag(1)])
+    old.deliver()
+    world.take_over()
+    world.delivery().deliver()
+    number = world.publish([bag(1, 2), bag(1)])
+    with pytest.raises((FencedError, SinkFencedError)):
+        old.deliver()
+    assert world.check() == number - 1
+
+
+STEPS = [step for step in Step if step.value.startswith(("sink.", "meta.delivery_"))]
+HANDLED = (Crash, MishapError, CommitOutcomeUnknownError, SinkError)
+
+
+@pytest.mark.parametrize(
+    "seed", [seed if seed < 15 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(60)]
+)
+def test_random_schedules(world: World, seed: int) -> None:
+    chance = random.Random(seed)
+    mishaps = SqliteSink.mishaps.setdefault(world.path, [])
+    delivery = world.delivery()
+    newest: int | None = None
+    for _ in range(12):
+        newest = _one_event(world, chance, newest)
+        what = chance.choice(("healthy", "healthy", "crash", "lose", "mishap", "takeover"))
+        if what == "takeover":
+            delivery.close()
+            world.take_over()
+            delivery = world.delivery()
+        if what == "mishap":
+            mishaps.append(chance.choice(list(Mishap)))
+        if what in ("crash", "lose"):
+            strike = Strike(
+                chance.choice(STEPS), chance.choice(("before", "after")), what, chance.choice((1, 1, 2))
+            )
+            delivery.close()
+            if chance.random() < 0.5:
+                world.take_over()
+            delivery = world.delivery(StrikingEffects(strike))
+        try:
+            while delivery.deliver():
+                world.check()
+        except HANDLED as error:
+            delivery.failed()
+            if isinstance(error, Crash):
+                delivery.close()
+                delivery = world.delivery()
+        world.check()
+    mishaps.clear()
+    delivery.close()
+    world.take_over()
+    last = world.delivery()
+    while last.deliver():
+        pass
+    assert newest is not None
+    assert world.check() == newest
+    (status,) = world.store.sinks()
+    assert (status.intent, status.state) == (None, DeliveryState.ACTIVE)
+    last.close()
+
+
+def _one_event(world: World, chance: random.Random, newest: int | None) -> int:
+    """Publish the next checkpoint, sometimes after the newest was taken back."""
+    parents: list[Version | None] | None = None
+    if newest is not None and chance.random() < 0.2:
+        world.store.revoke("job", world.fence, newest)  # type: ignore[arg-type]
+        tables = list(world.tables.values())
+        parents = [table.parent[table.main] for table in tables]  # type: ignore[index]
+        if chance.random() < 0.3:
+            table = chance.choice(tables)
+            table.expired.add(table.main)  # type: ignore[arg-type]
+    bags = [bag(*(chance.randrange(6) for _ in range(chance.randrange(6)))) for _ in world.tables]
+    return world.publish(bags, parents)
