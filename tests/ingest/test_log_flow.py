@@ -118,7 +118,7 @@ def deposit(bench: Bench, key: int, amount: int) -> int:
     return bench.database.transaction(Change("accounts", key, amount), Change("savings", key, -amount))
 
 
-def test_first_copy_then_log(bench: Bench) -> None:
+def test_bulk_then_tail(bench: Bench) -> None:
     deposit(bench, 1, 10)
     deposit(bench, 60, 20)
     assert bench.run().failure() is None
@@ -134,7 +134,7 @@ def test_first_copy_then_log(bench: Bench) -> None:
     assert bench.database.acknowledged[-1] == bench.table.commits[-1][1].point == point
 
 
-def test_relations_wait_until_the_log_has_passed_their_copy() -> None:
+def test_relations_wait_until_the_log_has_passed_their_bulk() -> None:
     bulk = BulkProgress(pending={"a": ("1", "2"), "b": ("1",)})
     assert bulk.next_chunk() == ("a", "1")
     bulk = bulk.copied("a", "1", 5).copied("b", "1", 3)

@@ -172,7 +172,14 @@ class Bank:
         with Project(options, emit, base=self.spark, effects=effects) as project:
             yield project
 
-    def run(self, strike: Strike | None = None, *, takeover: bool = False, reached: bool = True) -> Attempt:
+    def run(
+        self,
+        strike: Strike | None = None,
+        *,
+        full: bool = False,
+        takeover: bool = False,
+        reached: bool = True,
+    ) -> Attempt:
         """One-shot, as `taut run`. Whatever became of it, nothing is acknowledged that the table has not."""
         attempt = Attempt(StrikingEffects(strike))
         with self.open(attempt.effects, attempt.emit) as project:
@@ -181,7 +188,7 @@ class Bank:
                 job = project.job()
                 as_process(job)
                 job.ownership.takeover = takeover
-                execution = Run(job, select(job.topology, [], [], everything=False))
+                execution = Run(job, select(job.topology, [], [], everything=full))
                 attempt.state = execution.once()
             except (Crash, TautochroneError, AssertionError) as error:
                 attempt.error = error
@@ -202,6 +209,12 @@ class Bank:
             position = self.position()
             assert position is not None, acknowledged
             assert max(acknowledged) <= position.point, (acknowledged, position)
+
+    def modes(self) -> dict[str, str | None]:
+        """What `taut status` shows as the mode of each captured table."""
+        with MetaStore.open(f"sqlite:///{self.folder}/storage/meta.db") as store:
+            statuses = {status.dataset.table: status for status in store.status()}
+        return {name: None if status.mode is None else str(status.mode) for name, status in statuses.items()}
 
     def position(self) -> LogPosition | None:
         """Where the log table says that its flow stands."""

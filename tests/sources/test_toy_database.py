@@ -25,7 +25,7 @@ from .bank import Bank
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-IN_THE_COPY = (
+IN_THE_BULK = (
     Step.SOURCE_BEGIN,
     Step.LAKE_STAGE,
     Step.LAKE_PREPARE,
@@ -73,7 +73,7 @@ def test_tables_are_states_of_the_database(bank: Bank) -> None:
         bank.work()
         attempt = bank.run()
         attempt.require_completed()
-        modes = {found["dataset"].rpartition(".")[2]: found["mode"] for found in attempt.named("refresh")}
+        modes = {event["dataset"].rpartition(".")[2]: event["mode"] for event in attempt.named("refresh")}
         assert modes["accounts"] == modes["savings"] == "incremental"
     bank.check()
     attempt = bank.run()
@@ -81,7 +81,7 @@ def test_tables_are_states_of_the_database(bank: Bank) -> None:
     assert not attempt.named("checkpoint"), "there was no news"
 
 
-def test_tables_wait_for_their_copy_and_that_is_no_error(bank: Bank) -> None:
+def test_tables_without_their_bulk_wait(bank: Bank) -> None:
     def stop(log: ToyChangeLog, relation: str, chunk: str) -> Any:
         if relation == "savings":
             raise RuntimeError("the copy does not get this far")
@@ -95,15 +95,16 @@ def test_tables_wait_for_their_copy_and_that_is_no_error(bank: Bank) -> None:
     assert not attempt.named("refresh_failed"), attempt.describe()
     waiting = {event["dataset"].rpartition(".")[2] for event in attempt.named("refresh_waiting")}
     assert waiting == {"savings", "transfers", "total"}
+    assert {name for name, mode in bank.modes().items() if mode == "waiting"} == waiting
     bank.work()
     bank.run().require_completed()
     bank.check()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_crashes_in_the_first_copy(bank: Bank, when: str) -> None:
+def test_crashes_in_the_bulk(bank: Bank, when: str) -> None:
     with busy(bank, 40):
-        for step in IN_THE_COPY:
+        for step in IN_THE_BULK:
             bank.run(Strike(step, when, "crash"))
     bank.work()
     bank.run().require_completed()
@@ -113,7 +114,7 @@ def test_crashes_in_the_first_copy(bank: Bank, when: str) -> None:
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_crashes_in_the_tail(bank: Bank, when: str) -> None:
     bank.run().require_completed()
-    for step in (*IN_THE_COPY[1:], *OF_A_CHECKPOINT):
+    for step in (*IN_THE_BULK[1:], *OF_A_CHECKPOINT):
         bank.work()
         bank.run(Strike(step, when, "crash"))
     bank.work()
@@ -149,7 +150,7 @@ def test_lost_answers(bank: Bank, step: Step) -> None:
     bank.check()
 
 
-def test_a_zombie_acknowledges_nothing(bank: Bank, tmp_path: Path) -> None:
+def test_zombie_acknowledges_nothing(bank: Bank, tmp_path: Path) -> None:
     """It sleeps between its commit and the acknowledgement, while another process takes over."""
     taut = Taut(bank.folder, tmp_path)
     bank.run().require_completed()
@@ -178,7 +179,7 @@ def test_a_zombie_acknowledges_nothing(bank: Bank, tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_kills(bank: Bank, tmp_path: Path, when: str) -> None:
     taut = Taut(bank.folder, tmp_path)
-    for step in (*IN_THE_COPY, *OF_A_CHECKPOINT):
+    for step in (*IN_THE_BULK, *OF_A_CHECKPOINT):
         bank.work()
         taut.killed(fault(step, when, "kill"))
         bank.require_acknowledged_is_durable()
@@ -187,10 +188,14 @@ def test_kills(bank: Bank, tmp_path: Path, when: str) -> None:
     bank.check()
 
 
-def test_a_log_that_is_gone_stops_the_flow(bank: Bank) -> None:
+def test_lost_log_stops_the_flow_until_a_full_refresh(bank: Bank) -> None:
     bank.run().require_completed()
     bank.database.lose_log()
     bank.work()
     attempt = bank.run()
     assert attempt.state is RunState.FAILED
     assert "SOURCE_LOG_LOST" in attempt.named("flow_failed")[0]["error"]
+    bank.run(full=True).require_completed()
+    bank.work()
+    bank.run().require_completed()
+    bank.check()

@@ -2,7 +2,7 @@
 
 start:   1. the table says where it stands; without a position the source begins to keep its log
          2. what the table holds is acknowledged again: the last owner may have died before it did
-round:   3. read whole transactions up to a bound, and the next chunk of the first copy, if there is one
+round:   3. read whole transactions up to a bound, and the next chunk of the bulk, if there is one
          4. stage their rows   5. one commit: rows and position   6. report it   7. acknowledge
 
 A crash behind 1 leaves a log that is kept for nobody, and the next start continues it. Behind 4 the rows are
@@ -149,7 +149,7 @@ class LogFlow:
         return self.position
 
     def _round(self, position: LogPosition) -> tuple[LogPosition, bool]:
-        """One chunk of the first copy, if any is left, then one batch of the log. Answers the new position,
+        """One chunk of the bulk, if any is left, then one batch of the log. Answers the new position,
         and whether nothing was left to do."""
         chunk = position.bulk.next_chunk()
         if chunk is not None:

@@ -20,7 +20,7 @@ class KeyedApply:
         keys: columns that identify a row of the table. NULL is a value like any other.
         sequence: columns that order the events of a key; the last event counts.
         delete: a condition over the query's columns; an event that meets it removes the row.
-        relation: the relation of a change log whose first copy must be complete before the table has a
+        relation: the relation of a change log whose bulk must be complete before the table has a
             version; None: it waits for nothing.
     """
 

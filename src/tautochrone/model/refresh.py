@@ -14,7 +14,7 @@ FELL_BACK = "following the change failed"
 class RefreshMode(StrEnum):
     """How a dataset reached its version for a checkpoint, cheapest first.
 
-    `WAITING`: it got none, because the first copy of a source is not complete.
+    `WAITING`: it got none, because the bulk of a source is not complete.
     """
 
     NO_DATA = "no_data"

@@ -86,7 +86,7 @@ class ChangeLog(Source, Protocol):
         """Let the source keep its log from now on, and answer where to read from. Durable at the source.
         Repeated before anything was acknowledged, it answers a position that loses nothing.
 
-        The position's `bulk.pending` lists the chunks of the first copy; empty for a source without one.
+        The position's `bulk.pending` lists the chunks of the bulk; empty for a source without one.
 
         Raises:
             IngestError: the log cannot be read: rights, settings of the database.
@@ -102,7 +102,7 @@ class ChangeLog(Source, Protocol):
         """
 
     def read_chunk(self, relation: str, chunk: str) -> tuple[SourceRows, int]:
-        """Copy a chunk of a relation, for sources with a first copy.
+        """Copy a chunk of a relation, for sources with a bulk.
 
         Returns:
             Its rows with the columns of `schema`, each with what its snapshot shows: an event of the log
@@ -112,7 +112,7 @@ class ChangeLog(Source, Protocol):
         """
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> SourceRows:
-        """One row for each relation of which the first copy is complete as of `position`, with the columns of
+        """One row for each relation of which the bulk is complete as of `position`, with the columns of
         `schema`. It gives the log table a version from which tables over these relations can be built."""
 
     def acknowledge(self, position: LogPosition) -> None:

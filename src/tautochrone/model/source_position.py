@@ -47,7 +47,7 @@ class SparkPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkProgress:
-    """How far the first copy of a database's tables is, while the log is read beside it.
+    """How far the bulk of a database's tables is, while the log is read beside it.
 
     Attributes:
         pending: relation → chunks that are not copied yet.
@@ -97,7 +97,7 @@ class LogPosition:
         point: everything up to this point is in the table. Points of one log are ordered (an LSN, a
             binlog file's number and offset put into one integer).
         marker: what else the source needs to read on (a GTID set, a file's name); only the source reads it.
-        bulk: how far the first copy is.
+        bulk: how far the bulk is.
     """
 
     log: str

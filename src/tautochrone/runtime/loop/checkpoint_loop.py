@@ -66,7 +66,7 @@ class CheckpointLoop:
         self._refresher = CheckpointRefresher(job, streams, full)
         self._changes = ChangeDetector(job, self._refresher)
         self._failed: dict[TableName, str] = {}
-        self._waiting_for_copy = frozenset[TableName]()
+        self._waiting_for_bulk = frozenset[TableName]()
         self._broken: dict[str, str] = {}
         self._rejected_roots: dict[TableName, Version] | None = None
         self._last_report: str | None = None
@@ -131,7 +131,7 @@ class CheckpointLoop:
         if self._rejected_roots is not None and not what_changed(job, cut, self._rejected_roots):
             # The same rows would break the same invariant again.
             return False
-        if not self._changes.need_checkpoint(cut, last, latest, {*self._failed, *self._waiting_for_copy}):
+        if not self._changes.need_checkpoint(cut, last, latest, {*self._failed, *self._waiting_for_bulk}):
             job.emit(
                 "no_news",
                 checkpoint=None if latest is None else int(latest.number),
@@ -228,7 +228,7 @@ class CheckpointLoop:
             self._wait_for_job(checkpoint, progress)
             return False
         self._failed = dict(progress.failed)
-        self._waiting_for_copy = progress.waiting_for_copy
+        self._waiting_for_bulk = progress.waiting_for_bulk
         checked = self._refresher.check()
         for name, reason in checked.skipped.items():
             self._job.emit(

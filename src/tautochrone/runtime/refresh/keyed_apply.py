@@ -4,7 +4,7 @@
     3. the last event of each key   4. one commit: old rows of these keys out, new rows in
 
 The commit names the version of the input, so what is merged follows from (table, old version, new version)
-alone: a refresh that was interrupted is simply done again. A table over a change log whose first copy is not
+alone: a refresh that was interrupted is simply done again. A table over a change log whose bulk is not
 complete has no version yet, which is no error.
 """
 
@@ -37,14 +37,14 @@ from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
-__all__ = ["KeyedRefresher", "WaitingForCopy"]
+__all__ = ["KeyedRefresher", "WaitingForBulk"]
 
 _RANK = "__taut_rank"
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingForCopy:
-    """The table has no version for the checkpoint, because the first copy of its relation is not complete."""
+class WaitingForBulk:
+    """The table has no version for the checkpoint, because the bulk of its relation is not complete."""
 
     reason: str
 
@@ -65,7 +65,7 @@ class KeyedRefresher:
         dataset = self._context.definitions.datasets[table]
         return keyed_apply_of(dataset.properties, str(dataset.location))
 
-    def refresh(self, task: RefreshTask, apply: KeyedApply) -> Refreshed | WaitingForCopy:
+    def refresh(self, task: RefreshTask, apply: KeyedApply) -> Refreshed | WaitingForBulk:
         """Merge what the table's input got since the last time.
 
         Raises:
@@ -82,7 +82,7 @@ class KeyedRefresher:
         source, newest = self._context.load_table(input_name), task.inputs[input_name]
         missing = _incomplete(source, newest, apply)
         if missing is not None:
-            return WaitingForCopy(missing)
+            return WaitingForBulk(missing)
         merged = None if last_commit is None else last_commit.inputs.get(str(input_name))
         session = self._session(task)
         base = self._context.base
@@ -194,7 +194,7 @@ def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> str |
     logs = [position for position in positions if isinstance(position, LogPosition)]
     if logs and all(apply.relation not in position.bulk.waiting for position in logs):
         return None
-    return f"the first copy of {apply.relation} is not complete, or its log has not passed it yet"
+    return f"waits for the bulk of {apply.relation}, or until the log has passed it"
 
 
 def _added(

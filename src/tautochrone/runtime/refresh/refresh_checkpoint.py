@@ -14,7 +14,7 @@ from tautochrone.project.policy import policy_of
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
-from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForCopy
+from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForBulk
 from tautochrone.runtime.refresh.plans import Plans
 from tautochrone.runtime.refresh.refresh_view import as_text
 from tautochrone.runtime.refresh.scheduler import refresh_in_order, upstream_of
@@ -47,7 +47,7 @@ class CheckpointRefresher:
         self._number: int | None = None
         self._finished: set[TableName] = set()
         self._failures: dict[TableName, str] = {}
-        self._waiting_for_copy: set[TableName] = set()
+        self._waiting_for_bulk: set[TableName] = set()
         self._sessions = SessionPool(
             job.base,
             job.read_points,
@@ -88,7 +88,7 @@ class CheckpointRefresher:
         job = self._job
         if self._number != checkpoint.number:
             self._number, self._finished = checkpoint.number, set()
-            self._failures, self._waiting_for_copy = dict(unreadable), set()
+            self._failures, self._waiting_for_bulk = dict(unreadable), set()
         upstream = poll_upstream_jobs(job.store, job.tables_of_other_jobs(), checkpoint.number)
         self._failures |= upstream.failed
         self._sessions.show({**checkpoint.roots, **job.store.versions_at(checkpoint.number)})
@@ -109,9 +109,9 @@ class CheckpointRefresher:
             failed={
                 table: text
                 for table, text in self._failures.items()
-                if table in inputs and table not in self._waiting_for_copy
+                if table in inputs and table not in self._waiting_for_bulk
             },
-            waiting_for_copy=frozenset(self._waiting_for_copy),
+            waiting_for_bulk=frozenset(self._waiting_for_bulk),
             waiting={
                 table: owner for table, owner in upstream.waiting.items() if waiting or table in checked
             },
@@ -165,7 +165,7 @@ class CheckpointRefresher:
         try:
             with metered_jobs(self._job.base) as used:
                 result = self._refreshed(self._task(checkpoint, table, last_versions))
-            if isinstance(result, WaitingForCopy):
+            if isinstance(result, WaitingForBulk):
                 return self._wait(checkpoint, table, result.reason)
         except FencedError:
             raise
@@ -203,7 +203,7 @@ class CheckpointRefresher:
             location=str(dataset.location),
         )
 
-    def _refreshed(self, task: RefreshTask) -> Refreshed | WaitingForCopy:
+    def _refreshed(self, task: RefreshTask) -> Refreshed | WaitingForBulk:
         if self._topology.is_view(task.name):
             return self._views.refresh(task)
         apply = self._keyed.keyed_apply(task.name)
@@ -232,7 +232,7 @@ class CheckpointRefresher:
 
     def _skip(self, checkpoint: Checkpoint, table: TableName, failed_input: TableName) -> str:
         text = f"waits for {failed_input}: {self._failures[failed_input]}"
-        if failed_input in self._waiting_for_copy:
+        if failed_input in self._waiting_for_bulk:
             return self._wait(checkpoint, table, text)
         return self._fail(checkpoint, table, text)
 
@@ -242,7 +242,7 @@ class CheckpointRefresher:
         self._job.emit(
             "refresh_waiting", dataset=str(table), checkpoint=int(checkpoint.number), reason=reason
         )
-        self._waiting_for_copy.add(table)
+        self._waiting_for_bulk.add(table)
         self._finished.add(table)
         return reason
 

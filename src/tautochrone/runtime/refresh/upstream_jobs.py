@@ -35,14 +35,14 @@ class RefreshProgress:
         failed: own datasets that get no version at the checkpoint, with the reason.
         waiting: tables of other jobs that something here waits for, with the job that writes them.
         lost: a job that will never do the checkpoint, so that it cannot be finished here either.
-        waiting_for_copy: own datasets that get no version because the first copy of a database is not
+        waiting_for_bulk: own datasets that get no version because the bulk of a database is not
             complete. That is no error.
     """
 
     failed: Mapping[TableName, str]
     waiting: Mapping[TableName, str]
     lost: str | None
-    waiting_for_copy: frozenset[TableName] = frozenset()
+    waiting_for_bulk: frozenset[TableName] = frozenset()
 
 
 def poll_upstream_jobs(store: MetaStore, owners: Mapping[TableName, str], number: int) -> UpstreamTables:
