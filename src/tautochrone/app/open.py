@@ -34,6 +34,7 @@ from tautochrone.project.loading import load_definitions
 from tautochrone.project.quarantine import with_quarantines
 from tautochrone.project.settings import Settings
 from tautochrone.project.shared_sources import shared_sources
+from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.redaction import redacted_fields
 from tautochrone.rest_catalog.metadata_files import metadata_source
@@ -45,6 +46,7 @@ from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.streams.bad_records import check_bad_records
 from tautochrone.runtime.streams.rate_limits import check_limits
 from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
+from tautochrone.sinks import has_adapter
 from tautochrone.spark.session.factory import scratch_session, start_session, stop_session, use_database
 
 __all__ = ["LocalReadPoints", "Project"]
@@ -127,6 +129,7 @@ class Project(Closing):
         check_limits(self.settings.limits, graph)
         check_bad_records(self.settings.bad_records, graph)
         check_recreated_topics(self.settings.recreated_topics, graph)
+        sink_declarations(definitions, graph, self.settings.sinks, has_adapter)
         return definitions, graph
 
     def store(self) -> MetaStore:

@@ -16,7 +16,7 @@ from tautochrone.model.source_position import SparkPosition
 from tautochrone.project.maintenance import MaintenanceRules
 from tautochrone.runtime.job.job import Job
 
-__all__ = ["Needs", "needs_of", "outlived"]
+__all__ = ["Needs", "follow_sinks", "needs_of", "outlived"]
 
 _STREAMED = re.compile(r'"snapshot_id"\s*:\s*(-?\d+)')
 
@@ -90,7 +90,7 @@ def needs_of(
     for checkpoint in (store.latest_done(job.name), store.open_target(job.name)):
         for name, version in ({} if checkpoint is None else checkpoint.roots).items():
             _follow(needs, name, version)
-    _by_sinks(needs, store.sinks(), job.store.now_ms())
+    follow_sinks(needs, store.sinks(), job.store.now_ms())
     for name, version in store.reported(job.name).items():
         _follow(needs, name, version)
     for name in inputs:
@@ -102,7 +102,7 @@ def needs_of(
     return needs
 
 
-def _by_sinks(needs: Needs, sinks: Iterable[SinkStatus], now_ms: int) -> None:
+def follow_sinks(needs: Needs, sinks: Iterable[SinkStatus], now_ms: int) -> None:
     """The next delivery asks how each table changed since the last one. A sink that is behind for longer than
     its budget is rebuilt instead."""
     readable = dict(needs.readable)

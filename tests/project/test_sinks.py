@@ -1,0 +1,128 @@
+"""Which tables go to which sinks, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
+from tautochrone.model.delivery import DeliveryPolicy
+from tautochrone.model.names import TableName
+from tautochrone.project.definitions import Sink
+from tautochrone.project.settings import load_settings
+from tautochrone.project.sink_settings import SinkSettings
+from tautochrone.project.sinks import SINKS_PROPERTY, sink_declarations, undelivered_sinks
+from tautochrone.project.spec import load_spec
+
+HERE = SourceLocation("pipeline.py", 3)
+MIRROR, ARCHIVE = SinkSettings(format="toy"), SinkSettings(format="toy", policy=DeliveryPolicy.HOLD_BACK)
+
+
+def name(text: str) -> TableName:
+    return TableName("lake", ("default",), text)
+
+
+def dataset(text: str, kind: DatasetKind = DatasetKind.STREAMING_TABLE, **properties: str) -> Dataset:
+    return Dataset(name=name(text), kind=kind, location=HERE, properties=properties)
+
+
+def named(text: str, sinks: str, kind: DatasetKind = DatasetKind.STREAMING_TABLE) -> Dataset:
+    return dataset(text, kind, **{SINKS_PROPERTY: sinks})
+
+
+def created(text: str, format_name: str = "toy", **options: str) -> Sink:
+    return Sink(name=name(text), format=format_name, options=options, location=HERE)
+
+
+def declared(
+    datasets: list[Dataset],
+    sinks: list[Sink] | None = None,
+    settings: dict[str, SinkSettings] | None = None,
+    flows: dict[str, list[TableName | None]] | None = None,
+) -> dict[str, Any]:
+    definitions: Any = SimpleNamespace(
+        datasets={found.name: found for found in datasets}, sinks={sink.name: sink for sink in sinks or []}
+    )
+
+    def flows_of(target: TableName) -> list[Any]:
+        listed = (flows or {}).get(target.table, [])
+        flow = SimpleNamespace(location=HERE, name="flow", target=target)
+        return [SimpleNamespace(flow=flow, passes_on=source) for source in listed]
+
+    graph: Any = SimpleNamespace(flows_of=flows_of)
+    found = sink_declarations(definitions, graph, settings or {}, lambda text: text == "toy")
+    assert [sink.name for sink in undelivered_sinks(definitions, lambda text: text == "toy")] == [
+        sink.name for sink in sinks or [] if sink.format != "toy"
+    ]
+    return {sink.name: sink for sink in found}
+
+
+def test_the_property_and_append_flows_feed_one_list() -> None:
+    found = declared(
+        [named("orders", "mirror, archive"), dataset("lines")],
+        [created("mirror", url="x")],
+        {"archive": ARCHIVE},
+        {"mirror": [name("lines")]},
+    )
+    mirror, archive = found["mirror"], found["archive"]
+    assert mirror.tables == (name("lines"), name("orders"))
+    assert mirror.insert_only == {name("lines")}
+    assert mirror.options == {"url": "x"}
+    assert (archive.tables, archive.policy) == ((name("orders"),), DeliveryPolicy.HOLD_BACK)
+
+
+def test_a_table_that_is_fed_both_ways_is_delivered_with_all_changes() -> None:
+    found = declared([named("orders", "mirror")], [created("mirror")], {}, {"mirror": [name("orders")]})
+    assert not found["mirror"].insert_only
+
+
+def test_a_section_adds_to_a_created_sink() -> None:
+    settings = {"mirror": SinkSettings(options={"url": "y"}, key=("id",), attempts=5)}
+    found = declared([named("orders", "mirror")], [created("mirror", url="x", more="z")], settings)
+    assert found["mirror"].options == {"url": "y", "more": "z"}
+    assert (found["mirror"].key, found["mirror"].attempts) == (("id",), 5)
+
+
+def test_formats_without_adapter_are_left_out() -> None:
+    assert not declared([dataset("orders")], [created("out", "console")], {}, {"out": [None]})
+
+
+@pytest.mark.parametrize(
+    ("error_class", "arguments"),
+    [
+        ("SINK_NOT_DECLARED", ([named("orders", "mirror")],)),
+        ("SINK_NOT_DECLARED", ([named("orders", "mirror")], [], {"mirror": SinkSettings()})),
+        ("SINK_DECLARED_TWICE", ([named("o", "m")], [created("m")], {"m": SinkSettings(format="other")})),
+        ("SINK_FLOW_TRANSFORMS", ([dataset("o")], [created("m")], {}, {"m": [None]})),
+        ("SINK_SOURCE_EXTERNAL", ([dataset("o")], [created("m")], {}, {"m": [name("theirs")]})),
+        ("INVALID_SINKS", ([named("orders", "mirror,,")], [created("mirror")])),
+        ("INVALID_SINKS", ([named("o", "mirror", DatasetKind.TEMPORARY_VIEW)], [created("mirror")])),
+        ("INVALID_SINKS", ([dataset("orders", **{"tautochrone.sink": "mirror"})], [created("mirror")])),
+    ],
+)
+def test_refusals(error_class: str, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        declared(*arguments)
+    assert refused.value.error_class == error_class
+
+
+def test_sections_of_the_settings_file(tmp_path: Path) -> None:
+    (tmp_path / "spark-pipeline.yml").write_text("name: shop\nstorage: storage\nlibraries: []\n")
+    (tmp_path / "tautochrone.toml").write_text(
+        '[sinks.mirror]\nformat = "toy"\nkey = ["id"]\npolicy = "skip_with_alarm"\nattempts = 2\n'
+        'catch_up = "2h"\n[sinks.mirror.options]\nurl = "here"\n"a.b" = 3\n'
+    )
+    settings = load_settings(load_spec(tmp_path / "spark-pipeline.yml"), environment={})
+    assert settings.sinks["mirror"] == SinkSettings(
+        format="toy",
+        options={"url": "here", "a.b": "3"},
+        key=("id",),
+        policy=DeliveryPolicy.SKIP_WITH_ALARM,
+        attempts=2,
+        catch_up_ms=7_200_000,
+        origin="tautochrone.toml:2",
+    )
