@@ -1,10 +1,10 @@
 """The secrets of this process, and how to keep them out of text.
 
-Secrets reach us by settings. They come back in places that nobody can list: a driver's message with its URL
-in it, a Spark plan, an exception of a library. So the values are known here, once for the process, and all
-text that leaves us for people or for the store goes through `redacted`: errors, events, failures.
+Secrets come from settings and can appear in any text: a driver's message with its URL, a Spark plan, an
+exception of a library. So their values are registered here once per process, and all text for people or for
+the store goes through `redacted`: errors, events, failures.
 
-Rows are never touched: what a query returns is the user's own data.
+Rows are not redacted: what a query returns is the user's own data.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LITERAL = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SHORTEST = 4
-"""Masking shorter ones would tear holes into ordinary words, and tell what they are."""
+"""Masking shorter values would mask parts of ordinary words, and so reveal the value."""
 
 _known: tuple[str, ...] = ()
 
 
 def keep_secret(value: str) -> None:
-    """From now on `redacted` masks this value, also as it stands in a URL or in JSON.
+    """Make `redacted` mask this value, also as it is encoded in URLs and in JSON.
 
     Values of under four characters are not masked within text.
     """
@@ -37,7 +37,7 @@ def keep_secret(value: str) -> None:
     if len(value) < _SHORTEST:
         return
     spellings = {value, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1]}
-    # The longest first: a secret may be a part of another one.
+    # Longest first, because a secret may be part of another one.
     _known = tuple(sorted(spellings | set(_known), key=len, reverse=True))
 
 

@@ -28,7 +28,7 @@ _SUFFIX = ".trace"
 _KEPT_FILES = 50
 _KEPT_BYTES = 64 * 1024
 _REPEATED_S = 3600.0
-"""The same stack of the same process is written once in so long: a loop must not push out the others."""
+"""The same stack is written once per this time, so that a loop does not push out other traces."""
 _HEAD = ("at", "where", "class", "message", "process")
 _WORD = re.compile(r"[^A-Za-z0-9_]+")
 

@@ -1,7 +1,7 @@
-"""The only door to durable writes, and what may stand behind it.
+"""Implementations of `Effects`, through which every durable write goes.
 
-`DirectEffects` just acts. `CountingEffects` also remembers which steps were taken, which is how tests
-assert budgets. Faults for the crash suite are described by `TAUTOCHRONE_FAULT`:
+`DirectEffects` performs the step. `CountingEffects` also counts the steps, for tests of step budgets.
+The crash suite describes faults in `TAUTOCHRONE_FAULT`:
 
     <step>[@<subject>]:<when>:<what>[:<nth>]
 
@@ -61,7 +61,7 @@ class CountingEffects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Where to strike and how. See the module docstring for the text form."""
+    """Which step fails, and how. See the module docstring for the text form."""
 
     step: Step
     subject: str | None
@@ -98,7 +98,7 @@ class Fault:
 
 
 class FaultyEffects(CountingEffects):
-    """Performs actions until the fault's moment comes."""
+    """Performs steps until the fault's step comes."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__()
@@ -142,6 +142,6 @@ class FaultyEffects(CountingEffects):
 
 
 def effects_from_environment() -> DirectEffects | CountingEffects:
-    """Direct effects, or faulty ones when the crash suite asked for them."""
+    """Direct effects, or faulty ones if `TAUTOCHRONE_FAULT` is set."""
     text = os.environ.get(FAULT_VARIABLE)
     return FaultyEffects(Fault.parse(text)) if text else DirectEffects()

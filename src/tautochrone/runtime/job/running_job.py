@@ -1,7 +1,7 @@
-"""Two runs of one job: what this process says of itself, and whether it waits for the other run or ends it.
+"""Ownership of a job: waits for another run of it, or ends that run.
 
-A machine is told by its boot and its namespace of process ids: two containers may share a host name, and a
-process id means nothing in another one's. Where that is not known, nobody is ever taken for gone, and a
+A process is identified by the machine's boot and its namespace of process ids, because two containers may
+share a host name and use the same process ids. Where these are unknown, no process is taken for dead, and a
 dead owner keeps its job until its lease ends.
 """
 
@@ -37,7 +37,7 @@ def this_machine() -> str | None:
         namespace = str((_PROC / "self/ns/pid").readlink())
     except OSError:
         return None
-    # Machines that were copied while they ran share the rest.
+    # Copies of a running machine share everything but the machine id.
     return f"{_machine_id()}/{socket.gethostname()}/{boot}/{namespace}" if boot else None
 
 
@@ -45,12 +45,12 @@ def _machine_id() -> str:
     try:
         return Path("/etc/machine-id").read_text().strip()
     except OSError:
-        # Many containers have none; the boot and the namespace are enough there.
+        # Many containers have none; there boot and namespace suffice.
         return ""
 
 
 def process_of(run: str) -> RunProcess:
-    """This process, as the one that carries out `run`."""
+    """This process as the owner `run`."""
     pid = os.getpid()
     known = _stat(pid)
     return RunProcess(
@@ -63,7 +63,7 @@ def process_of(run: str) -> RunProcess:
 
 
 def is_gone(process: RunProcess) -> bool:
-    """Whether the process has ended for certain: it ran here, and nothing here is it any more."""
+    """Whether the process certainly ended: it ran on this machine and does not exist any more."""
     if process.pid is None or process.machine is None or process.machine != this_machine():
         return False
     try:
@@ -71,7 +71,7 @@ def is_gone(process: RunProcess) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        # It is there and somebody else's: its start says whether it is the same.
+        # A process of another user has this id; its start time tells whether it is the same process.
         pass
     known = _stat(process.pid)
     if known is None:
@@ -87,15 +87,15 @@ class _Stat:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """What the kernel says of a process; None where it says nothing."""
+    """The kernel's record of a process; None where there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
-    # The name before may hold anything, blanks and parentheses too.
+    # The process name before it may contain blanks and parentheses.
     fields = text.rpartition(")")[2].split()
     state, threads, started = fields[0], int(fields[17]), int(fields[19])
-    # One that nobody has asked for its exit status yet; threads that outlive the first one still work.
+    # A zombie has ended, unless other threads outlive its main thread.
     return _Stat(started, over=state in ("Z", "X") and threads <= 1)
 
 
@@ -105,8 +105,8 @@ class Ownership:
 
     Args:
         takeover: fence off whoever runs a job.
-        wait_ms: so long an owner that is alive is waited for; 0: not at all, None: until it has ended.
-        gone: whether the process of an owner has ended for certain.
+        wait_ms: how long to wait for a living owner, in milliseconds; 0: not at all; None: until it ends.
+        gone: whether an owner's process certainly ended.
     """
 
     takeover: bool = False
@@ -117,13 +117,13 @@ class Ownership:
     _until: float | None = None
 
     def claim(self, store: MetaStore, job: str) -> Claim:
-        """The claim to a job, with what can be seen of its owner from here."""
+        """A claim to the job, which says whether its owner is known to be dead."""
         owner = store.owner_process(job)
         gone = owner.run if owner is not None and self.gone(owner) else None
         return Claim(process=process_of(self.run), takeover=self.takeover, gone=gone)
 
     def require_free(self, store: MetaStore, job: str, emit: Emit) -> None:
-        """Return when nobody else runs the job, or this run may end who does.
+        """Return when no other run has the job, or when this run may fence it off.
 
         Raises:
             MetaError: `JOB_RUNNING`, another run has it, and the time to wait is over.
@@ -131,12 +131,12 @@ class Ownership:
         self.claimed(store, job, emit, lambda claim: store.require_free(job, claim))
 
     def claimed(self, store: MetaStore, job: str, emit: Emit, take: Callable[[Claim], T]) -> T:
-        """The answer of `take`, as soon as the job is free for it.
+        """Call `take` until the job is free, and return its result.
 
         Raises:
             MetaError: `JOB_RUNNING`, as of `require_free`.
         """
-        told: str | None = None
+        reported: str | None = None
         while True:
             claim = self.claim(store, job)
             try:
@@ -144,22 +144,22 @@ class Ownership:
             except MetaError as error:
                 if error.error_class != "JOB_RUNNING" or not self._may_wait():
                     raise
-                said = error.parameters
-                if said.get("owner") != told:
-                    told = said.get("owner")
+                details = error.parameters
+                if details.get("owner") != reported:
+                    reported = details.get("owner")
                     emit(
                         "waiting_for_run",
                         job=job,
-                        owner=told,
-                        host=said.get("host"),
-                        pid=int(said["pid"]) if "pid" in said else None,
-                        since_ms=int(said["since_ms"]) if said.get("since_ms") else None,
-                        checkpoint=int(said["checkpoint"]) if "checkpoint" in said else None,
+                        owner=reported,
+                        host=details.get("host"),
+                        pid=int(details["pid"]) if "pid" in details else None,
+                        since_ms=int(details["since_ms"]) if details.get("since_ms") else None,
+                        checkpoint=int(details["checkpoint"]) if "checkpoint" in details else None,
                         wait_ms=self.wait_ms,
                         reason=error.message,
                     )
             if self.cancelled.wait(_POLL_S):
-                # Asked to end while it waits: the next try is the last.
+                # The run was stopped while it waits: the next try is the last one.
                 self.wait_ms = 0
 
     def _may_wait(self) -> bool:
