@@ -20,13 +20,14 @@ from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.metaservice.api.flip import looked_up
 from tautochrone.metaservice.client import Client
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 
 __all__ = ["measure"]
 
 _JOBS, _TABLES_OF_A_JOB, _LAYERS = 20, 5, 4
 _CHECKPOINTS = 15
-_FULL = Refresh(mode=RefreshMode.FULL, reason="bench", duration_ms=10)
+_FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("bench"), duration_ms=10)
 
 
 def measure(folder: Path, requests: int = 300) -> dict[str, Any]:

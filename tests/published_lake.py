@@ -12,12 +12,13 @@ from pyspark.sql import SparkSession
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.rest_catalog.metadata_files import MetadataSource, metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
 from tautochrone.spark.session.factory import CatalogSettings
 
-FULL = Refresh(mode=RefreshMode.FULL, reason="first build")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
 
 
 def name(table: str, *namespace: str) -> TableName:
@@ -45,7 +46,7 @@ class Lake:
         versions = {TableName.parse(f"lake.{root}"): self.version(root) for root in roots}
         n = self.store.open_checkpoint("job", self.fence, versions, 1).number
         if fail:
-            self.store.record_failure("job", self.fence, n, name("totals"), "division by zero")
+            self.store.record_failure("job", self.fence, n, name("totals"), unclassified("division by zero"))
         else:
             at = self.version("db.totals")
             self.store.record_version("job", self.fence, n, name("totals"), at, FULL)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tautochrone.model.refresh import FELL_BACK
+from tautochrone.model.reason import ReasonCode
 
 __all__ = ["Run", "describe", "taut", "verify"]
 
@@ -82,7 +82,7 @@ class Run:
         kind = event.get("event")
         if kind == "refresh":
             self.modes[str(event.get("mode"))] += 1
-            if str(event.get("reason")).startswith(FELL_BACK):
+            if event.get("reason_code") == ReasonCode.INCREMENTAL_FAILED:
                 self.fell_back.append(f"{event['dataset']} was compared: {event['reason']}")
         elif kind == "checkpoint":
             self.checkpoint = int(event["checkpoint"])

@@ -20,6 +20,7 @@ from tautochrone.algebra.nodes import (
     Unsupported,
 )
 from tautochrone.algebra.rules import RULES
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
 
@@ -74,7 +75,9 @@ def test_unsupported_node_is_diff_and_its_children_are_explained() -> None:
         ("scan", None),
         ("constant", None),
     ]
-    assert nodes[1].refresh == NodeRefresh(node="other", mode=RefreshMode.DIFF, reason="Sample has no rule")
+    assert nodes[1].refresh == NodeRefresh(
+        node="other", mode=RefreshMode.DIFF, reason=Reason.of(ReasonCode.NODE_RULE, rule="Sample has no rule")
+    )
     assert nodes[2].refresh is None
     assert explain(odd, RULES) == ["other - diff: Sample has no rule", "  scan lake.db.orders"]
 

@@ -170,7 +170,7 @@ def test_random_queries_cover_every_rule() -> None:
         if view.rows.total() > MAX_VIEW_ROWS:
             continue
         context = view.refresh(random_step(choices, view.tables), seed=case)
-        reasons.update(refresh.reason for refresh in context.nodes)
+        reasons.update(str(refresh.reason) for refresh in context.nodes)
     expected = {kind.__name__ for kind in RULES} | set(JoinKind)
     expected |= {"count", "sum", "avg", "min", "max", "other", "sum, inexact", "avg, inexact"}
     assert not {name: counts[name] for name in expected if counts[name] < 5}, counts

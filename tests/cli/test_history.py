@@ -11,19 +11,21 @@ import pytest
 from tautochrone.cli.main import main
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.sources import SkippedFiles, SkipReason
 
 VIEW = TableName("lake", ("default",), "totals")
-NODES = (
-    NodeRefresh(node="join", mode=RefreshMode.INCREMENTAL, reason="one term per input"),
-    NodeRefresh(node="aggregate", mode=RefreshMode.INCREMENTAL, reason="merged into groups"),
+RULES = {"join": "one term per input", "aggregate": "merged into groups"}
+NODES = tuple(
+    NodeRefresh(node=node, mode=RefreshMode.INCREMENTAL, reason=Reason.of(ReasonCode.NODE_RULE, rule=rule))
+    for node, rule in RULES.items()
 )
 HISTORY = (
-    Refresh(mode=RefreshMode.FULL, reason="first build", rows_inserted=40, duration_ms=2_100),
+    Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"), rows_inserted=40, duration_ms=2_100),
     Refresh(
         mode=RefreshMode.INCREMENTAL,
-        reason="0.3 % of orders changed",
+        reason=unclassified("0.3 % of orders changed"),
         rows_inserted=3,
         rows_deleted=2,
         duration_ms=512,
@@ -74,7 +76,7 @@ def test_history_for_people(run: Callable[..., str]) -> None:
         "400",
         "512",
         "90",
-        HISTORY[1].reason,
+        str(HISTORY[1].reason),
     ]
     assert oldest.split(maxsplit=9) == [
         "1", when, "full", "0", "40", "0", "NULL", "2100", "NULL", "first build",
@@ -100,6 +102,8 @@ def test_json_has_everything(run: Callable[..., str]) -> None:
         "version": "1",
         "mode": "incremental",
         "reason": "0.3 % of orders changed",
+        "reason_code": "UNKNOWN",
+        "reason_params": {"text": "0.3 % of orders changed"},
         "delta_rows": 30,
         "rows_inserted": 3,
         "rows_deleted": 2,
@@ -107,10 +111,18 @@ def test_json_has_everything(run: Callable[..., str]) -> None:
         "cpu_ms": 90,
         "duration_ms": 512,
         "nodes": [
-            {"node": "join", "mode": "incremental", "reason": "one term per input"},
-            {"node": "aggregate", "mode": "incremental", "reason": "merged into groups"},
+            {
+                "node": node,
+                "mode": "incremental",
+                "reason": rule,
+                "reason_code": "NODE_RULE",
+                "reason_params": {"rule": rule},
+            }
+            for node, rule in RULES.items()
         ],
         "error": None,
+        "error_code": None,
+        "error_params": None,
         "finished_at": "1970-01-01T00:01:00.000Z",
     }
     assert oldest["estimate_ms"] is None
@@ -121,7 +133,7 @@ def test_errors_have_a_column_when_there_are_any(run: Callable[..., str], tmp_pa
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
         fence = store.take_over("shop")
         number = store.open_checkpoint("shop", fence, {}, 9).number
-        store.record_failure("shop", fence, number, VIEW, "[REFRESH_NOT_INCREMENTAL] no")
+        store.record_failure("shop", fence, number, VIEW, unclassified("[REFRESH_NOT_INCREMENTAL] no"))
     lines = run("status", "totals", "--history").splitlines()
     assert lines[1].split()[-1] == "error"
     assert lines[3].endswith("[REFRESH_NOT_INCREMENTAL] no")

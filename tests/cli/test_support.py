@@ -13,6 +13,7 @@ import pytest
 from tautochrone.cli.main import main
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
 SECRETS = ('hush of "a" väriable', "hush\\of/a file", "hush-in-a-url", "hush-in-an-option", "hush-token")
@@ -40,8 +41,8 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SOMETHING", NOT_OURS)
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")  # so that no Spark is started
     said = " and ".join(SECRETS)
-    node = NodeRefresh(node=said, mode=RefreshMode.FULL, reason=said)
-    refresh = Refresh(mode=RefreshMode.FULL, reason=said, rows_inserted=7, nodes=(node,))
+    node = NodeRefresh(node=said, mode=RefreshMode.FULL, reason=unclassified(said))
+    refresh = Refresh(mode=RefreshMode.FULL, reason=unclassified(said), rows_inserted=7, nodes=(node,))
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
         view = DatasetEntry(VIEW, "materialized view", said, frozenset({ROOT}))
         store.start_run("shop", "shop", [DatasetEntry(ROOT, "streaming table", said), view])
@@ -49,7 +50,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for turn in range(2):
             number = store.open_checkpoint("shop", fence, {ROOT: Version("r")}, turn).number
             if turn:
-                store.record_failure("shop", fence, number, VIEW, f"cannot log in with {said}")
+                store.record_failure("shop", fence, number, VIEW, unclassified(f"cannot log in with {said}"))
             else:
                 store.record_version("shop", fence, number, VIEW, Version("v"), refresh)
             store.publish("shop", fence, number, turn)

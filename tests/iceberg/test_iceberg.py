@@ -199,7 +199,7 @@ class TestOwn(LakeBench):
         appended = table.current_version()
         change = table.change_between(first, appended)
         assert (change.kind, change.appended) == (ChangeKind.UNKNOWN, True)
-        assert change.reason.startswith(f"column word of {table.name} was dropped and added again")
+        assert str(change.reason).startswith(f"column word of {table.name} was dropped and added again")
         spark.sql(f"DELETE FROM {table.name.sql} WHERE id = 1")
         change = table.change_between(first, table.current_version())
         assert (change.kind, change.appended) == (ChangeKind.UNKNOWN, False)

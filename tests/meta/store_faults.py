@@ -12,6 +12,7 @@ from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta import tables as t
 from tautochrone.meta.database import Database
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FULL", "StoreFaults", "Stores"]
 
-FULL = Refresh(mode=RefreshMode.FULL, reason="simulated")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("simulated"))
 _Rows = frozenset[tuple[object, ...]]
 
 

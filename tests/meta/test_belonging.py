@@ -10,6 +10,7 @@ from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
@@ -30,7 +31,7 @@ def store(backing: Backing) -> Iterator[MetaStore]:
 def publish(store: MetaStore, job: str, fence: Fence, version: str) -> int:
     store.report(job, fence, {ORDERS: Version(version)})
     target = store.open_checkpoint(job, fence, {ORDERS: Version(version)}, 1_000)
-    refresh = Refresh(mode=RefreshMode.FULL, reason="first build")
+    refresh = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
     store.record_version(job, fence, target.number, SALES, Version(version), refresh)
     store.publish(job, fence, target.number, 2_000)
     return int(target.number)

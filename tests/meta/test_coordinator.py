@@ -13,13 +13,14 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import NOW
 from tautochrone.model.jobs import JOB_LEASE_MS, JobState, Part
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
 WORDS, COUNT, SUM, BOTH, ALONE, OUTSIDER = (
     TableName("lake", ("db",), name) for name in ("words", "count", "sum", "both", "alone", "dim")
 )
-FULL = Refresh(mode=RefreshMode.FULL, reason="x")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))
 VIEW = "materialized view"
 JOBS = {
     "in": [DatasetEntry(WORDS, "streaming table", "w", is_root=True)],

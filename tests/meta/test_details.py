@@ -13,10 +13,11 @@ from tautochrone.meta import CheckpointLine, DatasetEntry, MetaStore
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 
 ROOT, VIEW, OTHER = (TableName("lake", ("db",), table) for table in ("orders", "totals", "other"))
-FULL = Refresh(mode=RefreshMode.FULL, reason="first build", rows_inserted=3)
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"), rows_inserted=3)
 TOLD = DatasetDetails(
     dataset=VIEW,
     definition="b",
@@ -79,7 +80,7 @@ def test_the_timeline_counts(store: MetaStore) -> None:
     store.record_version("job", Fence(1), first, VIEW, Version("v1"), FULL)
     store.publish("job", Fence(1), first, 1_500)
     second = store.open_checkpoint("job", Fence(1), {ROOT: Version("2")}, 2_000).number
-    store.record_failure("job", Fence(1), second, VIEW, "broke")
+    store.record_failure("job", Fence(1), second, VIEW, unclassified("broke"))
     done = CheckpointLine(
         number=CheckpointNumber(first),
         job="job",

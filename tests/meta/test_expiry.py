@@ -10,11 +10,12 @@ from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.expiry import Standing
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
 ROOT, VIEW = TableName("lake", ("db",), "orders"), TableName("lake", ("db",), "totals")
-DONE = Refresh(mode=RefreshMode.FULL, reason="")
+DONE = Refresh(mode=RefreshMode.FULL, reason=unclassified(""))
 
 
 @pytest.fixture

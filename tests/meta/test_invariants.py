@@ -11,13 +11,14 @@ from tautochrone.model.checkpoint import CheckpointState, Consistency
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
 WORDS, COUNT, OTHERS, SUM, FAR = (
     TableName("lake", ("db",), name) for name in ("words", "count", "others", "sum", "far")
 )
-FULL = Refresh(mode=RefreshMode.FULL, reason="x")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))
 BROKEN = BrokenInvariant(
     name="same", location="invariants/same.sql:1", rows=2, at_least=True, sample=('a="1"', 'a="2"')
 )

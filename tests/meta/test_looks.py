@@ -11,13 +11,14 @@ from tautochrone.meta import DatasetEntry
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.clock import NOW
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
 WORDS, NAMES, VIEW, APART, EXTERNAL = (
     TableName("lake", ("db",), name) for name in ("words", "names", "view", "apart", "dim")
 )
-FULL = Refresh(mode=RefreshMode.FULL, reason="x")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))
 JOBS = {
     "in": [DatasetEntry(WORDS, "streaming table", "w", is_root=True)],
     "too": [DatasetEntry(NAMES, "streaming table", "n", is_root=True)],

@@ -13,12 +13,13 @@ from tautochrone.errors import CheckpointUnavailableError, FencedError
 from tautochrone.meta import DatasetEntry
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
 ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
 VIEWS = (A, B)
-FULL = Refresh(mode=RefreshMode.FULL, reason="x")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))
 VERSIONS = st.sampled_from(["1", "2", "3"]).map(Version)
 
 
@@ -89,7 +90,7 @@ class StoreMachine(RuleBasedStateMachine):
     def fail(self, view: TableName, error: str) -> None:
         assert self.open is not None
         if view not in self.cuts[self.open]:
-            self.store.record_failure("j", self.fence, self.open, view, error)
+            self.store.record_failure("j", self.fence, self.open, view, unclassified(error))
             self.failed[self.open].add(view)
 
     @precondition(lambda self: self.open is not None)

@@ -12,13 +12,14 @@ from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, TableRole
 from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
 ROOT = TableName("lake", ("db",), "orders")
 VIEW = TableName("lake", ("db",), "totals")
 TOP = TableName("lake", ("db",), "top")
-FULL = Refresh(mode=RefreshMode.FULL, reason="first build")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
 TOPOLOGY = (
     DatasetEntry(ROOT, "streaming table", "a", is_root=True),
     DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})),

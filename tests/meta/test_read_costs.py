@@ -9,11 +9,12 @@ from sqlalchemy import Engine, event
 
 from tautochrone.meta import DatasetEntry
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
 ROOT, *VIEWS = (TableName("lake", ("db",), name) for name in ("root", "a", "b", "c", "d"))
-FULL = Refresh(mode=RefreshMode.FULL, reason="x")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_reasons_are_looked_up_once(database: Backing, statements: list[str]) ->
             if cut <= at + 1:
                 store.record_version("job", fence, number, view, Version(f"v{cut}"), FULL)
             else:
-                store.record_failure("job", fence, number, view, f"{view.table} broke")
+                store.record_failure("job", fence, number, view, unclassified(f"{view.table} broke"))
         store.publish("job", fence, number, cut)
     statements.clear()
     answer = store.resolve(tables=VIEWS[:1], lease_ms=0)

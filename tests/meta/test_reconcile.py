@@ -15,10 +15,11 @@ from tautochrone.metaservice.api.events import Cursor, news
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 
 ROOT, VIEW, THEIRS = (TableName("lake", ("db",), table) for table in ("root", "view", "theirs"))
-FULL = Refresh(mode=RefreshMode.FULL, reason="x")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))
 TOPOLOGY = [
     DatasetEntry(ROOT, "streaming table", "r", is_root=True),
     DatasetEntry(VIEW, "materialized view", "v", frozenset({ROOT})),

@@ -8,11 +8,12 @@ import pytest
 
 from tautochrone.meta import Database, DatasetEntry, MetaStore
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
 VIEW = TableName("lake", ("db",), "totals")
-FULL = Refresh(mode=RefreshMode.FULL, reason="first build")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def run(store: MetaStore, fence: Fence, *, version: str | None) -> int:
     """One whole checkpoint; None means that the view failed."""
     number = store.open_checkpoint("job", fence, {}, 1).number
     if version is None:
-        store.record_failure("job", fence, number, VIEW, "it broke")
+        store.record_failure("job", fence, number, VIEW, unclassified("it broke"))
     else:
         store.record_version("job", fence, number, VIEW, Version(version), FULL)
     store.publish("job", fence, number, 2)
@@ -52,17 +53,17 @@ def test_an_existing_store_is_migrated_and_keeps_its_history(database: Backing) 
     with database.open() as store:
         (record,) = store.history(VIEW)
     assert record.refresh == Refresh(
-        mode=RefreshMode.DIFF, reason="join", rows_inserted=2, rows_deleted=1, duration_ms=70
+        mode=RefreshMode.DIFF, reason=unclassified("join"), rows_inserted=2, rows_deleted=1, duration_ms=70
     )
 
 
 def test_estimate_and_actual_are_kept(store: MetaStore) -> None:
     fence = store.take_over("job")
     number = store.open_checkpoint("job", fence, {}, 1).number
-    node = NodeRefresh(node="join", mode=RefreshMode.INCREMENTAL, reason="telescoping")
+    node = NodeRefresh(node="join", mode=RefreshMode.INCREMENTAL, reason=unclassified("telescoping"))
     refresh = Refresh(
         mode=RefreshMode.INCREMENTAL,
-        reason="0.3 % of orders changed",
+        reason=unclassified("0.3 % of orders changed"),
         duration_ms=512,
         nodes=(node,),
         estimate_ms=400,

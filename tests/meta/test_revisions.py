@@ -11,6 +11,7 @@ from tautochrone.errors import CheckpointUnavailableError, ConflictError, Fenced
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.checkpoint import CheckpointState, Consistency
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan, RevisionState
 
@@ -18,7 +19,7 @@ ROOT = TableName("lake", ("db",), "orders")
 VIEW = TableName("lake", ("db",), "totals")
 APART = TableName("lake", ("db",), "apart")
 OTHER = TableName("lake", ("db",), "other")
-DONE = Refresh(mode=RefreshMode.APPEND, reason="")
+DONE = Refresh(mode=RefreshMode.APPEND, reason=unclassified(""))
 TOPOLOGY = (
     DatasetEntry(ROOT, "streaming table", "a"),
     DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})),
@@ -192,7 +193,7 @@ def test_what_a_checkpoint_does_not_show_was_last_complete_before(store: MetaSto
     fence = store.take_over("job")
     n1 = checkpoint(store, fence, 1)
     n2 = store.open_checkpoint("job", fence, {ROOT: Version("r2")}, 2).number
-    store.record_failure("job", fence, n2, VIEW, "boom")
+    store.record_failure("job", fence, n2, VIEW, unclassified("boom"))
     store.record_version("job", fence, n2, APART, Version("a"), DONE)
     store.publish("job", fence, n2, 2)
     n3 = checkpoint(store, fence, 3)

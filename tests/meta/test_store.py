@@ -11,6 +11,7 @@ from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.checkpoint import CheckpointState, Consistency
 from tautochrone.model.clock import NOW, today
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.testing.stores import Backing
 
@@ -19,11 +20,11 @@ VIEW = TableName("lake", ("db",), "totals")
 TOP = TableName("lake", ("db",), "top")
 FULL = Refresh(
     mode=RefreshMode.FULL,
-    reason="first build",
+    reason=unclassified("first build"),
     rows_inserted=3,
-    nodes=(NodeRefresh(node="Aggregate", mode=RefreshMode.FULL, reason="no state"),),
+    nodes=(NodeRefresh(node="Aggregate", mode=RefreshMode.FULL, reason=unclassified("no state")),),
 )
-IDLE = Refresh(mode=RefreshMode.NO_DATA, reason="inputs did not change")
+IDLE = Refresh(mode=RefreshMode.NO_DATA, reason=unclassified("inputs did not change"))
 TOPOLOGY = (
     DatasetEntry(ROOT, "streaming table", "a"),
     DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})),
@@ -59,7 +60,7 @@ def run(store: MetaStore, fence: Fence, cut: int, root: str, *, view: str | None
     number = store.open_checkpoint("job", fence, {ROOT: v(root)}, cut).number
     for name, version in ((VIEW, view), (TOP, top)):
         if version is None:
-            store.record_failure("job", fence, number, name, f"{name.table} broke")
+            store.record_failure("job", fence, number, name, unclassified(f"{name.table} broke"))
         else:
             store.record_version("job", fence, number, name, v(version), FULL)
     store.publish("job", fence, number, cut + 5)
@@ -84,7 +85,7 @@ def test_every_write_of_an_older_owner_is_fenced(store: MetaStore) -> None:
         lambda: store.report("job", old, {ROOT: v(1)}),
         lambda: store.open_checkpoint("job", old, {}, 1),
         lambda: store.record_version("job", old, number, VIEW, v(1), FULL),
-        lambda: store.record_failure("job", old, number, VIEW, "x"),
+        lambda: store.record_failure("job", old, number, VIEW, unclassified("x")),
         lambda: store.publish("job", old, number, 1),
         lambda: store.abort("job", old, number),
         lambda: store.revoke("job", old, number),
@@ -147,10 +148,10 @@ def test_publish_wants_a_word_about_each_dataset(store: MetaStore) -> None:
     with pytest.raises(MetaError, match=r"CHECKPOINT_INCOMPLETE.*lake.db.top, lake.db.totals"):
         store.publish("job", fence, number, 3)
     store.record_version("job", fence, number, VIEW, v("a"), IDLE)
-    store.record_failure("job", fence, number, TOP, "boom", RefreshMode.INCREMENTAL)
+    store.record_failure("job", fence, number, TOP, unclassified("boom"), RefreshMode.INCREMENTAL)
     store.publish("job", fence, number, 3)
     assert store.versions_at(number) == {ROOT: v("r2"), VIEW: v("a")}
-    assert store.failures_at(number) == {TOP: "boom"}
+    assert store.failures_at(number) == {TOP: unclassified("boom")}
 
 
 def test_an_unchanged_version_costs_no_row(store: MetaStore, backing: Backing) -> None:
@@ -206,7 +207,7 @@ def test_abort_brings_the_old_versions_back(store: MetaStore) -> None:
     n1 = run(store, fence, 1, "r1", view="a1", top="t1")
     n2 = store.open_checkpoint("job", fence, {ROOT: v("r2")}, 2).number
     store.record_version("job", fence, n2, VIEW, v("a2"), FULL)
-    store.record_failure("job", fence, n2, TOP, "boom")
+    store.record_failure("job", fence, n2, TOP, unclassified("boom"))
     assert store.resolve(Consistency.WEAK, [VIEW]).versions == {VIEW: v("a2")}
     store.abort("job", fence, n2)
     assert store.versions_at(n2) == {}

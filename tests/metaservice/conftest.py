@@ -12,14 +12,15 @@ from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
 FULL = Refresh(
     mode=RefreshMode.FULL,
-    reason="first build",
+    reason=unclassified("first build"),
     rows_inserted=7,
     duration_ms=300,
-    nodes=(NodeRefresh(node="Aggregate", mode=RefreshMode.FULL, reason="no state"),),
+    nodes=(NodeRefresh(node="Aggregate", mode=RefreshMode.FULL, reason=unclassified("no state")),),
 )
 
 
@@ -52,7 +53,7 @@ class Shop:
             "shop", self.fence, n, name("totals"), at, FULL, finished_at_ms=cut_at_ms + 400
         )
         if fail:
-            self.store.record_failure("shop", self.fence, n, name("top"), "division by zero")
+            self.store.record_failure("shop", self.fence, n, name("top"), unclassified("division by zero"))
         else:
             self.store.record_version(
                 "shop", self.fence, n, name("top"), at, FULL, finished_at_ms=cut_at_ms + 1_000

@@ -12,6 +12,7 @@ from tautochrone.errors import RefreshError
 from tautochrone.model.definitions import Dataset, DatasetKind, FlowInputs, SourceLocation
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, LakeTable, TableChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.policy import POLICY_PROPERTY, policy_of
@@ -20,6 +21,7 @@ from tautochrone.runtime.refresh.task import Choice, RefreshContext, RefreshTask
 
 VIEW, ORDERS, ITEMS = (TableName("lake", ("db",), table) for table in ("v", "orders", "items"))
 STRICT = RefreshPolicy.INCREMENTAL_STRICT
+UNVERSIONED = Reason.of(ReasonCode.UNVERSIONED_SOURCE, sources=["csv:x"])
 
 
 class World:
@@ -42,7 +44,7 @@ class World:
         )
 
     def moved(self, table: TableName, kind: ChangeKind = ChangeKind.CHANGED) -> None:
-        self.changes[table] = TableChange(kind=kind, reason=f"{table.table} was {kind}")
+        self.changes[table] = TableChange(kind=kind, reason=unclassified(f"{table.table} was {kind}"))
 
     def context(self) -> RefreshContext:
         def table(name: TableName) -> Any:
@@ -69,12 +71,12 @@ class World:
             location=str(location),
         )
 
-    def choose(self, *obstacles: str, forced: str | None = None, planned: bool = True) -> Choice:
+    def choose(self, *obstacles: str, forced: Reason | None = None, planned: bool = True) -> Choice:
         return choose(
             self.context(),
             self.task(),
             forced=forced,
-            obstacles=(lambda: obstacles) if planned else None,
+            obstacles=(lambda: [*map(unclassified, obstacles)]) if planned else None,
             sizes=lambda name, _old, _new: self.sizes.get(name, Size()),
         )
 
@@ -89,11 +91,13 @@ def test_under_every_policy_no_news_is_no_work_and_a_new_definition_is_full(
     world: World, policy: RefreshPolicy
 ) -> None:
     world.policy = policy
-    assert world.choose() == Choice(RefreshMode.NO_DATA, "no input changed", policy=policy)
+    assert world.choose() == Choice(
+        RefreshMode.NO_DATA, Reason.of(ReasonCode.NO_INPUT_CHANGED), policy=policy
+    )
     world.definition = "other"
-    assert world.choose() == Choice(RefreshMode.FULL, "the definition changed", policy=policy)
+    assert world.choose() == Choice(RefreshMode.FULL, Reason.of(ReasonCode.DEFINITION_CHANGED), policy=policy)
     world.definition = None
-    assert world.choose() == Choice(RefreshMode.FULL, "first build", policy=policy)
+    assert world.choose() == Choice(RefreshMode.FULL, Reason.of(ReasonCode.FIRST_BUILD), policy=policy)
 
 
 def test_a_change_is_followed(world: World) -> None:
@@ -101,7 +105,7 @@ def test_a_change_is_followed(world: World) -> None:
     found = world.choose()
     assert found.mode is RefreshMode.INCREMENTAL
     costs = "incremental 0.3 s expected, full 0.3 s expected"
-    assert found.reason == f"less than 0.01 % of orders changed; {costs}"
+    assert str(found.reason) == f"less than 0.01 % of orders changed; {costs}"
     assert found.ranges == {ORDERS: (Version("1"), Version("2"))}
     assert (found.estimate_ms, found.delta_rows) == (300, 10)
 
@@ -113,7 +117,10 @@ def test_added_rows_of_a_linear_query_are_appended_unless_the_policy_is_full(wor
         world.default = policy
         assert (world.choose().mode, world.choose().delta_rows) == (RefreshMode.APPEND, 10)
     world.policy = "full"
-    assert (world.choose().mode, world.choose().reason) == (RefreshMode.FULL, "its refresh policy is full")
+    assert (world.choose().mode, str(world.choose().reason)) == (
+        RefreshMode.FULL,
+        "its refresh policy is full",
+    )
     world.policy = None
     world.moved(ITEMS)
     assert world.choose().mode is RefreshMode.INCREMENTAL
@@ -132,11 +139,11 @@ def test_the_views_own_policy_comes_before_the_projects(world: World) -> None:
 
 def test_what_cannot_be_followed_is_compared_or_refused(world: World) -> None:
     world.moved(ORDERS)
-    assert (world.choose("recursive").mode, world.choose("recursive").reason) == (
+    assert (world.choose("recursive").mode, str(world.choose("recursive").reason)) == (
         RefreshMode.DIFF,
         "recursive",
     )
-    assert world.choose(planned=False).reason == "Join"
+    assert str(world.choose(planned=False).reason) == "Join"
     world.policy = STRICT
     with pytest.raises(RefreshError) as caught:
         world.choose("recursive")
@@ -159,29 +166,29 @@ def test_what_cannot_be_followed_is_compared_or_refused(world: World) -> None:
 def test_why_a_planned_view_cannot_follow(world: World, spoil: Any, reason: str) -> None:
     world.moved(ORDERS)
     spoil(world)
-    assert (world.choose().mode, world.choose().reason) == (RefreshMode.DIFF, reason)
+    assert (world.choose().mode, str(world.choose().reason)) == (RefreshMode.DIFF, reason)
 
 
 def test_forced_comparison(world: World) -> None:
-    found = world.choose(forced="it reads csv:x, which has no versions")
-    assert (found.mode, found.reason) == (RefreshMode.DIFF, "it reads csv:x, which has no versions")
+    found = world.choose(forced=UNVERSIONED)
+    assert (found.mode, str(found.reason)) == (RefreshMode.DIFF, "it reads csv:x, which has no versions")
     world.policy = STRICT
     with pytest.raises(RefreshError, match="which has no versions"):
-        world.choose(forced="it reads csv:x, which has no versions")
+        world.choose(forced=UNVERSIONED)
 
 
 def test_only_refreshes_of_the_same_definition_count(world: World) -> None:
     """After the definition changed, what the old one took says nothing."""
     world.moved(ORDERS)
 
-    def full(reason: str, ms: int) -> Refresh:
-        return Refresh(mode=RefreshMode.FULL, reason=reason, duration_ms=ms)
+    def full(code: ReasonCode, ms: int) -> Refresh:
+        return Refresh(mode=RefreshMode.FULL, reason=Reason.of(code), duration_ms=ms)
 
-    old = [full("its refresh policy is full", 10)] * 3
+    old = [full(ReasonCode.POLICY_IS_FULL, 10)] * 3
     world.history = old
     assert world.choose().mode is RefreshMode.FULL
-    world.history = [full("the definition changed", 9_000), *old]
-    assert "full 1.0 s expected" in world.choose().reason
+    world.history = [full(ReasonCode.DEFINITION_CHANGED, 9_000), *old]
+    assert "full 1.0 s expected" in str(world.choose().reason)
 
 
 def test_the_plan_is_made_only_for_a_change(world: World) -> None:
@@ -205,8 +212,8 @@ def test_sizes_come_from_metadata_and_from_who_reads_the_change() -> None:
 
 def test_strict_holds_every_node_to_it(world: World) -> None:
     nodes = [
-        NodeRefresh(node="join", mode=RefreshMode.INCREMENTAL, reason="telescoping"),
-        NodeRefresh(node="window", mode=RefreshMode.DIFF, reason="no rule"),
+        NodeRefresh(node="join", mode=RefreshMode.INCREMENTAL, reason=unclassified("telescoping")),
+        NodeRefresh(node="window", mode=RefreshMode.DIFF, reason=unclassified("no rule")),
     ]
     require_incremental(replace(world.task(), policy=RefreshPolicy.INCREMENTAL), nodes)
     strict = replace(world.task(), policy=STRICT)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.runtime.refresh.estimate import RECENT, Facts, InputFacts, decide, estimate
 
@@ -25,10 +26,10 @@ def ran(mode: RefreshMode, duration_ms: int, delta_rows: int = 0, node: str = "a
     node = "query" if mode is FULL else node
     return Refresh(
         mode=mode,
-        reason="",
+        reason=unclassified(""),
         duration_ms=duration_ms,
         delta_rows=delta_rows,
-        nodes=(NodeRefresh(node=node, mode=mode, reason=""),),
+        nodes=(NodeRefresh(node=node, mode=mode, reason=unclassified("")),),
     )
 
 
@@ -97,12 +98,12 @@ def test_only_a_small_change_tells_that_the_next_one_will_not_be_followed(
 def test_the_reason_says_what_it_rests_on() -> None:
     found = decide(AUTO, facts(30_000, 10_000_000, *[ran(FULL, 2_100)] * 3))
     assert found.mode is INCREMENTAL
-    assert found.reason == "0.3 % of orders changed; incremental 0.3 s expected, full 2.1 s measured"
+    assert str(found.reason) == "0.3 % of orders changed; incremental 0.3 s expected, full 2.1 s measured"
     assert found.estimate is not None
     assert found.expected_ms == found.estimate.incremental_ms
-    assert "less than 0.01 % of orders" in decide(AUTO, facts(1, 10_000_000)).reason
-    assert decide(AUTO, facts(9, 10)).reason.startswith("90 % of orders changed; ")
-    assert decide(AUTO, facts(None, 10)).reason.startswith("orders changed; ")
+    assert "less than 0.01 % of orders" in str(decide(AUTO, facts(1, 10_000_000)).reason)
+    assert str(decide(AUTO, facts(9, 10)).reason).startswith("90 % of orders changed; ")
+    assert str(decide(AUTO, facts(None, 10)).reason).startswith("orders changed; ")
 
 
 @pytest.mark.parametrize(("incremental_ms", "mode"), [(400, INCREMENTAL), (540, INCREMENTAL), (700, FULL)])
@@ -158,16 +159,18 @@ def test_a_policy_outweighs_the_costs(policy: RefreshPolicy) -> None:
     assert decide(AUTO, everything).mode is FULL
     found = decide(policy, everything)
     assert found.mode is INCREMENTAL
-    assert found.reason.startswith(f"its refresh policy is {policy}; 100 % of orders changed")
+    assert str(found.reason).startswith(f"its refresh policy is {policy}; 100 % of orders changed")
     found = decide(RefreshPolicy.FULL, facts(1, 10_000_000))
-    assert (found.mode, found.reason) == (FULL, "its refresh policy is full")
+    assert (found.mode, str(found.reason)) == (FULL, "its refresh policy is full")
 
 
 @pytest.mark.parametrize("policy", [AUTO, RefreshPolicy.INCREMENTAL, RefreshPolicy.INCREMENTAL_STRICT])
 def test_obstacles_mean_comparing(policy: RefreshPolicy) -> None:
     part = InputFacts(name="orders", changed_rows=1, rows=1_000)
-    found = decide(policy, Facts(changed=(part,), obstacles=("recursive query", "rand()")))
-    assert (found.mode, found.reason) == (DIFF, "recursive query; rand()")
+    found = decide(
+        policy, Facts(changed=(part,), obstacles=tuple(map(unclassified, ("recursive query", "rand()"))))
+    )
+    assert (found.mode, str(found.reason)) == (DIFF, "recursive query; rand()")
     assert found.estimate is not None
     assert found.expected_ms == found.estimate.full_ms
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, unclassified
 from tautochrone.runtime.refresh.scheduler import refresh_in_order, upstream_of
 
 ROOT, A, B, C, D = (TableName("lake", ("db",), table) for table in ("root", "a", "b", "c", "d"))
@@ -26,8 +27,8 @@ def test_datasets_come_after_their_inputs_and_independent_ones_run_in_parallel()
             both_run.wait()
         order.append(table)
 
-    failures: dict[TableName, str] = {}
-    refresh_in_order(DIAMOND, failures, refresh, lambda *_: "", parallelism=2)
+    failures: dict[TableName, Reason] = {}
+    refresh_in_order(DIAMOND, failures, refresh, lambda *_: unclassified(""), parallelism=2)
     assert (order[0], set(order[1:3]), order[3]) == (A, {B, C}, D)
     assert failures == {}
 
@@ -35,21 +36,24 @@ def test_datasets_come_after_their_inputs_and_independent_ones_run_in_parallel()
 def test_what_reads_a_failed_input_is_skipped_and_the_rest_goes_on() -> None:
     refreshed: list[TableName] = []
 
-    def refresh(table: TableName) -> str | None:
+    def refresh(table: TableName) -> Reason | None:
         refreshed.append(table)
-        return "no such column" if table == B else None
+        return unclassified("no such column") if table == B else None
 
-    failures: dict[TableName, str] = {}
-    skip = lambda table, failed: f"{table.table} waits for {failed.table}"  # noqa: E731
+    failures: dict[TableName, Reason] = {}
+    skip = lambda table, failed: unclassified(f"{table.table} waits for {failed.table}")  # noqa: E731
     refresh_in_order(DIAMOND, failures, refresh, skip, parallelism=1)
     assert sorted(refreshed) == [A, B, C]
-    assert failures == {B: "no such column", D: "d waits for b"}
+    assert failures == {B: unclassified("no such column"), D: unclassified("d waits for b")}
 
 
 def test_a_root_that_cannot_be_read_skips_everything_over_it() -> None:
-    failures = {ROOT: "it is gone"}
-    refresh_in_order(DIAMOND, failures, lambda _table: "never", lambda *_: "skipped", parallelism=1)
-    assert failures == {ROOT: "it is gone"} | dict.fromkeys(DIAMOND, "skipped")
+    failures = {ROOT: unclassified("it is gone")}
+    refresh_in_order(
+        DIAMOND, failures, lambda _table: None, lambda *_: unclassified("skipped"), parallelism=1
+    )
+    skipped = dict.fromkeys(DIAMOND, unclassified("skipped"))
+    assert failures == {ROOT: unclassified("it is gone")} | skipped
 
 
 def test_upstream_goes_through_datasets_of_the_job_only() -> None:

@@ -61,7 +61,7 @@ def test_the_state_goes_and_comes_back(pipeline: Pipeline, decided: Callable[[Re
     assert modes == [("full", 1), ("full", 0), ("full", 1), ("incremental", 1)]
     past = [record.refresh for record in pipeline.job.store.history(VIEW)]
     assert past[1] is not None
-    assert past[1].reason == "the view has no state default__totals__1 yet"
+    assert str(past[1].reason) == "the view has no state default__totals__1 yet"
 
 
 def test_after_a_large_change_the_state_is_up_to_date(

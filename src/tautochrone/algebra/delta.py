@@ -33,6 +33,7 @@ from tautochrone.algebra.nodes import (
     inner_join_of,
     walk,
 )
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
 __all__ = [
@@ -194,7 +195,8 @@ class Differentiator:
     def record(self, node: Node, reason: str | None = None, mode: RefreshMode | None = None) -> None:
         """Note how a node was refreshed; by default with the mode and the reason of its rule."""
         rule_mode, rule_reason = self.rules[type(node)].mode(node)
-        self.nodes.append(NodeRefresh(node=node.label, mode=mode or rule_mode, reason=reason or rule_reason))
+        described = Reason.of(ReasonCode.NODE_RULE, rule=reason or rule_reason)
+        self.nodes.append(NodeRefresh(node=node.label, mode=mode or rule_mode, reason=described))
 
     # -- inside ------------------------------------------------------------------------------------------
 

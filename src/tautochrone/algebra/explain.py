@@ -21,6 +21,7 @@ from tautochrone.algebra.nodes import (
     Unsupported,
     plural,
 )
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, RefreshMode
 
 __all__ = ["ExplainedNode", "explain", "explained_nodes", "plan_text"]
@@ -63,7 +64,8 @@ class ExplainedNode:
         """The same as a refresh records it; None for leaves."""
         if self.mode is None:
             return None
-        return NodeRefresh(node=self.node, mode=self.mode, reason=self.reason)
+        reason = Reason.of(ReasonCode.NODE_RULE, rule=self.reason)
+        return NodeRefresh(node=self.node, mode=self.mode, reason=reason)
 
 
 def explain(plan: Node, rules: Mapping[type[Node], Rule]) -> list[str]:

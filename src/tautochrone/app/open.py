@@ -23,7 +23,7 @@ from tautochrone.metaservice.openlineage import OpenLineage, transport_to
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.closing import Closing
 from tautochrone.model.effects import Effects
-from tautochrone.model.events import Emit
+from tautochrone.model.events import Emit, as_json_fields
 from tautochrone.model.names import TableName
 from tautochrone.model.read_points import Lookup
 from tautochrone.project.analyse import analyse
@@ -52,13 +52,13 @@ from tautochrone.spark.session.factory import scratch_session, start_session, st
 __all__ = ["LocalReadPoints", "Project"]
 
 
-def _discreet(emit: Emit) -> Emit:
-    """A listener that no secret reaches."""
+def _redacting(emit: Emit) -> Emit:
+    """A listener that gets events as JSON can hold them, and no secret."""
 
-    def told(event: str, /, **fields: Any) -> None:
-        emit(event, **redacted_fields(fields))
+    def redacting(event: str, /, **fields: Any) -> None:
+        emit(event, **redacted_fields(as_json_fields(fields)))
 
-    return told
+    return redacting
 
 
 class LocalReadPoints(Closing):
@@ -103,7 +103,7 @@ class Project(Closing):
     ) -> None:
         self.spec, self.settings = located or locate(options)
         self._identity = check_storage(self.spec, self.settings)
-        self._emit = _discreet(emit)
+        self._emit = _redacting(emit)
         self._closing = ExitStack()
         if base is None:
             base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
@@ -208,7 +208,7 @@ class Project(Closing):
 
         def told(event: str, /, **fields: Any) -> None:
             self._emit(event, **fields)
-            lineage(event, **redacted_fields(fields))
+            lineage(event, **redacted_fields(as_json_fields(fields)))
 
         return told
 

@@ -22,6 +22,7 @@ from tautochrone.app.locate import Options, locate, settings_in_force
 from tautochrone.app.stores import existing_store
 from tautochrone.errors import TautochroneError
 from tautochrone.meta import MetaStore
+from tautochrone.model.reason import reason_fields
 from tautochrone.redaction import redacted, redacted_fields
 from tautochrone.traces import logs_of, traces_in
 
@@ -116,7 +117,12 @@ def _store(store: MetaStore) -> Iterable[Line]:
 def _datasets(store: MetaStore) -> Iterable[Line]:
     inputs = {entry.name: sorted(map(str, entry.inputs)) for entry in store.datasets()}
     for status in store.status():
-        yield {**asdict(status), "dataset": str(status.dataset), "inputs": inputs.get(status.dataset)}
+        yield {
+            **asdict(status),
+            "dataset": str(status.dataset),
+            "inputs": inputs.get(status.dataset),
+            **reason_fields("reason", status.reason),
+        }
 
 
 def _checkpoints(store: MetaStore) -> Iterable[Line]:
@@ -127,11 +133,22 @@ def _checkpoints(store: MetaStore) -> Iterable[Line]:
             "cut_at_ms": checkpoint.cut_at_ms,
             "published_at_ms": checkpoint.published_at_ms,
             "roots": {str(name): version for name, version in checkpoint.roots.items()},
-            "failures": {str(name): error for name, error in store.failures_at(checkpoint.number).items()},
+            "failures": {
+                str(name): str(reason) for name, reason in store.failures_at(checkpoint.number).items()
+            },
         }
 
 
 def _refreshes(store: MetaStore) -> Iterable[Line]:
     for status in store.status():
         for record in store.history(status.dataset, _REFRESHES):
-            yield {**asdict(record), "dataset": str(record.dataset)}
+            line = {
+                **asdict(record),
+                "dataset": str(record.dataset),
+                **reason_fields("error", record.failure),
+            }
+            if record.refresh is not None:
+                line["refresh"] |= reason_fields("reason", record.refresh.reason)
+                for node, shown in zip(record.refresh.nodes, line["refresh"]["nodes"], strict=True):
+                    shown |= reason_fields("reason", node.reason)
+            yield line

@@ -120,7 +120,7 @@ def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) 
         )
     warning = refusal(graph, name, planned)
     # Expressions are shown as they are, and a definition may have read a secret into one.
-    reasons, tree = ([redacted(line) for line in lines] for lines in (planned.reasons, planned.tree))
+    reasons, tree = ([redacted(str(line)) for line in lines] for lines in (planned.reasons, planned.tree))
     if as_json:
         json_line(
             {

@@ -19,6 +19,7 @@ from tautochrone.meta import MetaStore
 from tautochrone.meta.history import DatasetStatus
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import reason_fields
 from tautochrone.traces import logs_of, traces_in
 
 __all__ = ["checkpoints", "status"]
@@ -55,7 +56,7 @@ def status(arguments: argparse.Namespace) -> int:
             "checkpoint": s.readable,
             "done": s.checkpoint,
             "mode": None if s.mode is None else str(s.mode),
-            "reason": s.reason,
+            **reason_fields("reason", s.reason),
             "lag_ms": s.readable_lag_ms,
             "done_lag_ms": s.lag_ms,
             "quarantined": beside.get(s.dataset),
@@ -116,7 +117,7 @@ def _history(store: MetaStore, dataset: TableName, arguments: argparse.Namespace
     if arguments.nodes:
         sys.stdout.write("\n")
         nodes = [
-            (int(record.checkpoint), node.node, str(node.mode), node.reason)
+            (int(record.checkpoint), node.node, str(node.mode), str(node.reason))
             for record in records
             if record.refresh is not None
             for node in record.refresh.nodes
@@ -147,7 +148,7 @@ def _record_line(record: RefreshRecord) -> dict[str, object]:
         "checkpoint": int(record.checkpoint),
         "version": record.version,
         "mode": None if refresh is None else str(refresh.mode),
-        "reason": None if refresh is None else refresh.reason,
+        **reason_fields("reason", None if refresh is None else refresh.reason),
         "delta_rows": None if refresh is None else refresh.delta_rows,
         "rows_inserted": None if refresh is None else refresh.rows_inserted,
         "rows_deleted": None if refresh is None else refresh.rows_deleted,
@@ -155,10 +156,10 @@ def _record_line(record: RefreshRecord) -> dict[str, object]:
         "duration_ms": None if refresh is None else refresh.duration_ms,
         "cpu_ms": None if refresh is None else refresh.cpu_ms,
         "nodes": [
-            {"node": node.node, "mode": str(node.mode), "reason": node.reason}
+            {"node": node.node, "mode": str(node.mode), **reason_fields("reason", node.reason)}
             for node in (refresh.nodes if refresh else ())
         ],
-        "error": record.error,
+        **reason_fields("error", record.failure),
         "finished_at": when(record.finished_at_ms),
     }
 

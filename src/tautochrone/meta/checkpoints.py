@@ -41,6 +41,7 @@ from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import Reason, unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 
 __all__ = ["Checkpoints"]
@@ -201,21 +202,21 @@ class Checkpoints(Repository):
         fence: Fence,
         number: int,
         dataset: TableName,
-        error: str,
+        error: Reason,
         mode: RefreshMode | None = None,
         *,
         finished_at_ms: int | None = None,
     ) -> None:
         """The dataset has no version for the open checkpoint `number`; `error` says why.
 
-        Datasets downstream are recorded the same way, with an error like "waits for X".
+        Datasets downstream are recorded the same way, as `WAITS_FOR_INPUT`.
         """
         name = str(dataset)
         with self._fenced(job, fence, durable=False) as connection:
             state, part = _part(connection, job, number)
             _require_dataset(connection, job, name)
             known = connection.execute(select(t.failures.c.error).where(_failure(name, number))).scalar()
-            if known == error:
+            if known == str(error):
                 return
             recorded = intervals.is_confirmed(connection, job, name, number)
             if part is not Part.PENDING or (recorded is not None and known is None):
@@ -229,12 +230,17 @@ class Checkpoints(Repository):
             connection.execute(delete(t.failures).where(_failure(name, number)))
             connection.execute(
                 insert(t.failures).values(
-                    dataset=name, checkpoint=number, error=error, mode=mode and mode.value
+                    dataset=name,
+                    checkpoint=number,
+                    error=str(error),
+                    error_code=str(error.code),
+                    error_params=dict(error.params),
+                    mode=mode and mode.value,
                 )
             )
             prune_failures(connection, name)
             finished = self._clock() if finished_at_ms is None else finished_at_ms
-            refresh = None if mode is None else Refresh(mode=mode, reason="")
+            refresh = None if mode is None else Refresh(mode=mode, reason=unclassified(""))
             keep(connection, number, name, None, refresh, error, finished)
 
     def publish(

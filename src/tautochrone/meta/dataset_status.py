@@ -10,12 +10,14 @@ from sqlalchemy import Connection, Row, func, or_, select
 
 from tautochrone.meta import tables as t
 from tautochrone.meta.invariants import held_back, limits
+from tautochrone.meta.read_models import stored_failure
 from tautochrone.meta.read_versions import newest_readable
 from tautochrone.meta.repository import STANDING, VERSIONED_KINDS, parse
 from tautochrone.meta.skipped_files import skipped_of
 from tautochrone.meta.topology import topology
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.reason import Reason
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.model.sources import SkippedFiles
 
@@ -37,7 +39,8 @@ class DatasetStatus:
     cut is than its job's newest one: behind `checkpoint` when another job, or a table that belongs to it,
     is.
     `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version,
-    or the broken invariant that keeps readers from it. `skipped` are source files that it lacks.
+    or the broken invariant that keeps readers from it; `failure` is the former with its code.
+    `skipped` are source files that it lacks.
     """
 
     dataset: TableName
@@ -46,10 +49,11 @@ class DatasetStatus:
     version: Version | None
     checkpoint: CheckpointNumber | None
     mode: RefreshMode | None
-    reason: str | None
+    reason: Reason | None
     error: str | None
     lag_ms: int | None
     refreshed_at_ms: int | None
+    failure: Reason | None = None
     skipped: tuple[SkippedFiles, ...] = ()
     readable: CheckpointNumber | None = None
     readable_lag_ms: int | None = None
@@ -112,8 +116,13 @@ def _status(
         version=None if version is None else Version(version),
         checkpoint=None if complete is None else CheckpointNumber(complete.number),
         mode=RefreshMode(row.last_mode) if row.last_mode else None,
-        reason=row.last_reason,
+        reason=(
+            None
+            if row.last_reason is None
+            else Reason.stored(row.last_reason, row.last_reason_code, row.last_reason_params)
+        ),
         error=None if error is None else error.error,
+        failure=None if error is None else stored_failure(error),
         lag_ms=lag_ms,
         refreshed_at_ms=row.last_at_ms,
         skipped=skipped_of(row.skipped_files),

@@ -6,18 +6,18 @@ otherwise a quiet table would cost a row a checkpoint. Of the others the newest 
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, update
 
 from tautochrone.meta import tables as t
 from tautochrone.meta.dataset_status import DatasetStatus, statuses
-from tautochrone.meta.read_models import as_checkpoint, as_versions, checkpoint_row, row_cut
+from tautochrone.meta.read_models import as_checkpoint, as_versions, checkpoint_row, row_cut, stored_failure
 from tautochrone.meta.repository import STANDING, Repository, parse
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState, RefreshRecord
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.reason import Reason, reason_fields
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
 __all__ = ["KEPT_PER_DATASET", "STANDING", "DatasetStatus", "History", "as_record", "keep", "prune_failures"]
@@ -34,18 +34,22 @@ def keep(
     dataset: str,
     version: str | None,
     refresh: Refresh | None,
-    error: str | None,
+    failure: Reason | None,
     finished_at_ms: int,
 ) -> None:
     """Write one refresh down."""
     mode = refresh.mode.value if refresh else None
-    reason = refresh.reason if refresh else None
+    reason = reason_fields("reason", refresh.reason if refresh else None)
     connection.execute(
         update(t.datasets)
         .where(t.datasets.c.name == dataset)
-        .values(last_mode=mode, last_reason=reason, last_at_ms=finished_at_ms)
+        .values(
+            last_mode=mode,
+            last_at_ms=finished_at_ms,
+            **{f"last_{name}": value for name, value in reason.items()},
+        )
     )
-    if error is None and mode == RefreshMode.NO_DATA:
+    if failure is None and mode == RefreshMode.NO_DATA:
         return
     connection.execute(
         insert(t.refreshes).values(
@@ -53,19 +57,23 @@ def keep(
             dataset=dataset,
             version=version,
             mode=mode,
-            reason=reason,
+            **reason,
             rows_inserted=refresh.rows_inserted if refresh else 0,
             rows_deleted=refresh.rows_deleted if refresh else 0,
             duration_ms=refresh.duration_ms if refresh else 0,
             estimate_ms=refresh.estimate_ms if refresh else None,
             delta_rows=refresh.delta_rows if refresh else 0,
-            nodes=[asdict(node) for node in refresh.nodes] if refresh else [],
+            nodes=[_node_json(node) for node in refresh.nodes] if refresh else [],
             cpu_ms=refresh.cpu_ms if refresh else None,
-            error=error,
+            **reason_fields("error", failure),
             finished_at_ms=finished_at_ms,
         )
     )
     _prune(connection, t.refreshes, t.refreshes.c.id, dataset)
+
+
+def _node_json(node: NodeRefresh) -> dict[str, Any]:
+    return {"node": node.node, "mode": str(node.mode), **reason_fields("reason", node.reason)}
 
 
 def prune_failures(connection: Connection, dataset: str) -> None:
@@ -133,12 +141,13 @@ class History(Repository):
                 return {}
             return as_versions(row_cut(connection, row).versions)
 
-    def failures_at(self, number: int) -> dict[TableName, str]:
-        """Datasets without a version at a checkpoint, and the recorded error of each."""
+    def failures_at(self, number: int) -> dict[TableName, Reason]:
+        """Datasets without a version at a checkpoint, and why."""
         f = t.failures.c
         with self._read() as connection:
-            rows = connection.execute(select(f.dataset, f.error).where(f.checkpoint == number))
-            return {parse(row.dataset): row.error for row in rows}
+            rows = connection.execute(select(t.failures).where(f.checkpoint == number))
+            failures = {parse(row.dataset): stored_failure(row) for row in rows}
+        return {dataset: failure for dataset, failure in failures.items() if failure is not None}
 
     def history(self, dataset: TableName, limit: int = 50) -> tuple[RefreshRecord, ...]:
         """Refreshes and failures of a dataset, newest first; those without data are left out."""
@@ -159,7 +168,7 @@ def as_record(row: Row[Any]) -> RefreshRecord:
     if row.mode is not None:
         refresh = Refresh(
             mode=RefreshMode(row.mode),
-            reason=row.reason,
+            reason=Reason.stored(row.reason, row.reason_code, row.reason_params),
             rows_inserted=row.rows_inserted,
             rows_deleted=row.rows_deleted,
             duration_ms=row.duration_ms,
@@ -167,8 +176,12 @@ def as_record(row: Row[Any]) -> RefreshRecord:
             delta_rows=row.delta_rows,
             cpu_ms=row.cpu_ms,
             nodes=tuple(
-                NodeRefresh(node=n["node"], mode=RefreshMode(n["mode"]), reason=n["reason"])
-                for n in row.nodes
+                NodeRefresh(
+                    node=node["node"],
+                    mode=RefreshMode(node["mode"]),
+                    reason=Reason.stored(node["reason"], node.get("reason_code"), node.get("reason_params")),
+                )
+                for node in row.nodes
             ),
         )
     return RefreshRecord(
@@ -177,5 +190,6 @@ def as_record(row: Row[Any]) -> RefreshRecord:
         version=None if row.version is None else Version(row.version),
         refresh=refresh,
         error=row.error,
+        failure=stored_failure(row),
         finished_at_ms=row.finished_at_ms,
     )

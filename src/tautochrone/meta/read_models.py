@@ -14,6 +14,7 @@ from tautochrone.meta.version_intervals import Cut, cut_at, recorded, undo
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.reason import Reason
 
 __all__ = [
     "as_checkpoint",
@@ -23,10 +24,16 @@ __all__ = [
     "row_cut",
     "set_state",
     "settle",
+    "stored_failure",
     "unmentioned",
 ]
 
 _C = t.checkpoints.c
+
+
+def stored_failure(row: Row[Any]) -> Reason | None:
+    """The failure of a row that has the columns `error`, `error_code` and `error_params`."""
+    return None if row.error is None else Reason.stored(row.error, row.error_code, row.error_params)
 
 
 def checkpoint_row(connection: Connection, number: int, *, lock: bool = False) -> Row[Any]:

@@ -18,6 +18,7 @@ from tautochrone.meta.topology import topology
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Missing, MissingPart, Part
 from tautochrone.model.names import CheckpointNumber
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = ["Readability"]
 
@@ -63,15 +64,19 @@ def _parts(connection: Connection, job: str, number: int, alive: set[str]) -> It
     for row in connection.execute(parts.order_by(_P.job)):
         names = tuple(sorted(broken.get(row.job, ())))
         if names:
-            what, reason = MissingPart.INVARIANT, "; ".join(broken[row.job][name] for name in names)
+            what, text = MissingPart.INVARIANT, "; ".join(broken[row.job][name] for name in names)
+            reason = Reason.of(ReasonCode.INVARIANT_BROKEN, invariants=list(names), text=text)
         elif row.state == Part.SKIPPED:
-            what, reason = MissingPart.SKIPPED, f"job {row.job} skipped checkpoint {number}"
+            what = MissingPart.SKIPPED
+            reason = Reason.of(ReasonCode.JOB_SKIPPED_CHECKPOINT, job=row.job, checkpoint=number)
         elif row.job not in alive:
             what = MissingPart.AWAY
-            reason = f"job {row.job} isn't running and has still to do checkpoint {number}"
+            reason = Reason.of(ReasonCode.JOB_NOT_RUNNING, job=row.job, checkpoint=number)
         else:
-            waits = "" if row.waits_for is None else f", and waits for job {row.waits_for}"
-            what, reason = MissingPart.PENDING, f"job {row.job} is at work on checkpoint {number}{waits}"
+            what = MissingPart.PENDING
+            reason = Reason.of(
+                ReasonCode.JOB_UNFINISHED, job=row.job, checkpoint=number, waits_for=row.waits_for
+            )
         yield Missing(
             job=row.job, checkpoint=CheckpointNumber(number), what=what, invariants=names, reason=reason
         )
@@ -101,6 +106,7 @@ def _looks(
                 job=looker,
                 checkpoint=CheckpointNumber(number),
                 what=MissingPart.SOURCE,
-                reason=f"checkpoint {number} may lack what was there of {name}: job {looker} has not looked "
-                "at it since",
+                reason=Reason.of(
+                    ReasonCode.SOURCE_NOT_OBSERVED, checkpoint=number, table=str(name), job=looker
+                ),
             )

@@ -22,6 +22,7 @@ from tautochrone import errors
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta import MetaStore
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason
 
 __all__ = [
     "Call",
@@ -151,6 +152,8 @@ def _converter() -> Converter:
     converter.register_structure_hook(StrEnum, lambda data, kind: kind(data))
     converter.register_structure_hook(TableName, lambda data, _: _name(_exactly(str)(data, str)))
     converter.register_unstructure_hook(TableName, _text)
+    converter.register_structure_hook(Reason, lambda data, _: Reason.from_json(data))
+    converter.register_unstructure_hook(Reason, Reason.to_json)
     converter.register_structure_hook_factory(_is_plain_collection, lambda hint: _many(converter, hint))
     converter.register_unstructure_hook_factory(_is_plain_collection, lambda hint: _listed(converter, hint))
     converter.register_structure_hook_factory(_is_mapping, lambda hint: _mapping_in(converter, hint))

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.reason import Reason
 from tautochrone.model.refresh import Refresh
 
 __all__ = ["Checkpoint", "CheckpointState", "Consistency", "Pin", "RefreshRecord", "Resolution"]
@@ -51,7 +52,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshRecord:
-    """One refresh as history keeps it; `error` is set instead of a version when it failed."""
+    """One refresh as history keeps it.
+
+    If it failed, `error` is set instead of a version: the text of `failure`.
+    """
 
     checkpoint: CheckpointNumber
     dataset: TableName
@@ -59,6 +63,7 @@ class RefreshRecord:
     refresh: Refresh | None
     error: str | None
     finished_at_ms: int
+    failure: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

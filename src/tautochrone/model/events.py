@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-__all__ = ["Emit", "Field"]
+from tautochrone.model.reason import Reason, reason_fields
 
-Field = str | int | float | bool | None | list[dict[str, str]] | list[str] | dict[str, str]
+__all__ = ["Emit", "Field", "as_json_fields"]
+
+Field = str | int | float | bool | Reason | None | list[dict[str, Any]] | list[str] | dict[str, str]
 
 
 class Emit(Protocol):
     """Tell whoever listens. Never raises, never blocks for long."""
 
     def __call__(self, event: str, /, **fields: Field) -> None: ...
+
+
+def as_json_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an event as JSON: a reason is its text, with its code and parameters beside it."""
+    shown: dict[str, Any] = {}
+    for name, value in fields.items():
+        shown |= reason_fields(name, value) if isinstance(value, Reason) else {name: value}
+    return shown

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tautochrone.model.names import CheckpointNumber, Fence
+from tautochrone.model.reason import Reason
 
 __all__ = [
     "JOB_LEASE_MS",
@@ -57,7 +58,7 @@ class Missing:
     job: str
     checkpoint: CheckpointNumber
     what: MissingPart
-    reason: str
+    reason: Reason
     invariants: tuple[str, ...] = ()
 
 

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from tautochrone.model.commit_metadata import CommitMetadata
 from tautochrone.model.maintenance import Compacted, Expired, Orphans, Retention
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import Reason
 
 __all__ = [
     "NO_VERSION",
@@ -121,7 +122,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """The kind of change between two versions, and the reason in words.
+    """The kind of change between two versions, and the reason.
 
     `NONE` covers commits that move no rows (fences, compactions), except that new columns count as
     `APPEND`: readers must move on to a version that has them. `UNKNOWN` means that the chain
@@ -133,7 +134,7 @@ class TableChange:
     """
 
     kind: ChangeKind
-    reason: str
+    reason: Reason
     appended: bool = False
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["FELL_BACK", "NodeRefresh", "Refresh", "RefreshMode", "RefreshPolicy", "worst_mode"]
+from tautochrone.model.reason import Reason
 
-FELL_BACK = "following the change failed"
-"""How the reason of a `diff` begins that was meant to be incremental. What follows is Spark's complaint."""
+__all__ = ["NodeRefresh", "Refresh", "RefreshMode", "RefreshPolicy", "worst_mode"]
 
 
 class RefreshMode(StrEnum):
@@ -51,7 +50,7 @@ class NodeRefresh:
 
     node: str
     mode: RefreshMode
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ class Refresh:
     """
 
     mode: RefreshMode
-    reason: str
+    reason: Reason
     rows_inserted: int = 0
     rows_deleted: int = 0
     duration_ms: int = 0

@@ -19,7 +19,7 @@ from tautochrone.app.locate import Options, locate
 from tautochrone.app.open import Project
 from tautochrone.app.stores import project_store
 from tautochrone.model.effects import Effects
-from tautochrone.model.refresh import FELL_BACK
+from tautochrone.model.reason import ReasonCode
 from tautochrone.project.settings import Settings
 from tautochrone.reader.reader import Reader
 from tautochrone.rest_catalog.metadata_files import metadata_source
@@ -152,7 +152,8 @@ class Pipeline:
             yield self._job, happened
         finally:
             ended(self._job)
-        fell_back = [told for told in happened.of("refresh") if told["reason"].startswith(FELL_BACK)]
+        refreshes = happened.of("refresh")
+        fell_back = [one for one in refreshes if one["reason_code"] == ReasonCode.INCREMENTAL_FAILED]
         assert self._may_fall_back or not fell_back, fell_back
 
     @contextmanager

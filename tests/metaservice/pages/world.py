@@ -10,6 +10,7 @@ from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.model.clock import NOW
 from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
 __all__ = ["HOSTILE", "SEEDS", "Clock", "connected", "empty", "failing", "hostile", "many", "name", "shop"]
@@ -58,8 +59,8 @@ class Seeder:
         version = Version(f"{number}{abs(hash(str(table))) % 10**12}")
         self.store.record_version(job, self.fences[job], number, table, version, refresh, finished_at_ms=at)
 
-    def failed(self, job: str, number: int, table: TableName, error: str, at: int) -> None:
-        self.store.record_failure(job, self.fences[job], number, table, error, finished_at_ms=at)
+    def failed(self, job: str, number: int, table: TableName, failure: Reason, at: int) -> None:
+        self.store.record_failure(job, self.fences[job], number, table, failure, finished_at_ms=at)
 
     def publish(self, job: str, number: int, at: int) -> None:
         self.store.publish(job, self.fences[job], number, at)
@@ -73,29 +74,34 @@ def empty(_store: MetaStore, _now: int) -> None:
     """Nothing has run yet."""
 
 
+def waits(table: TableName, cause: str) -> Reason:
+    return Reason.of(ReasonCode.WAITS_FOR_INPUT, input=str(table), cause=cause)
+
+
 def _refresh(rng: random.Random, first: bool) -> Refresh:
     if first:
         return Refresh(
-            mode=RefreshMode.FULL, reason="first build", rows_inserted=40_000, duration_ms=4_200,
-            nodes=(NodeRefresh(node="Aggregate", mode=RefreshMode.FULL, reason="no state"),),
+            mode=RefreshMode.FULL, reason=unclassified("first build"),
+            rows_inserted=40_000, duration_ms=4_200,
+            nodes=(NodeRefresh(node="Aggregate", mode=RefreshMode.FULL, reason=unclassified("no state")),),
         )  # fmt: skip
     mode = rng.choices(
         [RefreshMode.INCREMENTAL, RefreshMode.DIFF, RefreshMode.FULL, RefreshMode.NO_DATA], [14, 2, 1, 2]
     )[0]
     rows = rng.randrange(50, 2_000)
     if mode is RefreshMode.NO_DATA:
-        return Refresh(mode=mode, reason="inputs did not change")
+        return Refresh(mode=mode, reason=unclassified("inputs did not change"))
     return Refresh(
         mode=mode,
-        reason="0.3 % of orders changed; incremental 0.4 s expected, full 2.1 s measured",
+        reason=unclassified("0.3 % of orders changed; incremental 0.4 s expected, full 2.1 s measured"),
         rows_inserted=rows,
         rows_deleted=rows * 2 // 3,
         duration_ms=rng.randrange(250, 1_900),
         estimate_ms=rng.randrange(250, 1_500),
         delta_rows=rows * 2,
         nodes=(
-            NodeRefresh(node="Aggregate", mode=mode, reason="its groups are remembered"),
-            NodeRefresh(node="Join", mode=mode, reason="both sides are keyed"),
+            NodeRefresh(node="Aggregate", mode=mode, reason=unclassified("its groups are remembered")),
+            NodeRefresh(node="Join", mode=mode, reason=unclassified("both sides are keyed")),
         ),
     )
 
@@ -124,8 +130,8 @@ def shop(store: MetaStore, now: int, *, broken: bool = False) -> None:
             at += refresh.duration_ms + 40
             if broken and step >= 38 and table is not CLEAN:
                 error = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012; transformations/daily.sql:12"
-                said = error if table is DAILY else f"waits for {DAILY}: {error}"
-                seeder.failed("shop", number, table, said, at)
+                failure = unclassified(error) if table is DAILY else waits(DAILY, error)
+                seeder.failed("shop", number, table, failure, at)
             else:
                 seeder.done("shop", number, table, refresh, at)
         seeder.publish("shop", number, at)
@@ -195,9 +201,9 @@ def many(store: MetaStore, now: int) -> None:
             open_ = step == 2 and at in (3, 7)
             for n in range(1, 2 if open_ else 5):
                 if step == 2 and at % 6 == 5 and n >= 2:
-                    said = "[CAST_INVALID_INPUT] The value 'n/a' of the type STRING cannot be cast to INT."
-                    said = said if n == 2 else f"waits for {own[n - 1]}: {said}"
-                    seeder.failed(job, number, own[n], said, cut + 900)
+                    error = "[CAST_INVALID_INPUT] The value 'n/a' of the type STRING cannot be cast to INT."
+                    failure = unclassified(error) if n == 2 else waits(own[n - 1], error)
+                    seeder.failed(job, number, own[n], failure, cut + 900)
                 else:
                     seeder.done(job, number, own[n], _refresh(rng, step == 0), cut + 300 * n)
             if not open_:
@@ -246,13 +252,13 @@ def hostile(store: MetaStore, now: int) -> None:
         reason = HOSTILE[0] + HOSTILE[1]
         refresh = Refresh(
             mode=RefreshMode.FULL,
-            reason=reason,
+            reason=unclassified(reason),
             rows_inserted=3,
             duration_ms=100,
-            nodes=(NodeRefresh(node=HOSTILE[1], mode=RefreshMode.FULL, reason=HOSTILE[0]),),
+            nodes=(NodeRefresh(node=HOSTILE[1], mode=RefreshMode.FULL, reason=unclassified(HOSTILE[0])),),
         )
         if table == tables[2]:
-            seeder.failed(job, number, table, reason, now - 59_000)
+            seeder.failed(job, number, table, unclassified(reason), now - 59_000)
         else:
             seeder.done(job, number, table, refresh, now - 59_000)
     seeder.publish(job, number, now - 58_000)

@@ -12,13 +12,14 @@ from tautochrone.model.details import ColumnLineage, DatasetDetails
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.model.sink import Intent, Published, TransactionId
 from tautochrone.model.sources import SkippedFiles, SkipReason
 
 ROOT, VIEW, OUTSIDER = (TableName("lake", ("db",), name) for name in ("orders", "totals", "outsider"))
-FULL = Refresh(mode=RefreshMode.FULL, reason="first build")
+FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
 TOPOLOGY = [
     DatasetEntry(ROOT, "streaming table", "a"),
     DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})),
@@ -70,7 +71,7 @@ def whole(store: MetaStore, fence: Fence, at: int = 1) -> CheckpointNumber:
 
 def failed(store: MetaStore, fence: Fence) -> CheckpointNumber:
     number = opened(store, fence)
-    store.record_failure("job", fence, number, VIEW, "boom", RefreshMode.DIFF, finished_at_ms=3)
+    store.record_failure("job", fence, number, VIEW, unclassified("boom"), RefreshMode.DIFF, finished_at_ms=3)
     return number
 
 

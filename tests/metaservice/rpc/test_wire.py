@@ -22,8 +22,14 @@ from tautochrone.meta.wire import (
 )
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode, unclassified
 
 st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))  # what the store keeps
+st.register_type_strategy(
+    Reason,
+    st.builds(unclassified, st.text())
+    | st.builds(lambda name: Reason.of(ReasonCode.NEW_INPUT, input=name), st.text()),
+)
 PARTS = st.text(min_size=1).filter(lambda text: "." not in text)
 st.register_type_strategy(
     TableName,

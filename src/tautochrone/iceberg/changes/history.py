@@ -12,6 +12,7 @@ from typing import Any
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION
 from tautochrone.model.lake import ChangeKind, TableChange
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = ["ancestors", "change_between", "commits_between", "in_history", "moves_rows", "stood_at"]
 
@@ -60,8 +61,12 @@ def stood_at(metadata: Any, main: Version, version: Version) -> bool:
 
 def change_between(name: TableName, metadata: Any, old: Version, new: Version) -> TableChange:
     """Classify the commits after `old` up to `new`."""
+
+    def change(kind: ChangeKind, code: ReasonCode, *, appended: bool = False, **params: str) -> TableChange:
+        return TableChange(kind=kind, reason=Reason.of(code, table=str(name), **params), appended=appended)
+
     if old == new:
-        return TableChange(kind=ChangeKind.NONE, reason=f"{name} did not change")
+        return change(ChangeKind.NONE, ReasonCode.TABLE_UNCHANGED)
     between = []
     for snapshot in _back_from(metadata, new):
         if str(snapshot.snapshotId()) == old:
@@ -70,23 +75,23 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
     else:
         complete = bool(between) and between[-1].parentId() is None
         if not (old == NO_VERSION and complete):
-            return TableChange(kind=ChangeKind.UNKNOWN, reason=_why_unknown(name, metadata, old))
+            return change(ChangeKind.UNKNOWN, _unknown_code(metadata, old), version=str(old))
     operations = {str(snapshot.operation()) for snapshot in between if moves_rows(snapshot)}
     before = None if old == NO_VERSION else metadata.snapshot(int(old)).schemaId()
     after = between[0].schemaId() if between else before
     replaced = _replaced_column(metadata, before, after)
     if replaced is not None:
         # No commit tells of it, but every row has another value there.
-        reason = f"column {replaced} of {name} was dropped and added again, or took another one's name"
-        return TableChange(kind=ChangeKind.UNKNOWN, reason=reason, appended=operations <= {"append"})
+        code, only_appended = ReasonCode.COLUMN_REPLACED, operations <= {"append"}
+        return change(ChangeKind.UNKNOWN, code, appended=only_appended, column=replaced)
     if not operations:
         if before is not None and before != after:
-            return TableChange(kind=ChangeKind.APPEND, reason=f"columns were added to {name}")
-        return TableChange(kind=ChangeKind.NONE, reason=f"no commit to {name} moved rows")
+            return change(ChangeKind.APPEND, ReasonCode.COLUMNS_ADDED)
+        return change(ChangeKind.NONE, ReasonCode.NO_ROWS_MOVED)
     if operations == {"append"}:
-        return TableChange(kind=ChangeKind.APPEND, reason=f"{name} was only appended to")
-    worst = "overwritten" if "overwrite" in operations else "deleted from"
-    return TableChange(kind=ChangeKind.CHANGED, reason=f"{name} was {worst}")
+        return change(ChangeKind.APPEND, ReasonCode.TABLE_APPENDED)
+    overwritten = "overwrite" in operations
+    return change(ChangeKind.CHANGED, ReasonCode.ROWS_OVERWRITTEN if overwritten else ReasonCode.ROWS_DELETED)
 
 
 def _replaced_column(metadata: Any, *schemas: int | None) -> str | None:
@@ -136,7 +141,6 @@ def moves_rows(snapshot: Any) -> bool:
     return any(str(summary.get(key) or "0") != "0" for key in counts)
 
 
-def _why_unknown(name: TableName, metadata: Any, old: Version) -> str:
-    if old != NO_VERSION and metadata.snapshot(int(old)) is not None:
-        return f"{name} was rolled back or replaced: version {old} is not in its history"
-    return f"version {old} of {name} is gone: expired, or the table was replaced"
+def _unknown_code(metadata: Any, old: Version) -> ReasonCode:
+    exists = old != NO_VERSION and metadata.snapshot(int(old)) is not None
+    return ReasonCode.TABLE_ROLLED_BACK if exists else ReasonCode.VERSION_EXPIRED

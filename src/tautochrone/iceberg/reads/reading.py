@@ -115,7 +115,7 @@ class IcebergReading:
         loaded = self._having(old, new)
         change = change_between(self._name, loaded.metadata, old, new)
         if change.kind is ChangeKind.UNKNOWN:
-            raise HistoryLostError("HISTORY_LOST", change.reason)
+            raise HistoryLostError("HISTORY_LOST", str(change.reason))
         if change.kind is ChangeKind.NONE:
             return RowChange()
         if change.kind is ChangeKind.CHANGED or old == NO_VERSION:

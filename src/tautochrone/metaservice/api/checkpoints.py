@@ -14,6 +14,7 @@ from tautochrone.metaservice.api.flip import BIGGEST, TableVersion
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import reason_fields
 
 __all__ = ["CheckpointDetail", "CheckpointSummary", "add"]
 
@@ -50,6 +51,8 @@ class Failure(BaseModel):
 
     dataset: str
     error: str
+    error_code: str
+    error_params: dict[str, Any]
 
 
 class Progress(BaseModel):
@@ -85,8 +88,8 @@ def add(router: APIRouter, store: MetaStore) -> None:
             **_fields(found),
             versions=_listed(store.versions_at(number)),
             failures=[
-                Failure(dataset=str(name), error=error)
-                for name, error in sorted(store.failures_at(number).items())
+                Failure(dataset=str(name), **reason_fields("error", reason))
+                for name, reason in sorted(store.failures_at(number).items())
             ],
             progress=[Progress(**asdict(part)) for part in store.progress(number)],
         )

@@ -12,6 +12,7 @@ from tautochrone.meta import DatasetStatus, MetaStore
 from tautochrone.metaservice.http.request_names import parsed_name
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import reason_fields
 from tautochrone.model.refresh import RefreshMode
 
 __all__ = [
@@ -39,7 +40,11 @@ class DatasetSummary(BaseModel):
     checkpoint: int | None
     mode: RefreshMode | None
     reason: str | None
+    reason_code: str | None
+    reason_params: dict[str, Any] | None
     error: str | None
+    error_code: str | None
+    error_params: dict[str, Any] | None
     lag_ms: int | None
     readable: int | None
     readable_lag_ms: int | None
@@ -60,6 +65,8 @@ class NodeRefreshed(BaseModel):
     node: str
     mode: RefreshMode
     reason: str
+    reason_code: str
+    reason_params: dict[str, Any]
 
 
 class Refreshed(BaseModel):
@@ -71,6 +78,8 @@ class Refreshed(BaseModel):
     version: str | None
     mode: RefreshMode | None
     reason: str | None
+    reason_code: str | None
+    reason_params: dict[str, Any] | None
     rows_inserted: int
     rows_deleted: int
     delta_rows: int
@@ -79,6 +88,8 @@ class Refreshed(BaseModel):
     nodes: list[NodeRefreshed]
     cpu_ms: int | None
     error: str | None
+    error_code: str | None
+    error_params: dict[str, Any] | None
     started_at_ms: int
     finished_at_ms: int
 
@@ -173,18 +184,18 @@ def refreshed(record: RefreshRecord) -> Refreshed:
         checkpoint=record.checkpoint,
         version=record.version,
         mode=refresh.mode if refresh else None,
-        reason=refresh.reason if refresh else None,
+        **reason_fields("reason", refresh.reason if refresh else None),
         rows_inserted=refresh.rows_inserted if refresh else 0,
         rows_deleted=refresh.rows_deleted if refresh else 0,
         delta_rows=refresh.delta_rows if refresh else 0,
         duration_ms=refresh.duration_ms if refresh else 0,
         estimate_ms=refresh.estimate_ms if refresh else None,
         nodes=[
-            NodeRefreshed(node=node.node, mode=node.mode, reason=node.reason)
+            NodeRefreshed(node=node.node, mode=node.mode, **reason_fields("reason", node.reason))
             for node in (refresh.nodes if refresh else ())
         ],
         cpu_ms=refresh.cpu_ms if refresh else None,
-        error=record.error,
+        **reason_fields("error", record.failure),
         started_at_ms=record.finished_at_ms - (refresh.duration_ms if refresh else 0),
         finished_at_ms=record.finished_at_ms,
     )
@@ -198,7 +209,8 @@ def _fields(status: DatasetStatus) -> dict[str, Any]:
         "version": status.version,
         "checkpoint": status.checkpoint,
         "mode": status.mode,
-        "reason": status.reason,
+        **reason_fields("reason", status.reason),
+        **reason_fields("error", status.failure),
         "error": status.error,
         "lag_ms": status.lag_ms,
         "readable": status.readable,

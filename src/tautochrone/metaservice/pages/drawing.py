@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tautochrone.metaservice.pages.dataset_status import DatasetLine, DatasetState, Topology
 from tautochrone.metaservice.pages.layout import layered
-from tautochrone.metaservice.pages.standing import Line, Standing, Topology
 from tautochrone.metaservice.pages.words import duration
 from tautochrone.model.clock import is_clock, spoken
 from tautochrone.model.definitions import DatasetKind
@@ -127,16 +127,16 @@ def _box(topology: Topology, name: TableName, x: float, y: float) -> Box:
     )
 
 
-def _says(line: Line) -> str:
-    if line.held_by is not None:
-        return f"waits for {line.held_by.table}"
-    late = line.standing in (Standing.BEHIND, Standing.BUILDING)
-    return f"{line.standing}: {duration(line.status.lag_ms)}" if late else str(line.standing)
+def _says(line: DatasetLine) -> str:
+    if line.waits_for is not None:
+        return f"waits for {line.waits_for.table}"
+    late = line.state in (DatasetState.BEHIND, DatasetState.BUILDING)
+    return f"{line.state}: {duration(line.status.lag_ms)}" if late else str(line.state)
 
 
-def _look(line: Line) -> str:
-    word = line.standing.value.replace(" ", "-")
-    return f"{word} {lag_band(line.status.lag_ms)}" if line.standing is Standing.BEHIND else word
+def _look(line: DatasetLine) -> str:
+    word = line.state.value.replace(" ", "-")
+    return f"{word} {lag_band(line.status.lag_ms)}" if line.state is DatasetState.BEHIND else word
 
 
 def _cut(text: str, signs: int = _LABEL) -> str:

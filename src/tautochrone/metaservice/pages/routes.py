@@ -16,12 +16,12 @@ from tautochrone.metaservice.pages.charts import (
     duration_chart,
     rows_chart,
 )
+from tautochrone.metaservice.pages.dataset_status import DatasetState, read_topology
 from tautochrone.metaservice.pages.drawing import BOX_HEIGHT, BOX_WIDTH, around, draw
 from tautochrone.metaservice.pages.ports import Forms
 from tautochrone.metaservice.pages.progress import progress_of
 from tautochrone.metaservice.pages.rendering import ASSETS, PageRoute, asset, render
 from tautochrone.metaservice.pages.safety import protect
-from tautochrone.metaservice.pages.standing import Standing, look
 from tautochrone.model.names import TableName
 
 __all__ = ["add_pages"]
@@ -61,17 +61,17 @@ def _add_static(router: APIRouter) -> None:
 def _add_overview(router: APIRouter, store: MetaStore) -> None:
     @router.get("/")
     def overview(request: Request) -> Response:
-        topology, lines = look(store), store.timeline(_TIMELINE)
+        topology, lines = read_topology(store), store.timeline(_TIMELINE)
         opened = [progress_of(store, line) for line in lines if line.state == "open"]
-        counts = {standing: len(topology.of(standing)) for standing in Standing}
+        counts = {state: len(topology.of(state)) for state in DatasetState}
         return render(
             request,
             "overview.html",
             topology=topology,
             counts=counts,
-            failing=topology.of(Standing.FAILING),
-            held=topology.of(Standing.HELD),
-            late=topology.of(Standing.NEVER, Standing.BEHIND),
+            failing=topology.of(DatasetState.FAILING),
+            held=topology.of(DatasetState.WAITING),
+            late=topology.of(DatasetState.NEVER, DatasetState.BEHIND),
             newest=store.latest_published(),
             stuck=[progress for progress in opened if progress.stuck],
             under_way=[progress for progress in opened if not progress.stuck],
@@ -81,7 +81,7 @@ def _add_overview(router: APIRouter, store: MetaStore) -> None:
 
     @router.get("/graph")
     def graph(request: Request, focus: str | None = None, zoom: Zoom = 100) -> Response:
-        topology = look(store)
+        topology = read_topology(store)
         centre = None if not focus else _known(focus, {*topology.lines, *topology.outside})
         only = None if centre is None else around(topology, centre)
         return render(
@@ -107,7 +107,7 @@ def _add_overview(router: APIRouter, store: MetaStore) -> None:
 
     @router.get("/sources")
     def sources(request: Request) -> Response:
-        topology = look(store)
+        topology = read_topology(store)
         reports = {report.table: report for report in store.reports()}
         return render(request, "sources.html", topology=topology, reports=reports)
 
@@ -115,14 +115,14 @@ def _add_overview(router: APIRouter, store: MetaStore) -> None:
 def _add_datasets(router: APIRouter, store: MetaStore, forms: Forms) -> None:
     @router.get("/datasets")
     def datasets(request: Request, q: str = "") -> Response:
-        topology = look(store)
+        topology = read_topology(store)
         wanted = q.strip().lower()
         found = [line for line in topology.worst_first if wanted in str(line.name).lower()]
         return render(request, "datasets.html", lines=found, total=len(topology.lines), q=q)
 
     @router.get("/dataset")
     def dataset(request: Request, name: str, all: bool = False) -> Response:  # noqa: A002
-        topology = look(store)
+        topology = read_topology(store)
         table = _known(name, {*topology.lines, *topology.outside})
         shown: dict[str, Any] = {
             "topology": topology,
@@ -134,7 +134,7 @@ def _add_datasets(router: APIRouter, store: MetaStore, forms: Forms) -> None:
 
     @router.get("/dataset/summary")
     def summary(request: Request, name: str) -> Response:
-        topology = look(store)
+        topology = read_topology(store)
         table = _known(name, {*topology.lines, *topology.outside})
         values: dict[str, Any] = {
             "table": table,

@@ -24,6 +24,7 @@ from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import Committed
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.runtime.adoption.adoptable import Action, Finding, Survey
@@ -147,7 +148,7 @@ class Adoption:
             return checkpoint
         if checkpoint is not None:
             job.journal.abort(checkpoint.number)
-            reason = "an earlier adoption ended before it was complete, and tables moved since"
+            reason = Reason.of(ReasonCode.ADOPTION_INTERRUPTED)
             job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=reason)
             above = max(above, int(checkpoint.number) + 1)
         if job.settings.tag_external_tables:
@@ -162,11 +163,13 @@ class Adoption:
         if finding.table is not None:
             commit = self._adopt(finding, versions, number)
         if finding.action is Action.REBUILD:
-            job.journal.failure(number, name, finding.reason)
+            job.journal.failure(number, name, Reason.of(ReasonCode.LEFT_TO_BE_REBUILT, cause=finding.reason))
             return False
         versions[name] = commit.version
-        node = NodeRefresh(node="query", mode=RefreshMode.NO_DATA, reason=finding.reason)
-        refresh = Refresh(mode=node.mode, reason=f"taken over: {finding.reason}", nodes=(node,))
+        proof = Reason.of(ReasonCode.NODE_RULE, rule=finding.reason)
+        node = NodeRefresh(node="query", mode=RefreshMode.NO_DATA, reason=proof)
+        reason = Reason.of(ReasonCode.ADOPTED, proof=finding.reason)
+        refresh = Refresh(mode=node.mode, reason=reason, nodes=(node,))
         job.journal.version(number, name, commit.version, refresh)
         return True
 

@@ -13,6 +13,7 @@ from tautochrone.model.details import DatasetDetails
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import Reason
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.model.sources import SkippedFiles
 from tautochrone.redaction import redacted
@@ -114,8 +115,8 @@ class Journal:
 
     def version(self, number: CheckpointNumber, table: TableName, version: Version, refresh: Refresh) -> None:
         # Reasons may quote expressions, and a definition can contain a secret.
-        nodes = tuple(replace(node, reason=redacted(node.reason)) for node in refresh.nodes)
-        safe = replace(refresh, reason=redacted(refresh.reason), nodes=nodes)
+        nodes = tuple(replace(node, reason=node.reason.map_texts(redacted)) for node in refresh.nodes)
+        safe = replace(refresh, reason=refresh.reason.map_texts(redacted), nodes=nodes)
         self.effects.perform(
             Step.META_VERSION,
             str(table),
@@ -123,12 +124,14 @@ class Journal:
         )
 
     def failure(
-        self, number: CheckpointNumber, table: TableName, error: str, mode: RefreshMode | None = None
+        self, number: CheckpointNumber, table: TableName, failure: Reason, mode: RefreshMode | None = None
     ) -> None:
         self.effects.perform(
             Step.META_FAILURE,
             str(table),
-            lambda: self.store.record_failure(self.name, self.fence, number, table, redacted(error), mode),
+            lambda: self.store.record_failure(
+                self.name, self.fence, number, table, failure.map_texts(redacted), mode
+            ),
         )
 
     def abort(self, number: CheckpointNumber, broken: Sequence[BrokenInvariant] = ()) -> None:

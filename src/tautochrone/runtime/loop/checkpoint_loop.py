@@ -19,6 +19,7 @@ from tautochrone.model.events import Field
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.alignment import Aligner
@@ -65,18 +66,18 @@ class CheckpointLoop:
         self._aligner = Aligner(job)
         self._refresher = CheckpointRefresher(job, streams, full)
         self._changes = ChangeDetector(job, self._refresher)
-        self._failed: dict[TableName, str] = {}
+        self._failed: dict[TableName, Reason] = {}
         self._waiting_for_bulk = frozenset[TableName]()
         self._broken: dict[str, str] = {}
         self._rejected_roots: dict[TableName, Version] | None = None
-        self._last_report: str | None = None
+        self._last_report: tuple[str, dict[str, Field]] | None = None
         self._number: int | None = None
         self._started_at, self._started_cpu_ms = 0.0, 0
 
     @property
     def problems(self) -> dict[str, str]:
         """Errors of the last checkpoint, by dataset or invariant."""
-        return {str(table): error for table, error in self._failed.items()} | self._broken
+        return {str(table): str(failure) for table, failure in self._failed.items()} | self._broken
 
     @property
     def breaks_invariants(self) -> bool:
@@ -98,7 +99,9 @@ class CheckpointLoop:
             absent = self._absent_job()
             if (absent and not for_absent_jobs) or time.monotonic() >= until:
                 reason = (
-                    f"job {absent} isn't running" if absent else "other jobs take longer than run.patience"
+                    Reason.of(ReasonCode.JOB_AWAY, job=absent)
+                    if absent
+                    else Reason.of(ReasonCode.PATIENCE_USED_UP)
                 )
                 self._publication.give_up(reason, jobs=[absent] if absent else [])
                 return
@@ -151,7 +154,7 @@ class CheckpointLoop:
         missing = [name for name in needed if name not in checkpoint.roots]
         if missing:
             # The definitions changed since the cut was taken.
-            self._abort(checkpoint, f"its cut has no version of {missing[0]}, which the project has now")
+            self._abort(checkpoint, Reason.of(ReasonCode.ROOT_NOT_IN_CUT, table=str(missing[0])))
             return True
         return self._refresh_and_publish(checkpoint, {})
 
@@ -164,7 +167,7 @@ class CheckpointLoop:
                 "held_back",
                 checkpoint=int(holders[0].checkpoint),
                 jobs=[holder.job for holder in holders],
-                reason="they still work on it; jobs that share tables have one open checkpoint at a time",
+                reason=Reason.of(ReasonCode.JOBS_AT_WORK),
             )
             return None
         if job.settings.tag_external_tables:
@@ -182,7 +185,10 @@ class CheckpointLoop:
             if error.error_class not in ("CHECKPOINT_HELD_BACK", "CHECKPOINT_ALREADY_OPEN"):
                 raise
             # Another job opened one meanwhile; this job takes part in it at the next call.
-            self._report_once("held_back", checkpoint=None, jobs=[], reason=str(error))
+            reason = Reason.of(
+                ReasonCode.CHECKPOINT_OPENED_BY_OTHERS, error_class=error.error_class, text=str(error)
+            )
+            self._report_once("held_back", checkpoint=None, jobs=[], reason=reason)
             return None
 
     def _absent_job(self) -> str | None:
@@ -197,7 +203,7 @@ class CheckpointLoop:
 
     # -- refresh and publish ----------------------------------------------------------------------
 
-    def _refresh_and_publish(self, checkpoint: Checkpoint, unreadable: dict[TableName, str]) -> bool:
+    def _refresh_and_publish(self, checkpoint: Checkpoint, unreadable: dict[TableName, Reason]) -> bool:
         """Do the job's part of an open checkpoint; False when other jobs must go first.
 
         Args:
@@ -209,20 +215,23 @@ class CheckpointLoop:
             if error.error_class != "CHECKPOINT_NOT_WRITABLE" or self._is_pending(checkpoint):
                 raise
             # A revision revoked it, or other jobs went on without this one after its lease ended.
-            self._job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=error.message)
+            reason = Reason.of(
+                ReasonCode.GIVEN_UP_BY_OTHERS, error_class=error.error_class, text=error.message
+            )
+            self._job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=reason)
             return False
 
     def _is_pending(self, checkpoint: Checkpoint) -> bool:
         parts = self._job.store.progress(checkpoint.number)
         return any(part.job == self._job.name and part.part is Part.PENDING for part in parts)
 
-    def _do_part(self, checkpoint: Checkpoint, unreadable: dict[TableName, str]) -> bool:
+    def _do_part(self, checkpoint: Checkpoint, unreadable: dict[TableName, Reason]) -> bool:
         if self._number != checkpoint.number:
             self._number = checkpoint.number
             self._started_at, self._started_cpu_ms = time.monotonic(), cpu_ms()
         progress = self._refresher.refresh_to(checkpoint, self._last_complete_versions(), unreadable)
         if progress.lost is not None:
-            self._abort(checkpoint, f"job {progress.lost}, whose tables this job reads, takes no part in it")
+            self._abort(checkpoint, Reason.of(ReasonCode.JOB_TAKES_NO_PART, job=progress.lost))
             return True
         if progress.waiting:
             self._wait_for_job(checkpoint, progress)
@@ -276,10 +285,9 @@ class CheckpointLoop:
         job.journal.abort(checkpoint.number, broken)
         self._broken = {f"invariant {invariant.name}": invariant.error for invariant in broken}
         self._rejected_roots, self._last_report = dict(checkpoint.roots), None
-        reason = "it breaks invariants; readers see the previous checkpoint until the data changes"
-        job.emit("checkpoint_aborted", checkpoint=number, reason=reason)
+        job.emit("checkpoint_aborted", checkpoint=number, reason=Reason.of(ReasonCode.BREAKS_INVARIANTS))
 
-    def _abort(self, checkpoint: Checkpoint, reason: str) -> None:
+    def _abort(self, checkpoint: Checkpoint, reason: Reason) -> None:
         self._job.journal.abort(checkpoint.number)
         self._job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=reason)
 
@@ -292,7 +300,7 @@ class CheckpointLoop:
             checkpoint=int(checkpoint.number),
             job=owner or None,
             dataset=str(table),
-            reason="it has no version for this checkpoint yet",
+            reason=Reason.of(ReasonCode.WAITS_FOR_VERSION),
         )
 
     def _last_complete_versions(self) -> dict[TableName, dict[TableName, Version]]:
@@ -308,7 +316,7 @@ class CheckpointLoop:
 
     def _report_once(self, event: str, /, **fields: Field) -> None:
         """Emit an event unless the last call emitted the same."""
-        report = f"{event} {fields}"
+        report = event, fields
         if report != self._last_report:
             self._last_report = report
             self._job.emit(event, **fields)

@@ -8,6 +8,7 @@ from tautochrone.errors import TableMissingError
 from tautochrone.model.clock import NOW
 from tautochrone.model.lake import ChangeKind
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.clock_table import ClockTable
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.streams.ingestion import Ingestion
@@ -28,7 +29,7 @@ class Cut:
     """
 
     roots: dict[TableName, Version]
-    missing: dict[TableName, str]
+    missing: dict[TableName, Reason]
     taken_at_us: int
     looked_ms: int
     looks: dict[TableName, int]
@@ -46,14 +47,16 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
     looks = _ingested(job, ingestion, looked_ms)
     reported = job.store.reported(job.name)
     roots = {name: reported[name] for name in job.topology.root_tables if name in reported}
-    missing: dict[TableName, str] = {}
+    missing: dict[TableName, Reason] = {}
     external_tables = sorted(job.external_tables())
     observed = job.store.observed() if external_tables else {}
     for name in external_tables:
         try:
             roots[name], is_current = _observe_external(job, name, observed.get(name))
         except TableMissingError as error:
-            missing[name] = str(error)
+            missing[name] = Reason.of(
+                ReasonCode.INPUT_UNREADABLE, error_class=error.error_class, text=str(error)
+            )
             continue
         if is_current:
             looks[name] = looked_ms

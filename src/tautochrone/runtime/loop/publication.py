@@ -14,6 +14,7 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.events import Field
 from tautochrone.model.jobs import MissingPart
 from tautochrone.model.names import CheckpointNumber
+from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.runtime.job.job import Job
 
 __all__ = ["Publication"]
@@ -72,7 +73,11 @@ class Publication:
             state=str(checkpoint.state),
             jobs=[part.job for part in parts],
             invariants=[name for part in parts for name in part.invariants],
-            reason="; ".join(part.reason for part in parts) or f"it is {checkpoint.state}",
+            reason=(
+                several([part.reason for part in parts])
+                if parts
+                else Reason.of(ReasonCode.CHECKPOINT_STATE, state=str(checkpoint.state))
+            ),
         )
 
     def wait(self, advance: Callable[[], None]) -> None:
@@ -85,13 +90,13 @@ class Publication:
         until = time.monotonic() + job.settings.patience_ms / 1000
         # Aligned cuts leave rows out on purpose.
         after_ms = self._started_ms if job.settings.align_ms is None else None
-        reported: str | None = None
+        reported: Reason | None = None
         while not self.unreadable:
             missing = job.store.missing(job.name, after_ms)
             self.report_outcome()
             if not missing or self._stopping.is_set():
                 return
-            reason, jobs = "; ".join(part.reason for part in missing), [part.job for part in missing]
+            reason, jobs = several([part.reason for part in missing]), [part.job for part in missing]
             number = missing[0].checkpoint
             invariants = [name for part in missing for name in part.invariants]
             # A part that was aborted for an invariant stays missing, however long the run waits.
@@ -107,7 +112,7 @@ class Publication:
 
     def give_up(
         self,
-        reason: str,
+        reason: Reason,
         *,
         jobs: Sequence[str],
         checkpoint: CheckpointNumber | None = None,

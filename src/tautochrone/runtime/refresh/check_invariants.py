@@ -19,6 +19,7 @@ from tautochrone.meta.store import MetaStore
 from tautochrone.model import limits
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Invariant
 from tautochrone.spark.analysis.current_time import with_fixed_time
@@ -40,7 +41,7 @@ class Checked:
 
     held: Mapping[str, str] = field(default_factory=dict)
     broken: tuple[BrokenInvariant, ...] = ()
-    skipped: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, Reason] = field(default_factory=dict)
 
 
 def invariant_entries(invariants: Sequence[Invariant]) -> list[InvariantEntry]:
@@ -79,12 +80,12 @@ def check(
     last_definitions = {} if last is None else last.definitions
     held: dict[str, str] = {}
     broken: list[BrokenInvariant] = []
-    skipped: dict[str, str] = {}
+    skipped: dict[str, Reason] = {}
     for invariant in invariants:
         definition = invariant.query.fingerprint
         missing = sorted(str(table) for table in invariant.tables if table not in versions)
         if missing:
-            skipped[invariant.name] = f"{missing[0]} has no version for this checkpoint"
+            skipped[invariant.name] = Reason.of(ReasonCode.NO_VERSION_AT_CHECKPOINT, table=missing[0])
             continue
         same_definition = last_definitions.get(invariant.name) == definition
         if same_definition and not _is_changed(invariant, last_versions, versions):

@@ -11,6 +11,7 @@ from tautochrone.model import limits
 from tautochrone.model.clock import is_clock, spoken
 from tautochrone.model.lake import ChangeKind, ReadableTable, TableChange
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.estimate import Facts, InputFacts, decide
@@ -26,10 +27,12 @@ __all__ = [
     "not_incremental",
     "require_incremental",
     "sizes_of",
+    "unversioned_source",
 ]
 
-_FIRST, _REDEFINED = "first build", "the definition changed"
 _HISTORY_ROWS = 100
+_BEGINNINGS = (ReasonCode.FIRST_BUILD, ReasonCode.DEFINITION_CHANGED)
+"""Of the history of a definition: what the view took before was another query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class Size:
 Sizes = Callable[[TableName, Version, Version], Size]
 """Two equal versions ask for the number of rows only."""
 
-Obstacles = Callable[[], Sequence[str]]
+Obstacles = Callable[[], Sequence[Reason]]
 """Why a view's plan cannot follow a change; called only when there is one. Empty: it can."""
 
 
@@ -52,7 +55,7 @@ def choose(
     context: RefreshContext,
     task: RefreshTask,
     *,
-    forced: str | None = None,
+    forced: Reason | None = None,
     obstacles: Obstacles | None = None,
     steps: Callable[[], int] = lambda: 0,
     sizes: Sizes | None = None,
@@ -75,14 +78,14 @@ def choose(
     """
     flow, policy, new, last_commit = task.flow, task.policy, task.inputs, task.fork.commit_metadata
     if last_commit is None or last_commit.definition is None:
-        return Choice(RefreshMode.FULL, _FIRST, policy=policy)
+        return Choice(RefreshMode.FULL, Reason.of(ReasonCode.FIRST_BUILD), policy=policy)
     old = {TableName.parse(name): Version(version) for name, version in last_commit.inputs.items()}
     if last_commit.definition != task.metadata.definition:
-        return Choice(RefreshMode.FULL, _REDEFINED, policy=policy)
+        return Choice(RefreshMode.FULL, Reason.of(ReasonCode.DEFINITION_CHANGED), policy=policy)
     changes = {name: _change(context, name, old.get(name), version) for name, version in new.items()}
     moved = {name: change for name, change in changes.items() if change.kind is not ChangeKind.NONE}
     if not moved and forced is None:
-        return Choice(RefreshMode.NO_DATA, "no input changed", policy=policy)
+        return Choice(RefreshMode.NO_DATA, Reason.of(ReasonCode.NO_INPUT_CHANGED), policy=policy)
     ranges = {name: (old[name], new[name]) for name in moved if name in old}
     appendable = flow.linear and all(change.kind is ChangeKind.APPEND for change in moved.values())
     append = appendable and forced is None and policy is not RefreshPolicy.FULL
@@ -93,7 +96,7 @@ def choose(
     changed = tuple(_facts_of(name, measure(name)) for name in sorted(moved) if not is_clock(name))
     delta_rows = sum(part.changed_rows or 0 for part in changed)
     if append:
-        reason = "rows were only added to inputs of a linear query"
+        reason = Reason.of(ReasonCode.ROWS_ADDED_TO_LINEAR_QUERY)
         return Choice(RefreshMode.APPEND, reason, ranges, delta_rows=delta_rows, policy=policy)
     facts = Facts(
         changed=changed,
@@ -162,6 +165,11 @@ def sizes_of(
     return size
 
 
+def unversioned_source(flow: ResolvedFlow) -> Reason:
+    """That a query reads something of which nothing tells whether it changed."""
+    return Reason.of(ReasonCode.UNVERSIONED_SOURCE, sources=list(flow.inputs.unversioned))
+
+
 def require_incremental(task: RefreshTask, nodes: Sequence[NodeRefresh]) -> None:
     """Compare what the nodes did, or are about to do, with the policy; to be called before the commit.
 
@@ -172,11 +180,13 @@ def require_incremental(task: RefreshTask, nodes: Sequence[NodeRefresh]) -> None
         return
     for node in nodes:
         if node.mode in (RefreshMode.DIFF, RefreshMode.FULL):
-            reason = f"{node.node} needs {node.mode}: {node.reason}"
+            reason = Reason.of(
+                ReasonCode.NODE_NEEDS_MODE, node=node.node, mode=str(node.mode), cause=str(node.reason)
+            )
             raise not_incremental(task.name, reason, task.location)
 
 
-def not_incremental(table: TableName, reason: str, location: str) -> RefreshError:
+def not_incremental(table: TableName, reason: Reason, location: str) -> RefreshError:
     """The refusal of `incremental_strict`."""
     return RefreshError(
         "REFRESH_NOT_INCREMENTAL",
@@ -186,37 +196,41 @@ def not_incremental(table: TableName, reason: str, location: str) -> RefreshErro
         location=location,
         hint=f"its old version stays readable; rebuild it once with --full-refresh {table.table}, or allow "
         f"comparison with the policy {RefreshPolicy.INCREMENTAL}",
-        parameters={"reason": reason},
+        parameters={"reason": str(reason)},
     )
 
 
 def _change(context: RefreshContext, name: TableName, old: Version | None, new: Version) -> TableChange:
     if old is None:
         new_input = spoken(name) if is_clock(name) else name
-        return TableChange(kind=ChangeKind.UNKNOWN, reason=f"{new_input} is a new input")
+        return TableChange(
+            kind=ChangeKind.UNKNOWN, reason=Reason.of(ReasonCode.NEW_INPUT, input=str(new_input))
+        )
     if old == new:
-        return TableChange(kind=ChangeKind.NONE, reason="")
+        return TableChange(
+            kind=ChangeKind.NONE, reason=Reason.of(ReasonCode.TABLE_UNCHANGED, table=str(name))
+        )
     return context.load_input(name).change_between(old, new)
 
 
 def _obstacles(
     flow: ResolvedFlow,
     moved: Mapping[TableName, TableChange],
-    forced: str | None,
+    forced: Reason | None,
     planned: Obstacles | None,
-) -> list[str]:
+) -> list[Reason]:
     """Why the change cannot be followed; the first reason is the plainest."""
     if forced is not None:
         return [forced]
     if planned is None:
         if not flow.linear:
-            return [flow.linear_reason]
+            return [Reason.of(ReasonCode.NOT_LINEAR, operator=flow.linear_reason)]
         return [change.reason for change in moved.values() if change.kind is not ChangeKind.APPEND]
     lost = [change.reason for change in moved.values() if change.kind is ChangeKind.UNKNOWN]
     if flow.inputs.unversioned:
-        lost.append(f"it reads {', '.join(flow.inputs.unversioned)}, which has no versions")
+        lost.append(unversioned_source(flow))
     if not flow.deterministic:
-        lost.append(f"{flow.deterministic_reason} gives something else each time")
+        lost.append(Reason.of(ReasonCode.NOT_DETERMINISTIC, function=flow.deterministic_reason))
     return lost or list(planned())
 
 
@@ -227,7 +241,7 @@ def _history(context: RefreshContext, table: TableName) -> tuple[Refresh, ...]:
         for record in context.history(table, _HISTORY_ROWS)
         if record.refresh and not record.error
     ]
-    same = list(takewhile(lambda refresh: refresh.reason not in (_FIRST, _REDEFINED), past))
+    same = list(takewhile(lambda refresh: refresh.reason.code not in _BEGINNINGS, past))
     return tuple(past[: len(same) + 1])
 
 

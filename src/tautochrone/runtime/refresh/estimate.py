@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import Refresh, RefreshMode, RefreshPolicy
 
 __all__ = ["Decision", "Estimate", "Facts", "InputFacts", "decide", "estimate"]
@@ -92,7 +93,7 @@ class Facts:
     unchanged_rows: int | None = 0
     view_rows: int | None = None
     steps: int = 0
-    obstacles: tuple[str, ...] = ()
+    obstacles: tuple[Reason, ...] = ()
     history: tuple[Refresh, ...] = ()
 
     @property
@@ -120,10 +121,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A mode, the reason in words, and what it was based on (None: there was nothing to weigh)."""
+    """A mode, its reason, and what it was based on (None: there was nothing to compare)."""
 
     mode: RefreshMode
-    reason: str
+    reason: Reason
     estimate: Estimate | None = field(default=None)
 
     @property
@@ -147,19 +148,18 @@ def decide(policy: RefreshPolicy, facts: Facts) -> Decision:
 
     `incremental_strict` with obstacles still answers `DIFF`; the caller refuses it.
     """
-    found = estimate(facts)
+    costs = estimate(facts)
     if policy is RefreshPolicy.FULL:
-        return Decision(mode=RefreshMode.FULL, reason="its refresh policy is full", estimate=found)
+        return Decision(mode=RefreshMode.FULL, reason=Reason.of(ReasonCode.POLICY_IS_FULL), estimate=costs)
     if facts.obstacles:
-        return Decision(mode=RefreshMode.DIFF, reason="; ".join(facts.obstacles), estimate=found)
-    words = _words(facts, found)
+        return Decision(mode=RefreshMode.DIFF, reason=several(facts.obstacles), estimate=costs)
+    reason = _costs_reason(policy, facts, costs)
     if policy is not RefreshPolicy.AUTO:
-        reason = f"its refresh policy is {policy}; {words}"
-        return Decision(mode=RefreshMode.INCREMENTAL, reason=reason, estimate=found)
-    slack = NOISE_MS if found.incremental_runs >= ENOUGH else DOUBT_MS
-    dearer = found.incremental_ms > max(found.full_ms * TOLERANCE, found.full_ms + slack)
+        return Decision(mode=RefreshMode.INCREMENTAL, reason=reason, estimate=costs)
+    slack = NOISE_MS if costs.incremental_runs >= ENOUGH else DOUBT_MS
+    dearer = costs.incremental_ms > max(costs.full_ms * TOLERANCE, costs.full_ms + slack)
     mode = RefreshMode.FULL if dearer else RefreshMode.INCREMENTAL
-    return Decision(mode=mode, reason=words, estimate=found)
+    return Decision(mode=mode, reason=reason, estimate=costs)
 
 
 def estimate(facts: Facts) -> Estimate:
@@ -245,24 +245,17 @@ def _followed(run: Refresh) -> bool:
     return run.mode in (RefreshMode.INCREMENTAL, RefreshMode.DIFF) and not _computed_all(run)
 
 
-def _words(facts: Facts, found: Estimate) -> str:
-    parts = ", ".join([*map(_changed, facts.changed), *(f"{name} went on" for name in facts.clocks)])
-    incremental = f"incremental {_seconds(found.incremental_ms)} {_how(found.incremental_runs)}"
-    full = f"full {_seconds(found.full_ms)} {_how(found.full_runs)}"
-    return f"{parts}; {incremental}, {full}"
-
-
-def _changed(part: InputFacts) -> str:
-    if part.changed_rows is None or part.rows is None:
-        return f"{part.name} changed"
-    share = 100 * min(1.0, part.changed_rows / max(part.rows, part.changed_rows, 1))
-    text = "less than 0.01" if 0 < share < 0.01 else f"{share:.2g}" if share < 10 else f"{share:.0f}"
-    return f"{text} % of {part.name} changed"
-
-
-def _how(runs: int) -> str:
-    return "measured" if runs >= ENOUGH else "expected"
-
-
-def _seconds(duration_ms: int) -> str:
-    return f"{duration_ms / 1000:.1f} s"
+def _costs_reason(policy: RefreshPolicy, facts: Facts, costs: Estimate) -> Reason:
+    return Reason.of(
+        ReasonCode.ESTIMATED_COSTS,
+        policy=None if policy is RefreshPolicy.AUTO else str(policy),
+        changed=[
+            {"table": part.name, "changed_rows": part.changed_rows, "rows": part.rows}
+            for part in facts.changed
+        ],
+        clocks=list(facts.clocks),
+        incremental_ms=costs.incremental_ms,
+        incremental_measured=costs.incremental_runs >= ENOUGH,
+        full_ms=costs.full_ms,
+        full_measured=costs.full_runs >= ENOUGH,
+    )

@@ -22,6 +22,7 @@ from tautochrone.ingest.column_alignment import align
 from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Committed, Fork, LakeTable, Staged
 from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.refresh.choose_mode import is_committed
@@ -46,7 +47,7 @@ _RANK = "__taut_rank"
 class WaitingForBulk:
     """The table has no version for the checkpoint, because the bulk of its relation is not complete."""
 
-    reason: str
+    reason: Reason
 
 
 class KeyedRefresher:
@@ -77,7 +78,7 @@ class KeyedRefresher:
         last_commit = task.fork.commit_metadata
         if last_commit is not None and is_committed(task):
             mode = RefreshMode(last_commit.mode or RefreshMode.NO_DATA)
-            result = refreshed_without_rows(task.fork.version, mode, "committed by the run before")
+            result = refreshed_without_rows(task.fork.version, mode, ReasonCode.COMMITTED_BEFORE_CRASH)
             return replace(result, is_recovered=True)
         source, newest = self._context.load_table(input_name), task.inputs[input_name]
         missing = _incomplete(source, newest, apply)
@@ -91,7 +92,7 @@ class KeyedRefresher:
         metadata = task.metadata_with(mode)
         if added is None:
             task.table.commit_metadata_only(task.fork, metadata)
-            return _no_data(task, "its input got no rows")
+            return _no_data(task, ReasonCode.NO_NEW_ROWS)
         schema = self._context.schemas[task.name]
         flow = task.flows[0].flow
         events = stream_as_batch(session, analyzed_plan(flow.evaluate(session)), added)
@@ -100,10 +101,12 @@ class KeyedRefresher:
         old_rows = {} if merged is None else merge.old_rows(events)
         committed = _commit(task.table, task.fork, staged, old_rows, metadata)
         if committed is None:
-            return _no_data(task, "its input got no event of a key")
-        reason = "the events of its input were merged by key"
+            return _no_data(task, ReasonCode.NO_EVENTS_OF_KEYS)
+        code = ReasonCode.EVENTS_MERGED
         if merged is None:
-            reason = "a full refresh was asked for" if task.is_full_requested else "first build"
+            is_full = task.is_full_requested
+            code = ReasonCode.FULL_REFRESH_REQUESTED if is_full else ReasonCode.FIRST_BUILD
+        reason = Reason.of(code)
         refresh = Refresh(
             mode=mode,
             reason=reason,
@@ -181,11 +184,11 @@ def _only_input(task: RefreshTask) -> TableName:
     )
 
 
-def _no_data(task: RefreshTask, reason: str) -> Refreshed:
-    return refreshed_without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, reason)
+def _no_data(task: RefreshTask, code: ReasonCode) -> Refreshed:
+    return refreshed_without_rows(version_with_same_rows(task), RefreshMode.NO_DATA, code)
 
 
-def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> str | None:
+def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> Reason | None:
     """Why the log at a version is no state that the database had, for the relation; None: it is one."""
     if apply.relation is None:
         return None
@@ -194,7 +197,7 @@ def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> str |
     logs = [position for position in positions if isinstance(position, LogPosition)]
     if logs and all(apply.relation not in position.bulk.waiting for position in logs):
         return None
-    return f"waits for the bulk of {apply.relation}, or until the log has passed it"
+    return Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation)
 
 
 def _added(

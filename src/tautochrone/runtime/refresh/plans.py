@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from tautochrone.algebra.nodes import Aggregate, Join, TopK, Window, walk
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.runtime.refresh.state_layout import Planned, planned
@@ -41,9 +42,10 @@ class Plans:
         with self._lock:
             return self._known.get(view)
 
-    def obstacles(self, view: TableName, session: SparkSession) -> Sequence[str]:
+    def obstacles(self, view: TableName, session: SparkSession) -> Sequence[Reason]:
         """Why a view's changes cannot be followed; empty when they can."""
-        return self._plan(view, session).view.obstacles
+        obstacles = self._plan(view, session).view.obstacles
+        return [Reason.of(ReasonCode.UNSUPPORTED_QUERY, detail=obstacle) for obstacle in obstacles]
 
     def steps(self, view: TableName, session: SparkSession) -> int:
         """How many operators of a view's plan look at other rows than those that changed."""

@@ -8,10 +8,11 @@ from tautochrone.algebra.explain import explained_nodes
 from tautochrone.algebra.rules import RULES
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import RefreshMode, RefreshPolicy, worst_mode
 from tautochrone.project.graph import Graph
 from tautochrone.project.policy import policy_of
-from tautochrone.runtime.refresh.choose_mode import not_incremental
+from tautochrone.runtime.refresh.choose_mode import not_incremental, unversioned_source
 from tautochrone.spark.translate.from_catalyst import plan_of
 
 __all__ = ["RefreshPreview", "preview", "refusal"]
@@ -30,7 +31,7 @@ class RefreshPreview:
 
     policy: RefreshPolicy
     mode: RefreshMode
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     tree: tuple[str, ...]
 
 
@@ -44,15 +45,17 @@ def preview(graph: Graph, view: TableName, default: RefreshPolicy) -> RefreshPre
     planned = plan_of(flow.flow.evaluate(graph.scratch), view.catalog)
     parts = explained_nodes(planned.plan, RULES)
     policy = policy_of(dataset, default)
-    reasons = list(planned.obstacles)
+    reasons = [Reason.of(ReasonCode.UNSUPPORTED_QUERY, detail=text) for text in planned.obstacles]
     if flow.inputs.unversioned:
-        reasons = [f"it reads {', '.join(flow.inputs.unversioned)}, which has no versions"]
+        reasons = [unversioned_source(flow)]
     reasons += [
-        f"{p.node}: {p.reason}" for p in parts if p.mode is RefreshMode.DIFF and not planned.obstacles
+        Reason.of(ReasonCode.UNSUPPORTED_QUERY, detail=f"{part.node}: {part.reason}")
+        for part in parts
+        if part.mode is RefreshMode.DIFF and not planned.obstacles
     ]
     mode = worst_mode([part.mode for part in parts if part.mode is not None])
     if policy is RefreshPolicy.FULL:
-        mode, reasons = RefreshMode.FULL, ["its refresh policy is full"]
+        mode, reasons = RefreshMode.FULL, [Reason.of(ReasonCode.POLICY_IS_FULL)]
     elif reasons:
         mode = RefreshMode.DIFF
     return RefreshPreview(
@@ -65,4 +68,4 @@ def refusal(graph: Graph, view: TableName, planned_refresh: RefreshPreview) -> s
     if planned_refresh.policy is not RefreshPolicy.INCREMENTAL_STRICT or not planned_refresh.reasons:
         return None
     location = str(graph.definitions.datasets[view].location)
-    return str(not_incremental(view, "; ".join(planned_refresh.reasons), location))
+    return str(not_incremental(view, several(planned_refresh.reasons), location))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from tautochrone.errors import FencedError
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode, reason_fields
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.project.policy import policy_of
 from tautochrone.runtime.job.job import Job
@@ -16,7 +17,7 @@ from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.check_invariants import Checked, check
 from tautochrone.runtime.refresh.keyed_apply import KeyedRefresher, WaitingForBulk
 from tautochrone.runtime.refresh.plans import Plans
-from tautochrone.runtime.refresh.refresh_view import as_text
+from tautochrone.runtime.refresh.refresh_view import failure_of
 from tautochrone.runtime.refresh.scheduler import refresh_in_order, upstream_of
 from tautochrone.runtime.refresh.session_pool import SessionPool
 from tautochrone.runtime.refresh.stream_refresher import StreamRefresher
@@ -46,7 +47,7 @@ class CheckpointRefresher:
         self._compared_definitions: set[TableName] = set()
         self._number: int | None = None
         self._finished: set[TableName] = set()
-        self._failures: dict[TableName, str] = {}
+        self._failures: dict[TableName, Reason] = {}
         self._waiting_for_bulk: set[TableName] = set()
         self._sessions = SessionPool(
             job.base,
@@ -76,7 +77,7 @@ class CheckpointRefresher:
         self,
         checkpoint: Checkpoint,
         last_versions: Mapping[TableName, Mapping[TableName, Version]],
-        unreadable: Mapping[TableName, str],
+        unreadable: Mapping[TableName, Reason],
     ) -> RefreshProgress:
         """Refresh every derived dataset that can be; call again while some wait for other jobs.
 
@@ -107,8 +108,8 @@ class CheckpointRefresher:
         checked = frozenset[TableName]().union(*(invariant.tables for invariant in job.graph.invariants))
         return RefreshProgress(
             failed={
-                table: text
-                for table, text in self._failures.items()
+                table: failure
+                for table, failure in self._failures.items()
                 if table in inputs and table not in self._waiting_for_bulk
             },
             waiting_for_bulk=frozenset(self._waiting_for_bulk),
@@ -159,8 +160,8 @@ class CheckpointRefresher:
 
     def _refresh(
         self, checkpoint: Checkpoint, table: TableName, last_versions: Mapping[TableName, Version]
-    ) -> str | None:
-        """Refresh a dataset and record the outcome; answers the failure's text, or None."""
+    ) -> Reason | None:
+        """Refresh a dataset and record the outcome; answers the failure, or None."""
         started = time.monotonic()
         try:
             with metered_jobs(self._job.base) as used:
@@ -170,7 +171,7 @@ class CheckpointRefresher:
         except FencedError:
             raise
         except Exception as error:
-            return self._fail(checkpoint, table, as_text(error, f"refresh {table}"))
+            return self._fail(checkpoint, table, failure_of(error, f"refresh {table}"))
         if not result.is_recovered:
             self._full.discard(table)
         duration_ms = round((time.monotonic() - started) * 1000)
@@ -219,7 +220,8 @@ class CheckpointRefresher:
             checkpoint=int(checkpoint.number),
             mode=str(refresh.mode),
             nodes=[
-                {"node": node.node, "mode": str(node.mode), "reason": node.reason} for node in refresh.nodes
+                {"node": node.node, "mode": str(node.mode), **reason_fields("reason", node.reason)}
+                for node in refresh.nodes
             ],
             reason=refresh.reason,
             rows_inserted=refresh.rows_inserted,
@@ -230,13 +232,14 @@ class CheckpointRefresher:
             delta_rows=refresh.delta_rows,
         )
 
-    def _skip(self, checkpoint: Checkpoint, table: TableName, failed_input: TableName) -> str:
-        text = f"waits for {failed_input}: {self._failures[failed_input]}"
+    def _skip(self, checkpoint: Checkpoint, table: TableName, failed_input: TableName) -> Reason:
+        cause = str(self._failures[failed_input])
+        reason = Reason.of(ReasonCode.WAITS_FOR_INPUT, input=str(failed_input), cause=cause)
         if failed_input in self._waiting_for_bulk:
-            return self._wait(checkpoint, table, text)
-        return self._fail(checkpoint, table, text)
+            return self._wait(checkpoint, table, reason)
+        return self._fail(checkpoint, table, reason)
 
-    def _wait(self, checkpoint: Checkpoint, table: TableName, reason: str) -> str:
+    def _wait(self, checkpoint: Checkpoint, table: TableName, reason: Reason) -> Reason:
         """The dataset has no version for the checkpoint, which is no error: a source is not complete yet."""
         self._job.journal.failure(checkpoint.number, table, reason, RefreshMode.WAITING)
         self._job.emit(
@@ -246,10 +249,10 @@ class CheckpointRefresher:
         self._finished.add(table)
         return reason
 
-    def _fail(self, checkpoint: Checkpoint, table: TableName, text: str) -> str:
+    def _fail(self, checkpoint: Checkpoint, table: TableName, failure: Reason) -> Reason:
         # Not the dataset's failure when Spark is gone: then everything fails, each with its own error.
         require_live_jvm()
-        self._job.journal.failure(checkpoint.number, table, text)
-        self._job.emit("refresh_failed", dataset=str(table), checkpoint=int(checkpoint.number), error=text)
+        self._job.journal.failure(checkpoint.number, table, failure)
+        self._job.emit("refresh_failed", dataset=str(table), checkpoint=int(checkpoint.number), error=failure)
         self._finished.add(table)
-        return text
+        return failure

@@ -17,7 +17,8 @@ from tautochrone.errors import RefreshError, TautochroneError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import TableName, Version, quoted
-from tautochrone.model.refresh import FELL_BACK, NodeRefresh, Refresh, RefreshMode, RefreshPolicy
+from tautochrone.model.reason import Reason, ReasonCode, several
+from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.runtime.refresh.changes import Changes
 from tautochrone.runtime.refresh.incremental import IncrementalRefresh
 from tautochrone.runtime.refresh.state_layout import Planned
@@ -29,7 +30,7 @@ from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
 
-__all__ = ["as_text", "refresh_view"]
+__all__ = ["failure_of", "refresh_view"]
 
 
 def refresh_view(
@@ -65,7 +66,10 @@ def refresh_view(
                 if task.policy is RefreshPolicy.INCREMENTAL_STRICT:
                     raise
                 # Following a change joins rows of two checkpoints, which a function of the query may refuse.
-                reason = f"{FELL_BACK}: {problem_of(error).message}"
+                problem = problem_of(error)
+                reason = Reason.of(
+                    ReasonCode.INCREMENTAL_FAILED, error_class=problem.error_class, message=problem.message
+                )
                 choice = replace(choice, mode=RefreshMode.DIFF, reason=reason)
                 metadata = task.metadata_with(choice.mode)
         rows = None
@@ -144,8 +148,8 @@ class _FullComputation:
         fork, new = self.task.fork, self._query()
         column = ungroupable_column(new.schema)
         if column is not None:
-            reason = f"{choice.reason}; column {column} cannot be compared"
-            return self.recompute(Choice(RefreshMode.FULL, reason))
+            why_full = Reason.of(ReasonCode.COLUMN_NOT_COMPARABLE, column=column)
+            return self.recompute(Choice(RefreshMode.FULL, several([choice.reason, why_full])))
         old = self._table.read(self.context.base, fork.version).select(
             *map(quoted, new.columns), "_file", "_pos"
         )
@@ -201,17 +205,20 @@ class _FullComputation:
         )
 
 
-def as_text(error: Exception, where: str) -> str:
-    """The text of an error in `where`, for the history.
+def failure_of(error: Exception, where: str) -> Reason:
+    """An error in `where` as the history keeps it.
 
-    It has no stack: that of a defect is written to a file, which the text names.
+    Its text has no stack: that of a defect is written to a file, which the text names.
 
     Raises:
         SparkDiedError: Spark is gone, which is the cause of the error.
     """
     require_live_jvm()
-    text = str(error)
-    if not isinstance(error, TautochroneError):
+    if isinstance(error, TautochroneError):
+        error_class, text = error.error_class, str(error)
+    else:
         problem = problem_of(error)
-        text = f"[{problem.error_class}] {problem.message}"
-    return f"{text} ({trace_of(error, where)})" if is_defect(error) else text
+        error_class, text = problem.error_class, f"[{problem.error_class}] {problem.message}"
+    if is_defect(error):
+        text = f"{text} ({trace_of(error, where)})"
+    return Reason.of(ReasonCode.REFRESH_FAILED, error_class=error_class, text=text)

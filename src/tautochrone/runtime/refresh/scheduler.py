@@ -6,15 +6,16 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason
 
 __all__ = ["refresh_in_order", "upstream_of"]
 
 
 def refresh_in_order(
     inputs: Mapping[TableName, Collection[TableName]],
-    failures: dict[TableName, str],
-    refresh: Callable[[TableName], str | None],
-    skip: Callable[[TableName, TableName], str],
+    failures: dict[TableName, Reason],
+    refresh: Callable[[TableName], Reason | None],
+    skip: Callable[[TableName, TableName], Reason],
     parallelism: int,
 ) -> None:
     """Refresh the keys of `inputs`; returns when all of them were refreshed or skipped.
@@ -23,12 +24,12 @@ def refresh_in_order(
         inputs: for each dataset to refresh, what it reads, whether that is to be refreshed too or not.
         failures: tables without a version at the checkpoint, with the reason. Failed and skipped datasets
             are added.
-        refresh: refreshes a dataset, in a thread of its own; answers the failure's text, or None.
-        skip: called for a dataset and the failed input that it needs; answers the text of its failure.
+        refresh: refreshes a dataset, in a thread of its own; answers the failure, or None.
+        skip: called for a dataset and the failed input that it needs; answers its failure.
         parallelism: how many refreshes run at a time.
     """
     todo = list(inputs)
-    running: dict[Future[str | None], TableName] = {}
+    running: dict[Future[Reason | None], TableName] = {}
     with ThreadPoolExecutor(parallelism, thread_name_prefix="refresh") as threads:
         while todo or running:
             unfinished = {*todo, *running.values()}

@@ -19,6 +19,7 @@ from tautochrone.model import limits
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.refresh.state_layout import RUN, StateLayout
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.engine import are_few
@@ -41,32 +42,35 @@ class States:
     fork: Fork
     _tables: dict[int, LakeTable] = field(default_factory=dict)
 
-    def missing(self) -> str | None:
+    def missing(self) -> Reason | None:
         """Why the states do not belong to the view's rows, or None."""
         known = {} if self.fork.commit_metadata is None else self.fork.commit_metadata.companions
         wanted = {str(self._name(number)) for number in self.layouts}
         if others := sorted(known.keys() - wanted):
-            # What it gave may differ from what is computed anew, if only in the last bit.
-            return f"its plan no longer has the state {others[0]}"
-        for number, layout in self.layouts.items():
-            name = self._name(number)
-            if str(name) not in known:
-                return f"the view has no state {name.table} yet"
-            try:
-                fork = self._table(number).fork()
-            except TableMissingError:
-                return f"its state {name} is gone"
-            if fork.commit_metadata is None or fork.commit_metadata.definition != layout.signature:
-                return f"its state {name.table} was written by another release, or of other types"
-            version, table = self._version(number), self._table(number)
-            if fork.version == version:
-                continue
-            if not table.goes_back_to(version):
-                # The view was rolled back further than its states are kept.
-                return f"the version of its state {name.table} that belongs to its rows is expired"
-            commit_metadata = table.commit_metadata_at(version)
-            if commit_metadata is None or commit_metadata.definition != layout.signature:
-                return f"its state {name.table} was written by another release, or of other types"
+            # Rows that were computed with another state may differ from new ones in the last bit of a float.
+            return Reason.of(ReasonCode.STATE_NOT_IN_PLAN, state=others[0])
+        reasons = (self._why_unusable(number, layout, known) for number, layout in self.layouts.items())
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def _why_unusable(self, number: int, layout: StateLayout, known: Mapping[str, str]) -> Reason | None:
+        name = self._name(number)
+        if str(name) not in known:
+            return Reason.of(ReasonCode.STATE_MISSING, state=name.table)
+        try:
+            fork = self._table(number).fork()
+        except TableMissingError:
+            return Reason.of(ReasonCode.STATE_TABLE_GONE, state=str(name))
+        if fork.commit_metadata is None or fork.commit_metadata.definition != layout.signature:
+            return Reason.of(ReasonCode.STATE_FORMAT_DIFFERS, state=name.table)
+        version, table = self._version(number), self._table(number)
+        if fork.version == version:
+            return None
+        if not table.goes_back_to(version):
+            # The view was rolled back further than its states are kept.
+            return Reason.of(ReasonCode.STATE_EXPIRED, state=name.table)
+        metadata = table.commit_metadata_at(version)
+        if metadata is None or metadata.definition != layout.signature:
+            return Reason.of(ReasonCode.STATE_FORMAT_DIFFERS, state=name.table)
         return None
 
     def numbers(self) -> frozenset[int]:

@@ -15,6 +15,7 @@ from tautochrone.errors import RefreshError
 from tautochrone.model.lake import NO_VERSION, ChangeKind
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import Streamed
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.session_pool import SessionPool
@@ -55,13 +56,14 @@ class StreamRefresher:
         version = task.table.current_version()
         last = task.last_version
         if task.is_full_requested:
-            mode, reason = RefreshMode.FULL, "a full refresh was asked for"
+            mode, code = RefreshMode.FULL, ReasonCode.FULL_REFRESH_REQUESTED
         elif last is None:
-            mode, reason = RefreshMode.APPEND, "first build"
+            mode, code = RefreshMode.APPEND, ReasonCode.FIRST_BUILD
         elif task.table.change_between(last, version).kind is ChangeKind.NONE:
-            return refreshed_without_rows(last, RefreshMode.NO_DATA, "its inputs brought no rows")
+            return refreshed_without_rows(last, RefreshMode.NO_DATA, ReasonCode.NO_NEW_ROWS)
         else:
-            mode, reason = RefreshMode.APPEND, "its inputs were appended to"
+            mode, code = RefreshMode.APPEND, ReasonCode.INPUTS_APPENDED
+        reason = Reason.of(code)
         node = NodeRefresh(node="stream", mode=mode, reason=reason)
         return Refreshed(version, Refresh(mode=mode, reason=reason, rows_inserted=rows, nodes=(node,)))
 

@@ -12,6 +12,7 @@ from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
@@ -107,7 +108,7 @@ class Choice:
     """
 
     mode: RefreshMode
-    reason: str
+    reason: Reason
     ranges: Mapping[TableName, tuple[Version, Version]] = field(default_factory=dict)
     estimate_ms: int | None = None
     delta_rows: int = 0
@@ -127,8 +128,9 @@ class Refreshed:
     is_recovered: bool = False
 
 
-def refreshed_without_rows(version: Version, mode: RefreshMode, reason: str) -> Refreshed:
+def refreshed_without_rows(version: Version, mode: RefreshMode, code: ReasonCode) -> Refreshed:
     """The result of a refresh that wrote no rows."""
+    reason = Reason.of(code)
     node = NodeRefresh(node="query", mode=mode, reason=reason)
     return Refreshed(version, Refresh(mode=mode, reason=reason, nodes=(node,)))
 

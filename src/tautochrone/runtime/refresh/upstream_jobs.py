@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tautochrone.meta.store import MetaStore
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = ["RefreshProgress", "UpstreamTables", "poll_upstream_jobs"]
 
@@ -23,7 +24,7 @@ class UpstreamTables:
     """
 
     waiting: Mapping[TableName, str] = field(default_factory=dict)
-    failed: Mapping[TableName, str] = field(default_factory=dict)
+    failed: Mapping[TableName, Reason] = field(default_factory=dict)
     lost: str | None = None
 
 
@@ -39,7 +40,7 @@ class RefreshProgress:
             complete. That is no error.
     """
 
-    failed: Mapping[TableName, str]
+    failed: Mapping[TableName, Reason]
     waiting: Mapping[TableName, str]
     lost: str | None
     waiting_for_bulk: frozenset[TableName] = frozenset()
@@ -57,7 +58,7 @@ def poll_upstream_jobs(store: MetaStore, owners: Mapping[TableName, str], number
     parts = {progress.job: progress.part for progress in store.progress(number)}
     versions, failures = store.versions_at(number), store.failures_at(number)
     waiting: dict[TableName, str] = {}
-    failed: dict[TableName, str] = {}
+    failed: dict[TableName, Reason] = {}
     lost: str | None = None
     for table, owner in sorted(owners.items()):
         part = parts.get(owner)
@@ -69,7 +70,7 @@ def poll_upstream_jobs(store: MetaStore, owners: Mapping[TableName, str], number
         elif table in failures:
             failed[table] = failures[table]
         elif part is Part.DONE:
-            failed[table] = f"job {owner} has no version of it"
+            failed[table] = Reason.of(ReasonCode.UPSTREAM_HAS_NO_VERSION, job=owner)
         else:
             waiting[table] = owner
     return UpstreamTables(waiting=waiting, failed=failed, lost=lost)

@@ -10,10 +10,17 @@ from pyspark.sql import SparkSession
 from tautochrone.model import limits
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import RefreshMode, RefreshPolicy
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.changes import Changes
-from tautochrone.runtime.refresh.choose_mode import choose, is_committed, keeps_state, sizes_of
+from tautochrone.runtime.refresh.choose_mode import (
+    choose,
+    is_committed,
+    keeps_state,
+    sizes_of,
+    unversioned_source,
+)
 from tautochrone.runtime.refresh.plans import Plans
 from tautochrone.runtime.refresh.refresh_view import refresh_view
 from tautochrone.runtime.refresh.session_pool import SessionPool
@@ -47,11 +54,11 @@ class ViewRefresher:
         self._changes = changes
         self._compared: set[TableName] = set()
 
-    def unversioned_reason(self, view: TableName, flow: ResolvedFlow) -> str | None:
+    def unversioned_reason(self, view: TableName, flow: ResolvedFlow) -> Reason | None:
         """Why a view must be compared although no lake table moved: once per run."""
         if not flow.inputs.unversioned or view in self._compared:
             return None
-        return f"it reads {', '.join(flow.inputs.unversioned)}, which has no versions"
+        return unversioned_source(flow)
 
     def refresh(self, task: RefreshTask) -> Refreshed:
         """Bring the view's table to the task's checkpoint.
@@ -63,14 +70,16 @@ class ViewRefresher:
         metadata = task.fork.commit_metadata
         if metadata is not None and is_committed(task):
             mode = RefreshMode(metadata.mode or RefreshMode.NO_DATA)
-            result = refreshed_without_rows(task.fork.version, mode, "committed by the run before")
+            result = refreshed_without_rows(task.fork.version, mode, ReasonCode.COMMITTED_BEFORE_CRASH)
             return replace(result, is_recovered=True)
         if task.is_full_requested:
-            choice = Choice(RefreshMode.FULL, "a full refresh was asked for", policy=task.policy)
+            choice = Choice(
+                RefreshMode.FULL, Reason.of(ReasonCode.FULL_REFRESH_REQUESTED), policy=task.policy
+            )
         else:
             choice = self._choose(task)
         if choice.mode is RefreshMode.NO_DATA:
-            return refreshed_without_rows(version_with_same_rows(task), choice.mode, choice.reason)
+            return refreshed_without_rows(version_with_same_rows(task), choice.mode, choice.reason.code)
         plan = None
         stateless = choice.stateless or choice.mode is RefreshMode.APPEND
         if not stateless and keeps_state(task, self._context.load_input):
@@ -82,7 +91,7 @@ class ViewRefresher:
     def _choose(self, task: RefreshTask) -> Choice:
         load_input = self._context.load_input
 
-        def obstacles() -> Sequence[str]:
+        def obstacles() -> Sequence[Reason]:
             # A plan is only made where it will be used.
             if not keeps_state(task, load_input):
                 return ()
@@ -100,10 +109,7 @@ class ViewRefresher:
         weighed = choice.policy is RefreshPolicy.AUTO and choice.estimate_ms is not None
         if weighed and choice.mode is not RefreshMode.DIFF and not keeps_state(task, load_input):
             # The duration of a refresh of so few rows is noise and must not decide.
-            reason = (
-                f"its inputs hold at most {limits.TINY_INPUT_ROWS} rows: "
-                "comparing is cheaper than following the change"
-            )
+            reason = Reason.of(ReasonCode.FEW_INPUT_ROWS, rows=limits.TINY_INPUT_ROWS)
             return replace(choice, mode=RefreshMode.DIFF, reason=reason)
         if choice.mode is not RefreshMode.INCREMENTAL:
             return choice
@@ -111,7 +117,7 @@ class ViewRefresher:
         # Without its state a view can only be built anew.
         return choice if missing is None else replace(choice, mode=RefreshMode.FULL, reason=missing)
 
-    def _missing_state(self, view: TableName, fork: Fork) -> str | None:
+    def _missing_state(self, view: TableName, fork: Fork) -> Reason | None:
         """Why the states of a view that has a plan do not belong to its rows, or None."""
         plan = self._plans.known(view)
         if plan is None:

@@ -257,7 +257,7 @@ def _revert_check(job: Job, name: TableName, at: Version | None, *, is_view: boo
     fork = table.fork()
     change = table.change_between(at, fork.version)
     can_follow = change.kind in (ChangeKind.NONE, ChangeKind.APPEND)
-    changed = None if can_follow else change.reason
+    changed = None if can_follow else str(change.reason)
     try:
         return RevertCheck(
             obstacle=_obstacle(table.commit_metadata_at(at), fork.commit_metadata, is_view=is_view),

@@ -1,0 +1,125 @@
+"""The status of each dataset in one word, and the dataset that it waits for. Nothing here draws or stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tautochrone.meta import DatasetStatus, MetaStore
+from tautochrone.meta.repository import VERSIONED_KINDS
+from tautochrone.model.clock import is_clock
+from tautochrone.model.jobs import JobStatus
+from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.model.reason import Reason, ReasonCode
+
+__all__ = ["DatasetLine", "DatasetState", "Topology", "read_topology"]
+
+
+class DatasetState(StrEnum):
+    """The worst first: pages show datasets in this order."""
+
+    FAILING = "failing"
+    WAITING = "held back"
+    NEVER = "never built"
+    BEHIND = "behind"
+    BUILDING = "building"
+    FRESH = "fresh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetLine:
+    """One dataset: its status, the state that follows from it, and the failed input that it waits for."""
+
+    status: DatasetStatus
+    state: DatasetState
+    waits_for: TableName | None
+
+    @property
+    def name(self) -> TableName:
+        return self.status.dataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """All datasets and jobs, from one read of the store.
+
+    `inputs` are those of each dataset, `outside` the tables and clocks that are read and that no job
+    writes, `readers` who reads a table.
+    """
+
+    lines: Mapping[TableName, DatasetLine]
+    jobs: tuple[JobStatus, ...]
+    inputs: Mapping[TableName, frozenset[TableName]]
+    outside: tuple[TableName, ...]
+
+    @property
+    def worst_first(self) -> list[DatasetLine]:
+        order = list(DatasetState)
+        return sorted(self.lines.values(), key=lambda line: (order.index(line.state), str(line.name)))
+
+    def of(self, *states: DatasetState) -> list[DatasetLine]:
+        """Those in one of these states, worst first."""
+        return [line for line in self.worst_first if line.state in states]
+
+    def readers(self, table: TableName) -> list[TableName]:
+        return sorted(name for name, inputs in self.inputs.items() if table in inputs)
+
+    def waiting_for(self, table: TableName) -> list[TableName]:
+        """The datasets that wait for `table`."""
+        return sorted(line.name for line in self.lines.values() if line.waits_for == table)
+
+    @property
+    def clocks(self) -> list[TableName]:
+        return [name for name in self.outside if is_clock(name)]
+
+    @property
+    def outsiders(self) -> list[TableName]:
+        return [name for name in self.outside if not is_clock(name)]
+
+
+def read_topology(store: MetaStore) -> Topology:
+    """Read the store once."""
+    statuses, entries, jobs = store.status(), store.datasets(), store.job_states()
+    newest = {job.name: job.newest_done for job in jobs}
+    inputs = {entry.name: entry.inputs for entry in entries}
+    outside = frozenset[TableName]().union(*inputs.values()) - inputs.keys()
+    return Topology(
+        lines={line.name: line for line in _lines(statuses, newest)},
+        jobs=jobs,
+        inputs=inputs,
+        outside=tuple(sorted(outside)),
+    )
+
+
+def _lines(
+    statuses: Sequence[DatasetStatus], newest: Mapping[str, CheckpointNumber | None]
+) -> list[DatasetLine]:
+    return [
+        DatasetLine(
+            status=status,
+            state=_state(status, newest.get(status.job)),
+            waits_for=_waits_for(status.failure),
+        )
+        for status in statuses
+        if status.kind in VERSIONED_KINDS
+    ]
+
+
+def _state(status: DatasetStatus, newest: CheckpointNumber | None) -> DatasetState:
+    if status.error is not None:
+        waits = _waits_for(status.failure) is not None
+        return DatasetState.WAITING if waits else DatasetState.FAILING
+    if status.checkpoint is None:
+        return DatasetState.NEVER
+    if not status.lag_ms:
+        return DatasetState.FRESH
+    # A newer cut exists. If no dataset of the job is further, its checkpoint is on its way.
+    return DatasetState.BUILDING if status.checkpoint == newest else DatasetState.BEHIND
+
+
+def _waits_for(failure: Reason | None) -> TableName | None:
+    """The failed input for which a dataset got no version."""
+    if failure is None or failure.code is not ReasonCode.WAITS_FOR_INPUT:
+        return None
+    return TableName.parse(str(failure.params["input"]))
