@@ -10,7 +10,7 @@ import pytest
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import Operation, Sink
+from tautochrone.model.sink import TRANSITIONS, Operation, Sink, TransactionState
 from tautochrone.sinks import has_adapter, open_sink
 from tautochrone.testing.sink_conformance import COLUMNS, Columns, SinkConformance
 from tautochrone.testing.sqlite_sink import FORMAT, ListRows, Mishap, MishapError, SqliteSink
@@ -77,3 +77,11 @@ def test_a_format_without_adapter_is_refused() -> None:
 def test_a_missing_option_is_named() -> None:
     with pytest.raises(SinkError, match="path"):
         open_sink("mirror", FORMAT, {})
+
+
+def test_the_page_has_the_table_of_operations_and_states() -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "sinks.md").read_text().splitlines()
+    assert "| | " + " | ".join(TransactionState) + " |" in lines
+    for operation in Operation:
+        cells = [TRANSITIONS[operation].get(state, "refused") for state in TransactionState]
+        assert f"| {operation} | " + " | ".join(cells) + " |" in lines
