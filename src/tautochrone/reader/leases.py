@@ -1,7 +1,4 @@
-"""Pins that live as long as a Python object: renewed by a heartbeat, released after its end.
-
-It must never know what the objects are.
-"""
+"""Pins with the lifetime of a Python object: renewed while it lives, released after it is gone."""
 
 from __future__ import annotations
 
@@ -22,18 +19,22 @@ _CLOSE = ""
 
 
 class Leases:
-    """The pins of one reader. `on_beat` is called three times a lease."""
+    """The pins of one reader, renewed three times per lease.
 
-    def __init__(self, store: MetaStore, lease_ms: int, on_beat: Callable[[], None]) -> None:
+    Args:
+        before_renewal: called before each renewal.
+    """
+
+    def __init__(self, store: MetaStore, lease_ms: int, before_renewal: Callable[[], None]) -> None:
         self._store = store
         self._lease_ms = lease_ms
-        self._on_beat = on_beat
+        self._before_renewal = before_renewal
         self._pins: set[str] = set()
-        # A finalizer may run inside a transaction of its own thread: it must not open another, nor
-        # take a lock. Putting into this queue is safe even then.
+        # A finalizer may run while its thread holds a lock or a transaction, so it must take neither.
+        # `SimpleQueue.put` is safe there.
         self._ended: SimpleQueue[str] = SimpleQueue()
-        self._heart = Thread(target=self._run, name="tautochrone-leases", daemon=True)
-        self._heart.start()
+        self._thread = Thread(target=self._run, name="tautochrone-leases", daemon=True)
+        self._thread.start()
 
     @property
     def pins(self) -> frozenset[str]:
@@ -41,30 +42,30 @@ class Leases:
         return frozenset(self._pins)
 
     def hold(self, pin: str, holder: object) -> None:
-        """Keep `pin` until `holder` is gone or `close()`."""
+        """Renew `pin` until `holder` is garbage collected, or until `close`."""
         self._pins.add(pin)
         weakref.finalize(holder, self._ended.put, pin).atexit = False
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all pins."""
         self._ended.put(_CLOSE)
-        self._heart.join(timeout=30)
+        self._thread.join(timeout=30)
         for pin in self.pins:
             if not self._release(pin):
-                # The store is away: waiting for it once more for each of the others helps nobody.
+                # The store does not answer: do not wait for it again for every other pin.
                 break
 
     def _run(self) -> None:
         period_s = self._lease_ms / 3000
-        beat_at = time.monotonic() + period_s
+        renewal_at = time.monotonic() + period_s
         while True:
             try:
-                pin = self._ended.get(timeout=max(0.001, beat_at - time.monotonic()))
+                pin = self._ended.get(timeout=max(0.001, renewal_at - time.monotonic()))
             except Empty:
-                beat_at = time.monotonic() + period_s
-                self._on_beat()
-                for held in self.pins:
-                    self._renew(held)
+                renewal_at = time.monotonic() + period_s
+                self._before_renewal()
+                for current in self.pins:
+                    self._renew(current)
                 continue
             if pin == _CLOSE:
                 return
@@ -74,7 +75,7 @@ class Leases:
         try:
             self._store.renew_pin(pin, self._lease_ms)
         except CheckpointUnavailableError as error:
-            # This process slept longer than its lease: what it reads may be expired under it.
+            # The process slept longer than its lease; the versions that it reads may expire.
             self._pins.discard(pin)
             _log.warning("a pin was lost: %s", error)
         except TautochroneError as error:

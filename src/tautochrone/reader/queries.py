@@ -1,6 +1,6 @@
-"""What a read query reads: table names as Spark's own parser finds them, and whether it only reads.
+"""The table names in a query, as Spark's parser finds them, and whether the query only reads.
 
-It must never resolve a name: which of them are tables of ours is for the caller to say.
+Names are not resolved here: the caller knows which of them are tables.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _SESSION_CATALOG = "spark_catalog"
 
 
 def query_error(error: Exception, query: str) -> QueryError:
-    """A Spark exception as ours, with Spark's class, sentence and SQLSTATE, and the line of the query."""
+    """A Spark exception as a `QueryError`, with Spark's class, message and SQLSTATE, and the query's line."""
     problem = problem_of(error)
-    place = None if problem.line is None else f"line {problem.line} of the query"
+    location = None if problem.line is None else f"line {problem.line} of the query"
     return QueryError(
         problem.error_class,
         problem.message,
         sqlstate=problem.sqlstate,
-        location=place,
+        location=location,
         parameters=problem.parameters,
         excerpt=problem.excerpt_in(query),
     )
@@ -65,9 +65,9 @@ def tables_in(session: SparkSession, query: str) -> frozenset[tuple[str, ...]]:
         raise query_error(error, query) from None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     commands = [loader.loadClass(name) for name in _COMMANDS]
-    found: set[tuple[str, ...]] = set()
-    _collect(plan, frozenset(), found, commands)
-    return frozenset(found)
+    names_read: set[tuple[str, ...]] = set()
+    _collect(plan, frozenset(), names_read, commands)
+    return frozenset(names_read)
 
 
 def qualified(
@@ -77,7 +77,7 @@ def qualified(
 
     `t.snapshots` means Iceberg's metadata table of `t`, or a table of that name: both are given.
     """
-    found: set[TableName] = set()
+    tables: set[TableName] = set()
     for name in names:
         candidates = [name]
         if len(name) > 1 and name[-1] in _METADATA_TABLES:
@@ -86,8 +86,8 @@ def qualified(
             rest = parts[1:] if len(parts) > 1 and parts[0] in (catalog, _SESSION_CATALOG) else parts
             namespace = rest[:-1] or (database if rest is parts or len(rest) == 1 else ())
             if namespace and all(rest) and not any("." in part for part in (*namespace, rest[-1])):
-                found.add(TableName(catalog, namespace, rest[-1]))
-    return frozenset(found)
+                tables.add(TableName(catalog, namespace, rest[-1]))
+    return frozenset(tables)
 
 
 def sql_of_view(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -98,7 +98,7 @@ def sql_of_view(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     return (texts[0] if texts else "SELECT 1"), tuple(current.get("default-namespace", ()))
 
 
-def _collect(node: Any, hidden: frozenset[str], found: set[tuple[str, ...]], commands: Any) -> None:
+def _collect(node: Any, hidden: frozenset[str], names_read: set[tuple[str, ...]], commands: Any) -> None:
     kind = node.getClass().getSimpleName()
     if any(command.isInstance(node) for command in commands):
         raise QueryError(
@@ -109,9 +109,9 @@ def _collect(node: Any, hidden: frozenset[str], found: set[tuple[str, ...]], com
     if kind == "UnresolvedRelation":
         name = tuple(_items(node.multipartIdentifier()))
         if len(name) > 1 or name[0].lower() not in hidden:
-            found.add(name)
+            names_read.add(name)
     elif kind == "RelationTimeTravel":
-        _collect(node.relation(), hidden, found, commands)
+        _collect(node.relation(), hidden, names_read, commands)
     elif kind == "UnresolvedWith":
         # A name is known to the definitions after it and to the query, not to its own definition
         # (unless recursive): WITH t AS (SELECT * FROM t) reads the table t.
@@ -119,10 +119,10 @@ def _collect(node: Any, hidden: frozenset[str], found: set[tuple[str, ...]], com
         for pair in _items(node.cteRelations()):
             alias = str(pair._1()).lower()  # noqa: SLF001
             inner = hidden | {alias} if recursive else hidden
-            _collect(pair._2(), inner, found, commands)  # noqa: SLF001
+            _collect(pair._2(), inner, names_read, commands)  # noqa: SLF001
             hidden |= {alias}
     for child in (*_items(node.children()), *_items(node.subqueries())):
-        _collect(child, hidden, found, commands)
+        _collect(child, hidden, names_read, commands)
 
 
 def _items(sequence: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Reading with plain SQL at one instant: what `tautochrone.connect` and `taut query` stand on.
+"""Reading with plain SQL at one checkpoint: the base of `tautochrone.connect` and `taut query`.
 
 A query's tables are resolved and pinned in the store; Spark then reads them through a session whose
 catalog is the read-only REST catalog of exactly that read point. It must never write.
@@ -58,10 +58,10 @@ class Reader(Closing):
         store: the MetaService's store.
         catalog: the pipeline's catalog.
         spark: how to start Spark when no session is given.
-        base: a session of ours whose context is shared; it stays open when the reader closes.
+        base: a Tautochrone session whose Spark context is shared; it stays open when the reader closes.
         database: what unqualified names mean.
-        lease_ms: how long versions stay pinned without a sign of life.
-        confined: queries come from people who may only read tables (see
+        lease_ms: how long versions stay pinned after the last renewal.
+        confined: queries may only read tables (see
             `spark.session.factory.restrict_to_tables`).
     """
 
@@ -95,7 +95,7 @@ class Reader(Closing):
         self._behind: Mapping[TableName, str] = {}
         self._sessions: OrderedDict[str, tuple[SparkSession, str | None]] = OrderedDict()
         self._closed = False
-        self._leases = Leases(store, lease_ms, self._beat)
+        self._leases = Leases(store, lease_ms, self._drop_idle_sessions)
 
     @property
     def uri(self) -> str:
@@ -115,9 +115,9 @@ class Reader(Closing):
         """Run a query over all its tables at one checkpoint (or the newest of each, if weak).
 
         The versions stay pinned for as long as the DataFrame, or one made from it, is alive. A strong read
-        waits for the relatives of its tables too, so that separate queries agree; with `only_named` it
-        does not. With `after`, a write token, everything that was written to the tables' sources before the
-        token is in the answer; `wait_ms` is how long to wait until it is.
+        waits for all tables that share roots with its tables, so that separate queries agree; with
+        `only_named` it does not. With `after`, a write token, the answer contains everything that was written
+        to the tables' sources before the token; `wait_ms` is how long to wait for that.
 
         Raises:
             QueryError: Spark's own class for a wrong query, `QUERY_NOT_READ_ONLY`.
@@ -127,13 +127,13 @@ class Reader(Closing):
         self._require_open()
         after_ms = time_of(after)
         names = self._tables(query, tuple(self._database.split(".")), frozenset())
-        asked = {name.table for name in names}
-        ours = [name for name in names if self._store.knows(name)]
-        if ours or checkpoint is not None:
+        table_names = {name.table for name in names}
+        pipeline_tables = [name for name in names if self._store.knows(name)]
+        if pipeline_tables or checkpoint is not None:
             pinned = partial(
                 self._pinned_session,
                 Consistency(consistency),
-                ours,
+                pipeline_tables,
                 checkpoint,
                 only_named=only_named,
                 after_ms=after_ms,
@@ -141,7 +141,7 @@ class Reader(Closing):
             session = wait_for(pinned, after, wait_ms)
         else:
             session = self._session(_EXTERNAL_TABLES, None)
-        show_meta_tables(session, self._store, asked, Consistency(consistency), checkpoint)
+        show_meta_tables(session, self._store, table_names, Consistency(consistency), checkpoint)
         try:
             return session.sql(query)
         except Exception as error:
@@ -155,7 +155,7 @@ class Reader(Closing):
         *,
         only_named: bool = False,
     ) -> Resolution:
-        """The checkpoint and version of each table, for readers of their own (PyIceberg).
+        """The checkpoint and the version of each table, for reading with another library (PyIceberg).
 
         The pin lasts one lease; extend or release it with the store's `renew_pin`, `release_pin`.
         """
@@ -171,12 +171,12 @@ class Reader(Closing):
 
     @property
     def behind(self) -> Mapping[TableName, str]:
-        """Of the newest query: the tables that it, or what is related, is held back by, and why."""
+        """For the last query: the tables whose jobs keep a newer checkpoint from being published, and why."""
         with self._lock:
             return self._behind
 
     def token(self) -> str:
-        """A write token: reads with it as `after` show what was written to sources by now."""
+        """A write token: reads with it as `after` show everything that was written to sources before now."""
         return write_token(self._store)
 
     def close(self) -> None:
@@ -194,19 +194,19 @@ class Reader(Closing):
     def _tables(
         self, query: str, database: tuple[str, ...], seen: frozenset[TableName]
     ) -> frozenset[TableName]:
-        """What a query reads, through persisted views too."""
-        found: set[TableName] = set()
+        """The tables that a query reads, also through persisted views."""
+        tables: set[TableName] = set()
         if self._confined:
             # The parser takes its settings from the thread's active session, not from its own.
             set_active_session(self._parsing)
         for name in qualified(tables_in(self._parsing, query), self._catalog, database):
             view = None if name in seen or self._store.knows(name) else self._source.view(name)
             if view is None:
-                found.add(name)
+                tables.add(name)
                 continue
             text, namespace = sql_of_view(view[1])
-            found |= self._tables(text, namespace or name.namespace, seen | {name})
-        return frozenset(found)
+            tables |= self._tables(text, namespace or name.namespace, seen | {name})
+        return frozenset(tables)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -222,7 +222,7 @@ class Reader(Closing):
         after_ms: int | None,
     ) -> SparkSession:
         with self._lock:
-            found = self._store.resolve(
+            resolution = self._store.resolve(
                 consistency,
                 tables,
                 checkpoint,
@@ -232,26 +232,26 @@ class Reader(Closing):
                 only_named=only_named,
                 after_ms=after_ms,
             )
-            self._behind = found.behind
-            if found.checkpoint is not None:
+            self._behind = resolution.behind
+            if resolution.checkpoint is not None:
                 if checkpoint is None:
-                    self._highest = max(self._highest, found.checkpoint)
-                return self._session(checkpoint_read_point(found.checkpoint), found.pin)
-            # The very versions that were pinned, not those that are newest when Spark asks.
-            read_point = f"weak-{found.pin}"
-            versions = dict(found.versions)
+                    self._highest = max(self._highest, resolution.checkpoint)
+                return self._session(checkpoint_read_point(resolution.checkpoint), resolution.pin)
+            # Spark loads the tables later, when newer versions may exist.
+            read_point = f"weak-{resolution.pin}"
+            versions = dict(resolution.versions)
             self._read_points.register(read_point, lambda table: versions.get(table, NEWEST))
-            return self._session(read_point, found.pin, registered=True)
+            return self._session(read_point, resolution.pin, registered=True)
 
     def _session(self, read_point: str, pin: str | None, *, registered: bool = False) -> SparkSession:
-        """A session fixed to a read point, which holds the pin for as long as it lives.
+        """A session fixed to a read point. The pin is released after the session is garbage collected.
 
-        Not the DataFrame: one made from it by `filter` would outlive it, and lose its versions. All
-        of them share the session object.
+        The pin belongs to the session and not to the DataFrame, because DataFrames derived from the first
+        one may outlive it; all of them refer to the session.
         """
         with self._lock:
-            session, held = self._sessions.get(read_point, (None, None))
-            if session is not None and (held is None or held in self._leases.pins):
+            session, session_pin = self._sessions.get(read_point, (None, None))
+            if session is not None and (session_pin is None or session_pin in self._leases.pins):
                 self._sessions.move_to_end(read_point)
                 if pin is not None:
                     self._store.release_pin(pin)
@@ -259,8 +259,8 @@ class Reader(Closing):
             session = reader_session(self._base, self._catalog, self.uri, read_point)
             if self._confined:
                 restrict_to_tables(session)
-            # PySpark ties `RDD.toDF` to the session made last, which would keep it, and so its
-            # pin, alive. It belongs to the user's session anyway.
+            # PySpark binds `RDD.toDF` to the newest session, which would keep that session and its pin
+            # alive.
             _monkey_patch_RDD(self._base)
             self._use_database(session)
             if registered:
@@ -281,8 +281,8 @@ class Reader(Closing):
         if levels in self._source.namespaces():
             session.sql(f"USE {quoted(self._catalog, *levels)}")
 
-    def _beat(self) -> None:
+    def _drop_idle_sessions(self) -> None:
         with self._lock:
-            # Old read points must not stay pinned only because nobody asked anything since.
+            # Without new queries, old read points would stay pinned for as long as the reader lives.
             while len(self._sessions) > 1:
                 self._sessions.popitem(last=False)
