@@ -19,7 +19,9 @@ class PythonSource(SparkSource):
 
     @classmethod
     def reads(cls, leaf: JavaObject) -> bool:
-        return kind(leaf) == "StreamingRelationV2" and kind(leaf.source()) == "PythonDataSourceV2"
+        if kind(leaf) != "StreamingRelationV2" or not leaf.source().isDefined():
+            return False
+        return kind(leaf.source().get()) == "PythonDataSourceV2"
 
 
 class OtherSource(SparkSource):

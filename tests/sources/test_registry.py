@@ -1,0 +1,54 @@
+"""Which source a stream reads, and what it answers for itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.model.source import RateLimits, Unsupported
+from tautochrone.spark.sources.files import FileSource
+from tautochrone.spark.sources.kafka_source import KafkaSource
+from tautochrone.spark.sources.other_sources import OtherSource, PythonSource
+from tautochrone.spark.sources.prepare import prepared_stream
+from tautochrone.spark.sources.record_replay import record_replay
+from tautochrone.spark.sources.registry import sources_of
+from tautochrone.testing.toy_database import FORMAT, ToyStream
+
+pytestmark = pytest.mark.spark
+
+
+def test_sources_answer_for_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(ToyStream)
+    options = {"kafka.bootstrap.servers": "b:1, a:1", "subscribe": "t"}
+    kafka = spark.readStream.format("kafka").options(**options).load().selectExpr("CAST(value AS STRING) v")
+    files = spark.readStream.schema("v STRING").option("maxFilesPerTrigger", 3).json(str(tmp_path))
+    python = spark.readStream.format(FORMAT).load().selectExpr("relation AS v")
+    rate = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) v")
+    found = sources_of(kafka.union(files).union(python).union(rate))
+    assert [type(source) for source in found] == [KafkaSource, FileSource, PythonSource, OtherSource]
+    assert [source.number for source in found] == [0, 1, 2, 3]
+    assert found[0].identity() == {"topic t of a:1,b:1"}
+    assert found[1].identity() == {f"files in {tmp_path}"}
+    assert found[2].identity() == found[3].identity() == frozenset()
+    assert [isinstance(source.rate_limits(), RateLimits) for source in found] == [True, True, False, False]
+    assert [isinstance(source.topic_ids(spark), Unsupported) for source in found] == [False, True, True, True]
+    assert found[1].takes_all_listed(f"FileStreamSource[file:{tmp_path}]") is False
+    assert found[0].takes_all_listed("KafkaV2[Subscribe[t]]") is None
+
+
+def test_files_are_read_at_any_age_unless_the_reader_says_otherwise(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    reader = spark.readStream.schema("v STRING")
+    (source,) = sources_of(prepared_stream(spark, reader.json(str(tmp_path))))
+    assert "maxfileage" in {option.lower() for option in source.options()}
+    own = reader.option("maxFileAge", "1 day").json(str(tmp_path))
+    assert prepared_stream(spark, own) is own
+
+
+def test_records_of_files_cannot_be_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    replay = record_replay(spark, spark.readStream.schema("v STRING").json(str(tmp_path)))
+    assert isinstance(replay, Unsupported)
+    assert "cannot be read again" in replay.reason
