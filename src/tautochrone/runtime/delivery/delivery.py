@@ -137,7 +137,7 @@ class Delivery:
             and (known.incarnation, known.checkpoint)
             == (published.transaction.incarnation, published.checkpoint)
         )
-        if published is not None and (intent is not None or not is_known):
+        if published is not None and not is_known:
             self._journal.delivered(published)
         elif intent is not None:
             self._journal.aborted()
