@@ -1,7 +1,7 @@
-"""From a query's optimised Catalyst plan to the algebra.
+"""From a query's optimized Catalyst plan to the algebra.
 
-SQL and Python definitions are one case here, names and types are resolved with Spark's exact meaning,
-correlated subqueries have become joins. Expressions stay Catalyst's own and opaque.
+At this point SQL and Python definitions are the same, names and types are resolved by Spark itself, and
+correlated subqueries have become joins. Expressions stay Catalyst expressions, opaque to the algebra.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from tautochrone.spark.analysis.scalar_subqueries import SCALAR, has_subquery
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.translate.column_pruning import prune_columns
-from tautochrone.spark.translate.from_catalyst_aggregates import Groups
-from tautochrone.spark.translate.from_catalyst_joins import join
+from tautochrone.spark.translate.from_catalyst_aggregates import AggregateTranslation
+from tautochrone.spark.translate.from_catalyst_joins import translate_join
+from tautochrone.spark.translate.from_catalyst_windows import translate_limit, translate_window
 
 __all__ = ["Translator", "View", "plan_of"]
 
 _TRANSPARENT = frozenset(
-    # Order and placement mean nothing in a bag.
+    # Order and partitioning do not change a multiset of rows.
     {"Sort", "Repartition", "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "SubqueryAlias"}
 )
 _CONSTANT = frozenset({"LocalRelation", "OneRowRelation", "Range"})
@@ -57,11 +58,11 @@ class View:
     """A query in the algebra.
 
     Attributes:
-        plan: gives the query's columns, in their order.
+        plan: its columns are the query's columns, in their order.
         attributes: Catalyst's attribute of each column id in the plan.
-        obstacles: why the plan cannot tell the query's change: functions that give something else each
-            time, inputs without versions.
-        nondeterminism: those of them for which the query has several right answers.
+        obstacles: why the query's change cannot be computed from the plan: nondeterministic functions, inputs
+            without versions, operators without a rule. Empty for a query that can be refreshed incrementally.
+        nondeterminism: those obstacles because of which the query has several right results.
     """
 
     plan: Node
@@ -76,17 +77,22 @@ class View:
 
 
 def plan_of(frame: DataFrame, catalog: str) -> View:
-    """Translate a query. Its tables need not hold rows: only their columns count.
+    """Translate a query. Its tables may be empty: only their columns matter.
 
-    What Spark cannot plan over leaves without rows is an obstacle, and no failure of the query.
+    Never raises for an analyzed query: if Spark cannot optimize it over leaves without rows, that is an
+    obstacle of the view.
+
+    Args:
+        frame: the query.
+        catalog: name of the lake's catalog; tables of others have no versions.
     """
     try:
         return _plan_of(frame, catalog)
     except (PySparkException, Py4JError) as error:
-        return _unplanned(frame, f"its plan cannot be followed: {problem_of(error).message}")
+        return _untranslated(frame, f"its plan cannot be followed: {problem_of(error).message}")
 
 
-def _unplanned(frame: DataFrame, reason: str) -> View:
+def _untranslated(frame: DataFrame, reason: str) -> View:
     handle = analyzed_plan(frame)
     catalyst = Catalyst(frame.sparkSession)
     attributes = {catalyst.column_id(attribute): attribute for attribute in items(handle.output())}
@@ -98,11 +104,11 @@ def _plan_of(frame: DataFrame, catalog: str) -> View:
     translator = Translator(Catalyst(frame.sparkSession), optimized_plan(frame, catalog))
     plan = translator.node(translator.source.plan)
     plan = Select(columns=plan.columns, child=plan) if isinstance(plan, Scan) else plan
-    certain, reason = determinism(analyzed_plan(frame))
-    if not certain:
+    deterministic, reason = determinism(analyzed_plan(frame))
+    if not deterministic:
         translator.obstacles = [f"{reason} gives something else each time"]
     plan = prune_columns(plan)
-    obstacles = [*translator.obstacles, *_not_compared(plan, translator.attributes)]
+    obstacles = [*translator.obstacles, *_incomparable_columns(plan, translator.attributes)]
     return View(
         plan=plan,
         attributes=translator.attributes,
@@ -111,21 +117,29 @@ def _plan_of(frame: DataFrame, catalog: str) -> View:
     )
 
 
-def _not_compared(plan: Node, attributes: Mapping[ColumnId, JavaObject]) -> list[str]:
-    """Columns that a refresh could not tell apart as values, or at all."""
+def _incomparable_columns(plan: Node, attributes: Mapping[ColumnId, JavaObject]) -> list[str]:
+    """An obstacle for each column whose values cannot be compared exactly, by GROUP BY or by a join."""
     unused = {
         c for node in walk(plan) if isinstance(node, Scan) for c in node.columns if c not in node.handle
     }
-    found = []
+    obstacles = []
     for column, attribute in attributes.items():
-        text = str(attribute.dataType().simpleString())
-        if "variant" in text or (column not in unused and ("collate" in text or "map<" in text)):
-            found.append(f"column {attribute.name()} of type {text} cannot be followed")
-    return found
+        type_name = str(attribute.dataType().simpleString())
+        if "variant" in type_name or (
+            column not in unused and ("collate" in type_name or "map<" in type_name)
+        ):
+            obstacles.append(f"column {attribute.name()} of type {type_name} cannot be followed")
+    return obstacles
 
 
 class Translator:
-    """One translation. `attributes` grows as columns are met."""
+    """One translation.
+
+    Attributes:
+        attributes: Catalyst's attribute of each column id, registered as the plan is traversed.
+        obstacles: see `View`.
+        nondeterminism: see `View`.
+    """
 
     def __init__(self, catalyst: Catalyst, source: OptimizedPlan) -> None:
         self.catalyst = catalyst
@@ -134,39 +148,40 @@ class Translator:
         self.obstacles = list(source.obstacles)
         self.nondeterminism: list[str] = []
         self._aggregates: list[tuple[JavaObject, Node]] = []
-        self._nested = has_subquery(source.plan)
-        self._groups = Groups(self)
+        self._has_subqueries = has_subquery(source.plan)
+        self._states = 0
+        self._aggregation = AggregateTranslation(self)
         self._rules: dict[str, Callable[[JavaObject], Node]] = {
             "Project": self._project,
             "Filter": self._filter,
             "Union": self._union,
-            "Join": lambda plan: join(self, plan),
+            "Join": lambda plan: translate_join(self, plan),
             "Expand": self._expand,
             "Generate": self._generate,
             "BatchEvalPython": self._python,
             "ArrowEvalPython": self._python,
             "LogicalRDD": self._scan,
             "Aggregate": self._shared_aggregate,
-            "Window": self._groups.window,
-            "GlobalLimit": self._groups.limit,
+            "Window": lambda plan: translate_window(self, plan),
+            "GlobalLimit": lambda plan: translate_limit(self, plan),
         }
 
-    # -- for the parts ----------------------------------------------------------------------------
+    # -- for the other modules of the translation --------------------------------------------------
 
     def node(self, plan: JavaObject) -> Node:
-        """The node of a plan, with everything below it."""
+        """The node of a Catalyst plan, with all nodes below it."""
         name = kind(plan)
-        if self._nested and name not in ("Filter", "Aggregate"):
+        if self._has_subqueries and name not in ("Filter", "Aggregate"):
             self.refuse_subqueries(name, list(items(plan.expressions())))
         if name in _TRANSPARENT:
             return self.node(plan.children().apply(0))
         if name in _CONSTANT:
             return Constant(columns=self.register_all(plan.output()), handle=plan)
         rule = self._rules.get(name)
-        return rule(plan) if rule is not None else self.other(plan, f"{name} has no rule")
+        return rule(plan) if rule is not None else self.unsupported(plan, f"{name} has no rule")
 
     def register(self, attribute: JavaObject) -> ColumnId:
-        """Remember an attribute under its id."""
+        """Record an attribute; returns its column id, made of its `exprId`."""
         column = self.catalyst.column_id(attribute)
         self.attributes.setdefault(column, attribute)
         return column
@@ -174,85 +189,106 @@ class Translator:
     def register_all(self, output: JavaObject) -> tuple[ColumnId, ...]:
         return tuple(self.register(attribute) for attribute in items(output))
 
+    def next_state_number(self) -> int:
+        """The number of the next stateful node, from 1. Equal definitions number their nodes equally."""
+        self._states += 1
+        return self._states
+
+    def typed_column(self, type_name: str) -> ColumnId:
+        """A new column of a type, given as DDL. Only the type of its attribute is used."""
+        catalyst = self.catalyst
+        column, expr_id = catalyst.new_expr_id()
+        data_type = catalyst.java_object("types.DataType").fromDDL(type_name)
+        self.register(catalyst.alias(catalyst.null(data_type), str(column), expr_id).toAttribute())
+        return column
+
     def expression(self, handle: JavaObject) -> Expression:
+        """A Catalyst expression as one of the algebra."""
         references = self.catalyst.references(handle)
         column = next(iter(references)) if kind(handle) == "AttributeReference" else None
         return Expression(handle, references, str(handle.toString()), column)
 
     def add_nondeterminism(self, reason: str) -> None:
-        """The query has several right answers: whoever computes it again may get another one."""
+        """Record that the query has several right results, so that a second computation may give another
+        one."""
         self.obstacles.append(reason)
         self.nondeterminism.append(reason)
 
-    def other(self, plan: JavaObject, reason: str) -> Node:
-        """A node without a rule. Leaves are inputs that nobody can follow. What is above them may hang on the
-        order or the placement of rows, which this plan leaves out: then the whole query is compared."""
+    def unsupported(self, plan: JavaObject, reason: str) -> Node:
+        """A node without a rule, and an obstacle with the reason.
+
+        A leaf is an input without versions. Another operator may depend on the order or the partitioning of
+        rows, which the algebra does not represent, so the whole query is compared.
+        """
         before = list(self.obstacles)
         children = tuple(self.node(child) for child in items(plan.children()))
-        # One reason is enough: parts of an operator that has no rule have none either.
+        # Obstacles below this operator are dropped: one reason is enough.
         self.obstacles = [*before, reason if children else f"{kind(plan)} has no versions"]
         return Unsupported(columns=self.register_all(plan.output()), inputs=children, reason=reason)
 
-    def with_computed_columns(
-        self, child: Node, expressions: list[JavaObject]
-    ) -> tuple[Node, list[ColumnId]]:
-        """The child with a column for each expression; attributes are columns already."""
-        made: list[tuple[ColumnId, Expression]] = []
-        found = []
-        for handle in expressions:
+    def with_computed_columns(self, child: Node, handles: list[JavaObject]) -> tuple[Node, list[ColumnId]]:
+        """The child with one more column for each expression that is not a plain attribute.
+
+        Returns:
+            The node, and the column of each expression.
+        """
+        computed: list[tuple[ColumnId, Expression]] = []
+        result = []
+        for handle in handles:
             if kind(handle) == "AttributeReference":
-                found.append(self.register(handle))
+                result.append(self.register(handle))
                 continue
             column, expr_id = self.catalyst.new_expr_id()
             self.register(self.catalyst.alias(handle, str(column), expr_id).toAttribute())
-            made.append((column, self.expression(handle)))
-            found.append(column)
-        if not made:
-            return child, found
-        columns = (*child.columns, *(column for column, _ in made))
-        kept: list[Expression | None] = [None] * len(child.columns)
-        return (
-            Project(columns=columns, child=child, expressions=(*kept, *(text for _, text in made))),
-            found,
-        )
+            computed.append((column, self.expression(handle)))
+            result.append(column)
+        if not computed:
+            return child, result
+        columns = (*child.columns, *(column for column, _ in computed))
+        passed: list[Expression | None] = [None] * len(child.columns)
+        expressions = (*passed, *(expression for _, expression in computed))
+        return Project(columns=columns, child=child, expressions=expressions), result
 
     def _without_subqueries(self, handle: JavaObject) -> tuple[JavaObject, list[Node]]:
-        """An expression that reads scalar subqueries as columns, and those subqueries."""
-        found: dict[int, tuple[JavaObject, Node]] = {}
+        """An expression with columns in place of its scalar subqueries, and the nodes of those subqueries."""
+        scalars: dict[int, tuple[JavaObject, Node]] = {}
 
         def replace(expression: JavaObject) -> JavaObject | None:
             if kind(expression) != SCALAR:
                 return None
             number = int(expression.exprId().id())
-            if number not in found:
+            if number not in scalars:
                 source = expression.plan().output().apply(0)
-                # It may read the same table as the rows: only a new id is surely another one.
+                # The subquery may read the same table as the rows, so its column needs a new id.
                 column, expr_id = self.catalyst.new_expr_id()
                 self.register(source.withExprId(expr_id).withNullability(True))
                 sources = (self.catalyst.column_id(source),)
                 node = Rename(columns=(column,), child=self.node(expression.plan()), sources=sources)
-                found[number] = self.attributes[column], node
-            return found[number][0]
+                scalars[number] = self.attributes[column], node
+            return scalars[number][0]
 
-        if not (self._nested and has_subquery(handle)):
+        if not (self._has_subqueries and has_subquery(handle)):
             return handle, []
         rebuilt = self.catalyst.transform_down(handle, replace)
         self.refuse_subqueries("a condition or a result", [rebuilt])
-        return rebuilt, [node for _, node in found.values()]
+        return rebuilt, [node for _, node in scalars.values()]
 
     def refuse_subqueries(self, name: str, expressions: list[JavaObject]) -> None:
-        """Their plans are over leaves without rows: nobody may ever evaluate them."""
-        if self._nested and any(has_subquery(expression) for expression in expressions):
+        """Record an obstacle for subqueries that are left: their plans read leaves without rows."""
+        if self._has_subqueries and any(has_subquery(expression) for expression in expressions):
             self.obstacles.append(f"a subquery in {name} has no rule")
 
     def _shared_aggregate(self, plan: JavaObject) -> Node:
-        """An aggregate, or the one that gives the same rows: of a CTE that is named twice, or of an IN that
-        Spark asks on both sides of a join. It is followed once then, and has one state."""
+        """The node of an aggregate; equal aggregates become one node with one state.
+
+        Equal ones come from a CTE that is read twice, and from IN conditions that Spark puts on both sides of
+        a join.
+        """
         same = next((node for other, node in self._aggregates if other.sameResult(plan)), None)
         if same is None or len(same.columns) != int(plan.output().size()):
-            made = self._groups.aggregate(plan)
-            self._aggregates.append((plan, made))
-            return made
+            node = self._aggregation.aggregate(plan)
+            self._aggregates.append((plan, node))
+            return node
         return Rename(columns=self.register_all(plan.output()), child=same, sources=same.columns)
 
     # -- row by row -------------------------------------------------------------------------------
@@ -260,7 +296,7 @@ class Translator:
     def _scan(self, plan: JavaObject) -> Node:
         table = self.source.table_of(plan)
         columns = self.register_all(plan.output())
-        # Above it a column may be spelled otherwise than in its table, and have been met so.
+        # A node above may have registered the column already, with another spelling of its name.
         self.attributes.update(zip(columns, items(plan.output()), strict=True))
         if table is None:
             self.obstacles.append("local data has no versions")
@@ -272,13 +308,13 @@ class Translator:
         return self.project(child, list(items(plan.projectList())))
 
     def project(self, child: Node, named: list[JavaObject]) -> Node:
-        """The child's rows as named expressions of it."""
+        """A projection of the child to named expressions."""
         columns: list[ColumnId] = []
         expressions: list[Expression | None] = []
         for entry in named:
             column = self.register(entry.toAttribute())
             if column in columns:
-                # The optimiser drops aliases, and then the same column stands there twice.
+                # After the optimizer has removed aliases, the same column may occur twice.
                 continue
             columns.append(column)
             if kind(entry) == "AttributeReference":
@@ -286,8 +322,8 @@ class Translator:
                 continue
             handle, scalars = self._without_subqueries(entry.child())
             for scalar in scalars:
-                both = (*child.columns, *scalar.columns)
-                child = Join(columns=both, left=child, right=scalar, kind=JoinKind.SCALAR)
+                columns_of_both = (*child.columns, *scalar.columns)
+                child = Join(columns=columns_of_both, left=child, right=scalar, kind=JoinKind.SCALAR)
             expressions.append(self.expression(handle))
         if all(expression is None for expression in expressions):
             return Select(columns=tuple(columns), child=child)
@@ -326,14 +362,20 @@ class Translator:
 
     def _generate(self, plan: JavaObject) -> Node:
         child = self.node(plan.child())
-        made = self.register_all(plan.generatorOutput())
-        # EXCEPT ALL gives out copies of columns under their own ids.
-        passed = dict.fromkeys(self.register_all(plan.requiredChildOutput()))
-        kept = tuple(column for column in passed if column not in made)
-        return FlatMap(columns=(*kept, *made), child=child, handle=plan, passed=kept, generated=made)
+        generated = self.register_all(plan.generatorOutput())
+        # For EXCEPT ALL the generator returns copies of columns with the same ids.
+        required = dict.fromkeys(self.register_all(plan.requiredChildOutput()))
+        passed = tuple(column for column in required if column not in generated)
+        columns = (*passed, *generated)
+        return FlatMap(columns=columns, child=child, handle=plan, passed=passed, generated=generated)
 
     def _python(self, plan: JavaObject) -> Node:
         child = self.node(plan.child())
-        made = self.register_all(plan.resultAttrs())
-        columns = (*child.columns, *made)
-        return FlatMap(columns=columns, child=child, handle=plan, passed=child.columns, generated=made)
+        generated = self.register_all(plan.resultAttrs())
+        return FlatMap(
+            columns=(*child.columns, *generated),
+            child=child,
+            handle=plan,
+            passed=child.columns,
+            generated=generated,
+        )

@@ -1,4 +1,4 @@
-"""Catalyst's joins in the algebra: conditions split into keys and the rest."""
+"""From Catalyst's joins to the algebra: conditions are split into key equalities and others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tautochrone.spark.jvm.catalyst import kind
 if TYPE_CHECKING:
     from tautochrone.spark.translate.from_catalyst import Translator
 
-__all__ = ["join"]
+__all__ = ["translate_join"]
 
 _KINDS = {
     "Inner": JoinKind.INNER,
@@ -27,38 +27,38 @@ _KINDS = {
 }
 
 
-def join(translator: Translator, plan: JavaObject) -> Node:
-    """The node of a Catalyst join. A right outer join is a left one from the other side."""
+def translate_join(translator: Translator, plan: JavaObject) -> Node:
+    """The node of a Catalyst join. A right outer join becomes a left outer join with swapped sides."""
     name = kind(plan.joinType())
     if name not in _KINDS:
-        return translator.other(plan, f"{name} join has no rule")
+        return translator.unsupported(plan, f"{name} join has no rule")
     condition = plan.condition()
-    parts = translator.catalyst.conjuncts(condition.get()) if condition.isDefined() else []
+    conjuncts = translator.catalyst.conjuncts(condition.get()) if condition.isDefined() else []
     left, right = translator.node(plan.left()), translator.node(plan.right())
-    wanted = _columns(translator, plan, name, left, right)
+    columns = _output_columns(translator, plan, name, left, right)
     if name == "RightOuter":
         left, right = right, left
-    equal, rest = _equalities(translator, parts, left, right)
-    whole_left, left_keys = translator.with_computed_columns(left, [pair[0] for pair in equal])
-    whole_right, right_keys = translator.with_computed_columns(right, [pair[1] for pair in equal])
+    equal, rest = _equalities(translator, conjuncts, left, right)
+    left, left_keys = translator.with_computed_columns(left, [pair[0] for pair in equal])
+    right, right_keys = translator.with_computed_columns(right, [pair[1] for pair in equal])
     keys = tuple(
         JoinKey(left=a, right=b, null_safe=pair[2])
         for a, b, pair in zip(left_keys, right_keys, equal, strict=True)
     )
-    exists = wanted[-1] if name == "ExistenceJoin" else None
+    exists = columns[-1] if name == "ExistenceJoin" else None
     node = Join(
-        columns=_given(_KINDS[name], whole_left, whole_right, exists),
-        left=whole_left,
-        right=whole_right,
+        columns=_join_columns(_KINDS[name], left, right, exists),
+        left=left,
+        right=right,
         kind=_KINDS[name],
         keys=keys,
         conditions=tuple(translator.expression(part) for part in rest),
         exists=exists,
     )
-    return node if node.columns == wanted else Select(columns=wanted, child=node)
+    return node if node.columns == columns else Select(columns=columns, child=node)
 
 
-def _columns(
+def _output_columns(
     translator: Translator, plan: JavaObject, name: str, left: Node, right: Node
 ) -> tuple[ColumnId, ...]:
     if name == "ExistenceJoin":
@@ -68,8 +68,10 @@ def _columns(
     return (*left.columns, *right.columns)
 
 
-def _given(how: JoinKind, left: Node, right: Node, exists: ColumnId | None) -> tuple[ColumnId, ...]:
-    if how in (JoinKind.SEMI, JoinKind.ANTI):
+def _join_columns(
+    join_kind: JoinKind, left: Node, right: Node, exists: ColumnId | None
+) -> tuple[ColumnId, ...]:
+    if join_kind in (JoinKind.SEMI, JoinKind.ANTI):
         return left.columns
     if exists is not None:
         return (*left.columns, exists)
@@ -77,22 +79,22 @@ def _given(how: JoinKind, left: Node, right: Node, exists: ColumnId | None) -> t
 
 
 def _equalities(
-    translator: Translator, parts: list[JavaObject], left: Node, right: Node
+    translator: Translator, conjuncts: list[JavaObject], left: Node, right: Node
 ) -> tuple[list[tuple[JavaObject, JavaObject, bool]], list[JavaObject]]:
-    """Conjuncts `f(left) = g(right)` as (left, right, null-safe), and the other ones."""
+    """Conjuncts `f(left) = g(right)` as (left, right, null-safe), and the other conjuncts."""
     catalyst = translator.catalyst
-    have, other = set(left.columns), set(right.columns)
+    left_columns, right_columns = set(left.columns), set(right.columns)
     equal, rest = [], []
-    for part in parts:
-        if kind(part) in ("EqualTo", "EqualNullSafe"):
-            a, b = part.left(), part.right()
+    for conjunct in conjuncts:
+        if kind(conjunct) in ("EqualTo", "EqualNullSafe"):
+            a, b = conjunct.left(), conjunct.right()
             reads_a, reads_b = catalyst.references(a), catalyst.references(b)
-            null_safe = kind(part) == "EqualNullSafe"
-            if reads_a and reads_b and reads_a <= have and reads_b <= other:
+            null_safe = kind(conjunct) == "EqualNullSafe"
+            if reads_a and reads_b and reads_a <= left_columns and reads_b <= right_columns:
                 equal.append((a, b, null_safe))
                 continue
-            if reads_a and reads_b and reads_a <= other and reads_b <= have:
+            if reads_a and reads_b and reads_a <= right_columns and reads_b <= left_columns:
                 equal.append((b, a, null_safe))
                 continue
-        rest.append(part)
+        rest.append(conjunct)
     return equal, rest

@@ -1,0 +1,123 @@
+"""From Catalyst's windows and limits to the algebra."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from py4j.java_gateway import JavaObject
+
+from tautochrone.algebra.nodes import Node, Select, TopK, Window
+from tautochrone.spark.analysis.nondeterminism import (
+    is_first_of_partition,
+    nondeterministic_range_frame,
+    nondeterministic_unordered_rows,
+)
+from tautochrone.spark.jvm.catalyst import items, kind
+
+if TYPE_CHECKING:
+    from tautochrone.spark.translate.from_catalyst import Translator
+
+__all__ = ["translate_limit", "translate_window"]
+
+_RANKS = frozenset({"Rank", "DenseRank", "PercentRank"})
+_UNORDERABLE = ("map", "variant", "interval")
+
+
+def translate_window(translator: Translator, plan: JavaObject) -> Node:
+    """The nodes of window functions.
+
+    Functions over ROWS frames get a total order, otherwise ties would be broken at random. Ranks give ties
+    the same number, so their order stays as it is in the query.
+    """
+    catalyst = translator.catalyst
+    child = translator.node(plan.child())
+    partition = list(items(plan.partitionSpec()))
+    keyed = all(kind(entry) == "AttributeReference" for entry in partition)
+    keys = tuple(translator.register(entry) for entry in partition) if keyed else ()
+    order = list(items(plan.orderSpec()))
+    tie_breakers = _tie_breakers(translator, child, order)
+    by_rows: list[JavaObject] = []
+    by_range: list[JavaObject] = []
+    for entry in items(plan.windowExpressions()):
+        window = entry.child()
+        if _depends_on_row_order(window):
+            by_rows.append(entry)
+            continue
+        reason = nondeterministic_range_frame(window) if tie_breakers else None
+        if reason is not None and is_first_of_partition(window):
+            # The first row is the same wherever the frame ends.
+            by_rows.append(entry)
+            continue
+        if reason is not None:
+            translator.add_nondeterminism(reason)
+        by_range.append(entry)
+    if not order and (reason := next(filter(None, map(nondeterministic_unordered_rows, by_rows)), None)):
+        # Spark makes such window functions of a LIMIT in a LATERAL subquery.
+        translator.add_nondeterminism(reason)
+        return translator.unsupported(plan, reason)
+    for entries, ordered in ((by_range, False), (by_rows, bool(order))):
+        if not entries:
+            continue
+        sort = [*order, *tie_breakers] if ordered else order
+        handle = catalyst.logical("Window")(
+            catalyst.seq(entries), plan.partitionSpec(), catalyst.seq(sort), plan.child(), plan.hint()
+        )
+        outputs = tuple(translator.register(entry.toAttribute()) for entry in entries)
+        child = Window(columns=(*child.columns, *outputs), child=child, handle=handle, partition=keys)
+    columns = tuple(dict.fromkeys(translator.register_all(plan.output())))
+    return child if child.columns == columns else Select(columns=columns, child=child)
+
+
+def _tie_breakers(translator: Translator, child: Node, order: list[JavaObject]) -> list[JavaObject]:
+    """Sort orders over the columns that `order` does not contain."""
+    catalyst = translator.catalyst
+    named = {
+        catalyst.column_id(entry.child()) for entry in order if kind(entry.child()) == "AttributeReference"
+    }
+    orders = []
+    for column in child.columns:
+        attribute = translator.attributes[column]
+        if column in named or str(attribute.dataType().catalogString()).startswith(_UNORDERABLE):
+            continue
+        orders.append(catalyst.ascending(attribute))
+    return orders
+
+
+def translate_limit(translator: Translator, plan: JavaObject) -> Node:
+    """The node of ORDER BY … LIMIT … OFFSET. A limit without an order has no rule."""
+    local = plan.child()
+    below = local.child() if kind(local) == "LocalLimit" else local
+    offset = 0
+    if kind(below) == "Offset":
+        offset = int(below.offsetExpr().value())
+        below = below.child()
+    projects = []
+    while kind(below) == "Project":
+        projects.append(below)
+        below = below.child()
+    if kind(below) != "Sort" or kind(plan.limitExpr()) != "Literal":
+        reason = "LIMIT without ORDER BY is no function of its input"
+        translator.add_nondeterminism(reason)
+        return translator.unsupported(plan, reason)
+    child = translator.node(below.child())
+    order = list(items(below.order()))
+    top = TopK(
+        columns=child.columns,
+        child=child,
+        order=[*order, *_tie_breakers(translator, child, order)],
+        limit=int(plan.limitExpr().value()),
+        offset=offset,
+        number=translator.next_state_number(),
+        complete=translator.typed_column("boolean"),
+    )
+    node: Node = top
+    for project in reversed(projects):
+        node = translator.project(node, list(items(project.projectList())))
+    return node
+
+
+def _depends_on_row_order(window: JavaObject) -> bool:
+    """Whether the order of tied rows changes a window function. For ranks it does not: ties get the same
+    number."""
+    frame = kind(window.windowSpec().frameSpecification().frameType())
+    return frame == "RowFrame" and kind(window.windowFunction()) not in _RANKS
