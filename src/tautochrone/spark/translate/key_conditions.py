@@ -109,7 +109,7 @@ class KeyConditions:
         if type_name.startswith(UNORDERED_TYPE):
             value = catalyst.cast(value, catalyst.java_object("types.StringType$"), catalyst.some("UTC"))
         frame = dataframe_of_plan(catalyst.session, keys.handle)
-        frame = frame.select(self._lowering.of(value).alias("value"))
+        frame = frame.select(self._lowering.pyspark_column(value).alias("value"))
         if kind(keys.handle) == "LocalRelation" and keys.rows <= limits.MAX_ROWS_WITHOUT_ARROW:
             return frozenset(row[0] for row in frame.collect())
         return frozenset(frame.toArrow().column(0).unique().to_pylist())

@@ -1,7 +1,7 @@
-"""From plans of the algebra back to Catalyst.
+"""From plans of the algebra to Catalyst plans ("lowering").
 
-Every lowered plan gives exactly its node's columns, in their order, as attributes whose `ExprId`s are the
-column ids. So expressions of the optimised query fit wherever they are put.
+The output of a lowered plan is exactly its node's columns, in their order, as attributes whose `ExprId`s are
+the column ids. So an expression of the optimized query is valid over any of them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tautochrone.algebra.nodes import (
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.translate.key_conditions import KeyConditions
-from tautochrone.spark.translate.to_catalyst_aggregates import GroupLowering
+from tautochrone.spark.translate.to_catalyst_aggregates import AggregateLowering
 from tautochrone.spark.translate.to_catalyst_semi_joins import (
     lower_key_semi_join,
     lower_multi_key_semi_join,
@@ -64,17 +64,17 @@ from tautochrone.spark.translate.to_catalyst_top_k import lower_merge_top_k
 __all__ = ["Columns", "LeafPlans", "Lowering", "RowFilter"]
 
 RowFilter = Callable[[DataFrame], DataFrame]
-"""Leaves out rows."""
+"""Removes rows from the log of a state, before that is grouped."""
 
 
 class Columns:
-    """The attribute of each column id: of the query's own columns and of those that rules make."""
+    """The attribute of each column id, both for the query's columns and for those that delta rules create."""
 
-    def __init__(self, catalyst: Catalyst, known: Mapping[ColumnId, JavaObject]) -> None:
+    def __init__(self, catalyst: Catalyst, attributes: Mapping[ColumnId, JavaObject]) -> None:
         self._catalyst = catalyst
-        self._known = dict(known)
+        self._attributes = dict(attributes)
         self._expr_ids: dict[ColumnId, JavaObject] = {}
-        self._weight, self._expr_ids[WEIGHT] = catalyst.new_expr_id()
+        self._with_weightt, self._expr_ids[WEIGHT] = catalyst.new_expr_id()
         self.named(WEIGHT, catalyst.literal(1))
 
     def fresh(self) -> ColumnId:
@@ -83,66 +83,68 @@ class Columns:
         return column
 
     def attribute(self, column: ColumnId) -> JavaObject:
-        return self._known[column]
+        return self._attributes[column]
 
     def expr_id(self, column: ColumnId) -> JavaObject:
         if column not in self._expr_ids:
-            self._expr_ids[column] = self._known[column].exprId()
+            self._expr_ids[column] = self._attributes[column].exprId()
         return self._expr_ids[column]
 
     def with_expected_ids(self, output: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
-        """Attributes under the ids of columns. Mostly they are; Spark renews some that occur twice."""
-        wanted = [self._weight if column == WEIGHT else column for column in columns]
-        if [f"c{number}" for number in re.findall(r"#(\d+)", str(output.toString()))] == wanted:
+        """Attributes with the ids of `columns`. Most have them already; Spark gives new ids to duplicates."""
+        expected = [self._with_weightt if column == WEIGHT else column for column in columns]
+        if [f"c{number}" for number in re.findall(r"#(\d+)", str(output.toString()))] == expected:
             return output
         pairs = zip(columns, items(output), strict=True)
         return self._catalyst.seq(entry.withExprId(self.expr_id(column)) for column, entry in pairs)
 
     def named(self, column: ColumnId, expression: JavaObject) -> JavaObject:
-        """`expression` under the id of `column`, which gets its attribute by that."""
+        """An alias of `expression` with the id of `column`. Defines the attribute of a new column."""
         alias = self._catalyst.alias(expression, str(column), self.expr_id(column))
-        if column not in self._known:
-            self._known[column] = alias.toAttribute()
+        if column not in self._attributes:
+            self._attributes[column] = alias.toAttribute()
         return alias
 
 
 @dataclass(frozen=True, slots=True)
 class LeafPlans:
-    """Where the rows of leaves come from, as plans with the leaf's columns.
+    """Catalyst plans of the algebra's leaves, with the leaf's columns.
 
     Attributes:
-        at: rows of an input.
-        stored: rows of a state; what it is given is done to the state's log before that is grouped.
-        lookup: rows of an input, all those with one of the keys; None: they have to be read.
-        is_small: whether so little is read below a node that one task is enough.
-        many: whether so much is read that a job pays which tells what of it is needed.
+        scan: rows of a table at a cut.
+        state: rows of a state; the filter is applied to the state's log before that is grouped.
+        lookup: rows of a table that contain all rows with one of the keys, from the cache of key lookups;
+            None if the table has to be read.
+        is_small: whether one task can process all rows that a node reads.
+        is_large: whether a node reads so many rows that one more job pays which finds out which keys it
+        needs.
     """
 
-    at: Callable[[ScanAtCut], JavaObject]
-    stored: Callable[[StateScan, RowFilter | None], JavaObject]
+    scan: Callable[[ScanAtCut], JavaObject]
+    state: Callable[[StateScan, RowFilter | None], JavaObject]
     lookup: Callable[[KeySemiJoin, ScanAtCut], JavaObject | None]
     is_small: Callable[[Node], bool]
-    many: Callable[[Node], bool]
+    is_large: Callable[[Node], bool]
 
 
 class Lowering:
-    """Lowers plans for one refresh.
+    """Lowers the plans of one refresh.
 
-    `is_small` tells whether all that a node reads fits into one task: then everything is done in that task,
-    without the stages, broadcasts and shuffles that take most of the time of a small query.
+    A node that `is_small` is computed in one task, without the stages, broadcasts and shuffles that take most
+    of the time of a small query.
     """
 
-    def __init__(self, catalyst: Catalyst, columns: Columns, rows: LeafPlans) -> None:
+    def __init__(self, catalyst: Catalyst, columns: Columns, leaves: LeafPlans) -> None:
         self.catalyst = catalyst
-        self.rows = rows
-        self.is_small = rows.is_small
+        self.leaves = leaves
+        self.is_small = leaves.is_small
         self.columns = columns
         self.keys = KeyConditions(self)
-        self._used: dict[int, Materialized] = {}
-        groups = GroupLowering(self)
+        self._lowered_before: dict[int, Materialized] = {}
+        aggregates = AggregateLowering(self)
         self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
-            ScanAtCut: rows.at,
-            StateScan: lambda node: rows.stored(node, None),
+            ScanAtCut: leaves.scan,
+            StateScan: lambda node: leaves.state(node, None),
             Materialized: self._materialized,
             Constant: lambda node: node.handle,
             Filter: self._filter,
@@ -160,15 +162,15 @@ class Lowering:
             KeySemiJoin: lambda node: lower_key_semi_join(self, node),
             MultiKeySemiJoin: lambda node: lower_multi_key_semi_join(self, node),
             FlagFilter: self._flag_filter,
-            TopK: groups.top_k,
-            Aggregate: groups.aggregate,
-            PartialAggregate: groups.partial_aggregate,
-            MergeGroups: groups.merge_groups,
-            FinalAggregate: groups.final_aggregate,
-            ChangedGroups: groups.changed_groups,
+            TopK: aggregates.top_k,
+            Aggregate: aggregates.aggregate,
+            PartialAggregate: aggregates.partial_aggregate,
+            MergeGroups: aggregates.merge_groups,
+            FinalAggregate: aggregates.final_aggregate,
+            ChangedGroups: aggregates.changed_groups,
             MergeTopK: lambda node: lower_merge_top_k(self, node),
-            PredicateChange: groups.predicate_change,
-            Consolidate: groups.consolidate,
+            PredicateChange: aggregates.predicate_change,
+            Consolidate: aggregates.consolidate,
         }
 
     def plan(self, node: Node) -> JavaObject:
@@ -176,7 +178,8 @@ class Lowering:
         return self._rules[type(node)](node)
 
     def coalesced(self, node: Node) -> JavaObject:
-        """The plan of a node whose rows are about to be grouped, sorted or joined."""
+        """The plan of a node, in one partition if it is small; for nodes that group, sort or join its
+        rows."""
         plan = self.plan(node)
         return self.coalesce(plan) if self.is_small(node) else plan
 
@@ -185,17 +188,18 @@ class Lowering:
         return dataframe_of_plan(self.catalyst.session, self.coalesced(node)).toDF(*node.columns)
 
     def coalesce(self, plan: JavaObject) -> JavaObject:
+        """`plan` in one partition."""
         return self.catalyst.logical("Repartition")(1, False, plan)
 
     def frame(self, node: Node) -> DataFrame:
-        """A DataFrame of a node. Its columns are found by `column`, not by name."""
+        """A DataFrame of a node. Its columns are referred to by `column`, not by name."""
         return dataframe_of_plan(self.catalyst.session, self.plan(node))
 
     def named_frame(self, node: Node) -> DataFrame:
-        """A DataFrame of a node whose columns are called by their ids, for expressions in SQL."""
+        """A DataFrame of a node whose columns are named by their ids, for expressions in SQL."""
         return self.frame(node).toDF(*node.columns)
 
-    # -- for the parts ----------------------------------------------------------------------------
+    # -- for the other modules of the lowering ----------------------------------------------------
 
     def attributes(self, columns: tuple[ColumnId, ...]) -> list[JavaObject]:
         return [self.columns.attribute(column) for column in columns]
@@ -204,35 +208,38 @@ class Lowering:
         return self.project(self.attributes(columns), plan)
 
     def reordered(
-        self, plan: JavaObject, given: tuple[ColumnId, ...], wanted: tuple[ColumnId, ...]
+        self, plan: JavaObject, output: tuple[ColumnId, ...], columns: tuple[ColumnId, ...]
     ) -> JavaObject:
-        """`plan`, which gives the columns `given`, with the columns `wanted`."""
-        return plan if given == wanted else self.selected(plan, wanted)
+        """`plan`, whose output is `output`, with the output `columns`."""
+        return plan if output == columns else self.selected(plan, columns)
 
     def project(self, named: list[JavaObject], plan: JavaObject) -> JavaObject:
         return self.catalyst.logical("Project")(self.catalyst.seq(named), plan)
 
     def column(self, column: ColumnId) -> Column:
-        """A column id in PySpark's expressions."""
-        return self.of(self.columns.attribute(column))
+        """A column id as PySpark's `Column`."""
+        return self.pyspark_column(self.columns.attribute(column))
 
-    def of(self, expression: JavaObject) -> Column:
-        """A Catalyst expression in PySpark's expressions."""
+    def pyspark_column(self, expression: JavaObject) -> Column:
+        """A Catalyst expression as PySpark's `Column`."""
         utils = self.catalyst.java_object("classic.ExpressionUtils")
         return Column(utils.column(expression))
 
     def with_column_ids(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> JavaObject:
-        """A DataFrame's plan with its columns, in order, under ids."""
+        """A DataFrame's plan whose columns get the given ids, in order."""
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         pairs = zip(columns, items(plan.output()), strict=True)
         return self.project([self.columns.named(column, entry) for column, entry in pairs], plan)
 
     def cast_as_planned(self, column: ColumnId, attribute: JavaObject) -> JavaObject:
-        """An older version of a table may have had a narrower type, a state has what its format knows."""
-        wanted = self.columns.attribute(column).dataType()
-        if attribute.dataType().sameType(wanted):
+        """An attribute, cast if needed to the type that `column` has in the query.
+
+        An older version of a table may have a narrower type, and a state has the types of its table format.
+        """
+        planned_type = self.columns.attribute(column).dataType()
+        if attribute.dataType().sameType(planned_type):
             return attribute
-        return self.catalyst.cast(attribute, wanted)
+        return self.catalyst.cast(attribute, planned_type)
 
     def null_like(self, column: ColumnId) -> JavaObject:
         data_type = self.columns.attribute(column).dataType()
@@ -242,11 +249,11 @@ class Lowering:
 
     def _materialized(self, node: Materialized) -> JavaObject:
         plan = node.handle
-        if id(node) not in self._used:
-            self._used[id(node)] = node
+        if id(node) not in self._lowered_before:
+            self._lowered_before[id(node)] = node
             return plan
         if kind(plan) == "LocalRelation":
-            # Spark gives the second of two equal leaves new ids, and with it whatever passes them on.
+            # Spark would give new ids to the second of two equal leaves and to all columns above it.
             plan = plan.newInstance()
         pairs = zip(node.columns, items(plan.output()), strict=True)
         return self.project([self.columns.named(column, entry) for column, entry in pairs], plan)
@@ -262,7 +269,7 @@ class Lowering:
         )
 
     def named_expression(self, column: ColumnId, expression: Expression | None) -> JavaObject:
-        """A column passed on, or computed under its id."""
+        """A column that is passed through (None), or an expression with its id."""
         if expression is None:
             return self.columns.attribute(column)
         return self.columns.named(column, expression.handle)
@@ -302,24 +309,24 @@ class Lowering:
         return self.catalyst.logical("Union")(self.catalyst.seq(plans), False, False)
 
     def _join(self, node: Join) -> JavaObject:
-        left, (right, hint) = self.plan(node.left), self._right(node)
+        left, (right, hint) = self.plan(node.left), self._right_side(node)
         if node.keys and self.is_small(node.left) and self.is_small(node.right):
             left, right, hint = self.coalesce(left), self.coalesce(right), self.catalyst.shuffle_hash_hint
         conditions = [condition.handle for condition in node.conditions]
         for key in node.keys:
             a, b = self.columns.attribute(key.left), self.columns.attribute(key.right)
             conditions.append(self.equal(a, b, null_safe=key.null_safe))
-        made = self.catalyst.logical("Join")(
+        join = self.catalyst.logical("Join")(
             left, right, self._join_type(node), self.conjunction(conditions), hint
         )
         if node.kind in (JoinKind.SEMI, JoinKind.ANTI):
-            return self.reordered(made, node.left.columns, node.columns)
+            return self.reordered(join, node.left.columns, node.columns)
         if node.exists is not None:
-            return self.reordered(made, (*node.left.columns, node.exists), node.columns)
-        return self.reordered(made, (*node.left.columns, *node.right.columns), node.columns)
+            return self.reordered(join, (*node.left.columns, node.exists), node.columns)
+        return self.reordered(join, (*node.left.columns, *node.right.columns), node.columns)
 
-    def _right(self, node: Join) -> tuple[JavaObject, JavaObject]:
-        """A join's right side, and a hint for the join."""
+    def _right_side(self, node: Join) -> tuple[JavaObject, JavaObject]:
+        """The right side of a join, and the join hint."""
         right = node.right
         if (
             node.kind is not JoinKind.INNER
@@ -336,13 +343,13 @@ class Lowering:
         return self.catalyst.expression("EqualNullSafe" if null_safe else "EqualTo")(left, right)
 
     def conjunction(self, conditions: list[JavaObject]) -> JavaObject:
-        """An option of all conditions together."""
+        """Scala's `Option` of the conjunction of conditions."""
         if not conditions:
             return self.catalyst.none
-        whole = conditions[0]
+        conjunction = conditions[0]
         for condition in conditions[1:]:
-            whole = self.catalyst.expression("And")(whole, condition)
-        return self.catalyst.some(whole)
+            conjunction = self.catalyst.expression("And")(conjunction, condition)
+        return self.catalyst.some(conjunction)
 
     def join_type(self, name: str) -> JavaObject:
         return self.catalyst.java_object(f"catalyst.plans.{name}$")
@@ -365,17 +372,18 @@ class Lowering:
         return self.join_type(names[node.kind])
 
     def _window(self, node: Window) -> JavaObject:
-        made = node.handle.withNewChildren(self.catalyst.seq([self.coalesced(node.child)]))
-        return self.selected(made, node.columns)
+        window = node.handle.withNewChildren(self.catalyst.seq([self.coalesced(node.child)]))
+        return self.selected(window, node.columns)
 
     def _scalar_filter(self, node: ScalarFilter) -> JavaObject:
         plan = self.join_scalars(self.plan(node.child), node.scalars)
         return self.selected(self.catalyst.logical("Filter")(node.condition.handle, plan), node.columns)
 
     def join_scalars(self, plan: JavaObject, scalars: tuple[Node, ...]) -> JavaObject:
-        """A plan with the only row of each scalar beside every row."""
+        """A plan with the columns of scalar subqueries, each joined by its only row."""
         for scalar in scalars:
-            # A result that is held was counted; others are checked while they run.
+            # A materialized result is known to have at most one row; a LeftSingle join checks others at run
+            # time.
             name = "LeftOuter" if isinstance(scalar, Materialized) else "LeftSingle"
             how = self.join_type(name)
             plan = self.catalyst.logical("Join")(

@@ -1,8 +1,8 @@
-"""Lowering of aggregates and of what rules build around their state.
+"""Lowering of aggregates and of the nodes that delta rules build around their state.
 
-What the query says stays Catalyst's own expressions; what is ours is SQL over columns called by their ids.
-An exact sum follows deletes by subtraction; how many values it counted is kept beside it, because SUM of
-nothing is NULL and not 0.
+The query's own expressions stay Catalyst expressions; those of the rules are SQL over columns named by their
+ids. An exact sum handles deletes by subtraction. Its state also has the number of summed values, because the
+SUM of no values is NULL and not 0.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tautochrone.spark.translate.exact_variance import argument_type, sum_terms,
 if TYPE_CHECKING:
     from tautochrone.spark.translate.to_catalyst import Lowering
 
-__all__ = ["GroupLowering"]
+__all__ = ["AggregateLowering"]
 
 _BITS = {AggregateFunction.BIT_AND: "&", AggregateFunction.BIT_OR: "|", AggregateFunction.BIT_XOR: "^"}
 
 
-class GroupLowering:
-    """The part of a `Lowering` for nodes that look at many rows at once."""
+class AggregateLowering:
+    """The part of a `Lowering` for nodes whose output depends on several rows."""
 
     def __init__(self, lowering: Lowering) -> None:
         self._lowering = lowering
@@ -53,195 +53,210 @@ class GroupLowering:
     # -- nodes of the query -----------------------------------------------------------------------
 
     def aggregate(self, node: Aggregate) -> JavaObject:
-        low = self._lowering
-        catalyst = low.catalyst
-        child = low.coalesced(node.child)
-        keys = low.attributes(node.keys)
-        calls = [low.columns.named(call.output, call.handle) for call in node.calls]
+        lowering = self._lowering
+        catalyst = lowering.catalyst
+        child = lowering.coalesced(node.child)
+        keys = lowering.attributes(node.keys)
+        calls = [lowering.columns.named(call.output, call.handle) for call in node.calls]
         return catalyst.logical("Aggregate")(
             catalyst.seq(keys), catalyst.seq([*keys, *calls]), child, catalyst.none
         )
 
     def top_k(self, node: TopK) -> JavaObject:
-        low = self._lowering
-        catalyst = low.catalyst
+        lowering = self._lowering
+        catalyst = lowering.catalyst
         plan = catalyst.logical("Sort")(
-            catalyst.seq(node.order), True, low.coalesced(node.child), catalyst.none
+            catalyst.seq(node.order), True, lowering.coalesced(node.child), catalyst.none
         )
         if node.offset:
             plan = catalyst.logical("Offset")(catalyst.literal(node.offset), plan)
         limit = catalyst.literal(node.limit)
         return catalyst.logical("GlobalLimit")(limit, catalyst.logical("LocalLimit")(limit, plan))
 
-    # -- Z-sets ------------------------------------------------------------------------------------
+    # -- Z-sets -----------------------------------------------------------------------------------
 
     def consolidate(self, node: Consolidate) -> JavaObject:
-        """Equal rows of both signs cancel; what is left stands once per copy."""
-        low = self._lowering
+        """Equal rows with opposite weights cancel; the remaining ones occur once per copy, with weight ±1."""
+        lowering = self._lowering
         rows = [quoted(column) for column in node.columns[:-1]]
-        summed = low.coalesced_frame(node.child).groupBy(*rows).agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
+        summed = (
+            lowering.coalesced_frame(node.child).groupBy(*rows).agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
+        )
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
-        return low.with_column_ids(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
+        return lowering.with_column_ids(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
 
     def predicate_change(self, node: PredicateChange) -> JavaObject:
-        low = self._lowering
-        was, now = low.columns.fresh(), low.columns.fresh()
+        lowering = self._lowering
+        before, after = lowering.columns.fresh(), lowering.columns.fresh()
         rows = node.columns[:-1]
-        plan = low.join_scalars(low.plan(node.child), node.before)
-        plan = low.project([*low.attributes(rows), low.columns.named(was, node.condition.handle)], plan)
-        plan = low.join_scalars(plan, node.after)
-        plan = low.project(
-            [*low.attributes((*rows, was)), low.columns.named(now, node.condition.handle)], plan
+        plan = lowering.join_scalars(lowering.plan(node.child), node.before)
+        plan = lowering.project(
+            [*lowering.attributes(rows), lowering.columns.named(before, node.condition.handle)], plan
         )
-        frame = self._named(plan, (*rows, was, now))
-        turned = frame.where(f"coalesce({was}, false) <> coalesce({now}, false)")
-        sign = f"CASE WHEN {now} THEN 1 ELSE -1 END"
-        return low.with_column_ids(turned.selectExpr(*map(quoted, rows), sign), node.columns)
+        plan = lowering.join_scalars(plan, node.after)
+        plan = lowering.project(
+            [*lowering.attributes((*rows, before)), lowering.columns.named(after, node.condition.handle)],
+            plan,
+        )
+        frame = self._named(plan, (*rows, before, after))
+        changed = frame.where(f"coalesce({before}, false) <> coalesce({after}, false)")
+        weight = f"CASE WHEN {after} THEN 1 ELSE -1 END"
+        return lowering.with_column_ids(changed.selectExpr(*map(quoted, rows), weight), node.columns)
 
     # -- state ------------------------------------------------------------------------------------
 
     def partial_aggregate(self, node: PartialAggregate) -> JavaObject:
-        low = self._lowering
+        lowering = self._lowering
         aggregate = node.aggregate
         names: dict[int, ColumnId] = {}
         frame = self._with(node.child, (*aggregate.keys, WEIGHT), _expressions(aggregate), names)
-        texts = [f"sum(CAST({WEIGHT} AS BIGINT))"]
+        sums = [f"sum(CAST({WEIGHT} AS BIGINT))"]
         for call in aggregate.calls:
-            texts.extend(self._sums(call, names))
-        texts.extend(self._removed(call, names) for call in aggregate.calls)
-        # Several functions of one value keep much of the same.
-        made = {text: f"v{place}" for place, text in enumerate(dict.fromkeys(texts))}
+            sums.extend(self._sums(call, names))
+        sums.extend(self._removed(call, names) for call in aggregate.calls)
+        # Several functions of one argument need the same sums: each is computed once.
+        aliases = {sql: f"v{i}" for i, sql in enumerate(dict.fromkeys(sums))}
         grouped = frame.groupBy(*map(quoted, aggregate.keys)).agg(
-            *(sf.expr(f"{text} AS {name}") for text, name in made.items())
+            *(sf.expr(f"{sql} AS {alias}") for sql, alias in aliases.items())
         )
         if not aggregate.keys:
-            # Without rows there is nothing to add, not a group of nothing.
+            # Without rows an aggregate without keys would return one empty group; here it must return none.
             grouped = grouped.where("v0 IS NOT NULL")
-        if len(made) < len(texts):
-            chosen = [f"{made[text]} AS w{place}" for place, text in enumerate(texts)]
-            grouped = grouped.selectExpr(*map(quoted, aggregate.keys), *chosen)
-        return low.with_column_ids(grouped, node.columns)
+        if len(aliases) < len(sums):
+            columns = [f"{aliases[sql]} AS w{i}" for i, sql in enumerate(sums)]
+            grouped = grouped.selectExpr(*map(quoted, aggregate.keys), *columns)
+        return lowering.with_column_ids(grouped, node.columns)
 
     def _sums(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> list[str]:
-        """What rows add to the accumulators of a call."""
-        there, value = _counted(call, names)
-        number = f"coalesce(sum({_where(there, f'CAST({WEIGHT} AS BIGINT)')}), 0L)"
+        """SQL of what rows add to the accumulators of a call."""
+        counts, value = _counted(call, names)
+        count = f"coalesce(sum({_where(counts, f'CAST({WEIGHT} AS BIGINT)')}), 0L)"
         if call.function is AggregateFunction.COUNT:
-            return [number]
+            return [count]
         if call.function in (AggregateFunction.SUM, AggregateFunction.AVERAGE):
-            wide = f"CAST({value} AS {self._type(call.accumulators[0])})"
-            moved = _where(there, f"CASE WHEN {WEIGHT} > 0 THEN {wide} ELSE -{wide} END")
-            return [f"CAST(sum({moved}) AS {self._type(call.accumulators[0])})", number]
+            summand = f"CAST({value} AS {self._type(call.accumulators[0])})"
+            signed = _where(counts, f"CASE WHEN {WEIGHT} > 0 THEN {summand} ELSE -{summand} END")
+            return [f"CAST(sum({signed}) AS {self._type(call.accumulators[0])})", count]
         if call.function is AggregateFunction.VARIANCE:
-            both = zip(sum_terms(str(value), argument_type(call)), call.accumulators[:-1], strict=True)
+            terms = zip(sum_terms(str(value), argument_type(call)), call.accumulators[:-1], strict=True)
             sums = [
-                f"CAST(sum({_where(there, f'{power} * {WEIGHT}')}) AS {self._type(column)})"
-                for power, column in both
+                f"CAST(sum({_where(counts, f'{term} * {WEIGHT}')}) AS {self._type(column)})"
+                for term, column in terms
             ]
-            return [*sums, number]
-        return [f"{call.function}({value}) FILTER (WHERE {there} AND {WEIGHT} > 0)"]
+            return [*sums, count]
+        return [f"{call.function}({value}) FILTER (WHERE {counts} AND {WEIGHT} > 0)"]
 
     def _removed(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> str:
-        """What tells that a call must look again: the extremum, or the number, of the values taken out."""
-        there, value = _counted(call, names)
+        """SQL of what decides whether a group must be recomputed: the extremum, or the number, of removed
+        values."""
+        counts, value = _counted(call, names)
         if call.function in (AggregateFunction.MIN, AggregateFunction.MAX):
-            return f"{call.function}({value}) FILTER (WHERE {there} AND {WEIGHT} < 0)"
+            return f"{call.function}({value}) FILTER (WHERE {counts} AND {WEIGHT} < 0)"
         if call.exact and call.function not in MERGE_FUNCTIONS:
             return "0L"
-        return f"count_if({there} AND {WEIGHT} < 0)"
+        return f"count_if({counts} AND {WEIGHT} < 0)"
 
     def merge_groups(self, node: MergeGroups) -> JavaObject:
-        low = self._lowering
+        lowering = self._lowering
         aggregate = node.aggregate
-        # The rows to merge are few, and so are those of their groups: no statistics needed.
-        added = low.coalesced_frame(node.partial).alias("new")
-        stored = low.coalesced_frame(node.stored).alias("old")
-        same = " AND ".join(f"new.{key} <=> old.{key}" for key in aggregate.keys) or "true"
-        here = bool(aggregate.keys) and low.is_small(node.partial) and low.is_small(node.stored)
-        joined = added.join(stored.hint("shuffle_hash" if here else "broadcast"), sf.expr(same), "left")
+        # Both sides have one row per changed group, so they are broadcast without statistics.
+        added = lowering.coalesced_frame(node.partial).alias("new")
+        stored = lowering.coalesced_frame(node.stored).alias("old")
+        same_key = " AND ".join(f"new.{key} <=> old.{key}" for key in aggregate.keys) or "true"
+        in_one_task = (
+            bool(aggregate.keys) and lowering.is_small(node.partial) and lowering.is_small(node.stored)
+        )
+        joined = added.join(
+            stored.hint("shuffle_hash" if in_one_task else "broadcast"), sf.expr(same_key), "left"
+        )
         removed = dict(
             zip((call.output for call in aggregate.calls), node.partial_aggregate.removed, strict=True)
         )
-        alive = f"({_plus(aggregate.count)}) > 0"
-        after, unsure = [_plus(aggregate.count)], ["false"]
+        exists = f"({_plus(aggregate.count)}) > 0"
+        after, recompute = [_plus(aggregate.count)], ["false"]
         for call in aggregate.calls:
-            merged, unknown = self._merge(call, removed[call.output])
-            # A group that vanished comes back without its past.
-            after.extend(f"CASE WHEN {alive} THEN {text} END" for text in merged)
-            unsure.append(f"coalesce({unknown}, false)")
-        recompute = f"{alive} AND ({' OR '.join(unsure)})"
-        chosen = joined.selectExpr(
+            merged, stale = self._merge(call, removed[call.output])
+            # A group without rows has no accumulators, so that it starts anew when it comes back.
+            after.extend(f"CASE WHEN {exists} THEN {sql} END" for sql in merged)
+            recompute.append(f"coalesce({stale}, false)")
+        again = f"{exists} AND ({' OR '.join(recompute)})"
+        rows = joined.selectExpr(
             *(f"new.{key}" for key in aggregate.keys),
             *(f"old.{column}" for column in aggregate.accumulators),
             *after,
-            recompute,
+            again,
         )
-        return low.with_column_ids(chosen, node.columns)
+        return lowering.with_column_ids(rows, node.columns)
 
     def _merge(self, call: AggregateCall, removed: ColumnId) -> tuple[list[str], str]:
-        """A call's accumulators after the change, and whether they may be wrong."""
+        """SQL of a call's accumulators after the change, and of whether the group must be recomputed
+        instead."""
         first = call.accumulators[0]
         before, add = f"old.{first}", f"new.{first}"
         if call.function is AggregateFunction.COUNT:
             return [_plus(first)], "false"
         if call.function in (AggregateFunction.SUM, AggregateFunction.AVERAGE, AggregateFunction.VARIANCE):
             *sums, count = call.accumulators
-            number = _plus(count)
-            kept = [f"CASE WHEN ({number}) > 0 THEN {self._total(column)} END" for column in sums]
-            return [*kept, number], "false" if call.exact else f"new.{removed} > 0"
+            merged_count = _plus(count)
+            merged = [f"CASE WHEN ({merged_count}) > 0 THEN {self._total(column)} END" for column in sums]
+            return [*merged, merged_count], "false" if call.exact else f"new.{removed} > 0"
         if call.function in _BITS:
-            both = f"CAST({before} {_BITS[call.function]} {add} AS {self._type(first)})"
-            return [f"coalesce({both}, {before}, {add})"], f"new.{removed} > 0"
-        ahead, reached = ("<", "<=") if call.function is AggregateFunction.MIN else (">", ">=")
-        extremum = f"CASE WHEN {before} IS NULL OR {add} {ahead} {before} THEN {add} ELSE {before} END"
+            combined = f"CAST({before} {_BITS[call.function]} {add} AS {self._type(first)})"
+            return [f"coalesce({combined}, {before}, {add})"], f"new.{removed} > 0"
+        better, reached = ("<", "<=") if call.function is AggregateFunction.MIN else (">", ">=")
+        extremum = f"CASE WHEN {before} IS NULL OR {add} {better} {before} THEN {add} ELSE {before} END"
         return [extremum], f"new.{removed} {reached} ({extremum})"
 
     def _total(self, column: ColumnId) -> str:
         before, add = f"old.{column}", f"new.{column}"
-        both = f"CAST({before} + {add} AS {self._type(column)})"
-        return f"CASE WHEN {before} IS NULL THEN {add} WHEN {add} IS NULL THEN {before} ELSE {both} END"
+        sum_of_both = f"CAST({before} + {add} AS {self._type(column)})"
+        return (
+            f"CASE WHEN {before} IS NULL THEN {add} WHEN {add} IS NULL THEN {before} ELSE {sum_of_both} END"
+        )
 
     def final_aggregate(self, node: FinalAggregate) -> JavaObject:
-        low = self._lowering
+        lowering = self._lowering
         aggregate = node.aggregate
         source = dict(zip(aggregate.accumulators, node.sources, strict=True))
         if aggregate.keys:
-            frame = low.named_frame(node.child).where(f"{source[aggregate.count]} > 0")
+            frame = lowering.named_frame(node.child).where(f"{source[aggregate.count]} > 0")
         else:
-            catalyst = low.catalyst
-            one = catalyst.logical("OneRowRelation")()
+            catalyst = lowering.catalyst
+            one_row = catalyst.logical("OneRowRelation")()
             plan = catalyst.logical("Join")(
-                one, low.plan(node.child), low.join_type("LeftOuter"), catalyst.none, catalyst.no_hint
+                one_row,
+                lowering.plan(node.child),
+                lowering.join_type("LeftOuter"),
+                catalyst.none,
+                catalyst.no_hint,
             )
             frame = self._named(plan, node.child.columns)
-        chosen = frame.select(
-            *map(quoted, aggregate.keys), *map(self._column, self._values(aggregate, source))
-        )
-        return low.with_column_ids(chosen, node.columns)
+        rows = frame.select(*map(quoted, aggregate.keys), *map(self._column, self._values(aggregate, source)))
+        return lowering.with_column_ids(rows, node.columns)
 
     def changed_groups(self, node: ChangedGroups) -> JavaObject:
-        low = self._lowering
+        lowering = self._lowering
         aggregate = node.aggregate
         sides = [
             dict(zip(aggregate.accumulators, columns, strict=True))
             for columns in (node.before, aggregate.accumulators)
         ]
-        was, now = (f"coalesce({source[aggregate.count]} > 0, false)" for source in sides)
-        texts = [f"{was} <> {now}"]
-        computed = []
+        existed, exists = (f"coalesce({source[aggregate.count]} > 0, false)" for source in sides)
+        differences = [f"{existed} <> {exists}"]
+        column_differences = []
         for before, after in zip(*(self._values(aggregate, source) for source in sides), strict=True):
             if isinstance(before, str) and isinstance(after, str):
-                texts.append(f"NOT ({before} <=> {after})")
+                differences.append(f"NOT ({before} <=> {after})")
             else:
-                computed.append(~self._column(before).eqNullSafe(self._column(after)))
-        # One text where it can be: each operator on columns is a message to the JVM and back.
-        other = sf.expr(" OR ".join(texts))
-        for condition in computed:
-            other = other | condition
-        return low.with_column_ids(low.named_frame(node.child).where(other), node.columns)
+                column_differences.append(~self._column(before).eqNullSafe(self._column(after)))
+        # As one SQL text where possible: each operator on PySpark columns is a round trip to the JVM.
+        changed = sf.expr(" OR ".join(differences))
+        for difference in column_differences:
+            changed = changed | difference
+        return lowering.with_column_ids(lowering.named_frame(node.child).where(changed), node.columns)
 
     def _column(self, value: str | JavaObject) -> Column:
-        return sf.expr(value) if isinstance(value, str) else self._lowering.of(value)
+        return sf.expr(value) if isinstance(value, str) else self._lowering.pyspark_column(value)
 
     def _values(self, aggregate: Aggregate, source: Mapping[ColumnId, ColumnId]) -> list[str | JavaObject]:
         return [
@@ -249,31 +264,31 @@ class GroupLowering:
         ]
 
     def _value(self, call: AggregateCall, sources: Sequence[ColumnId]) -> str | JavaObject:
-        wanted = self._type(call.output)
+        result_type = self._type(call.output)
         if call.function is AggregateFunction.COUNT:
-            return f"CAST(coalesce({sources[0]}, 0) AS {wanted})"
+            return f"CAST(coalesce({sources[0]}, 0) AS {result_type})"
         if call.function in MERGE_FUNCTIONS:
             return str(sources[0])
         if call.function is AggregateFunction.VARIANCE:
             return variance_sql(call.handle.aggregateFunction(), argument_type(call), *map(str, sources))
-        total, number = sources
+        total, count = sources
         if call.function is AggregateFunction.SUM:
-            return f"CASE WHEN {number} > 0 THEN CAST({total} AS {wanted}) END"
-        if not wanted.startswith("decimal"):
-            return f"CASE WHEN {number} > 0 THEN CAST({total} AS DOUBLE) / CAST({number} AS DOUBLE) END"
-        return self._exact_average(call, total, number)
+            return f"CASE WHEN {count} > 0 THEN CAST({total} AS {result_type}) END"
+        if not result_type.startswith("decimal"):
+            return f"CASE WHEN {count} > 0 THEN CAST({total} AS DOUBLE) / CAST({count} AS DOUBLE) END"
+        return self._exact_average(call, total, count)
 
-    def _exact_average(self, call: AggregateCall, total: ColumnId, number: ColumnId) -> JavaObject:
-        """Sum by number as Spark's own function divides them, to the last digit; 0 by 0 is NULL there."""
-        low = self._lowering
+    def _exact_average(self, call: AggregateCall, total: ColumnId, count: ColumnId) -> JavaObject:
+        """Sum divided by count exactly as Spark's own AVG does it; 0 divided by 0 is NULL."""
+        lowering = self._lowering
         function = call.handle.aggregateFunction()
-        unresolved = low.catalyst.java_object("catalyst.analysis.UnresolvedAttribute")
+        unresolved = lowering.catalyst.java_object("catalyst.analysis.UnresolvedAttribute")
         buffers = [
-            (function.aggBufferAttributes().apply(place).exprId().id(), name)
-            for place, name in enumerate((total, f"coalesce({number}, 0L)"))
+            (function.aggBufferAttributes().apply(i).exprId().id(), sql)
+            for i, sql in enumerate((total, f"coalesce({count}, 0L)"))
         ]
-        parser = low.catalyst.session._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
-        ours = {
+        parser = lowering.catalyst.session._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
+        buffer_values = {
             buffers[0][0]: unresolved.quoted(str(total)),
             buffers[1][0]: parser.parseExpression(str(buffers[1][1])),
         }
@@ -281,9 +296,9 @@ class GroupLowering:
         def replace(expression: JavaObject) -> JavaObject | None:
             if kind(expression) != "AttributeReference":
                 return None
-            return ours.get(expression.exprId().id())
+            return buffer_values.get(expression.exprId().id())
 
-        return low.catalyst.transform_down(function.evaluateExpression(), replace)
+        return lowering.catalyst.transform_down(function.evaluateExpression(), replace)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -297,41 +312,41 @@ class GroupLowering:
         expressions: Sequence[Expression],
         names: dict[int, ColumnId],
     ) -> DataFrame:
-        """Columns of a node and expressions of the query over it, whose names go into `names`."""
-        low = self._lowering
-        plan = low.coalesced(node)
+        """Columns of a node, and expressions of the query over it, whose column ids are put into `names`."""
+        lowering = self._lowering
+        plan = lowering.coalesced(node)
         distinct: list[Expression] = []
         for expression in expressions:
-            same = next((e for e in distinct if e.handle.semanticEquals(expression.handle)), None)
-            if same is None:
+            equal = next((e for e in distinct if e.handle.semanticEquals(expression.handle)), None)
+            if equal is None:
                 distinct.append(expression)
-            names[id(expression)] = low.columns.fresh() if same is None else names[id(same)]
-        named = [low.columns.named(names[id(e)], e.handle) for e in distinct]
-        whole = (*columns, *(names[id(expression)] for expression in distinct))
-        return self._named(low.project([*low.attributes(columns), *named], plan), whole)
+            names[id(expression)] = lowering.columns.fresh() if equal is None else names[id(equal)]
+        named = [lowering.columns.named(names[id(e)], e.handle) for e in distinct]
+        output = (*columns, *(names[id(expression)] for expression in distinct))
+        return self._named(lowering.project([*lowering.attributes(columns), *named], plan), output)
 
     def _type(self, column: ColumnId) -> str:
         return str(self._lowering.columns.attribute(column).dataType().sql()).lower()
 
 
 def _expressions(aggregate: Aggregate) -> list[Expression]:
-    found = [expression for call in aggregate.calls for expression in (call.argument, call.condition)]
-    return [expression for expression in found if expression is not None]
+    expressions = [expression for call in aggregate.calls for expression in (call.argument, call.condition)]
+    return [expression for expression in expressions if expression is not None]
 
 
 def _counted(call: AggregateCall, names: Mapping[int, ColumnId]) -> tuple[str, ColumnId | None]:
-    """Whether a row counts for a call, as SQL, and the column of its value."""
-    parts = []
+    """SQL of whether a row counts for a call, and the column of the argument."""
+    conditions = []
     if call.condition is not None:
-        parts.append(f"coalesce({names[id(call.condition)]}, false)")
+        conditions.append(f"coalesce({names[id(call.condition)]}, false)")
     value = None if call.argument is None else names[id(call.argument)]
     if value is not None:
-        parts.append(f"{value} IS NOT NULL")
-    return " AND ".join(parts) or "true", value
+        conditions.append(f"{value} IS NOT NULL")
+    return " AND ".join(conditions) or "true", value
 
 
 def _where(condition: str, value: str) -> str:
-    """A value where a condition holds, else NULL, which a sum leaves out: FILTER is compiled to more code."""
+    """A value where a condition is true, else NULL, which sums ignore. FILTER would compile to more code."""
     return value if condition == "true" else f"CASE WHEN {condition} THEN {value} END"
 
 

@@ -1,7 +1,7 @@
-"""Restricting a relation to keys: as literals while they are few, so that files without them are not read.
+"""Lowering of semi joins with keys: as literals if there are few, so that files without them are pruned.
 
-A join of a large table with few keys reads all of the table; literals are held against its files' statistics.
-Many keys are joined; the ranges in which they lie are held against the statistics then.
+A join of a large table with few keys would read the whole table; literals are compared with the statistics of
+its files. Many keys are joined, and only their ranges are compared with the statistics.
 """
 
 from __future__ import annotations
@@ -32,132 +32,143 @@ __all__ = ["lower_key_semi_join", "lower_multi_key_semi_join", "lower_superset",
 
 
 def should_broadcast(node: Node, width: int) -> bool:
-    """Whether `width` columns of a side of a join are known to be little enough to be broadcast. Spark does
-    not know: what it keeps for us counts as large as what it was computed from."""
+    """Whether a join side with `width` columns is small enough to be broadcast.
+
+    Spark cannot decide it: its estimate for a materialized result is the size of the inputs.
+    """
     return isinstance(node, Materialized) and node.rows * width <= limits.MAX_BROADCAST_VALUES
 
 
 def lower_key_semi_join(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
-    """The child's rows whose key occurs in the keys, or does not."""
+    """A semi join of the child with the keys, or an anti join if `anti`."""
     if node.anti:
         attributes = lowering.attributes(tuple(column for column, _ in node.on))
-        how = lowering.join_type("LeftAnti")
-        return _met(
-            lowering, lowering.plan(node.child), attributes, node, how, is_small=lowering.is_small(node)
+        join_type = lowering.join_type("LeftAnti")
+        return _join_keys(
+            lowering, lowering.plan(node.child), attributes, node, join_type, is_small=lowering.is_small(node)
         )
     conditions, exact = _conditions(lowering, node)
     if isinstance(node.child, StateScan):
-        plan = _of_state(lowering, node, node.child, joined=not exact)
-        return _where(lowering, conditions, plan)
-    plan = _where(lowering, conditions, _child(lowering, node))
+        plan = _state_rows(lowering, node, node.child, joined=not exact)
+        return _filtered(lowering, conditions, plan)
+    plan = _filtered(lowering, conditions, _child(lowering, node))
     if exact:
         return plan
     attributes = lowering.attributes(tuple(column for column, _ in node.on))
-    how = lowering.join_type("LeftSemi")
-    return _met(lowering, plan, attributes, node, how, is_small=lowering.is_small(node))
+    join_type = lowering.join_type("LeftSemi")
+    return _join_keys(lowering, plan, attributes, node, join_type, is_small=lowering.is_small(node))
 
 
 def lower_superset(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
-    """Rows of the child, all of those whose key occurs in the keys: a join above asks again."""
+    """The child's rows with one of the keys, and maybe others: a join above compares the keys again."""
     conditions, _ = _conditions(lowering, node)
-    return _where(lowering, conditions, _child(lowering, node))
+    return _filtered(lowering, conditions, _child(lowering, node))
 
 
 def lower_multi_key_semi_join(lowering: Lowering, node: MultiKeySemiJoin) -> JavaObject:
-    """The child's rows that meet any of several sets of keys, read once."""
+    """The child's rows whose key is in any of several sets, by one read of the child."""
     catalyst = lowering.catalyst
     plan = lowering.plan(node.child)
-    wanted: list[JavaObject] = []
+    conditions: list[JavaObject] = []
     for keys, on, null_safe in zip(node.keys, node.on, node.null_safe, strict=True):
-        one = KeySemiJoin(columns=node.columns, child=node.child, keys=keys, on=on, null_safe=null_safe)
-        found = _all_of(lowering, one)
-        if found is None:
+        semi_join = KeySemiJoin(columns=node.columns, child=node.child, keys=keys, on=on, null_safe=null_safe)
+        condition = _key_condition(lowering, semi_join)
+        if condition is None:
             flag = lowering.columns.named(lowering.columns.fresh(), catalyst.literal(True)).toAttribute()
-            how = catalyst.java_object("catalyst.plans.ExistenceJoin")(flag)
+            join_type = catalyst.java_object("catalyst.plans.ExistenceJoin")(flag)
             attributes = lowering.attributes(tuple(column for column, _ in on))
-            plan = _met(lowering, plan, attributes, one, how, is_small=lowering.is_small(node))
-            found = flag
-        wanted.append(found)
-    any_of = wanted[0]
-    for other in wanted[1:]:
-        any_of = catalyst.expression("Or")(any_of, other)
-    return lowering.selected(catalyst.logical("Filter")(any_of, plan), node.columns)
+            plan = _join_keys(
+                lowering, plan, attributes, semi_join, join_type, is_small=lowering.is_small(node)
+            )
+            condition = flag
+        conditions.append(condition)
+    any_condition = conditions[0]
+    for condition in conditions[1:]:
+        any_condition = catalyst.expression("Or")(any_condition, condition)
+    return lowering.selected(catalyst.logical("Filter")(any_condition, plan), node.columns)
 
 
 def _child(lowering: Lowering, node: KeySemiJoin) -> JavaObject:
-    """The child's rows, or only those with one of the keys where another look-up has found them."""
-    found = lowering.rows.lookup(node, node.child) if isinstance(node.child, ScanAtCut) else None
-    return lowering.plan(node.child) if found is None else found
+    """The child's plan; for a table, only the rows with one of the keys if a key lookup is cached."""
+    rows = lowering.leaves.lookup(node, node.child) if isinstance(node.child, ScanAtCut) else None
+    return lowering.plan(node.child) if rows is None else rows
 
 
 def _conditions(lowering: Lowering, node: KeySemiJoin) -> tuple[list[JavaObject], bool]:
-    """Conditions that all rows with a key meet, and whether no others do."""
+    """Conditions that are true for all rows with one of the keys, and whether they are true only for
+    those."""
     if not isinstance(node.keys, Materialized):
         return [], False
-    fetch = lowering.rows.many(node.child)
-    found = [
+    fetch = lowering.leaves.is_large(node.child)
+    conditions = [
         lowering.keys.condition(column, node.keys, source, null_safe=node.null_safe, fetch=fetch)
         for column, source in node.on
     ]
-    exact = len(found) == 1 and found[0][1]
-    return [condition for condition, _ in found if condition is not None], exact
+    exact = len(conditions) == 1 and conditions[0][1]
+    return [condition for condition, _ in conditions if condition is not None], exact
 
 
-def _all_of(lowering: Lowering, node: KeySemiJoin) -> JavaObject | None:
-    """A condition on each column of a key; None when one of them cannot be written out."""
+def _key_condition(lowering: Lowering, node: KeySemiJoin) -> JavaObject | None:
+    """One condition of literals for all columns of a key; None when a column has no exact one."""
     assert isinstance(node.keys, Materialized)
-    whole: JavaObject | None = None
+    conjunction: JavaObject | None = None
     for column, source in node.on:
         part, exact = lowering.keys.condition(column, node.keys, source, null_safe=node.null_safe)
         if part is None or not exact:
             return None
-        whole = part if whole is None else lowering.catalyst.expression("And")(whole, part)
-    return whole
+        conjunction = part if conjunction is None else lowering.catalyst.expression("And")(conjunction, part)
+    return conjunction
 
 
-def _where(lowering: Lowering, conditions: Sequence[JavaObject], plan: JavaObject) -> JavaObject:
+def _filtered(lowering: Lowering, conditions: Sequence[JavaObject], plan: JavaObject) -> JavaObject:
     for condition in conditions:
         plan = lowering.catalyst.logical("Filter")(condition, plan)
     return plan
 
 
-def _of_state(lowering: Lowering, node: KeySemiJoin, state: StateScan, *, joined: bool) -> JavaObject:
-    """Rows of a state. Keys are asked for below its grouping, or all of its log would be grouped; conditions
-    go there by themselves."""
+def _state_rows(lowering: Lowering, node: KeySemiJoin, state: StateScan, *, joined: bool) -> JavaObject:
+    """Rows of a state. The keys are joined below its grouping: otherwise its whole log would be grouped,
+    because Spark pushes conditions below a grouping but not joins."""
 
-    def only(log: DataFrame) -> DataFrame:
+    def with_keys(log: DataFrame) -> DataFrame:
         plan = log._jdf.queryExecution().analyzed()  # noqa: SLF001
         output = list(items(plan.output()))
-        places = [state.columns.index(column) for column, _ in node.on]
-        keys = [lowering.cast_as_planned(state.columns[place], output[place]) for place in places]
-        how = lowering.join_type("LeftSemi")
-        made = _met(lowering, plan, keys, node, how, is_small=lowering.is_small(node))
-        return dataframe_of_plan(lowering.catalyst.session, made)
+        positions = [state.columns.index(column) for column, _ in node.on]
+        keys = [lowering.cast_as_planned(state.columns[i], output[i]) for i in positions]
+        join_type = lowering.join_type("LeftSemi")
+        joined_plan = _join_keys(lowering, plan, keys, node, join_type, is_small=lowering.is_small(node))
+        return dataframe_of_plan(lowering.catalyst.session, joined_plan)
 
-    return lowering.rows.stored(state, only if joined else None)
+    return lowering.leaves.state(state, with_keys if joined else None)
 
 
-def _met(
+def _join_keys(
     lowering: Lowering,
     plan: JavaObject,
     values: Sequence[JavaObject],
     node: KeySemiJoin,
-    how: JavaObject,
+    join_type: JavaObject,
     *,
     is_small: bool,
 ) -> JavaObject:
-    """`plan` with `values` of its columns joined with the keys under ids of their own; in one task when there
-    are few rows."""
+    """`plan` joined with the keys by equality with `values`. The keys get new column ids.
+
+    With `is_small` the join runs in one task.
+    """
     catalyst, columns = lowering.catalyst, lowering.columns
     ids: list[ColumnId] = [columns.fresh() for _ in node.on]
     sources = [columns.attribute(source) for _, source in node.on]
     named = [columns.named(new, source) for new, source in zip(ids, sources, strict=True)]
-    renamed = lowering.project(named, lowering.plan(node.keys))
+    keys_plan = lowering.project(named, lowering.plan(node.keys))
     conditions = [
         lowering.equal(value, columns.attribute(new), null_safe=node.null_safe)
         for value, new in zip(values, ids, strict=True)
     ]
     hint = catalyst.broadcast_right_hint if should_broadcast(node.keys, len(ids)) else catalyst.no_hint
     if is_small:
-        plan, renamed, hint = lowering.coalesce(plan), lowering.coalesce(renamed), catalyst.shuffle_hash_hint
-    return catalyst.logical("Join")(plan, renamed, how, lowering.conjunction(conditions), hint)
+        plan, keys_plan, hint = (
+            lowering.coalesce(plan),
+            lowering.coalesce(keys_plan),
+            catalyst.shuffle_hash_hint,
+        )
+    return catalyst.logical("Join")(plan, keys_plan, join_type, lowering.conjunction(conditions), hint)

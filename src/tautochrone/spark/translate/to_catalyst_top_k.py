@@ -1,4 +1,4 @@
-"""Lowering of the buffer behind ORDER BY … LIMIT."""
+"""Lowering of the state (buffer) of ORDER BY … LIMIT."""
 
 from __future__ import annotations
 
@@ -22,27 +22,30 @@ __all__ = ["lower_merge_top_k"]
 _STORED, _CHANGE, _COUNTED = "__taut_top_stored", "__taut_top_change", "__taut_top_counted"
 
 
-def lower_merge_top_k(low: Lowering, node: MergeTopK) -> JavaObject:
-    """See the node. A row behind the last kept one says nothing about rows that were never kept."""
-    top_k, names = node.top_k, [f"r{place}" for place in range(len(node.top_k.columns))]
-    change = low.named_frame(node.change).toDF(*names, "weight")
+def lower_merge_top_k(lowering: Lowering, node: MergeTopK) -> JavaObject:
+    """See `MergeTopK`. Rows after the last stored one are ignored unless the stored ones are all rows."""
+    top_k, names = node.top_k, [f"r{i}" for i in range(len(node.top_k.columns))]
+    change = lowering.named_frame(node.change).toDF(*names, "weight")
     stored = None
     if not (isinstance(node.stored, Materialized) and node.stored.handle is None):
-        stored = low.named_frame(node.stored).toDF(*names, "complete")
-    whole = stored is None or bool(stored.where("NOT complete").isEmpty())
-    session = low.catalyst.session
+        stored = lowering.named_frame(node.stored).toDF(*names, "complete")
+    is_complete = stored is None or bool(stored.where("NOT complete").isEmpty())
+    session = lowering.catalyst.session
     with _views(session, {_CHANGE: change, _STORED: stored}):
-        counted = session.sql(_counted(names, from_stored=stored is not None))
-    ordered, order = _ordered(low, top_k, counted)
+        copies = session.sql(_copies_sql(names, from_stored=stored is not None))
+    ordered, order = _with_order_columns(lowering, top_k, copies)
     with _views(session, {_COUNTED: ordered}):
-        merged = session.sql(_first(names, order, top_k.buffer, whole=whole))
-    return low.with_column_ids(merged, node.columns)
+        merged = session.sql(_first_rows_sql(names, order, top_k.buffer, is_complete=is_complete))
+    return lowering.with_column_ids(merged, node.columns)
 
 
 @contextmanager
 def _views(session: SparkSession, frames: Mapping[str, DataFrame | None]) -> Iterator[None]:
-    """Names for DataFrames, for as long as a text is analysed. As one text: built from DataFrames, each part
-    would be analysed anew with all that is below it."""
+    """Temporary views of DataFrames while an SQL text is analyzed.
+
+    One SQL text is analyzed once; with DataFrame methods each step would analyze the whole plan below it
+    again.
+    """
     try:
         for name, frame in frames.items():
             if frame is not None:
@@ -53,56 +56,58 @@ def _views(session: SparkSession, frames: Mapping[str, DataFrame | None]) -> Ite
             session.catalog.dropTempView(name)
 
 
-def _counted(names: Sequence[str], *, from_stored: bool) -> str:
-    """How often each row is there after the change, and whether it was kept."""
+def _copies_sql(names: Sequence[str], *, from_stored: bool) -> str:
+    """SQL of the number of copies of each row after the change, and of whether it was stored."""
     rows = ", ".join(names)
-    stored = f"SELECT {rows}, 1 AS weight, 1 AS mine FROM {_STORED} UNION ALL" if from_stored else ""
+    stored = f"SELECT {rows}, 1 AS weight, 1 AS is_stored FROM {_STORED} UNION ALL" if from_stored else ""
     return f"""
-        SELECT {rows}, sum(weight) AS copies, max(mine) AS mine
-        FROM ({stored} SELECT {rows}, weight, 0 AS mine FROM {_CHANGE}) GROUP BY {rows}
+        SELECT {rows}, sum(weight) AS copies, max(is_stored) AS is_stored
+        FROM ({stored} SELECT {rows}, weight, 0 AS is_stored FROM {_CHANGE}) GROUP BY {rows}
     """
 
 
-def _ordered(low: Lowering, top_k: TopK, counted: DataFrame) -> tuple[DataFrame, str]:
-    """The counted rows with what orders them beside, and the order as SQL."""
-    columns = low.columns
-    beside = (columns.fresh(), columns.fresh())
-    plan = low.with_column_ids(counted, (*top_k.columns, *beside))
-    place = {column: f"r{at}" for at, column in enumerate(top_k.columns)}
-    named, texts = [], []
-    for at, entry in enumerate(top_k.order):
+def _with_order_columns(lowering: Lowering, top_k: TopK, copies: DataFrame) -> tuple[DataFrame, str]:
+    """The rows with a column for each computed sort expression, and the ORDER BY clause as SQL."""
+    columns = lowering.columns
+    extra = (columns.fresh(), columns.fresh())
+    plan = lowering.with_column_ids(copies, (*top_k.columns, *extra))
+    names = {column: f"r{i}" for i, column in enumerate(top_k.columns)}
+    computed, order = [], []
+    for i, entry in enumerate(top_k.order):
         value = entry.child()
-        name = place.get(low.catalyst.column_id(value)) if kind(value) == "AttributeReference" else None
+        name = names.get(lowering.catalyst.column_id(value)) if kind(value) == "AttributeReference" else None
         if name is None:
-            name = f"o{at}"
-            named.append(low.catalyst.alias(value, name, low.catalyst.new_expr_id()[1]))
-        texts.append(f"{name} {_direction(entry)}")
-    plan = low.project([*low.attributes((*top_k.columns, *beside)), *named], plan)
-    frame = dataframe_of_plan(low.catalyst.session, plan)
-    return frame.toDF(*place.values(), "copies", "mine", *frame.columns[len(place) + 2 :]), ", ".join(texts)
+            name = f"o{i}"
+            computed.append(lowering.catalyst.alias(value, name, lowering.catalyst.new_expr_id()[1]))
+        order.append(f"{name} {_direction(entry)}")
+    plan = lowering.project([*lowering.attributes((*top_k.columns, *extra)), *computed], plan)
+    frame = dataframe_of_plan(lowering.catalyst.session, plan)
+    return frame.toDF(*names.values(), "copies", "is_stored", *frame.columns[len(names) + 2 :]), ", ".join(
+        order
+    )
 
 
-def _first(names: Sequence[str], order: str, buffer: int, *, whole: bool) -> str:
-    """The first rows, as many as the buffer holds, and whether there are others."""
+def _first_rows_sql(names: Sequence[str], order: str, buffer: int, *, is_complete: bool) -> str:
+    """SQL of the first `buffer` rows, and of whether these are all rows."""
     rows = ", ".join(names)
-    seen = "" if whole else "WHERE place <= (SELECT max(place) FROM placed WHERE mine = 1)"
-    # One more than fits tells that there are more.
+    known = "" if is_complete else "WHERE place <= (SELECT max(place) FROM placed WHERE is_stored = 1)"
+    # One row more than the buffer shows whether there are others.
     return f"""
         WITH placed AS (
             SELECT *, row_number() OVER (ORDER BY {order}) AS place FROM {_COUNTED}
         ), alive AS (
             SELECT {rows}, place, explode(sequence(1, CAST(copies AS INT))) AS copy
-            FROM (SELECT * FROM placed {seen}) WHERE copies > 0
+            FROM (SELECT * FROM placed {known}) WHERE copies > 0
         )
         SELECT {rows}, complete FROM (
             SELECT *, row_number() OVER (ORDER BY place, copy) AS at,
-                {str(whole).lower()} AND count(1) OVER () <= {buffer} AS complete
+                {str(is_complete).lower()} AND count(1) OVER () <= {buffer} AS complete
             FROM (SELECT * FROM alive ORDER BY place, copy LIMIT {buffer + 1})
         ) WHERE at <= {buffer}
     """
 
 
 def _direction(entry: JavaObject) -> str:
-    """Of a Catalyst `SortOrder`."""
+    """The direction and null ordering of a Catalyst `SortOrder`, as SQL."""
     ascending = "ASC" if kind(entry.direction()) == "Ascending" else "DESC"
     return f"{ascending} NULLS {'FIRST' if kind(entry.nullOrdering()) == 'NullsFirst' else 'LAST'}"
