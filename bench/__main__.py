@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import checkpoint, cluster, fixed, hops, idle, ingest, report, revise, service, tpch
-from tautochrone.spark.session.factory import CatalogSettings, SparkSettings, start_session, use_database
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.iceberg.sessions.spark_sessions import start_session
+from tautochrone.spark.session.factory import use_database
+from tautochrone.spark.session.settings import SparkSettings
 
 Parts = dict[str, Callable[[], dict[str, Any]]]
 

@@ -11,7 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone import redaction
-from tautochrone.spark.session.factory import CatalogSettings, SparkSettings, start_session, use_database
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.iceberg.sessions.spark_sessions import start_session
+from tautochrone.spark.session.factory import use_database
+from tautochrone.spark.session.settings import SparkSettings
 from tautochrone.testing.harness import Pipeline
 
 # `bench` is no part of the package that is installed.

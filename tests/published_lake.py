@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.names import Fence, TableName, Version
@@ -16,7 +17,6 @@ from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 from tautochrone.rest_catalog.metadata_files import MetadataSource, metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
-from tautochrone.spark.session.factory import CatalogSettings
 
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
 

@@ -35,7 +35,6 @@ ALLOWED = {
     ("project/templates.py", "write_text"): "`taut init` writes a sample before anything runs",
     ("project/templates.py", "mkdir"): "the same",
     ("spark/session/class_archive.py", "mkdir"): "set-up: the folder of the archive of classes",
-    ("spark/session/warm_up.py", "toTable"): "set-up: a lake of its own that is gone with its process",
     ("app/open.py", "mkdir"): "the storage folder; making it twice is making it once",
     ("app/storage.py", "rename"): "the storage's identity, as a step of whoever calls it",
     ("app/storage.py", "unlink"): "the same",

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run, RunState
-from tautochrone.spark.session.factory import CatalogSettings
 from tautochrone.testing.ended_runs import as_process, ended
 
 from .faults import Crash, Strike, StrikingEffects

@@ -16,8 +16,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg import IcebergLake
 from tautochrone.iceberg.java.functions import items
+from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model import limits
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.maintenance import Retention

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, DefinitionError
-from tautochrone.iceberg import IcebergLake
 from tautochrone.iceberg.maintenance.orphans import path_of
+from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable, TableDefinition
 from tautochrone.model.names import Fence, TableName

@@ -13,11 +13,11 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from tests.published_lake import Lake, name
 
+from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.names import Version
 from tautochrone.rest_catalog.read_points import ReadPoints
-from tautochrone.spark.session.factory import reader_session
 
 pytestmark = pytest.mark.spark
 

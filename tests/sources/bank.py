@@ -17,6 +17,7 @@ from tests.crash.faults import Crash, Strike, StrikingEffects
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.meta import MetaStore
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.events import Emit
@@ -24,7 +25,6 @@ from tautochrone.model.names import TableName
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run, RunState
-from tautochrone.spark.session.factory import CatalogSettings
 from tautochrone.testing.ended_runs import as_process, ended
 from tautochrone.testing.toy_database import RELATIONS, Change, ToyDatabase
 

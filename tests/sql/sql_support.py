@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.model.refresh import RefreshMode, worst_mode
-from tautochrone.spark.session.factory import CatalogSettings, SparkSettings, start_session, use_database
+from tautochrone.spark.session.factory import use_database
+from tautochrone.spark.session.settings import SparkSettings
 from tautochrone.testing.harness import Happened
 
 from .constructs import CONSTRUCTS, PYTHON, Construct

@@ -22,6 +22,7 @@ from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.app.query_box import ReaderRunner
 from tautochrone.errors import QueryError
+from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.http.logs import FIELDS
 from tautochrone.metaservice.pages.ports import Answer
@@ -34,7 +35,7 @@ from tautochrone.reader.reader import Reader
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.revision.plan import RevisionRequest
 from tautochrone.runtime.revision.revise import complete_pending, revise, survey
-from tautochrone.spark.session.factory import start_session, stop_session
+from tautochrone.spark.session.factory import stop_session
 from tautochrone.spark.session.jvm_liveness import jvm_failure
 
 __all__ = ["Console"]

@@ -19,12 +19,14 @@ from tautochrone.app.health import Finding, State, check
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.errors import LakeError
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.factory import CatalogSettings, SparkSettings, start_session
+from tautochrone.spark.session.settings import SparkSettings
 from tautochrone.spark.sources.kafka import KafkaOptions, ask
 from tautochrone.spark.sources.kafka_source import KafkaSource
 from tautochrone.spark.sources.registry import sources_of
@@ -97,9 +99,9 @@ def _catalog(session: SparkSession, catalog: CatalogSettings) -> str:
 def _kafkas(session: SparkSession, definitions: Definitions, graph: Graph) -> Iterator[Finding]:
     """One finding for each cluster, with all its topics that flows read."""
     clusters: dict[tuple[tuple[str, str], ...], KafkaOptions] = {}
-    assert graph.scratch is not None
+    assert graph.analysis_session is not None
     for flow in definitions.flows:
-        sources = sources_of(flow.evaluate(graph.scratch))
+        sources = sources_of(flow.evaluate(graph.analysis_session))
         for read in (source.read for source in sources if isinstance(source, KafkaSource)):
             client = {k: v for k, v in read.values.items() if k.startswith("kafka.")}
             key = tuple(sorted(client.items()))

@@ -17,7 +17,8 @@ from pyspark.sql.types import StructType
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.storage import check_storage, identify, lake_id
 from tautochrone.app.stores import project_store
-from tautochrone.iceberg import IcebergLake
+from tautochrone.iceberg.sessions.spark_sessions import empty_session, start_session
+from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
 from tautochrone.metaservice.server import EmbeddedServer
@@ -47,7 +48,7 @@ from tautochrone.runtime.streams.bad_records import check_bad_records
 from tautochrone.runtime.streams.rate_limits import check_limits
 from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
 from tautochrone.sinks import has_adapter
-from tautochrone.spark.session.factory import scratch_session, start_session, stop_session, use_database
+from tautochrone.spark.session.factory import stop_session, use_database
 
 __all__ = ["LocalReadPoints", "Project"]
 
@@ -121,7 +122,7 @@ class Project(Closing):
         """
         catalog = self.settings.catalog.name
         # Files are imported in a session that cannot write: the real catalog would create its file.
-        importing = scratch_session(self.base, catalog)
+        importing = empty_session(self.base, catalog)
         use_database(importing, catalog, self.spec.database or "default", create=True)
         definitions = load_definitions(self.spec, importing, catalog)
         definitions = with_quarantines(definitions, self.settings.bad_records)

@@ -1,5 +1,1 @@
-"""The Iceberg adapter of the lake port."""
-
-from tautochrone.iceberg.tables.catalog import IcebergLake
-
-__all__ = ["IcebergLake"]
+"""The tables: all that knows Iceberg's classes, metadata and catalogs, and the sessions that use them."""

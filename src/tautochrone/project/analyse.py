@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
+from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted
 from tautochrone.project.definitions import Definitions, Flow, circular, is_view, missing, missing_relation
@@ -35,7 +36,6 @@ from tautochrone.spark.analysis.analyzed_plan import (
     stateful_node,
     temp_views_of,
 )
-from tautochrone.spark.analysis.empty_catalog import Scratch
 from tautochrone.spark.analysis.parsed_relations import relations_of
 from tautochrone.spark.sources.external_sources import external_sources
 
@@ -63,15 +63,17 @@ def analyse(
         DefinitionError: a flow does not resolve, datasets form a circle, or a query is of the wrong
             kind for what it writes; with Spark's class where Spark has one, and `file:line`.
     """
-    return _Analysis(definitions, Scratch(base_session, catalog_name), external_schema).run()
+    return _Analysis(definitions, EmptyCatalog(base_session, catalog_name), external_schema).run()
 
 
 class _Analysis:
     """One run. `path` holds the datasets under way, outermost first."""
 
-    def __init__(self, definitions: Definitions, scratch: Scratch, external_schema: ExternalSchema) -> None:
+    def __init__(
+        self, definitions: Definitions, empty_catalog: EmptyCatalog, external_schema: ExternalSchema
+    ) -> None:
         self._definitions = definitions
-        self._scratch = scratch
+        self._empty_catalog = empty_catalog
         self._external_schema = external_schema
         self._resolved: dict[str, ResolvedFlow] = {}
         self._schemas: dict[TableName, StructType] = {}
@@ -81,7 +83,7 @@ class _Analysis:
     def run(self) -> Graph:
         # Evaluating sets the current database, which must exist for that.
         for flow in (*self._definitions.flows, *self._definitions.invariants):
-            self._scratch.ensure_namespace(flow.scope.namespace)
+            self._empty_catalog.ensure_namespace(flow.scope.namespace)
         for name in self._definitions.datasets:
             self._dataset(name, ())
         for flow in self._definitions.flows:
@@ -96,7 +98,7 @@ class _Analysis:
             schemas=self._schemas,
             external=frozenset(self._external),
             invariants=tuple(invariants),
-            scratch=self._scratch.session,
+            analysis_session=self._empty_catalog.session,
         )
 
     def _dataset(self, name: TableName, path: tuple[TableName, ...]) -> None:
@@ -117,11 +119,13 @@ class _Analysis:
         schema = table_schema(
             dataset,
             [(flow, frame.schema) for flow, frame in zip(flows, frames, strict=True)],
-            self._scratch.session,
+            self._empty_catalog.session,
         )
         if dataset.kind is DatasetKind.STREAMING_TABLE:
             schema = with_stored(schema, self._external_schema(dataset.name))
-        self._schemas[dataset.name] = self._scratch.create_table(dataset.name, schema, str(dataset.location))
+        self._schemas[dataset.name] = self._empty_catalog.create_table(
+            dataset.name, schema, str(dataset.location)
+        )
         self._order.append(dataset.name)
 
     def _invariant(self, flow: Flow) -> Invariant:
@@ -137,7 +141,7 @@ class _Analysis:
         before: tuple[str, ...] = ()
         while True:
             try:
-                return flow.evaluate(self._scratch.session, partial(self._lookout, flow))
+                return flow.evaluate(self._empty_catalog.session, partial(self._lookout, flow))
             except DefinitionError as error:
                 parts = missing_relation(error)
                 if not parts or parts == before or not self._provide(parts, flow, path):
@@ -167,7 +171,7 @@ class _Analysis:
         schema = self._external_schema(name) if name is not None else None
         if name is None or schema is None:
             return False
-        self._schemas[name] = self._scratch.create_table(name, schema, str(flow.location))
+        self._schemas[name] = self._empty_catalog.create_table(name, schema, str(flow.location))
         self._external.add(name)
         return True
 
@@ -181,14 +185,14 @@ class _Analysis:
         plan = analyzed_plan(frame)
         streaming = bool(frame.isStreaming)
         state = stateful_node(plan) if streaming else None
-        linear, linear_reason = linearity(plan, self._scratch.catalog)
+        linear, linear_reason = linearity(plan, self._empty_catalog.catalog)
         deterministic, deterministic_reason = determinism(plan)
         views = {self._definitions.view_named(view) for view in temp_views_of(plan)} - {None}
         known_views = frozenset(view for view in views if view is not None)
         return ResolvedFlow(
             flow=flow,
             schema=frame.schema,
-            inputs=inputs_of(plan, self._scratch.catalog),
+            inputs=inputs_of(plan, self._empty_catalog.catalog),
             views=known_views,
             streaming=streaming,
             stateful=state is not None,
@@ -197,7 +201,7 @@ class _Analysis:
             linear_reason=linear_reason,
             deterministic=deterministic,
             deterministic_reason=deterministic_reason,
-            passes_on=passed_on(plan, self._scratch.catalog) if streaming else None,
+            passes_on=passed_on(plan, self._empty_catalog.catalog) if streaming else None,
             sources=external_sources(frame) if streaming else frozenset(),
             fingerprint=self._fingerprint(flow, frame.schema, known_views, constant_relations(plan)),
         )

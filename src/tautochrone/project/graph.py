@@ -71,8 +71,8 @@ class Graph:
 
     `flows` is keyed by flow name; `order` lists the tables (streaming tables and materialized
     views) so that each comes after those it reads; `schemas` are as the lake stores them and also
-    hold those of the views and external tables that were read. `scratch` is the session in which everything
-    was resolved: all tables are there, empty, so that a flow can be planned in it.
+    hold those of the views and external tables that were read. `analysis_session` is the session in
+    which everything was resolved: all tables are there, empty, so that a flow can be planned in it.
     """
 
     definitions: Definitions
@@ -81,7 +81,7 @@ class Graph:
     schemas: Mapping[TableName, StructType]
     external: frozenset[TableName] = field(default=frozenset())
     invariants: tuple[Invariant, ...] = ()
-    scratch: SparkSession | None = field(default=None, repr=False, compare=False)
+    analysis_session: SparkSession | None = field(default=None, repr=False, compare=False)
 
     def flows_of(self, target: TableName) -> tuple[ResolvedFlow, ...]:
         """The resolved flows that write `target`, in the order of definition."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tautochrone.errors import SettingsError
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.model.durability import Durability
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
@@ -20,7 +21,7 @@ from tautochrone.project.setting_declarations import LIMITS
 from tautochrone.project.setting_layers import DEFAULT, Given, Value, collect, in_order
 from tautochrone.project.sink_settings import SinkSettings, sink_settings
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.spark.session.settings import CatalogSettings, SparkSettings
+from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = ["FlowBadRecords", "FlowLimits", "FlowRecreatedTopic", "Settings", "effective", "load_settings"]
 

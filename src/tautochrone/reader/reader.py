@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.session import _monkey_patch_RDD
 
 from tautochrone.errors import QueryError
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.iceberg.sessions.spark_sessions import reader_session, start_session
 from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
 from tautochrone.metaservice.api.write_tokens import time_of, wait_for, write_token
 from tautochrone.metaservice.server import EmbeddedServer
@@ -30,14 +32,8 @@ from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints, checkpoint_read_point
 from tautochrone.rest_catalog.topology_tables import show_meta_tables
 from tautochrone.spark.analysis.session_context import set_active_session
-from tautochrone.spark.session.factory import (
-    CatalogSettings,
-    SparkSettings,
-    reader_session,
-    restrict_to_tables,
-    start_session,
-    stop_session,
-)
+from tautochrone.spark.session.factory import restrict_to_tables, stop_session
+from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = ["Reader"]
 

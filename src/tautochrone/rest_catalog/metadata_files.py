@@ -19,8 +19,8 @@ from sqlalchemy import create_engine, inspect, make_url, text
 from sqlalchemy.engine import URL, Engine
 
 from tautochrone.errors import EnvironmentProblemError, TableMissingError
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.model.names import TableName
-from tautochrone.spark.session.settings import CatalogSettings
 
 __all__ = ["MetadataSource", "metadata_source"]
 

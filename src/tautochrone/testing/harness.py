@@ -18,6 +18,7 @@ from pyspark.sql import Row, SparkSession
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.open import Project
 from tautochrone.app.stores import project_store
+from tautochrone.iceberg.sessions.spark_sessions import lake_conf
 from tautochrone.model.effects import Effects
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.settings import Settings
@@ -28,7 +29,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import select
 from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.refresh.verify import Verdict, verify
-from tautochrone.spark.session.factory import lake_conf, use_database
+from tautochrone.spark.session.factory import use_database
 from tautochrone.testing.ended_runs import as_process, ended
 
 __all__ = ["Happened", "Pipeline"]

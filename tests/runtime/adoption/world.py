@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.model.effects import Effects, Step
 from tautochrone.runtime.adoption.adopt import Adoption
 from tautochrone.runtime.adoption.adoptable import Finding
@@ -29,7 +30,6 @@ from tautochrone.runtime.job.effects import DirectEffects
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import find_all
 from tautochrone.runtime.loop.run import Run
-from tautochrone.spark.session.factory import CatalogSettings
 from tautochrone.spark.session.jars import CORE, resolve
 from tautochrone.testing.ended_runs import as_process, ended
 from tautochrone.testing.harness import Happened, Pipeline

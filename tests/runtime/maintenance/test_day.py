@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.iceberg import IcebergLake
+from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.lake import ChangeKind, TableDefinition
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import Fence, TableName, Version

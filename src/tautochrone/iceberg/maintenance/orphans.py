@@ -117,7 +117,7 @@ def old_files(
 
 def _lister(iceberg: Iceberg, io: Any, folder: str) -> Any:
     """What lists a folder. Of local ones Hadoop's own file system: the one that writes faster goes round in
-    circles at a symbolic link (see `spark.session.factory`)."""
+    circles at a symbolic link (see `iceberg.sessions.spark_sessions`)."""
     local = folder.startswith(("/", "file:"))
     if not (local and iceberg.api.hadoop.HadoopConfigurable._java_lang_class.isInstance(io)):  # noqa: SLF001
         return io

@@ -53,10 +53,10 @@ def _lineage(job: Job, table: TableName, flows: Iterable[ResolvedFlow]) -> Colum
     columns = {field.name.lower(): field.name for field in job.graph.schemas[table].fields}
     values: dict[str, frozenset[ColumnRef]] = {name: frozenset() for name in columns.values()}
     rows = frozenset[ColumnRef]()
-    assert job.graph.scratch is not None
+    assert job.graph.analysis_session is not None
     for flow in flows:
         try:
-            lineage = column_lineage(flow.flow.evaluate(job.graph.scratch), table.catalog)
+            lineage = column_lineage(flow.flow.evaluate(job.graph.analysis_session), table.catalog)
         except DefinitionError as error:
             # Not repeatable, for the flow was evaluated before; missing lineage must not fail a run.
             lineage = ColumnLineage(problem=error.message)

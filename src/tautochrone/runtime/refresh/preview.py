@@ -40,9 +40,9 @@ def preview(graph: Graph, view: TableName, default: RefreshPolicy) -> RefreshPre
     dataset = graph.definitions.datasets[view]
     if dataset.kind is not DatasetKind.MATERIALIZED_VIEW:
         return None
-    assert graph.scratch is not None
+    assert graph.analysis_session is not None
     (flow,) = graph.flows_of(view)
-    planned = plan_of(flow.flow.evaluate(graph.scratch), view.catalog)
+    planned = plan_of(flow.flow.evaluate(graph.analysis_session), view.catalog)
     parts = explained_nodes(planned.plan, RULES)
     policy = policy_of(dataset, default)
     reasons = [Reason.of(ReasonCode.UNSUPPORTED_QUERY, detail=text) for text in planned.obstacles]

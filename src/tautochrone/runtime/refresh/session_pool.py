@@ -12,10 +12,11 @@ from itertools import count
 
 from pyspark.sql import SparkSession
 
+from tautochrone.iceberg.sessions.spark_sessions import count_without_metadata, reader_session
 from tautochrone.model.lake import NO_VERSION
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST, Lookup, ReadPointServer
-from tautochrone.spark.session.factory import reader_session, use_database
+from tautochrone.spark.session.factory import use_database
 
 __all__ = ["SessionPool"]
 
@@ -101,9 +102,7 @@ class SessionPool:
                 self._server.show(read_point, lookup)
             session = reader_session(self._base, self._catalog, self._server.uri, read_point)
             use_database(session, self._catalog, self._database, create=False)
-            # Iceberg answers a count from metadata as a nullable column, and Spark then refuses its own
-            # plan when the target column is NOT NULL.
-            session.conf.set("spark.sql.iceberg.aggregate-push-down.enabled", "false")
+            count_without_metadata(session)
             for key, value in conf.items():
                 session.conf.set(key, value)
             self._sessions[name] = session

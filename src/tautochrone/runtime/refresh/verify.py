@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import CheckpointUnavailableError
+from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.column_alignment import align
 from tautochrone.meta.store import MetaStore
 from tautochrone.model.clock import spoken
@@ -18,7 +19,7 @@ from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.spark.analysis.current_time import with_fixed_time
 from tautochrone.spark.execute.multiset_diff import diff_sizes
-from tautochrone.spark.session.factory import reader_session, use_database
+from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.translate.from_catalyst import plan_of
 
 __all__ = ["Sessions", "Verdict", "nondeterminism", "recompute", "verify"]
@@ -144,5 +145,5 @@ def _unknown(view: TableName, at: CheckpointNumber | None, reason: str) -> Verdi
 
 def nondeterminism(graph: Graph, flow: ResolvedFlow, catalog: str) -> Sequence[str]:
     """Why the recomputation may rightly differ; asked only when it does."""
-    assert graph.scratch is not None
-    return plan_of(flow.flow.evaluate(graph.scratch), catalog).nondeterminism
+    assert graph.analysis_session is not None
+    return plan_of(flow.flow.evaluate(graph.analysis_session), catalog).nondeterminism

@@ -25,10 +25,10 @@ def check_bad_records(settings: Mapping[str, FlowBadRecords], graph: Graph) -> N
         resolved = known_flow(graph, name, setting.origin)
         if setting.policy is BadRecords.FAIL:
             continue
-        assert graph.scratch is not None
+        assert graph.analysis_session is not None
         why = "it writes no streaming table from outside"
         if from_outside(graph, resolved):
-            replay = record_replay(graph.scratch, resolved.flow.evaluate(graph.scratch))
+            replay = record_replay(graph.analysis_session, resolved.flow.evaluate(graph.analysis_session))
             why = replay.reason if isinstance(replay, Unsupported) else ""
         if why:
             raise SettingsError(

@@ -21,8 +21,8 @@ def change_log_of(graph: Graph, resolved: ResolvedFlow) -> ChangeLog | None:
     """
     if not any_change_logs() or not resolved.inputs.external_streams:
         return None
-    assert graph.scratch is not None
-    frame = resolved.flow.evaluate(graph.scratch)
+    assert graph.analysis_session is not None
+    frame = resolved.flow.evaluate(graph.analysis_session)
     logs = [log for source in sources_of(frame) if (log := change_log(source.name, source.options()))]
     if not logs:
         return None

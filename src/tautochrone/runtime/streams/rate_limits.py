@@ -56,9 +56,9 @@ def check_limits(limits: Mapping[str, FlowLimits], graph: Graph) -> None:
                 location=setting.origin,
                 hint="what reads datasets is brought to each checkpoint as a whole",
             )
-        assert graph.scratch is not None
-        frame = resolved.flow.evaluate(graph.scratch)
-        stream = limited(graph.scratch, frame, setting.options)
+        assert graph.analysis_session is not None
+        frame = resolved.flow.evaluate(graph.analysis_session)
+        stream = limited(graph.analysis_session, frame, setting.options)
         missing = sorted(_SETTING[option] for option in set(setting.options) - stream.applied)
         if missing:
             read = ", ".join(sorted(stream.sources))

@@ -24,8 +24,8 @@ def check_recreated_topics(settings: Mapping[str, FlowRecreatedTopic], graph: Gr
     """
     for name, setting in settings.items():
         resolved = known_flow(graph, name, setting.origin)
-        assert graph.scratch is not None
-        if not (from_outside(graph, resolved) and _has_topic_ids(graph.scratch, resolved)):
+        assert graph.analysis_session is not None
+        if not (from_outside(graph, resolved) and _has_topic_ids(graph.analysis_session, resolved)):
             raise SettingsError(
                 "RECREATED_TOPIC_WITHOUT_KAFKA",
                 f"Flow {name} reads no Kafka topic into a streaming table",

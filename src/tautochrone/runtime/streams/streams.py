@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow import FlowQuery, spark_position
@@ -31,7 +32,7 @@ from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.streams.change_logs import change_log_of
 from tautochrone.runtime.streams.rate_limits import LimitedFlow
-from tautochrone.spark.session.factory import reader_session, use_database
+from tautochrone.spark.session.factory import use_database
 
 __all__ = ["Streams", "highest_fence"]
 

@@ -18,7 +18,7 @@ __all__ = ["archive_file", "archive_options", "make_archive"]
 
 # An archive that no longer matches costs seconds; Java would also warn at every start.
 _NO_CDS_WARNINGS = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-_WARM_UP = "tautochrone.spark.session.warm_up"
+_WARM_UP = "tautochrone.iceberg.sessions.warm_up"
 _TIMEOUT_S = 300
 
 

@@ -1,11 +1,6 @@
-"""Starting Spark, and making the kinds of sessions that share its one context.
+"""Starting Spark, and what every kind of session needs.
 
-* the *base* session: `lake` is the real catalog; everything that writes goes through it;
-* a *reader* session: `lake` is the read-only REST catalog of a checkpoint or of a refresh target;
-* a *scratch* session: `lake` is an empty in-memory catalog in which a graph resolves before
-  anything is built.
-
-A session never changes its kind: Spark keeps a catalog once it was used.
+Which catalogs a session has is not known here: see `iceberg.sessions.spark_sessions`.
 """
 
 from __future__ import annotations
@@ -28,16 +23,11 @@ from tautochrone.spark.session.gateway import start_context
 from tautochrone.spark.session.jars import resolve
 from tautochrone.spark.session.java import find_java
 from tautochrone.spark.session.jvm_liveness import stop_session
-from tautochrone.spark.session.settings import CatalogSettings, SparkSettings
+from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
-    "CatalogSettings",
-    "SparkSettings",
-    "lake_conf",
-    "reader_session",
     "restrict_to_tables",
-    "scratch_session",
-    "start_session",
+    "start_spark",
     "stop_session",
     "use_database",
 ]
@@ -47,18 +37,11 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _COMMAND_LINE = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions", "spark.executor.extraJavaOptions")
 _REDACTION = "spark.redaction.regex"
 _REDACTED_BY_SPARK = "(?i)secret|password|token|access[.]?key"
-_ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
-_LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
-"""Hadoop's own implementation starts two `chmod` processes for every file that it creates: 10 ms instead of
-1, and a refresh writes about ten files. Only the lake's catalog uses this one, because it does not list
-folders behind symbolic links."""
-_ICEBERG_SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
 
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     # Local refreshes are small: 200 shuffle partitions would cost more than the work in them.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "true",
@@ -80,29 +63,13 @@ _LOCAL_ADDRESSES = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": 
 address."""
 
 
-def lake_conf(catalog: CatalogSettings) -> dict[str, str]:
-    """Settings that a session needs before it first uses the lake's catalog."""
-    conf = _catalog_conf(catalog.name, _ICEBERG_CATALOG, catalog.options)
-    kind = catalog.options.get("type") or catalog.options.get("catalog-impl", "")
-    if kind == "hadoop" or kind.endswith(".HadoopCatalog"):
-        # It lists folders as its namespaces and tables, so it needs Hadoop's own implementation.
-        return conf
-    prefix = f"spark.sql.catalog.{catalog.name}.hadoop.fs.file.impl"
-    # Hadoop caches file systems without regard to settings.
-    return {prefix: _LOCAL_FILES, f"{prefix}.disable.cache": "true"} | conf
+def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, str]) -> SparkSession:
+    """Start Spark (about 5 s).
 
-
-def _catalog_conf(name: str, implementation: str, options: Mapping[str, str]) -> dict[str, str]:
-    prefix = f"spark.sql.catalog.{name}"
-    conf = {prefix: implementation}
-    # With the cache, commits of external writers and new branches stay invisible.
-    conf[f"{prefix}.cache-enabled"] = "false"
-    conf.update({f"{prefix}.{key}": value for key, value in options.items()})
-    return conf
-
-
-def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSession:
-    """Start Spark (about 5 s) with the real catalog as default.
+    Args:
+        spark: the settings of the user win over the others.
+        catalog: name of the default catalog.
+        catalog_conf: Spark settings that define the catalog.
 
     Raises:
         EnvironmentProblemError: Java or a jar is missing, or Spark refuses to start.
@@ -124,8 +91,8 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     # Python workers use the interpreter of the definitions, not whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf.update(lake_conf(catalog))
-    conf["spark.sql.defaultCatalog"] = catalog.name
+    conf.update(catalog_conf)
+    conf["spark.sql.defaultCatalog"] = catalog
     conf.update(spark.conf)
     # The user's options come last: of two contradicting options Java takes the later one.
     conf[_JAVA_OPTIONS] = " ".join([*options, conf.get(_JAVA_OPTIONS, "")]).strip()
@@ -183,29 +150,6 @@ def use_database(session: SparkSession, catalog: str, database: str, *, create: 
     session.sql(f"USE {name}")
 
 
-def _with_catalog(base: SparkSession, name: str, options: Mapping[str, str]) -> SparkSession:
-    """A new session in which `name` and, so that `spark_catalog.x.y` means the same tables, Spark's
-    session catalog are given by `options`. (Not so in the base session: Iceberg's JDBC catalog keys
-    its rows by the catalog's name in Spark, so the same file shows no table under a second name.)"""
-    session = base.newSession()
-    prefix = f"spark.sql.catalog.{name}."
-    for key in [key for key in session.conf.getAll if key.startswith(prefix)]:
-        session.conf.unset(key)
-    conf = _catalog_conf(name, _ICEBERG_CATALOG, options)
-    conf.update(_catalog_conf("spark_catalog", _ICEBERG_SESSION_CATALOG, options))
-    for key, value in conf.items():
-        session.conf.set(key, value)
-    return session
-
-
-def reader_session(base: SparkSession, name: str, uri: str, read_point: str) -> SparkSession:
-    """A session whose catalog `name` is the REST catalog at `uri`, fixed to `read_point`.
-
-    `read_point` is what the service resolves: `strong`, `weak`, `checkpoint-42`, or an internal name.
-    """
-    return _with_catalog(base, name, {"type": "rest", "uri": uri, "warehouse": read_point})
-
-
 def restrict_to_tables(session: SparkSession) -> SparkSession:
     """Restrict a session's queries to tables: no files by path, no Java methods, no settings or environment
     variables by `${…}`. For users who may only read."""
@@ -216,15 +160,3 @@ def restrict_to_tables(session: SparkSession) -> SparkSession:
     for name in _JAVA_CALLING_FUNCTIONS:
         functions.dropFunction(jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name))
     return session
-
-
-def scratch_session(base: SparkSession, name: str) -> SparkSession:
-    """A session whose catalog `name` is empty, in memory, and writes nothing anywhere."""
-    return _with_catalog(
-        base,
-        name,
-        {
-            "catalog-impl": "org.apache.iceberg.inmemory.InMemoryCatalog",
-            "warehouse": "memory://scratch",
-        },
-    )

@@ -1,44 +1,14 @@
-"""Settings of Spark and of the lake catalog, as values. Importing this must not import Spark: the command
+"""Settings of Spark, as values. Importing this must not import Spark: the command
 line reads settings before it prints anything."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tautochrone.spark.session.jars import CORE, KAFKA, Artifact
 
-__all__ = ["CatalogSettings", "SparkSettings"]
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogSettings:
-    """The pipeline's lake catalog: its name in SQL and its Iceberg catalog properties."""
-
-    name: str
-    options: Mapping[str, str]
-
-    @classmethod
-    def default(cls, storage: str) -> CatalogSettings:
-        """Iceberg's JDBC catalog on SQLite in `<storage>/catalog.db`, warehouse in `<storage>/warehouse`."""
-        return cls(
-            "lake",
-            {
-                "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-                "uri": f"jdbc:sqlite:{storage}/catalog.db",
-                "warehouse": f"{storage}/warehouse",
-                "jdbc.schema-version": "V1",
-                # Without a timeout a second writer of the SQLite file fails at once.
-                "jdbc.busy_timeout": "30000",
-            },
-        )
-
-    @property
-    def sqlite_file(self) -> str | None:
-        """The catalog's database file, when it is Iceberg's JDBC catalog on SQLite."""
-        match = re.match(r"jdbc:sqlite:([^?]+)", self.options.get("uri", ""))
-        return None if match is None else match[1]
+__all__ = ["SparkSettings"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""`python -m tautochrone.spark.session.warm_up FILE`: runs statements and queries as pipelines do, then has
-Java write the loaded classes into FILE. Called by `class_archive.make_archive` only."""
+"""`python -m tautochrone.iceberg.sessions.warm_up FILE`: runs statements and queries as pipelines do,
+then has Java write the loaded classes into FILE. Called by `class_archive.make_archive` only."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.session.factory import start_session, use_database
-from tautochrone.spark.session.settings import CatalogSettings, SparkSettings
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.iceberg.sessions.spark_sessions import start_session
+from tautochrone.spark.session.factory import use_database
+from tautochrone.spark.session.settings import SparkSettings
 
 _STATEMENTS = """
 CREATE TABLE orders (id BIGINT, customer STRING, at TIMESTAMP, price DECIMAL(10, 2), tags ARRAY<STRING>);

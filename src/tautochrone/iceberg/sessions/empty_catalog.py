@@ -11,21 +11,21 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
+from tautochrone.iceberg.sessions.spark_sessions import empty_session
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.jvm.errors import problem_of
-from tautochrone.spark.session.factory import scratch_session
 
-__all__ = ["Scratch"]
+__all__ = ["EmptyCatalog"]
 
 # Variants and nanosecond timestamps exist from format version 3 on.
 _FORMAT_VERSION = "3"
 
 
-class Scratch:
-    """A scratch session and the tables made in it so far."""
+class EmptyCatalog:
+    """A session with an empty catalog, and the tables created in it so far."""
 
     def __init__(self, base: SparkSession, catalog: str) -> None:
-        self.session = scratch_session(base, catalog)
+        self.session = empty_session(base, catalog)
         self.catalog = catalog
         self._namespaces: set[tuple[str, ...]] = set()
         self.tables: dict[TableName, StructType] = {}

@@ -1,0 +1,99 @@
+"""The kinds of Spark sessions that share one Spark context. They differ in what the lake's catalog is.
+
+* the *base* session: `lake` is the real catalog; everything that writes goes through it;
+* a *reader* session: `lake` is the read-only REST catalog of a checkpoint or of an open checkpoint;
+* an *empty* session: `lake` is an empty in-memory catalog in which a graph resolves before anything is built.
+
+A session never changes its kind: Spark keeps a catalog once it was used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.spark.session.factory import start_spark
+from tautochrone.spark.session.settings import SparkSettings
+
+__all__ = ["count_without_metadata", "empty_session", "lake_conf", "reader_session", "start_session"]
+
+_EXTENSIONS = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
+_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+_SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
+_LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
+"""Hadoop's own implementation starts two `chmod` processes for every file that it creates: 10 ms instead of
+1, and a refresh writes about ten files. Only the lake's catalog uses this one, because it does not list
+folders behind symbolic links."""
+
+
+def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSession:
+    """Start Spark (about 5 s) with the real catalog as default.
+
+    Raises:
+        EnvironmentProblemError: Java or a jar is missing, or Spark refuses to start.
+    """
+    return start_spark(spark, catalog.name, _EXTENSIONS | lake_conf(catalog))
+
+
+def lake_conf(catalog: CatalogSettings) -> dict[str, str]:
+    """Settings that a session needs before it first uses the lake's catalog."""
+    conf = _catalog_conf(catalog.name, _CATALOG, catalog.options)
+    kind = catalog.options.get("type") or catalog.options.get("catalog-impl", "")
+    if kind == "hadoop" or kind.endswith(".HadoopCatalog"):
+        # It lists folders as its namespaces and tables, so it needs Hadoop's own implementation.
+        return conf
+    prefix = f"spark.sql.catalog.{catalog.name}.hadoop.fs.file.impl"
+    # Hadoop caches file systems without regard to settings.
+    return {prefix: _LOCAL_FILES, f"{prefix}.disable.cache": "true"} | conf
+
+
+def _catalog_conf(name: str, implementation: str, options: Mapping[str, str]) -> dict[str, str]:
+    prefix = f"spark.sql.catalog.{name}"
+    conf = {prefix: implementation}
+    # With the cache, commits of external writers and new branches stay invisible.
+    conf[f"{prefix}.cache-enabled"] = "false"
+    conf.update({f"{prefix}.{key}": value for key, value in options.items()})
+    return conf
+
+
+def reader_session(base: SparkSession, name: str, uri: str, read_point: str) -> SparkSession:
+    """A session whose catalog `name` is the REST catalog at `uri`, fixed to `read_point`.
+
+    `read_point` is what the service resolves: `strong`, `weak`, `checkpoint-42`, or an internal name.
+    """
+    return _with_catalog(base, name, {"type": "rest", "uri": uri, "warehouse": read_point})
+
+
+def empty_session(base: SparkSession, name: str) -> SparkSession:
+    """A session whose catalog `name` is empty, in memory, and writes nothing anywhere."""
+    return _with_catalog(
+        base,
+        name,
+        {
+            "catalog-impl": "org.apache.iceberg.inmemory.InMemoryCatalog",
+            "warehouse": "memory://empty",
+        },
+    )
+
+
+def count_without_metadata(session: SparkSession) -> None:
+    """Let Spark count rows itself in this session. Iceberg answers a count from metadata as a nullable
+    column, and Spark then refuses its own plan when the target column is NOT NULL."""
+    session.conf.set("spark.sql.iceberg.aggregate-push-down.enabled", "false")
+
+
+def _with_catalog(base: SparkSession, name: str, options: Mapping[str, str]) -> SparkSession:
+    """A new session in which `name` and, so that `spark_catalog.x.y` means the same tables, Spark's
+    session catalog are given by `options`. (Not so in the base session: Iceberg's JDBC catalog keys
+    its rows by the catalog's name in Spark, so the same file shows no table under a second name.)"""
+    session = base.newSession()
+    prefix = f"spark.sql.catalog.{name}."
+    for key in [key for key in session.conf.getAll if key.startswith(prefix)]:
+        session.conf.unset(key)
+    conf = _catalog_conf(name, _CATALOG, options)
+    conf.update(_catalog_conf("spark_catalog", _SESSION_CATALOG, options))
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    return session
