@@ -89,7 +89,7 @@ def _look(pipeline: Pipeline, checkpoints: list[int], shown: dict[int, tuple[int
     _, metadata = metadata_source(pipeline.settings.catalog).load(table)
     rows = {str(one["snapshot-id"]): int(one["summary"]["total-records"]) for one in metadata["snapshots"]}
     for number in set(checkpoints) - shown.keys():
-        checkpoint = pipeline.job.store.checkpoint(CheckpointNumber(number))
+        checkpoint = pipeline.job.store.checkpoints.get(CheckpointNumber(number))
         if checkpoint.published_at_ms is None:
             raise RuntimeError(f"checkpoint {number} is told and not published")
         shown[number] = rows[checkpoint.roots[table]], checkpoint.published_at_ms / 1000

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.metaservice.api.flip import looked_up
 from tautochrone.metaservice.client import Client
 from tautochrone.model.names import TableName, Version
@@ -60,7 +60,7 @@ def _name(job: int, table: int) -> TableName:
     return TableName("lake", ("db",), f"t{job:02}_{table}")
 
 
-def _fill(store: MetaStore) -> list[str]:
+def _fill(store: Store) -> list[str]:
     """Jobs of the first layer ingest; each table of the others reads one of every job in the layer above."""
     width = _JOBS // _LAYERS
     fences = {}
@@ -76,8 +76,8 @@ def _fill(store: MetaStore) -> list[str]:
             )
             for table in range(_TABLES_OF_A_JOB)
         ]
-        store.start_run("bench", f"job{job:02}", entries)
-        fences[job] = store.take_over(f"job{job:02}")
+        store.jobs.start_run("bench", f"job{job:02}", entries)
+        fences[job] = store.jobs.take_over(f"job{job:02}")
     for n in range(_CHECKPOINTS):
         # The first table of each job has news, and with it a part of every layer.
         cuts = {
@@ -88,19 +88,19 @@ def _fill(store: MetaStore) -> list[str]:
             for job in range(width)
         }
         for job, versions in cuts.items():
-            store.report(f"job{job:02}", fences[job], versions)
-        number = store.open_checkpoint("job00", fences[0], cuts[0], n * 1_000).number
+            store.roots.report(f"job{job:02}", fences[job], versions)
+        number = store.checkpoints.open("job00", fences[0], cuts[0], n * 1_000).number
         for job in range(_JOBS):
-            target = store.take_target(f"job{job:02}", fences[job])
+            target = store.checkpoints.begin_next(f"job{job:02}", fences[job])
             if target is None:
                 continue
             for table in range(_TABLES_OF_A_JOB):
                 if job >= width:
                     version = Version(f"{0 if table else n}-{job}-{table}")
-                    store.record_version(
+                    store.checkpoints.record_version(
                         f"job{job:02}", fences[job], number, _name(job, table), version, _FULL
                     )
-            store.publish(f"job{job:02}", fences[job], number, n * 1_000 + 500)
+            store.checkpoints.publish(f"job{job:02}", fences[job], number, n * 1_000 + 500)
     return [str(_name(job, table)) for job in range(_JOBS) for table in range(_TABLES_OF_A_JOB)]
 
 

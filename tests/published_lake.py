@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
@@ -31,7 +31,7 @@ class Lake:
 
     spark: SparkSession
     settings: CatalogSettings
-    store: MetaStore
+    store: Store
     fence: Fence
     source: MetadataSource
     read_points: ReadPoints
@@ -44,13 +44,15 @@ class Lake:
 
     def cut(self, *, fail: bool = False, roots: tuple[str, ...] = ("db.orders",)) -> int:
         versions = {TableName.parse(f"lake.{root}"): self.version(root) for root in roots}
-        n = self.store.open_checkpoint("job", self.fence, versions, 1).number
+        n = self.store.checkpoints.open("job", self.fence, versions, 1).number
         if fail:
-            self.store.record_failure("job", self.fence, n, name("totals"), unclassified("division by zero"))
+            self.store.checkpoints.record_failure(
+                "job", self.fence, n, name("totals"), unclassified("division by zero")
+            )
         else:
             at = self.version("db.totals")
-            self.store.record_version("job", self.fence, n, name("totals"), at, FULL)
-        self.store.publish("job", self.fence, n, 2)
+            self.store.checkpoints.record_version("job", self.fence, n, name("totals"), at, FULL)
+        self.store.checkpoints.publish("job", self.fence, n, 2)
         self.numbers.append(n)
         return n
 
@@ -74,7 +76,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     spark.sql("CREATE TABLE lake.a.b.outside (id INT, label STRING) USING iceberg")
     spark.sql("INSERT INTO lake.a.b.outside VALUES (1, 'one'), (3, 'three')")
     store = MetaStore.open(f"sqlite:///{tmp_path}/meta.db")
-    store.start_run(
+    store.jobs.start_run(
         "shop",
         "job",
         [
@@ -83,7 +85,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
         ],
     )
     source, read_points = metadata_source(settings), ReadPoints(store)
-    made = Lake(spark, settings, store, store.take_over("job"), source, read_points)
+    made = Lake(spark, settings, store, store.jobs.take_over("job"), source, read_points)
     spark.sql("INSERT INTO lake.db.orders VALUES (1, 10), (2, 20)")
     spark.sql("INSERT INTO lake.db.totals VALUES (2)")
     made.cut()

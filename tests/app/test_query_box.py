@@ -60,7 +60,7 @@ def test_the_box_of_a_service(lake: Lake, console: Console) -> None:
     console.run(count, STRONG, None, 2)  # Spark's first one
     for at, rows in ((1, "3"), (0, "2")):
         assert console.run(count, STRONG, lake.numbers[at], 2).rows == ((rows,),)
-    assert not lake.store.pins()
+    assert not lake.store.pins.live()
     slow = "SELECT max(a.id % (b.id + 1)) FROM range(10000000) a, range(10000000) b"
     queries = []
     with ThreadPoolExecutor(12) as people:

@@ -44,12 +44,12 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str
         "name: shop\nstorage: storage\nlibraries:\n  - glob:\n      include: d/**\n"
     )
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db", clock=lambda: 60_000) as store:
-        store.start_run("shop", "shop", [DatasetEntry(VIEW, "materialized view", "d")])
-        fence = store.take_over("shop")
+        store.jobs.start_run("shop", "shop", [DatasetEntry(VIEW, "materialized view", "d")])
+        fence = store.jobs.take_over("shop")
         for place, refresh in enumerate(HISTORY):
-            number = store.open_checkpoint("shop", fence, {}, place).number
-            store.record_version("shop", fence, number, VIEW, Version(str(place)), refresh)
-            store.publish("shop", fence, number, place)
+            number = store.checkpoints.open("shop", fence, {}, place).number
+            store.checkpoints.record_version("shop", fence, number, VIEW, Version(str(place)), refresh)
+            store.checkpoints.publish("shop", fence, number, place)
 
     def command(*arguments: str) -> str:
         assert main([*arguments, "--spec", str(tmp_path / "spark-pipeline.yml")]) == 0
@@ -131,9 +131,11 @@ def test_json_has_everything(run: Callable[..., str]) -> None:
 def test_errors_have_a_column_when_there_are_any(run: Callable[..., str], tmp_path: Path) -> None:
     assert "error" not in run("status", "totals", "--history")
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
-        fence = store.take_over("shop")
-        number = store.open_checkpoint("shop", fence, {}, 9).number
-        store.record_failure("shop", fence, number, VIEW, unclassified("[REFRESH_NOT_INCREMENTAL] no"))
+        fence = store.jobs.take_over("shop")
+        number = store.checkpoints.open("shop", fence, {}, 9).number
+        store.checkpoints.record_failure(
+            "shop", fence, number, VIEW, unclassified("[REFRESH_NOT_INCREMENTAL] no")
+        )
     lines = run("status", "totals", "--history").splitlines()
     assert lines[1].split()[-1] == "error"
     assert lines[3].endswith("[REFRESH_NOT_INCREMENTAL] no")
@@ -143,7 +145,7 @@ def test_status_shows_skipped_source_files(run: Callable[..., str], tmp_path: Pa
     assert "skipped" not in run("status")
     skipped = SkippedFiles("totals", SkipReason.REPLACED, 3, ("file:///in/a", "file:///in/b"))
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
-        store.note_skipped_files("shop", store.fence("shop"), VIEW, "totals", [skipped])
+        store.datasets.record_skipped_files("shop", store.jobs.fence("shop"), VIEW, "totals", [skipped])
     header, _line, row, line = run("status").splitlines()
     assert (header.split()[-2:], row.split()[-2:]) == (["skipped", "error"], ["3", "NULL"])
     assert line == (

@@ -45,15 +45,17 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     refresh = Refresh(mode=RefreshMode.FULL, reason=unclassified(said), rows_inserted=7, nodes=(node,))
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
         view = DatasetEntry(VIEW, "materialized view", said, frozenset({ROOT}))
-        store.start_run("shop", "shop", [DatasetEntry(ROOT, "streaming table", said), view])
-        fence = store.take_over("shop")
+        store.jobs.start_run("shop", "shop", [DatasetEntry(ROOT, "streaming table", said), view])
+        fence = store.jobs.take_over("shop")
         for turn in range(2):
-            number = store.open_checkpoint("shop", fence, {ROOT: Version("r")}, turn).number
+            number = store.checkpoints.open("shop", fence, {ROOT: Version("r")}, turn).number
             if turn:
-                store.record_failure("shop", fence, number, VIEW, unclassified(f"cannot log in with {said}"))
+                store.checkpoints.record_failure(
+                    "shop", fence, number, VIEW, unclassified(f"cannot log in with {said}")
+                )
             else:
-                store.record_version("shop", fence, number, VIEW, Version("v"), refresh)
-            store.publish("shop", fence, number, turn)
+                store.checkpoints.record_version("shop", fence, number, VIEW, Version("v"), refresh)
+            store.checkpoints.publish("shop", fence, number, turn)
     return tmp_path / "spark-pipeline.yml"
 
 

@@ -14,6 +14,7 @@ from tautochrone import traces
 from tautochrone.cli.main import main
 from tautochrone.errors import LakeError
 from tautochrone.meta import MetaStore
+from tautochrone.meta.sql.checkpoints import SqlCheckpoints
 from tautochrone.redaction import keep_secret
 from tautochrone.traces import is_defect, keep_traces, trace_of, traces_in
 
@@ -112,7 +113,7 @@ def test_defect_of_a_command_is_named_by_status_and_in_the_bundle(
 ) -> None:
     monkeypatch.chdir(project)
     with monkeypatch.context() as broken:
-        broken.setattr(MetaStore, "checkpoints", lambda *_: {}["gone"])
+        broken.setattr(SqlCheckpoints, "newest", lambda *_: {}["gone"])
         assert main(["checkpoints"]) == 2
     (trace,) = traces_in(project / "storage" / "logs")
     said = capsys.readouterr().err
@@ -135,7 +136,7 @@ def test_debug_shows_the_trace_at_once(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(project)
-    monkeypatch.setattr(MetaStore, "checkpoints", lambda *_: {}["gone"])
+    monkeypatch.setattr(SqlCheckpoints, "newest", lambda *_: {}["gone"])
     assert main(["--debug", "checkpoints"]) == 2
     assert "Traceback" in capsys.readouterr().err
     assert len(traces_in(project / "storage" / "logs")) == 1

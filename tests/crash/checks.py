@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tautochrone.iceberg.reads.refs import BRANCH_PREFIX
-from tautochrone.meta import MetaStore
+from tautochrone.meta import MetaStore, Store
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.delivery import DeliveryState
 from tautochrone.model.names import TableName
@@ -57,7 +57,7 @@ def check_mirror(world: World) -> None:
         for name in ("events", "shown"):
             rows = Counter(sink.rows(TableName("lake", ("default",), name)))
             assert rows == lake[name], (name, rows - lake[name], lake[name] - rows)
-        (status,) = [found for found in store.sinks() if found.name == "mirror"]
+        (status,) = [found for found in store.deliveries.sinks() if found.name == "mirror"]
         assert status.state is DeliveryState.ACTIVE, status
         assert status.intent is None, status
         assert status.delivered is not None
@@ -71,7 +71,7 @@ def check_tables(sources: Sources) -> list[int]:
     catalog = pyiceberg(sources)
     with MetaStore.open(f"sqlite:///{sources.storage}/meta.db") as store:
         numbers = published(store)
-        assert store.open_target("crash") is None
+        assert store.checkpoints.next_for("crash") is None
         at: dict[str, Rows] = {}
         seen = {number: _read(catalog, store, number) for number in numbers}
         # Another pipeline may have checkpoints of its own in the store.
@@ -84,7 +84,7 @@ def check_tables(sources: Sources) -> list[int]:
             assert at[name] == Counter(sources.names), name
         if "labels" in at:
             assert at["labels"] == Counter(sources.outside)
-        assert store.failures_at(numbers[-1]) == {}
+        assert store.checkpoints.failures_at(numbers[-1]) == {}
     for identifier in catalog.list_tables("default"):
         refs = catalog.load_table(identifier).metadata.refs
         assert not [name for name in refs if name.startswith(BRANCH_PREFIX)], identifier
@@ -99,20 +99,20 @@ def verify_all(world: World, numbers: Iterable[int]) -> None:
         store = project.store()
         read_points = project.read_points(store)
         for number in numbers:
-            views = [view for view in graph.order if view in store.versions_at(number)]
+            views = [view for view in graph.order if view in store.checkpoints.versions_at(number)]
             for verdict in verify(project.base, store, read_points, definitions, graph, views, number):
                 assert verdict.equal, verdict
 
 
-def published(store: MetaStore) -> list[int]:
+def published(store: Store) -> list[int]:
     """Numbers that can be read, in order."""
-    found = store.checkpoints(limit=1000)
+    found = store.checkpoints.newest(limit=1000)
     return sorted(int(c.number) for c in found if c.state is CheckpointState.PUBLISHED)
 
 
-def _read(catalog: SqlCatalog, store: MetaStore, number: int) -> dict[str, Rows]:
+def _read(catalog: SqlCatalog, store: Store, number: int) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
-    for name, version in store.versions_at(number).items():
+    for name, version in store.checkpoints.versions_at(number).items():
         if name.namespace == ("default",):
             table = catalog.load_table(f"default.{name.table}")
             found[name.table] = _bag(table.scan(snapshot_id=int(version)).to_arrow())

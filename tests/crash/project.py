@@ -290,10 +290,12 @@ class Sources:
         self.delete_store()
         table = TableName("lake", ("other",), "theirs")
         with MetaStore.open(f"sqlite:///{self.storage}/meta.db") as store:
-            store.start_run("other", "other", [DatasetEntry(table, "streaming table", "t", is_root=True)])
-            fence = store.take_over("other", ingests=[table])
-            target = store.open_checkpoint("other", fence, {table: Version("1")}, 1)
-            store.publish("other", fence, target.number, 1)
+            store.jobs.start_run(
+                "other", "other", [DatasetEntry(table, "streaming table", "t", is_root=True)]
+            )
+            fence = store.jobs.take_over("other", ingests=[table])
+            target = store.checkpoints.open("other", fence, {table: Version("1")}, 1)
+            store.checkpoints.publish("other", fence, target.number, 1)
 
     def copy_store(self, to: Path) -> None:
         """A backup of the store, as of now."""

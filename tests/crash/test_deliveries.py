@@ -135,7 +135,7 @@ def test_an_old_owner_that_wakes_before_its_commit_moves_nothing(world: World) -
     world.sources.add()
     world.run(Strike(Step.SINK_COMMIT, "before", "crash"))
     with world.open() as project:
-        (status,) = project.store().sinks()
+        (status,) = project.store().deliveries.sinks()
     assert status.intent is not None
     world.run().require_completed()
     rows = sorted(zombie.rows(EVENTS))

@@ -81,6 +81,6 @@ def told_once(ended: Ended) -> None:
 
 def nothing_is_blamed(sources: Sources) -> None:
     with MetaStore.open(f"sqlite:///{sources.storage}/meta.db") as store:
-        for checkpoint in store.checkpoints(limit=1000):
-            assert store.failures_at(checkpoint.number) == {}, checkpoint
+        for checkpoint in store.checkpoints.newest(limit=1000):
+            assert store.checkpoints.failures_at(checkpoint.number) == {}, checkpoint
             assert checkpoint.state in (CheckpointState.OPEN, CheckpointState.PUBLISHED), checkpoint

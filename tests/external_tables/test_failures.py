@@ -118,5 +118,5 @@ def test_notes_are_never_mixed_up(pipeline: Pipeline, writer: ExternalWriter) ->
         for commit_metadata in commits:
             assert commit_metadata.definition == job.topology.fingerprint(table)
             assert set(commit_metadata.inputs) == {source}
-            checkpoint = job.store.checkpoint(int(commit_metadata.checkpoint or 0))
+            checkpoint = job.store.checkpoints.get(int(commit_metadata.checkpoint or 0))
             assert commit_metadata.inputs[source] == {str(k): v for k, v in checkpoint.roots.items()}[source]

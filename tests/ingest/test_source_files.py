@@ -64,7 +64,7 @@ def skipped(happened: Happened) -> list[tuple[str, int, list[str]]]:
 
 def shown(pipeline: Pipeline) -> list[tuple[str, int, list[str]]]:
     """What the store has for `taut status`."""
-    (status,) = pipeline.job.store.status()
+    (status,) = pipeline.job.store.datasets.statuses()
     return [
         (str(one.reason), one.count, [path.rsplit("/", 1)[-1] for path in one.paths])
         for one in status.skipped

@@ -59,11 +59,11 @@ class SourceTimes:
         store = process.store
         if self.bound_ms is None:
             return own, set()
-        latest = store.latest_done(process.job)
-        last = {} if latest is None else store.versions_at(latest.number)
+        latest = store.checkpoints.latest_done(process.job)
+        last = {} if latest is None else store.checkpoints.versions_at(latest.number)
         times = {name: self._between(name, last.get(name), own[name]) for name in own}
-        store.tell_times(process.job, process.fence, times)
-        found = store.aligned(process.job, own, self.bound_ms)
+        store.roots.report_source_times(process.job, process.fence, times)
+        found = store.roots.aligned_cut(process.job, own, self.bound_ms)
         return {name: Version(found.roots[str(name)]) for name in own}, {
             name for name in own if str(name) in found.held
         }

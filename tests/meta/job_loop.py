@@ -34,10 +34,10 @@ class JobLoop(Judged):
         again = self.random.random() < 0.15
         process.idle = False
         if self.random.random() < 0.2:
-            store.beat(job, fence)
+            store.jobs.heartbeat(job, fence)
         if process.target is None:
             for _ in range(1 + again):
-                process.target = store.take_target(job, fence)
+                process.target = store.checkpoints.begin_next(job, fence)
             process.done = {}
             process.newest = max(process.newest, 0 if process.target is None else process.target.number)
             if process.target is None:
@@ -46,10 +46,10 @@ class JobLoop(Judged):
         number = process.target.number
         if any(e.is_root and e.name not in process.target.roots for e in self.entries[job]):
             # It was cut before anybody said how far this job's roots are.
-            store.abort(job, fence, number)
+            store.checkpoints.abort(job, fence, number)
             process.target = None
             return
-        parts = {p.job: p.part for p in store.progress(number)}
+        parts = {p.job: p.part for p in store.checkpoints.progress(number)}
         if parts.get(job) is not Part.PENDING:
             process.target = None
             return
@@ -58,32 +58,36 @@ class JobLoop(Judged):
     def _do(self, process: Process, number: CheckpointNumber, parts: dict[str, Part], times: int) -> None:
         """Some of what is left of a job's part; each call of the store is made `times` times."""
         store, job, fence = process.store, process.job, process.fence
-        versions = store.versions_at(number)
+        versions = store.checkpoints.versions_at(number)
         todo = [e for e in self.entries[job] if not e.is_root and e.name not in process.done]
         ready = [e for e in todo if e.inputs <= versions.keys()]
         for entry in ready[: self.random.randint(1, 3)]:
             made = refresh(cast("Simulation", self), process, entry, number, versions)
             for _ in range(times):
-                store.record_version(job, fence, number, entry.name, made, FULL)
+                store.checkpoints.record_version(job, fence, number, entry.name, made, FULL)
             process.done[entry.name] = made
         if todo and not ready:
             self._wait(process, todo[0], versions, parts)
         elif len(ready) == len(todo) == len([e for e in todo if e.name in process.done]):
             for _ in range(times):
-                store.publish(job, fence, number, self.now)
+                store.checkpoints.publish(job, fence, number, self.now)
             process.target = None
-            self.look_at(store.checkpoint(number))
+            self.look_at(store.checkpoints.get(number))
 
     def _open(self, process: Process) -> None:
         store, job, fence = process.store, process.job, process.fence
-        latest = store.latest_done(job)
+        latest = store.checkpoints.latest_done(job)
         if process.cut is None:
-            process.cut = {} if latest is None else store.versions_at(latest.number)
+            process.cut = {} if latest is None else store.checkpoints.versions_at(latest.number)
             mine = {e.name for e in self.entries[job]}
-            news = latest is None or store.revoked_after(job, latest.number) or not mine <= process.cut.keys()
+            news = (
+                latest is None
+                or store.revisions.revoked_after(job, latest.number)
+                or not mine <= process.cut.keys()
+            )
         else:
             news = False
-        reported = store.reported(job)
+        reported = store.roots.reported(job)
         newest = {
             e.name: self._known(e.name, reported[e.name], process.cut) for e in self.entries[job] if e.is_root
         }
@@ -91,13 +95,13 @@ class JobLoop(Judged):
         looks = {name: at for name, at in process.looks.items() if name not in held}
         if not news and all(process.cut.get(name) == version for name, version in own.items()):
             process.idle = True
-            shows = latest is not None and own.items() <= store.versions_at(latest.number).items()
+            shows = latest is not None and own.items() <= store.checkpoints.versions_at(latest.number).items()
             number = latest.number if latest is not None and shows else None
-            store.beat(job, fence, looks=looks, checkpoint=number)
+            store.jobs.heartbeat(job, fence, looks=looks, checkpoint=number)
             return
         floors = self.times.floors(cast("Simulation", self))
         try:
-            opened = store.open_checkpoint(
+            opened = store.checkpoints.open(
                 job,
                 fence,
                 own,
@@ -132,15 +136,15 @@ class JobLoop(Judged):
         parts: dict[str, Part],
     ) -> None:
         store, number = process.store, process.target.number if process.target else 0
-        owner = store.foreign(process.job)
+        owner = store.roots.tables_of_other_jobs(process.job)
         missing = [owner[name] for name in sorted(entry.inputs - versions.keys()) if name in owner]
         lost = [job for job in missing if parts.get(job) in (None, Part.SKIPPED)]
         if lost:
-            store.abort(process.job, process.fence, number)
+            store.checkpoints.abort(process.job, process.fence, number)
             process.target = None
         else:
-            store.wait(process.job, process.fence, number, missing[0] if missing else "")
+            store.checkpoints.record_wait(process.job, process.fence, number, missing[0] if missing else "")
             # It looks again, and what it has to do may be another one by now.
-            target = store.take_target(process.job, process.fence)
+            target = store.checkpoints.begin_next(process.job, process.fence)
             if target is None or target.number != number:
                 process.target, process.done = target, {}

@@ -10,7 +10,7 @@ from tests.meta.virtual_lake import Lake
 from tests.meta.writing import Sources
 
 from tautochrone.errors import CheckpointUnavailableError
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.names import TableName, Version
 
@@ -26,7 +26,7 @@ class Judged:
 
     random: random.Random
     stores: Stores
-    store: MetaStore
+    store: Store
     faults: StoreFaults
     lake: Lake
     sources: Sources
@@ -46,7 +46,7 @@ class Judged:
         if self.faults.wrong is not None:
             return  # nobody of ours reads there
         if self.random.random() < 0.2:
-            for checkpoint in self.store.checkpoints(3):
+            for checkpoint in self.store.checkpoints.newest(3):
                 self.look_at(checkpoint)
         if self.random.random() < 0.1:
             self._read()
@@ -60,9 +60,9 @@ class Judged:
         if checkpoint.state is not CheckpointState.PUBLISHED:
             return
         # What unrelated jobs show here may still be undecided.
-        part = {p.job for p in self.store.progress(checkpoint.number)} & self.entries.keys()
+        part = {p.job for p in self.store.checkpoints.progress(checkpoint.number)} & self.entries.keys()
         own = {e.name for job in part for e in self.entries[job]}
-        seen = self.store.versions_at(checkpoint.number)
+        seen = self.store.checkpoints.versions_at(checkpoint.number)
         at = {name: version for name, version in seen.items() if name in own}
         incarnation = self.incarnation()
         key = incarnation, checkpoint.number
@@ -120,8 +120,8 @@ class Judged:
         tables = [entry.name for entries in self.entries.values() for entry in entries]
         one, other = (self.random.sample(tables, self.random.randint(1, 2)) for _ in range(2))
         try:
-            first = self.store.resolve(tables=one, lease_ms=0)
-            second = self.store.resolve(tables=[*one, *other], lease_ms=0)
+            first = self.store.reads.resolve(tables=one, lease_ms=0)
+            second = self.store.reads.resolve(tables=[*one, *other], lease_ms=0)
         except CheckpointUnavailableError:
             return
         self._assert_one_cut(dict(second.versions))
@@ -130,11 +130,11 @@ class Judged:
 
     def settled(self) -> bool:
         for group in self._groups():
-            newest = max((s.newest_done or 0 for s in self.store.job_states() if s.name in group), default=0)
-            if not newest or self.store.checkpoint(newest).state is not CheckpointState.PUBLISHED:
+            newest = max((s.newest_done or 0 for s in self.store.jobs.states() if s.name in group), default=0)
+            if not newest or self.store.checkpoints.get(newest).state is not CheckpointState.PUBLISHED:
                 return False
-            self.look_at(self.store.checkpoint(newest))
-            at = self.store.versions_at(newest)
+            self.look_at(self.store.checkpoints.get(newest))
+            at = self.store.checkpoints.versions_at(newest)
             wanted = [e for job in group for e in self.entries[job]]
             if not all(e.name in at for e in wanted):
                 return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.meta.virtual_job import KilledError
 
 from tautochrone.errors import MetaError, TautochroneError
-from tautochrone.meta import MetaStore, StoreRelation
+from tautochrone.meta import Store, StoreRelation
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.lake import NO_VERSION, CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -54,7 +54,7 @@ class Reviser:
 
     named: TableName
     to: CheckpointNumber
-    store: MetaStore
+    store: Store
     plan: RevisionPlan | None = None
     fences: dict[str, Fence] = field(default_factory=dict)
     decided: Revision | None = None
@@ -84,7 +84,7 @@ class Reviser:
                 return False
             identity = f"{self.named} {simulation.random.random()}"[:36]
             for _ in range(1 + (simulation.random.random() < 0.15)):
-                self.decided = store.decide(identity, self.plan, self.fences)
+                self.decided = store.revisions.decide(identity, self.plan, self.fences)
             for process in simulation.processes:
                 # Every look of a run asks for its newest checkpoint anew.
                 process.cut = None
@@ -96,8 +96,8 @@ class Reviser:
 
 def plan_revisions(simulation: Simulation) -> list[Reviser]:
     """Somebody who takes a random dataset back to a random checkpoint, if there are any."""
-    known = sorted(e.name for e in simulation.store.datasets() if e.name in simulation.lake.tables)
-    standing = [c.number for c in simulation.store.checkpoints(9) if c.state in _STANDING]
+    known = sorted(e.name for e in simulation.store.datasets.entries() if e.name in simulation.lake.tables)
+    standing = [c.number for c in simulation.store.checkpoints.newest(9) if c.state in _STANDING]
     if not known or not standing:
         return []
     named, to = simulation.random.choice(known), simulation.random.choice(standing)
@@ -106,36 +106,36 @@ def plan_revisions(simulation: Simulation) -> list[Reviser]:
 
 def finish_revisions(simulation: Simulation, process: Process) -> None:
     """What a run of a job does first."""
-    for revision in process.store.pending_revisions(process.job):
+    for revision in process.store.revisions.pending(process.job):
         others = [name for name in revision.plan.jobs if name != process.job]
         fences = {process.job: process.fence, **_take_over(simulation, process.store, others)}
         _carry_out(simulation, process.store, revision, fences, running=process.job)
 
 
-def _survey(simulation: Simulation, store: MetaStore, named: TableName, to: CheckpointNumber) -> RevisionPlan:
+def _survey(simulation: Simulation, store: Store, named: TableName, to: CheckpointNumber) -> RevisionPlan:
     _require_agreement(simulation, store)
-    owners = {status.dataset: status.job for status in store.status()}
+    owners = {status.dataset: status.job for status in store.datasets.statuses()}
     nodes = {
         entry.name: DatasetNode(
             table=entry.name, job=owners[entry.name], kind=entry.kind, inputs=entry.inputs
         )
-        for entry in store.datasets()
+        for entry in store.datasets.entries()
     }
     request = RevisionRequest(named=(named,), to=to, read_again=True)
     names = {node.table for node in affected(request, nodes)}
-    at = store.published_versions(to)
-    before = store.last_complete(to, names - at.keys())
+    at = store.reads.published_versions(to)
+    before = store.revisions.last_complete(to, names - at.keys())
     at |= {name: version for name, (_, version) in before.items()}
     older = {name: number for name, (number, _) in before.items()}
     checks = {name: _revert_check(simulation, name, at.get(name)) for name in names}
     return plan_revision(request, nodes, at, checks, {}, (), older)
 
 
-def _require_agreement(simulation: Simulation, store: MetaStore) -> None:
+def _require_agreement(simulation: Simulation, store: Store) -> None:
     """As `runtime.ownership.reconcile_store`, for those who change the lake by the store and are no run."""
     for job in simulation.entries:
         lake = {table.name: table.says() for table in simulation.tables_of(simulation.pipeline_of(job))}
-        relation = store.compare(job, lake).relation
+        relation = store.recovery.compare(job, lake).relation
         if relation in (StoreRelation.RESTORED, StoreRelation.FOREIGN):
             raise MetaError("META_STORE_NOT_IN_AGREEMENT", "as runtime.reconcile_store")
 
@@ -152,16 +152,16 @@ def _revert_check(simulation: Simulation, name: TableName, at: Version | None) -
     return RevertCheck(obstacle="it never had that version")
 
 
-def _take_over(simulation: Simulation, store: MetaStore, jobs: Iterable[str]) -> dict[str, Fence]:
+def _take_over(simulation: Simulation, store: Store, jobs: Iterable[str]) -> dict[str, Fence]:
     for process in [process for process in simulation.processes if process.job in jobs]:
         simulation.processes.remove(process)
         simulation.zombies.append(process)
-    return {job: store.take_over(job, at_least=simulation.highest_fence(job)) for job in sorted(jobs)}
+    return {job: store.jobs.take_over(job, at_least=simulation.highest_fence(job)) for job in sorted(jobs)}
 
 
 def _carry_out(
     simulation: Simulation,
-    store: MetaStore,
+    store: Store,
     revision: Revision,
     fences: dict[str, Fence],
     running: str | None = None,
@@ -171,14 +171,14 @@ def _carry_out(
         if one.job is None or one.table not in simulation.lake.tables:
             continue
         gone = _revise(simulation, store.incarnation, revision, one, fences[one.job])
-        if one.table in store.reported(one.job):
-            store.report(one.job, fences[one.job], {one.table: simulation.lake[one.table].main})
+        if one.table in store.roots.reported(one.job):
+            store.roots.report(one.job, fences[one.job], {one.table: simulation.lake[one.table].main})
             simulation.taken_back.append((revision.plan.to or 0, one.table, gone))
         if simulation.dies():
             raise KilledError
-    store.complete_revision(revision.id)
+    store.revisions.complete(revision.id)
     for job in fences.keys() - {running}:
-        store.end_run(job, fences[job])
+        store.jobs.end_run(job, fences[job])
 
 
 def _revise(

@@ -29,8 +29,8 @@ from tautochrone.errors import (
     FencedError,
     TautochroneError,
 )
-from tautochrone.meta import DatasetEntry, MetaStore
-from tautochrone.meta.coordinator import PATIENCE_MS
+from tautochrone.meta import DatasetEntry, MetaStore, Store
+from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
 from tautochrone.model.jobs import JOB_LEASE_MS
 from tautochrone.model.names import Fence, TableName, Version
 
@@ -88,7 +88,7 @@ class Simulation(JobLoop):
             self.lake.inputs[name] = frozenset(above)
             known.append(name)
 
-    def open_store(self) -> MetaStore:
+    def open_store(self) -> Store:
         """As a process of its own does."""
         return MetaStore(self.database, lambda: self.now)
 
@@ -138,7 +138,7 @@ class Simulation(JobLoop):
         roots = [entry.name for entry in self.entries[process.job] if entry.is_root]
         for name in roots:
             self._ingest(process, name)
-        reported = process.store.reported(process.job)
+        reported = process.store.roots.reported(process.job)
         self.times.align(self, process, {name: reported[name] for name in roots})
 
     def _require_refused(self, process: Process) -> None:
@@ -237,26 +237,26 @@ class Simulation(JobLoop):
             # What it was about to write to the lake or the store; the guards of both decide.
             self._guarded(zombie, lambda: self._write_late(pending))
             return
-        known = {status.name: status.fence for status in self.store.job_states()}
+        known = {status.name: status.fence for status in self.store.jobs.states()}
         if known.get(zombie.job, 0) <= zombie.fence:
             # Killed, but nobody took over yet, or the store does not know any more.
             self._guarded(zombie, lambda: self.advance(zombie))
             return
-        before = self.store.checkpoints(5)
+        before = self.store.checkpoints.newest(5)
         for act in (
-            lambda: self.store.report(
+            lambda: self.store.roots.report(
                 zombie.job, zombie.fence, {TableName("lake", ("db",), "t0"): Version("z")}
             ),
-            lambda: self.store.take_target(zombie.job, zombie.fence),
-            lambda: self.store.open_checkpoint(zombie.job, zombie.fence, {}, 0),
-            lambda: self.store.beat(zombie.job, zombie.fence),
+            lambda: self.store.checkpoints.begin_next(zombie.job, zombie.fence),
+            lambda: self.store.checkpoints.open(zombie.job, zombie.fence, {}, 0),
+            lambda: self.store.jobs.heartbeat(zombie.job, zombie.fence),
         ):
             with pytest.raises(FencedError):
                 act()
         if zombie.target is not None and zombie.faults == self.faults.count:
             with pytest.raises(FencedError):
-                self.store.publish(zombie.job, zombie.fence, zombie.target.number, 0)
-        assert self.store.checkpoints(5) == before
+                self.store.checkpoints.publish(zombie.job, zombie.fence, zombie.target.number, 0)
+        assert self.store.checkpoints.newest(5) == before
 
     def _write_late(self, pending: Callable[[], object]) -> None:
         try:
@@ -293,7 +293,7 @@ class Simulation(JobLoop):
                 break
         self.check()
         self.faults.check()
-        assert self.settled(), f"they never met: {self.store.job_states()}"
+        assert self.settled(), f"they never met: {self.store.jobs.states()}"
         self.sources.read_all(self)
 
 

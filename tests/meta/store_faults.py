@@ -74,14 +74,14 @@ class Stores:
             mine = [TableName("lake", ("db",), tables.format(one)) for one in (at, at + 4)]
             root = DatasetEntry(mine[0], "streaming table", "o", frozenset(), is_root=True)
             view = DatasetEntry(mine[1], "materialized view", "o", frozenset(mine[:1]))
-            store.start_run("another", job, [root, view])
-            fence = store.take_over(job)
-            store.report(job, fence, {mine[0]: Version("o1")})
+            store.jobs.start_run("another", job, [root, view])
+            fence = store.jobs.take_over(job)
+            store.roots.report(job, fence, {mine[0]: Version("o1")})
             roots = {mine[0]: Version("o1")}
-            opened = store.open_checkpoint(job, fence, roots, 1_000, at_least=number)
-            store.record_version(job, fence, opened.number, mine[1], Version("o2"), FULL)
-            store.publish(job, fence, opened.number, 1_000)
-            store.end_run(job, fence)
+            opened = store.checkpoints.open(job, fence, roots, 1_000, at_least=number)
+            store.checkpoints.record_version(job, fence, opened.number, mine[1], Version("o2"), FULL)
+            store.checkpoints.publish(job, fence, opened.number, 1_000)
+            store.jobs.end_run(job, fence)
         return self.copy()
 
 

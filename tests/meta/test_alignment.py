@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.alignment import SourceTime, align
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.testing.stores import Backing
@@ -101,25 +101,25 @@ def _fits(choice: tuple[SourceTime, ...], last: dict[str, str], bound: int) -> b
 class Jobs:
     """`fast` and `slow` are brought in by jobs of their own; `views` joins them."""
 
-    def __init__(self, store: MetaStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store, self.fences = store, dict[str, Fence]()
         for job, entry in {
             "fast": DatasetEntry(FAST, "streaming table", "f", is_root=True),
             "slow": DatasetEntry(SLOW, "streaming table", "s", is_root=True),
             "views": DatasetEntry(BOTH, "materialized view", "b", frozenset({FAST, SLOW})),
         }.items():
-            store.start_run(f"p-{job}", job, [entry])
-            self.fences[job] = store.take_over(job)
+            store.jobs.start_run(f"p-{job}", job, [entry])
+            self.fences[job] = store.jobs.take_over(job)
 
     def came(self, job: str, table: TableName, *hours: float) -> None:
         found = times(*hours)
-        self.store.report(job, self.fences[job], {table: found[-1].version})
-        self.store.tell_times(job, self.fences[job], {table: found})
+        self.store.roots.report(job, self.fences[job], {table: found[-1].version})
+        self.store.roots.report_source_times(job, self.fences[job], {table: found})
 
     def cut(self, at: int) -> dict[TableName, str]:
         """Open the next checkpoint from the views' job, and let it be given up again by all."""
-        opened = self.store.open_checkpoint("views", self.fences["views"], {}, at, align_ms=HOUR)
-        assert self.store.checkpoint(opened.number).roots == opened.roots
+        opened = self.store.checkpoints.open("views", self.fences["views"], {}, at, align_ms=HOUR)
+        assert self.store.checkpoints.get(opened.number).roots == opened.roots
         return dict(opened.roots)
 
 
@@ -131,7 +131,7 @@ def jobs(backing: Backing) -> Jobs:
 def test_roots_of_other_jobs_are_held_back_too(jobs: Jobs) -> None:
     jobs.came("fast", FAST, 1, 2, 3, 4)
     jobs.came("slow", SLOW, 1)
-    assert jobs.store.aligned("views", {}, HOUR).held.keys() == {str(FAST)}
+    assert jobs.store.roots.aligned_cut("views", {}, HOUR).held.keys() == {str(FAST)}
     assert jobs.cut(1) == {FAST: "v1", SLOW: "v0"}
 
 
@@ -139,16 +139,16 @@ def test_a_new_owner_tells_anew(jobs: Jobs) -> None:
     jobs.came("fast", FAST, 1, 2, 3, 4)
     jobs.came("slow", SLOW, 1)
     assert jobs.cut(1) == {FAST: "v1", SLOW: "v0"}
-    jobs.fences["slow"] = jobs.store.take_over("slow")
+    jobs.fences["slow"] = jobs.store.jobs.take_over("slow")
     # Until the owner of the slow one has looked, both stay where they are, or the fast one would run away.
-    assert jobs.store.aligned("views", {}, HOUR).roots[str(SLOW)] == "v0"
+    assert jobs.store.roots.aligned_cut("views", {}, HOUR).roots[str(SLOW)] == "v0"
     jobs.came("slow", SLOW, 1, 2.5)
-    found = jobs.store.aligned("views", {}, HOUR)
+    found = jobs.store.roots.aligned_cut("views", {}, HOUR)
     assert found.roots == {str(FAST): "v2", str(SLOW): "v1"}
 
 
 def test_who_takes_no_part_any_more_is_taken_as_it_is(jobs: Jobs) -> None:
     jobs.came("fast", FAST, 1, 2, 3, 4)
     jobs.came("slow", SLOW, 1)
-    jobs.store.tell_times("slow", jobs.fences["slow"], {})
-    assert jobs.store.aligned("views", {}, HOUR).roots == {str(FAST): "v3", str(SLOW): "v0"}
+    jobs.store.roots.report_source_times("slow", jobs.fences["slow"], {})
+    assert jobs.store.roots.aligned_cut("views", {}, HOUR).roots == {str(FAST): "v3", str(SLOW): "v0"}

@@ -8,7 +8,7 @@ import pytest
 
 from tautochrone.errors import CheckpointUnavailableError, MetaError
 from tautochrone.meta import DatasetEntry
-from tautochrone.meta.coordinator import PATIENCE_MS
+from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import NOW
 from tautochrone.model.jobs import JOB_LEASE_MS, JobState, Part
@@ -42,29 +42,31 @@ class World:
 
     def start(self, *jobs: str) -> None:
         for job in jobs:
-            self.store.start_run(f"p-{job}", job, JOBS[job])
-            self.fences[job] = self.store.take_over(job)
+            self.store.jobs.start_run(f"p-{job}", job, JOBS[job])
+            self.fences[job] = self.store.jobs.take_over(job)
 
     def report(self, version: object) -> None:
-        self.store.report("in", self.fences["in"], {WORDS: v(version)})
+        self.store.roots.report("in", self.fences["in"], {WORDS: v(version)})
 
     def open(self, job: str, **roots: str) -> int:
-        return self.store.open_checkpoint(job, self.fences[job], {}, self.now).number
+        return self.store.checkpoints.open(job, self.fences[job], {}, self.now).number
 
     def do(self, job: str) -> int | None:
         """Do the job's target completely; the tables' versions tell the root's."""
-        target = self.store.take_target(job, self.fences[job])
+        target = self.store.checkpoints.begin_next(job, self.fences[job])
         if target is None:
             return None
         for entry in JOBS[job]:
             if not entry.is_root:
                 version = v(f"{entry.name.table}@{target.roots.get(WORDS)}")
-                self.store.record_version(job, self.fences[job], target.number, entry.name, version, FULL)
-        self.store.publish(job, self.fences[job], target.number, self.now)
+                self.store.checkpoints.record_version(
+                    job, self.fences[job], target.number, entry.name, version, FULL
+                )
+        self.store.checkpoints.publish(job, self.fences[job], target.number, self.now)
         return target.number
 
     def part(self, number: int, job: str) -> Part:
-        return {p.job: p.part for p in self.store.progress(number)}[job]
+        return {p.job: p.part for p in self.store.checkpoints.progress(number)}[job]
 
 
 @pytest.fixture
@@ -83,19 +85,19 @@ def test_a_checkpoint_is_published_when_all_jobs_did_their_part(world: World) ->
     world.report(2)
     n = world.open("in")
     assert [world.do(job) for job in ("in", "counts")] == [n, n]
-    assert store.checkpoint(n).state is CheckpointState.OPEN
-    waiting = store.resolve(tables=[COUNT])
+    assert store.checkpoints.get(n).state is CheckpointState.OPEN
+    waiting = store.reads.resolve(tables=[COUNT])
     assert waiting.versions == {COUNT: v("count@1")}
     assert waiting.behind[SUM] == "its job sums is at work on checkpoint 2"
     # Those that are complete can be read together by who asks for only them.
-    assert store.resolve(tables=[COUNT, WORDS], only_named=True).versions == {
+    assert store.reads.resolve(tables=[COUNT, WORDS], only_named=True).versions == {
         COUNT: v("count@2"),
         WORDS: v(2),
     }
     assert [world.do(job) for job in ("sums", "joins")] == [n, n]
-    assert store.checkpoint(n).state is CheckpointState.PUBLISHED
-    assert store.resolve(tables=[BOTH]).versions == {BOTH: v("both@2")}
-    assert store.resolve(tables=[BOTH]).behind == {}
+    assert store.checkpoints.get(n).state is CheckpointState.PUBLISHED
+    assert store.reads.resolve(tables=[BOTH]).versions == {BOTH: v("both@2")}
+    assert store.reads.resolve(tables=[BOTH]).behind == {}
 
 
 def test_one_target_at_a_time_for_all_that_belong_together(world: World) -> None:
@@ -103,10 +105,10 @@ def test_one_target_at_a_time_for_all_that_belong_together(world: World) -> None
     assert world.do("in") == n
     with pytest.raises(MetaError, match="CHECKPOINT_HELD_BACK"):
         world.open("in")
-    assert {h.job for h in world.store.held_back_by("in")} == {"counts", "sums", "joins"}
+    assert {h.job for h in world.store.checkpoints.busy_jobs("in")} == {"counts", "sums", "joins"}
     for job in ("counts", "sums", "joins"):
         assert world.do(job) == n
-    assert world.store.held_back_by("in") == ()
+    assert world.store.checkpoints.busy_jobs("in") == ()
     assert world.open("joins") == n + 1
 
 
@@ -115,31 +117,31 @@ def test_who_has_no_news_has_nothing_to_do(world: World) -> None:
     first = world.open("in")
     for job in JOBS:
         world.do(job)
-    store.observe("sums", fence["sums"], OUTSIDER, None, v("d1"))
+    store.roots.observe_external_table("sums", fence["sums"], OUTSIDER, None, v("d1"))
     second = world.open("sums")
     # Only what reads the external table, and what reads that, has work.
-    assert {p.job: p.part for p in store.progress(second)} == {
+    assert {p.job: p.part for p in store.checkpoints.progress(second)} == {
         "in": Part.DONE,
         "counts": Part.DONE,
         "sums": Part.PENDING,
         "joins": Part.PENDING,
     }
     assert [world.do(job) for job in ("counts", "sums", "joins")] == [None, second, second]
-    assert store.versions_at(second)[COUNT] == "count@1"
-    assert store.versions_at(second)[OUTSIDER] == "d1"
-    assert OUTSIDER not in store.versions_at(first)
+    assert store.checkpoints.versions_at(second)[COUNT] == "count@1"
+    assert store.checkpoints.versions_at(second)[OUTSIDER] == "d1"
+    assert OUTSIDER not in store.checkpoints.versions_at(first)
 
 
 def test_who_asks_for_the_time_is_never_passed_over(world: World) -> None:
-    world.store.start_run("p-sums", "sums", [DatasetEntry(SUM, VIEW, "s", frozenset({WORDS, NOW}))])
-    assert world.store.shared_clocks("counts") == {NOW}
+    world.store.jobs.start_run("p-sums", "sums", [DatasetEntry(SUM, VIEW, "s", frozenset({WORDS, NOW}))])
+    assert world.store.roots.shared_clocks("counts") == {NOW}
     for round_ in (1, 2):
         fence = world.fences["counts"]
-        n = world.store.open_checkpoint("counts", fence, {NOW: v(round_)}, 0).number
+        n = world.store.checkpoints.open("counts", fence, {NOW: v(round_)}, 0).number
         assert world.part(n, "sums") is Part.PENDING
         for job in JOBS:
             world.do(job)
-        assert world.store.versions_at(n)[NOW] == v(round_)
+        assert world.store.checkpoints.versions_at(n)[NOW] == v(round_)
 
 
 def test_a_dead_job_holds_nobody_back_and_returns_at_the_newest(world: World) -> None:
@@ -152,24 +154,24 @@ def test_a_dead_job_holds_nobody_back_and_returns_at_the_newest(world: World) ->
     numbers = []
     for version in (2, 3, 4):
         for job in alive:
-            store.beat(job, world.fences[job])
+            store.jobs.heartbeat(job, world.fences[job])
         world.report(version)
         numbers.append(world.open("in"))
         assert [world.do("in"), world.do("counts")] == [numbers[-1]] * 2
         # What reads a dead job's table cannot go on; it is at work, and holds back until patience ends.
         world.now += PATIENCE_MS + 1
-    assert store.resolve(tables=[COUNT]).checkpoint == full
-    assert "job sums" in store.resolve(tables=[COUNT]).behind[SUM]
-    assert store.resolve(tables=[COUNT, WORDS], only_named=True).checkpoint == numbers[-1]
+    assert store.reads.resolve(tables=[COUNT]).checkpoint == full
+    assert "job sums" in store.reads.resolve(tables=[COUNT]).behind[SUM]
+    assert store.reads.resolve(tables=[COUNT, WORDS], only_named=True).checkpoint == numbers[-1]
     assert world.part(numbers[0], "sums") is Part.SKIPPED
     world.start("sums")
     assert world.do("sums") == numbers[-1]
     assert world.do("joins") == numbers[-1]
-    assert store.resolve(tables=[COUNT]).checkpoint == numbers[-1]
-    assert store.resolve(tables=[BOTH]).versions == {BOTH: v("both@4")}
-    assert store.checkpoint(numbers[0]).state is CheckpointState.PARTIAL
+    assert store.reads.resolve(tables=[COUNT]).checkpoint == numbers[-1]
+    assert store.reads.resolve(tables=[BOTH]).versions == {BOTH: v("both@4")}
+    assert store.checkpoints.get(numbers[0]).state is CheckpointState.PARTIAL
     with pytest.raises(CheckpointUnavailableError, match=r"sums skipped checkpoint"):
-        store.resolve(tables=[SUM], checkpoint=numbers[0])
+        store.reads.resolve(tables=[SUM], checkpoint=numbers[0])
 
 
 def test_slow_jobs_meet_at_the_rendezvous(world: World) -> None:
@@ -177,26 +179,26 @@ def test_slow_jobs_meet_at_the_rendezvous(world: World) -> None:
     store = world.store
     first = world.open("in")
     slow, slower = "counts", "sums"
-    store.take_target(slow, world.fences[slow])
-    store.take_target(slower, world.fences[slower])
+    store.checkpoints.begin_next(slow, world.fences[slow])
+    store.checkpoints.begin_next(slower, world.fences[slower])
     opened = [first]
     for version in range(2, 8):
         world.do("in")
         world.now += PATIENCE_MS + 1
         for job in JOBS:
-            store.beat(job, world.fences[job])
+            store.jobs.heartbeat(job, world.fences[job])
         world.report(version)
         opened.append(world.open("in"))
         if version == 3:
             assert world.do(slow) == first
-            assert store.take_target(slow, world.fences[slow]) is not None
+            assert store.checkpoints.begin_next(slow, world.fences[slow]) is not None
         if version == 5:
             assert world.do(slower) == first
     world.do("joins")
-    assert store.resolve(tables=[COUNT]).checkpoint == first
+    assert store.reads.resolve(tables=[COUNT]).checkpoint == first
     done = {job: {world.do(job) for _ in range(4)} for job in (slow, slower, "joins", "in")}
     assert opened[-1] in done[slow] & done[slower] & done["joins"]
-    assert store.resolve(tables=[BOTH]).versions == {BOTH: v("both@7")}
+    assert store.reads.resolve(tables=[BOTH]).versions == {BOTH: v("both@7")}
 
 
 def test_what_nobody_completes_takes_nothing_from_a_later_checkpoint(world: World) -> None:
@@ -204,21 +206,21 @@ def test_what_nobody_completes_takes_nothing_from_a_later_checkpoint(world: Worl
     store, others = world.store, ("counts", "sums", "joins")
     first = world.open("in")
     for job in others:
-        store.take_target(job, world.fences[job])
-    store.abort("in", world.fences["in"], first)
+        store.checkpoints.begin_next(job, world.fences[job])
+    store.checkpoints.abort("in", world.fences["in"], first)
     world.now += PATIENCE_MS + 1
     for job in others:
-        store.beat(job, world.fences[job])
+        store.jobs.heartbeat(job, world.fences[job])
     second = world.open("in")
     for job in others:
-        target = store.take_target(job, world.fences[job])
+        target = store.checkpoints.begin_next(job, world.fences[job])
         assert target is not None
         assert target.number == second
-    assert store.checkpoint(first).state is CheckpointState.ABORTED
-    assert store.versions_at(first) == {}
-    assert store.checkpoint(second).roots == {WORDS: "1"}
+    assert store.checkpoints.get(first).state is CheckpointState.ABORTED
+    assert store.checkpoints.versions_at(first) == {}
+    assert store.checkpoints.get(second).roots == {WORDS: "1"}
     assert [world.do(job) for job in ("in", *others)] == [second] * 4
-    assert store.checkpoint(second).state is CheckpointState.PUBLISHED
+    assert store.checkpoints.get(second).state is CheckpointState.PUBLISHED
 
 
 def test_unrelated_jobs_do_not_wait_for_each_other(world: World) -> None:
@@ -229,24 +231,24 @@ def test_unrelated_jobs_do_not_wait_for_each_other(world: World) -> None:
         world.open("in")
         n = world.open("alone")
         assert world.do("alone") == n
-        assert [p.job for p in store.progress(n)] == ["alone"]
-        assert store.resolve(tables=[ALONE]).checkpoint == n
+        assert [p.job for p in store.checkpoints.progress(n)] == ["alone"]
+        assert store.reads.resolve(tables=[ALONE]).checkpoint == n
         for job in ("in", "counts", "sums", "joins"):
             world.do(job)
-        later = store.open_checkpoint("alone", world.fences["alone"], {}, 0).number
+        later = store.checkpoints.open("alone", world.fences["alone"], {}, 0).number
         world.do("alone")
         # At a checkpoint of others a table is what it was at its newest one before.
-        assert store.resolve(tables=[BOTH], checkpoint=later).versions == {BOTH: v("both@1")}
+        assert store.reads.resolve(tables=[BOTH], checkpoint=later).versions == {BOTH: v("both@1")}
     finally:
         del JOBS["alone"]
 
 
 def test_an_older_look_does_not_turn_a_table_back(world: World) -> None:
     store, fence = world.store, world.fences["sums"]
-    assert store.observe("sums", fence, OUTSIDER, None, v(4)) == "4"
-    assert store.observe("sums", fence, OUTSIDER, v(4), v(5)) == "5"
-    assert store.observe("sums", fence, OUTSIDER, v(3), v(4)) == "5"
-    assert store.observed() == {OUTSIDER: v(5)}
+    assert store.roots.observe_external_table("sums", fence, OUTSIDER, None, v(4)) == "4"
+    assert store.roots.observe_external_table("sums", fence, OUTSIDER, v(4), v(5)) == "5"
+    assert store.roots.observe_external_table("sums", fence, OUTSIDER, v(3), v(4)) == "5"
+    assert store.roots.external_versions() == {OUTSIDER: v(5)}
 
 
 def test_a_job_takes_over_the_tables_of_another_with_their_checkpoints(world: World) -> None:
@@ -254,11 +256,11 @@ def test_a_job_takes_over_the_tables_of_another_with_their_checkpoints(world: Wo
     n = world.open("in")
     for job in JOBS:
         world.do(job)
-    store.start_run("p-counts", "counts", [], fence=world.fences["counts"])
-    store.start_run("p-heir", "heir", JOBS["counts"])
-    fence = store.take_over("heir")
-    assert store.versions_at(n)[COUNT] == "count@1"
-    assert {s.dataset: s.checkpoint for s in store.status()}[COUNT] == n
+    store.jobs.start_run("p-counts", "counts", [], fence=world.fences["counts"])
+    store.jobs.start_run("p-heir", "heir", JOBS["counts"])
+    fence = store.jobs.take_over("heir")
+    assert store.checkpoints.versions_at(n)[COUNT] == "count@1"
+    assert {s.dataset: s.checkpoint for s in store.datasets.statuses()}[COUNT] == n
     world.fences["heir"] = fence
     JOBS["heir"] = JOBS["counts"]
     try:
@@ -268,16 +270,16 @@ def test_a_job_takes_over_the_tables_of_another_with_their_checkpoints(world: Wo
             assert world.do(job) == second
     finally:
         del JOBS["heir"]
-    assert store.resolve(tables=[COUNT]).versions == {COUNT: v("count@2")}
+    assert store.reads.resolve(tables=[COUNT]).versions == {COUNT: v("count@2")}
 
 
 def test_job_states_tell_who_runs_and_what_is_next(world: World) -> None:
     n = world.open("in")
-    states = {s.name: s for s in world.store.job_states()}
+    states = {s.name: s for s in world.store.jobs.states()}
     assert states["counts"].alive
     assert states["counts"].target == n
     assert states["counts"].newest_done is None
-    world.store.end_run("counts", world.fences["counts"])
-    state = {s.name: s for s in world.store.job_states()}["counts"]
+    world.store.jobs.end_run("counts", world.fences["counts"])
+    state = {s.name: s for s in world.store.jobs.states()}["counts"]
     assert (state.state, state.alive) == (JobState.ENDED, False)
-    assert "counts" not in {h.job for h in world.store.held_back_by("in")}
+    assert "counts" not in {h.job for h in world.store.checkpoints.busy_jobs("in")}

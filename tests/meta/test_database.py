@@ -21,7 +21,7 @@ def test_open_creates_migrates_and_is_silent(tmp_path: Path, capfd: pytest.Captu
     url = f"sqlite:///{tmp_path}/meta.db"
     with MetaStore.open(url) as first, MetaStore.open(url) as second:
         assert first.incarnation == second.incarnation
-        assert first.is_empty()
+        assert first.recovery.is_empty()
     assert capfd.readouterr() == ("", "")
     assert sqlite3.connect(tmp_path / "meta.db").execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -80,35 +80,35 @@ def test_a_writer_that_waits_too_long_is_told_that_it_may_try_again(
 ) -> None:
     monkeypatch.setattr("tautochrone.meta.database._BUSY_TIMEOUT_MS", 300)
     store = database.open()
-    store.start_run("shop", "job", [])
+    store.jobs.start_run("shop", "job", [])
     holder = Database(database.url)
     with holder.write(), pytest.raises(MetaError, match="META_STORE_BUSY") as caught:
-        store.take_over("job")
+        store.jobs.take_over("job")
     assert caught.value.retryable
     holder.close()
-    assert store.take_over("job") == 1
+    assert store.jobs.take_over("job") == 1
 
 
 def test_a_reader_neither_waits_for_a_writer_nor_sees_half_of_it(database: Backing) -> None:
     store = database.open()
-    store.start_run("shop", "job", [])
+    store.jobs.start_run("shop", "job", [])
     holder = Database(database.url)
     with holder.write() as connection:
         connection.execute(text("UPDATE jobs SET fence = 9"))
-        assert store.fence("job") == 0
+        assert store.jobs.fence("job") == 0
     holder.close()
-    assert store.fence("job") == 9
+    assert store.jobs.fence("job") == 9
 
 
 def test_connections_that_the_database_closed_are_replaced(tmp_path: Path) -> None:
     backing = Backing("postgresql", tmp_path)
     store = backing.open()
-    assert store.is_empty()
+    assert store.recovery.is_empty()
     backing.execute(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    assert store.is_empty()
+    assert store.recovery.is_empty()
     backing.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tautochrone.errors import FencedError, MetaError
-from tautochrone.meta import CheckpointLine, DatasetEntry, MetaStore
+from tautochrone.meta import CheckpointLine, DatasetEntry, MetaStore, Store
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -32,9 +32,9 @@ TOLD = DatasetDetails(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetaStore]:
+def store(tmp_path: Path) -> Iterator[Store]:
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db", clock=lambda: 5_000) as opened:
-        opened.start_run(
+        opened.jobs.start_run(
             "shop",
             "job",
             [
@@ -42,45 +42,45 @@ def store(tmp_path: Path) -> Iterator[MetaStore]:
                 DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})),
             ],
         )
-        opened.start_run("side", "idle", [DatasetEntry(OTHER, "materialized view", "c")])
-        opened.take_over("job")
+        opened.jobs.start_run("side", "idle", [DatasetEntry(OTHER, "materialized view", "c")])
+        opened.jobs.take_over("job")
         yield opened
 
 
-def test_details_come_back_as_they_were_told(store: MetaStore) -> None:
-    assert store.details(VIEW) is None
-    store.describe("job", Fence(1), [TOLD])
-    assert store.details(VIEW) == TOLD
-    assert [*store.details(VIEW).lineage.values] == ["s\n\u2603", "a"]  # type: ignore[union-attr]
+def test_details_come_back_as_they_were_told(store: Store) -> None:
+    assert store.datasets.details(VIEW) is None
+    store.datasets.describe("job", Fence(1), [TOLD])
+    assert store.datasets.details(VIEW) == TOLD
+    assert [*store.datasets.details(VIEW).lineage.values] == ["s\n\u2603", "a"]  # type: ignore[union-attr]
     unknown = replace(TOLD, definition="c", lineage=ColumnLineage(problem="no plan"))
-    store.describe("job", Fence(1), [unknown])
-    store.describe("job", Fence(1), [unknown])
-    assert store.details(VIEW) == unknown
-    assert store.described("job") == {VIEW: unknown}
-    assert store.described("idle") == {}
+    store.datasets.describe("job", Fence(1), [unknown])
+    store.datasets.describe("job", Fence(1), [unknown])
+    assert store.datasets.details(VIEW) == unknown
+    assert store.datasets.details_of_job("job") == {VIEW: unknown}
+    assert store.datasets.details_of_job("idle") == {}
 
 
-def test_only_the_owner_tells_and_only_of_its_own(store: MetaStore) -> None:
+def test_only_the_owner_tells_and_only_of_its_own(store: Store) -> None:
     with pytest.raises(MetaError, match="DATASET_NOT_FOUND"):
-        store.describe("job", Fence(1), [TOLD, replace(TOLD, dataset=OTHER)])
-    assert store.details(VIEW) is None, "all or nothing"
-    store.take_over("job")
+        store.datasets.describe("job", Fence(1), [TOLD, replace(TOLD, dataset=OTHER)])
+    assert store.datasets.details(VIEW) is None, "all or nothing"
+    store.jobs.take_over("job")
     with pytest.raises(FencedError, match="JOB_FENCED"):
-        store.describe("job", Fence(1), [TOLD])
+        store.datasets.describe("job", Fence(1), [TOLD])
 
 
-def test_what_is_retired_is_not_described(store: MetaStore) -> None:
-    store.describe("job", Fence(1), [TOLD])
-    store.start_run("shop", "job", [DatasetEntry(ROOT, "streaming table", "a")])
-    assert store.described("job") == {}
+def test_what_is_retired_is_not_described(store: Store) -> None:
+    store.datasets.describe("job", Fence(1), [TOLD])
+    store.jobs.start_run("shop", "job", [DatasetEntry(ROOT, "streaming table", "a")])
+    assert store.datasets.details_of_job("job") == {}
 
 
-def test_the_timeline_counts(store: MetaStore) -> None:
-    first = store.open_checkpoint("job", Fence(1), {ROOT: Version("1")}, 1_000).number
-    store.record_version("job", Fence(1), first, VIEW, Version("v1"), FULL)
-    store.publish("job", Fence(1), first, 1_500)
-    second = store.open_checkpoint("job", Fence(1), {ROOT: Version("2")}, 2_000).number
-    store.record_failure("job", Fence(1), second, VIEW, unclassified("broke"))
+def test_the_timeline_counts(store: Store) -> None:
+    first = store.checkpoints.open("job", Fence(1), {ROOT: Version("1")}, 1_000).number
+    store.checkpoints.record_version("job", Fence(1), first, VIEW, Version("v1"), FULL)
+    store.checkpoints.publish("job", Fence(1), first, 1_500)
+    second = store.checkpoints.open("job", Fence(1), {ROOT: Version("2")}, 2_000).number
+    store.checkpoints.record_failure("job", Fence(1), second, VIEW, unclassified("broke"))
     done = CheckpointLine(
         number=CheckpointNumber(first),
         job="job",
@@ -99,14 +99,14 @@ def test_the_timeline_counts(store: MetaStore) -> None:
         recorded=0,
         failed=1,
     )
-    assert store.timeline() == (opened, done)
-    assert store.timeline(1) == (opened,)
-    assert store.cut_times([first, second, 99]) == {first: 1_000, second: 2_000}
-    assert [(r.dataset, r.error) for r in store.recent_refreshes()] == [(VIEW, "broke"), (VIEW, None)]
-    assert [r.checkpoint for r in store.refreshes_at(first)] == [first]
+    assert store.history.timeline() == (opened, done)
+    assert store.history.timeline(1) == (opened,)
+    assert store.checkpoints.cut_times([first, second, 99]) == {first: 1_000, second: 2_000}
+    assert [(r.dataset, r.error) for r in store.history.recent_refreshes()] == [(VIEW, "broke"), (VIEW, None)]
+    assert [r.checkpoint for r in store.history.refreshes_at(first)] == [first]
 
 
-def test_reports_are_told_with_their_time(store: MetaStore) -> None:
-    store.report("job", Fence(1), {ROOT: Version("1")})
-    ((table, job, at),) = [(r.table, r.job, r.at_ms) for r in store.reports()]
+def test_reports_are_told_with_their_time(store: Store) -> None:
+    store.roots.report("job", Fence(1), {ROOT: Version("1")})
+    ((table, job, at),) = [(r.table, r.job, r.at_ms) for r in store.roots.reports()]
     assert (table, job, at) == (ROOT, "job", 5_000)

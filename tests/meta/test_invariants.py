@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.checkpoint import CheckpointState, Consistency
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.jobs import Part
@@ -41,41 +41,41 @@ class World:
 
     def __init__(self, backing: Backing) -> None:
         self.now = 1_000_000
-        self.store: MetaStore = backing.open(lambda: self.now)
+        self.store: Store = backing.open(lambda: self.now)
         self.fences: dict[str, Fence] = {}
         for job in JOBS:
             self.start(job, CHECKS.get(job, []))
         self.report(1)
 
     def start(self, job: str, checks: list[InvariantEntry]) -> None:
-        self.store.start_run("shop", job, JOBS[job], invariants=checks)
-        self.fences[job] = self.store.take_over(job)
+        self.store.jobs.start_run("shop", job, JOBS[job], invariants=checks)
+        self.fences[job] = self.store.jobs.take_over(job)
 
     def report(self, version: int) -> None:
         for job, table in (("counts", WORDS), ("sums", OTHERS), ("far", FAR)):
-            self.store.report(job, self.fences[job], {table: Version(str(version))})
+            self.store.roots.report(job, self.fences[job], {table: Version(str(version))})
 
     def open(self, job: str) -> int:
         self.now += 1
-        return int(self.store.open_checkpoint(job, self.fences[job], {}, self.now).number)
+        return int(self.store.checkpoints.open(job, self.fences[job], {}, self.now).number)
 
     def do(self, job: str, broken: tuple[BrokenInvariant, ...] = ()) -> None:
         store, fence = self.store, self.fences[job]
-        target = store.take_target(job, fence)
+        target = store.checkpoints.begin_next(job, fence)
         assert target is not None
         table, root = {"counts": (COUNT, WORDS), "sums": (SUM, OTHERS)}[job]
         version = Version(f"{table.table}@{target.roots[root]}")
-        store.record_version(job, fence, target.number, table, version, FULL)
+        store.checkpoints.record_version(job, fence, target.number, table, version, FULL)
         if broken:
             # An answer may get lost.
             for _ in range(2):
-                store.abort(job, fence, target.number, broken=broken)
+                store.checkpoints.abort(job, fence, target.number, broken=broken)
         else:
             held = {"same": "d"} if job == "sums" else {}
-            store.publish(job, fence, target.number, self.now, held=held)
+            store.checkpoints.publish(job, fence, target.number, self.now, held=held)
 
     def weak(self) -> dict[str, str]:
-        found = self.store.resolve(Consistency.WEAK, lease_ms=0).versions
+        found = self.store.reads.resolve(Consistency.WEAK, lease_ms=0).versions
         return {name.table: str(version) for name, version in found.items()}
 
 
@@ -92,11 +92,14 @@ def test_a_broken_invariant_over_tables_of_two_jobs(world: World) -> None:
     assert world.weak() == {"words": "1", "far": "1"}
     first = world.open("counts")
     # They are joined by the invariant alone.
-    assert {p.job: p.part for p in store.progress(first)} == {"counts": Part.PENDING, "sums": Part.PENDING}
+    assert {p.job: p.part for p in store.checkpoints.progress(first)} == {
+        "counts": Part.PENDING,
+        "sums": Part.PENDING,
+    }
     world.do("counts")
     assert "count" not in world.weak()
     world.do("sums")
-    held = store.held("sums")
+    held = store.invariants.last_check("sums")
     assert held is not None
     assert (held.checkpoint, held.definitions) == (first, {"same": "d"})
 
@@ -104,17 +107,17 @@ def test_a_broken_invariant_over_tables_of_two_jobs(world: World) -> None:
     second = world.open("counts")
     world.do("counts")
     world.do("sums", (BROKEN,))
-    assert store.checkpoint(second).state is CheckpointState.PARTIAL
-    assert store.checkpoint(second).broken == (BROKEN,)
-    assert store.held("sums") == held
+    assert store.checkpoints.get(second).state is CheckpointState.PARTIAL
+    assert store.checkpoints.get(second).broken == (BROKEN,)
+    assert store.invariants.last_check("sums") == held
     assert world.weak() == {"words": "2", "far": "2", "count": "count@1", "others": "1", "sum": "sum@1"}
     for consistency in Consistency:
-        found = store.resolve(consistency, [COUNT], lease_ms=0)
+        found = store.reads.resolve(consistency, [COUNT], lease_ms=0)
         assert found.versions == {COUNT: Version("count@1")}
         assert "at least 2 rows" in found.behind[COUNT]
         assert "a=" not in found.behind[COUNT]
-    status = {status.dataset: (status.error, status.lag_ms) for status in store.status()}
-    late = store.checkpoint(second).cut_at_ms - store.checkpoint(first).cut_at_ms
+    status = {status.dataset: (status.error, status.lag_ms) for status in store.datasets.statuses()}
+    late = store.checkpoints.get(second).cut_at_ms - store.checkpoints.get(first).cut_at_ms
     assert late > 0
     assert status[SUM] == status[OTHERS] == status[COUNT] == (BROKEN.error, late)
     assert status[FAR] == (None, None)
@@ -124,17 +127,17 @@ def test_a_broken_invariant_over_tables_of_two_jobs(world: World) -> None:
     third = world.open("counts")
     world.do("counts")
     world.do("sums")
-    assert store.checkpoint(third).state is CheckpointState.PUBLISHED
-    found = store.resolve(tables=[COUNT, SUM], lease_ms=0)
+    assert store.checkpoints.get(third).state is CheckpointState.PUBLISHED
+    found = store.reads.resolve(tables=[COUNT, SUM], lease_ms=0)
     assert found.versions == {COUNT: Version("count@3"), SUM: Version("sum@3")}
     assert found.behind == {}
-    assert all(status.error is None and not status.lag_ms for status in store.status())
+    assert all(status.error is None and not status.lag_ms for status in store.datasets.statuses())
     assert world.weak() == {"words": "3", "far": "3", "count": "count@3", "others": "3", "sum": "sum@3"}
 
     # Only the other job's table is new: the invariant is looked at all the same.
-    store.report("counts", world.fences["counts"], {WORDS: Version("4")})
+    store.roots.report("counts", world.fences["counts"], {WORDS: Version("4")})
     fourth = world.open("counts")
-    assert {p.job: p.part for p in store.progress(fourth)}["sums"] is Part.PENDING
+    assert {p.job: p.part for p in store.checkpoints.progress(fourth)}["sums"] is Part.PENDING
 
     # Without invariants nothing holds back what is newest.
     world.start("sums", [])
@@ -147,8 +150,11 @@ def test_a_job_that_only_ingests_has_to_look_too(world: World) -> None:
     entry = InvariantEntry(name="one", location="x", definition="d", tables=frozenset({FAR, COUNT}))
     world.start("far", [entry])
     world.start("sums", [])
-    assert store.invariants("far") == (entry,)
+    assert store.invariants.entries("far") == (entry,)
     number = world.open("counts")
-    assert {p.job: p.part for p in store.progress(number)} == {"counts": Part.PENDING, "far": Part.PENDING}
-    store.unregister("far", world.fences["far"])
-    assert store.invariants() == ()
+    assert {p.job: p.part for p in store.checkpoints.progress(number)} == {
+        "counts": Part.PENDING,
+        "far": Part.PENDING,
+    }
+    store.registrations.unregister("far", world.fences["far"])
+    assert store.invariants.entries() == ()

@@ -28,10 +28,10 @@ def test_a_table_that_another_pipeline_took_for_external_is_shown_as_its_own_job
     database: Backing,
 ) -> None:
     with database.open() as store:
-        store.rebuild({LAST: [commit("b", "20", MIDDLE, "10")]})
-        store.reconcile("a", {MIDDLE: [commit("a", "10", SOURCE, "1")]})
+        store.recovery.rebuild({LAST: [commit("b", "20", MIDDLE, "10")]})
+        store.recovery.reconcile("a", {MIDDLE: [commit("a", "10", SOURCE, "1")]})
         entry = DatasetEntry(MIDDLE, "materialized view", "d", frozenset([SOURCE]))
-        store.start_run("a", "a", [entry])
-        opened = store.open_checkpoint("a", store.take_over("a"), {SOURCE: Version("2")}, 5)
+        store.jobs.start_run("a", "a", [entry])
+        opened = store.checkpoints.open("a", store.jobs.take_over("a"), {SOURCE: Version("2")}, 5)
 
-        assert MIDDLE not in store.versions_at(opened.number)
+        assert MIDDLE not in store.checkpoints.versions_at(opened.number)

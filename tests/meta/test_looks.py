@@ -38,37 +38,41 @@ class World:
         self.fences: dict[str, Fence] = {}
         self.why = ""
         for job in JOBS:
-            self.store.start_run(f"p-{job}", job, JOBS[job])
+            self.store.jobs.start_run(f"p-{job}", job, JOBS[job])
             self.take_over(job)
         self.report("in", WORDS, 1)
         self.report("too", NAMES, 1)
 
     def take_over(self, job: str) -> None:
         ingests = [entry.name for entry in JOBS[job] if entry.is_root]
-        self.fences[job] = self.store.take_over(job, ingests=ingests)
+        self.fences[job] = self.store.jobs.take_over(job, ingests=ingests)
 
     def report(self, job: str, table: TableName, version: int) -> None:
-        self.store.report(job, self.fences[job], {table: Version(str(version))})
+        self.store.roots.report(job, self.fences[job], {table: Version(str(version))})
 
     def look(self, job: str, checkpoint: int | None = None, **at: int) -> None:
         looks = {TableName("lake", ("db",), name): ms for name, ms in at.items()}
-        self.store.beat(job, self.fences[job], looks=looks, checkpoint=checkpoint)
+        self.store.jobs.heartbeat(job, self.fences[job], looks=looks, checkpoint=checkpoint)
 
     def publish(self, external: int = 1, **looks: int) -> int:
         """The views' job takes a cut, after its look at the external table, and everybody does it."""
         store, fence = self.store, self.fences["views"]
         roots = {EXTERNAL: Version(str(external))}
         told = {TableName("lake", ("db",), name): at for name, at in looks.items()}
-        number = store.open_checkpoint("views", fence, roots, self.now, looks=told).number
+        number = store.checkpoints.open("views", fence, roots, self.now, looks=told).number
         for table in (VIEW, APART):
-            store.record_version("views", fence, number, table, Version(f"{table.table}@{number}"), FULL)
-        store.publish("views", fence, number, self.now)
+            store.checkpoints.record_version(
+                "views", fence, number, table, Version(f"{table.table}@{number}"), FULL
+            )
+        store.checkpoints.publish("views", fence, number, self.now)
         return number
 
     def sees(self, after_ms: int, *tables: TableName, checkpoint: int | None = None) -> bool:
         """`why` tells what is missing."""
         try:
-            self.store.resolve(tables=tables or None, checkpoint=checkpoint, lease_ms=0, after_ms=after_ms)
+            self.store.reads.resolve(
+                tables=tables or None, checkpoint=checkpoint, lease_ms=0, after_ms=after_ms
+            )
         except CheckpointUnavailableError as error:
             if error.error_class != "READ_NOT_YET" or not error.retryable:
                 raise
@@ -95,7 +99,7 @@ def test_a_checkpoint_is_after_a_token_when_every_root_was_looked_at_since(world
     assert world.sees(199, APART)
     assert not world.sees(200, APART)
     assert not world.sees(100)
-    world.store.end_run("in", world.fences["in"])
+    world.store.jobs.end_run("in", world.fences["in"])
     assert not world.sees(100, VIEW)
     assert "job in isn't running" in world.why
 
@@ -133,11 +137,11 @@ def test_news_of_jobs_that_have_nothing_to_do_with_it_take_no_look_away(world: W
         world.look(job, **{table: 100})
     first = world.publish(dim=100)
     other = TableName("lake", ("db",), "other")
-    world.store.start_run("p", "other", [DatasetEntry(other, "streaming table", "o", is_root=True)])
-    fence = world.store.take_over("other", ingests=[other])
-    number = world.store.open_checkpoint("other", fence, {other: Version("1")}, 1, looks={other: 50}).number
-    world.store.publish("other", fence, number, 1)
-    assert world.store.resolve(tables=[VIEW], lease_ms=0).checkpoint == number > first
+    world.store.jobs.start_run("p", "other", [DatasetEntry(other, "streaming table", "o", is_root=True)])
+    fence = world.store.jobs.take_over("other", ingests=[other])
+    number = world.store.checkpoints.open("other", fence, {other: Version("1")}, 1, looks={other: 50}).number
+    world.store.checkpoints.publish("other", fence, number, 1)
+    assert world.store.reads.resolve(tables=[VIEW], lease_ms=0).checkpoint == number > first
     assert world.sees(99, VIEW)
     assert not world.sees(100, VIEW)
     # What was found without news since is told of the checkpoint that the jobs themselves know.
@@ -174,4 +178,4 @@ def test_a_new_owner_knows_nothing_of_older_looks(world: World) -> None:
 def test_weak_reads_have_no_after(world: World) -> None:
     world.publish()
     with pytest.raises(QueryError, match="TOKEN_NEEDS_CHECKPOINT"):
-        world.store.resolve(Consistency.WEAK, after_ms=1)
+        world.store.reads.resolve(Consistency.WEAK, after_ms=1)

@@ -33,7 +33,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.backing = Backing(self.kind, Path(self.folder.name))
         self.store = self.backing.open()
-        self.store.start_run(
+        self.store.jobs.start_run(
             "p",
             "j",
             [
@@ -41,7 +41,7 @@ class StoreMachine(RuleBasedStateMachine):
                 *(DatasetEntry(view, "materialized view", "v", frozenset({ROOT})) for view in VIEWS),
             ],
         )
-        self.fence = self.store.take_over("j")
+        self.fence = self.store.jobs.take_over("j")
         self.old: Fence | None = None
         self.open: int | None = None
         self.newest = 0
@@ -55,14 +55,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(gap=st.integers(0, 5))
     def take_over(self, gap: int) -> None:
-        self.old, self.fence = self.fence, self.store.take_over("j", at_least=self.fence + gap)
+        self.old, self.fence = self.fence, self.store.jobs.take_over("j", at_least=self.fence + gap)
         assert self.fence > self.old
 
     @precondition(lambda self: self.old is not None)
     @rule(version=VERSIONS)
     def the_old_owner_tries(self, version: Version) -> None:
         try:
-            self.store.open_checkpoint("j", self.old or Fence(0), {ROOT: version}, 1)
+            self.store.checkpoints.open("j", self.old or Fence(0), {ROOT: version}, 1)
         except FencedError:
             return
         raise AssertionError("not fenced")
@@ -70,7 +70,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open is None)
     @rule(version=VERSIONS, gap=st.integers(0, 3))
     def open_target(self, version: Version, gap: int) -> None:
-        target = self.store.open_checkpoint("j", self.fence, {ROOT: version}, 1, at_least=self.newest + gap)
+        target = self.store.checkpoints.open("j", self.fence, {ROOT: version}, 1, at_least=self.newest + gap)
         assert target.number > self.newest
         self.open = self.newest = target.number
         self.cuts[self.open] = {ROOT: version}
@@ -81,7 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(view=st.sampled_from(VIEWS), version=VERSIONS)
     def record(self, view: TableName, version: Version) -> None:
         assert self.open is not None
-        self.store.record_version("j", self.fence, self.open, view, version, FULL)
+        self.store.checkpoints.record_version("j", self.fence, self.open, view, version, FULL)
         self.cuts[self.open][view] = version
         self.failed[self.open].discard(view)
 
@@ -90,7 +90,7 @@ class StoreMachine(RuleBasedStateMachine):
     def fail(self, view: TableName, error: str) -> None:
         assert self.open is not None
         if view not in self.cuts[self.open]:
-            self.store.record_failure("j", self.fence, self.open, view, unclassified(error))
+            self.store.checkpoints.record_failure("j", self.fence, self.open, view, unclassified(error))
             self.failed[self.open].add(view)
 
     @precondition(lambda self: self.open is not None)
@@ -100,7 +100,7 @@ class StoreMachine(RuleBasedStateMachine):
         for view in VIEWS:
             if view not in self.cuts[self.open] and view not in self.failed[self.open]:
                 self.fail(view, "boom")
-        self.store.publish("j", self.fence, self.open, 1)
+        self.store.checkpoints.publish("j", self.fence, self.open, 1)
         self.state[self.open] = CheckpointState.PUBLISHED
         self.open = None
 
@@ -108,7 +108,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def abort(self) -> None:
         assert self.open is not None
-        self.store.abort("j", self.fence, self.open)
+        self.store.checkpoints.abort("j", self.fence, self.open)
         self.state[self.open] = CheckpointState.ABORTED
         self.cuts[self.open] = {}
         self.failed[self.open] = set()
@@ -124,7 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
         ]
         if holes:
             number, view = data.draw(st.sampled_from(holes))
-            self.store.record_version("j", self.fence, number, view, version, FULL)
+            self.store.checkpoints.record_version("j", self.fence, number, view, version, FULL)
             self.cuts[number][view] = version
             self.failed[number].discard(view)
 
@@ -136,9 +136,9 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def every_cut_is_what_the_dictionary_says(self) -> None:
         for number, cut in self.cuts.items():
-            assert self.store.versions_at(number) == cut, number
-            assert self.store.checkpoint(number).state is self.state[number]
-            assert self.store.failures_at(number).keys() == self.failed[number]
+            assert self.store.checkpoints.versions_at(number) == cut, number
+            assert self.store.checkpoints.get(number).state is self.state[number]
+            assert self.store.checkpoints.failures_at(number).keys() == self.failed[number]
 
     def newest_with(self, needed: set[TableName]) -> int | None:
         published = (n for n in self.cuts if self.state[n] is CheckpointState.PUBLISHED)
@@ -165,7 +165,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def read_is(self, expected: int | None, names: list[TableName], *, only_named: bool) -> None:
         try:
-            found = self.store.resolve(tables=names, lease_ms=0, only_named=only_named)
+            found = self.store.reads.resolve(tables=names, lease_ms=0, only_named=only_named)
         except CheckpointUnavailableError:
             assert expected is None, names
             return
@@ -174,9 +174,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_open_target(self) -> None:
-        target = self.store.open_target("j")
+        target = self.store.checkpoints.next_for("j")
         assert (target.number if target else None) == self.open
-        latest = self.store.latest_published("j")
+        latest = self.store.checkpoints.latest_published("j")
         published = [n for n, s in self.state.items() if s is CheckpointState.PUBLISHED]
         assert (latest.number if latest else None) == max(published, default=None)
         assert CheckpointNumber(self.newest) == max(self.cuts, default=0)

@@ -9,7 +9,7 @@ from threading import Barrier
 import pytest
 
 from tautochrone.errors import FencedError, MetaError
-from tautochrone.meta import DatasetEntry, MetaStore, TableRole
+from tautochrone.meta import DatasetEntry, Store, TableRole
 from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
@@ -41,7 +41,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(backing: Backing, clock: Clock) -> Iterator[MetaStore]:
+def store(backing: Backing, clock: Clock) -> Iterator[Store]:
     with backing.open(clock) as opened:
         yield opened
 
@@ -51,22 +51,22 @@ def claim(run: str, **how: object) -> Claim:
     return Claim(process=process, **how)  # type: ignore[arg-type]
 
 
-def begin(store: MetaStore, run: str, topology: tuple[DatasetEntry, ...] = TOPOLOGY, **how: object) -> Fence:
+def begin(store: Store, run: str, topology: tuple[DatasetEntry, ...] = TOPOLOGY, **how: object) -> Fence:
     """The beginning of a run, as every command makes it."""
     mine = claim(run, **how)
-    store.start_run("shop", "job", topology, claim=mine, lease_ms=LEASE_MS)
-    return store.take_over("job", lease_ms=LEASE_MS, claim=mine)
+    store.jobs.start_run("shop", "job", topology, claim=mine, lease_ms=LEASE_MS)
+    return store.jobs.take_over("job", lease_ms=LEASE_MS, claim=mine)
 
 
-def test_a_second_run_hears_who_has_the_job_and_changes_nothing(store: MetaStore, clock: Clock) -> None:
+def test_a_second_run_hears_who_has_the_job_and_changes_nothing(store: Store, clock: Clock) -> None:
     fence = begin(store, "one")
-    number = store.open_checkpoint("job", fence, {ROOT: Version("1")}, 1).number
-    store.record_version("job", fence, number, VIEW, Version("1"), FULL)
+    number = store.checkpoints.open("job", fence, {ROOT: Version("1")}, 1).number
+    store.checkpoints.record_version("job", fence, number, VIEW, Version("1"), FULL)
     clock.now += 5_000
     for act in (
-        lambda: store.require_free("job", claim("two")),
-        lambda: store.start_run("shop", "job", TOPOLOGY[:1], claim=claim("two")),
-        lambda: store.take_over("job", claim=claim("two")),
+        lambda: store.jobs.require_free("job", claim("two")),
+        lambda: store.jobs.start_run("shop", "job", TOPOLOGY[:1], claim=claim("two")),
+        lambda: store.jobs.take_over("job", claim=claim("two")),
     ):
         with pytest.raises(MetaError, match="JOB_RUNNING") as refused:
             act()
@@ -78,24 +78,24 @@ def test_a_second_run_hears_who_has_the_job_and_changes_nothing(store: MetaStore
         assert said["lease_left_ms"] == "10000"
         assert f"checkpoint {number} is open, with 2 of 3 datasets done" in refused.value.message
     # The topology of the run that goes on, and its fence.
-    assert len(store.datasets("job")) == 3
-    store.record_version("job", fence, number, TOP, Version("1"), FULL)
-    store.publish("job", fence, number, 1)
+    assert len(store.datasets.entries("job")) == 3
+    store.checkpoints.record_version("job", fence, number, TOP, Version("1"), FULL)
+    store.checkpoints.publish("job", fence, number, 1)
     with pytest.raises(MetaError, match="no checkpoint of it is open"):
         begin(store, "two")
 
 
-def test_a_job_whose_run_ended_is_free_at_once(store: MetaStore) -> None:
-    store.end_run("job", begin(store, "one"))
+def test_a_job_whose_run_ended_is_free_at_once(store: Store) -> None:
+    store.jobs.end_run("job", begin(store, "one"))
     assert begin(store, "two") == 2
 
 
 def test_a_lease_that_is_renewed_keeps_the_job_and_one_that_ended_does_not(
-    store: MetaStore, clock: Clock
+    store: Store, clock: Clock
 ) -> None:
     fence = begin(store, "one")
     clock.now += LEASE_MS - 1
-    store.beat("job", fence, LEASE_MS)
+    store.jobs.heartbeat("job", fence, LEASE_MS)
     clock.now += LEASE_MS - 1
     with pytest.raises(MetaError, match="JOB_RUNNING"):
         begin(store, "two")
@@ -103,22 +103,22 @@ def test_a_lease_that_is_renewed_keeps_the_job_and_one_that_ended_does_not(
     newer = begin(store, "two")
     # It wakes: whatever it still wants to write is refused, and its beat does not bring the lease back.
     with pytest.raises(FencedError):
-        store.beat("job", fence, LEASE_MS)
+        store.jobs.heartbeat("job", fence, LEASE_MS)
     with pytest.raises(FencedError):
-        store.report("job", fence, {ROOT: Version("1")})
-    store.beat("job", newer, LEASE_MS)
+        store.roots.report("job", fence, {ROOT: Version("1")})
+    store.jobs.heartbeat("job", newer, LEASE_MS)
 
 
-def test_a_takeover_that_is_asked_for_fences_a_live_run(store: MetaStore) -> None:
+def test_a_takeover_that_is_asked_for_fences_a_live_run(store: Store) -> None:
     old = begin(store, "one")
     assert begin(store, "two", takeover=True) == 2
     with pytest.raises(FencedError):
-        store.beat("job", old)
+        store.jobs.heartbeat("job", old)
     with pytest.raises(MetaError, match="host-two"):
         begin(store, "three")
 
 
-def test_only_the_owner_that_is_known_to_be_gone_is_replaced(store: MetaStore) -> None:
+def test_only_the_owner_that_is_known_to_be_gone_is_replaced(store: Store) -> None:
     begin(store, "one")
     assert begin(store, "two", gone="one") == 2
     # Somebody saw that `one` was gone, and meanwhile another run has the job.
@@ -126,23 +126,23 @@ def test_only_the_owner_that_is_known_to_be_gone_is_replaced(store: MetaStore) -
         begin(store, "three", gone="one")
 
 
-def test_what_a_run_says_twice_is_not_refused(store: MetaStore) -> None:
+def test_what_a_run_says_twice_is_not_refused(store: Store) -> None:
     """Its first answer was lost."""
     begin(store, "one")
     assert begin(store, "one") == 2
 
 
-def test_an_owner_that_did_not_say_who_it_is_keeps_its_lease(store: MetaStore, clock: Clock) -> None:
-    store.start_run("shop", "job", TOPOLOGY)
-    store.take_over("job", owner="host:1", lease_ms=LEASE_MS)
-    assert store.owner_process("job") is None
+def test_an_owner_that_did_not_say_who_it_is_keeps_its_lease(store: Store, clock: Clock) -> None:
+    store.jobs.start_run("shop", "job", TOPOLOGY)
+    store.jobs.take_over("job", owner="host:1", lease_ms=LEASE_MS)
+    assert store.jobs.owner_process("job") is None
     with pytest.raises(MetaError, match=r"JOB_RUNNING.*process host:1"):
         begin(store, "two")
     clock.now += LEASE_MS
     begin(store, "two")
     # Nothing is left of it when somebody takes the job without a name.
-    store.take_over("job", owner="host:3")
-    assert store.owner_process("job") is None
+    store.jobs.take_over("job", owner="host:3")
+    assert store.jobs.owner_process("job") is None
 
 
 def test_two_starts_at_the_same_moment(backing: Backing) -> None:
@@ -165,16 +165,16 @@ def test_two_starts_at_the_same_moment(backing: Backing) -> None:
         winners = [at for at, how in ended if how == f"fence {turn + 1}"]
         assert len(winners) == 1, ended
         assert [how for _, how in ended].count("JOB_RUNNING") == count - 1, ended
-        assert [entry.name.table for entry in stores[0].datasets("job")] == [f"t{winners[0]}"]
-        stores[0].end_run("job", Fence(turn + 1))
+        assert [entry.name.table for entry in stores[0].datasets.entries("job")] == [f"t{winners[0]}"]
+        stores[0].jobs.end_run("job", Fence(turn + 1))
 
 
-def test_a_job_that_registers_itself(store: MetaStore, clock: Clock) -> None:
-    store.register("etl", ROOT, TableRole.SINK)
-    old = store.start("etl", claim("one"))
+def test_a_job_that_registers_itself(store: Store, clock: Clock) -> None:
+    store.registrations.register("etl", ROOT, TableRole.SINK)
+    old = store.registrations.start("etl", claim("one"))
     with pytest.raises(MetaError, match=r"JOB_RUNNING.*host-one"):
-        store.start("etl", claim("two"))
-    assert store.start("etl", claim("one")) == old + 1
-    assert store.start("etl", claim("two", takeover=True)) == old + 2
+        store.registrations.start("etl", claim("two"))
+    assert store.registrations.start("etl", claim("one")) == old + 1
+    assert store.registrations.start("etl", claim("two", takeover=True)) == old + 2
     clock.now += LEASE_MS
-    assert store.start("etl", claim("three")) == old + 3
+    assert store.registrations.start("etl", claim("three")) == old + 3

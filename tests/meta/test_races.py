@@ -16,16 +16,16 @@ from tautochrone.model.names import TableName, Version
 from tautochrone.app.stores import open_store
 name = TableName("lake", ("db",), "t")
 store = open_store(sys.argv[1])
-store.start_run("p", "race", [DatasetEntry(name, "streaming table", "x")])
+store.jobs.start_run("p", "race", [DatasetEntry(name, "streaming table", "x")])
 done = fenced = 0
 for turn in range(12):
-    fence = store.take_over("race")
+    fence = store.jobs.take_over("race")
     try:
         for _ in range(4):
-            target = store.open_target("race")
+            target = store.checkpoints.next_for("race")
             if target is None:
-                target = store.open_checkpoint("race", fence, {name: Version(f"{fence}-{turn}")}, 1)
-            store.publish("race", fence, target.number, fence)
+                target = store.checkpoints.open("race", fence, {name: Version(f"{fence}-{turn}")}, 1)
+            store.checkpoints.publish("race", fence, target.number, fence)
             done += 1
     except FencedError:
         fenced += 1
@@ -43,8 +43,8 @@ def test_processes_that_take_each_other_over_never_tear_anything(backing: Backin
     assert [err for _, err in answers] == [""] * 4
     done = sum(int(out.split()[0]) for out, _ in answers)
     with MetaStore.open(backing.url) as store:
-        assert store.fence("race") == 4 * 12
-        found = store.checkpoints(10_000)
+        assert store.jobs.fence("race") == 4 * 12
+        found = store.checkpoints.newest(10_000)
         assert [c.number for c in found] == list(range(len(found), 0, -1))
         fences = [c.published_at_ms for c in reversed(found) if c.published_at_ms]
         # A publication of an older owner never comes after one of a newer owner.

@@ -34,18 +34,20 @@ def test_reasons_are_looked_up_once(database: Backing, statements: list[str]) ->
     store = database.open()
     entries = [DatasetEntry(ROOT, "streaming table", "r", is_root=True)]
     entries += [DatasetEntry(view, "materialized view", "v", frozenset({ROOT})) for view in VIEWS]
-    store.start_run("shop", "job", entries)
-    fence = store.take_over("job")
+    store.jobs.start_run("shop", "job", entries)
+    fence = store.jobs.take_over("job")
     for cut in range(1, len(VIEWS) + 3):
-        number = store.open_checkpoint("job", fence, {ROOT: Version(str(cut))}, cut).number
+        number = store.checkpoints.open("job", fence, {ROOT: Version(str(cut))}, cut).number
         for at, view in enumerate(VIEWS):
             if cut <= at + 1:
-                store.record_version("job", fence, number, view, Version(f"v{cut}"), FULL)
+                store.checkpoints.record_version("job", fence, number, view, Version(f"v{cut}"), FULL)
             else:
-                store.record_failure("job", fence, number, view, unclassified(f"{view.table} broke"))
-        store.publish("job", fence, number, cut)
+                store.checkpoints.record_failure(
+                    "job", fence, number, view, unclassified(f"{view.table} broke")
+                )
+        store.checkpoints.publish("job", fence, number, cut)
     statements.clear()
-    answer = store.resolve(tables=VIEWS[:1], lease_ms=0)
+    answer = store.reads.resolve(tables=VIEWS[:1], lease_ms=0)
     assert answer.checkpoint == 1
     assert answer.behind.keys() == set(VIEWS)
     assert sum("FROM failures" in one for one in statements) == len(VIEWS)

@@ -33,13 +33,14 @@ def whole(world: World) -> int:
 def seen(world: World | Checked) -> dict[TableName, tuple[int | None, int | None, bool]]:
     """By table what readers see, how far its job is, and whether that of readers lags."""
     return {
-        one.dataset: (one.readable, one.checkpoint, bool(one.readable_lag_ms)) for one in world.store.status()
+        one.dataset: (one.readable, one.checkpoint, bool(one.readable_lag_ms))
+        for one in world.store.datasets.statuses()
     }
 
 
 def test_parts_that_are_missing(world: World) -> None:
     first = whole(world)
-    assert [world.store.missing(job) for job in JOBS] == [()] * 4
+    assert [world.store.reads.missing_parts(job) for job in JOBS] == [()] * 4
     assert set(seen(world).values()) == {(first, first, False)}
     world.report(2)
     world.now += 10
@@ -47,7 +48,7 @@ def test_parts_that_are_missing(world: World) -> None:
     for job in ("in", "counts"):
         world.do(job)
     world.now += 10
-    missing = {one.job: one for one in world.store.missing("counts")}
+    missing = {one.job: one for one in world.store.reads.missing_parts("counts")}
     assert missing.keys() == {"sums", "joins"}
     assert {one.checkpoint for one in missing.values()} == {second}
     assert {one.what for one in missing.values()} == {MissingPart.PENDING}
@@ -58,36 +59,36 @@ def test_parts_that_are_missing(world: World) -> None:
         SUM: (first, first, True),
         BOTH: (first, first, True),
     }
-    world.store.end_run("sums", world.fences["sums"])
+    world.store.jobs.end_run("sums", world.fences["sums"])
     world.now += JOB_LEASE_MS + 1
-    assert {one.what for one in world.store.missing("counts")} == {MissingPart.AWAY}
+    assert {one.what for one in world.store.reads.missing_parts("counts")} == {MissingPart.AWAY}
     for job in ("sums", "joins"):
         world.do(job)
-    assert world.store.missing("counts") == ()
+    assert world.store.reads.missing_parts("counts") == ()
     assert set(seen(world).values()) == {(second, second, False)}
 
 
 def test_a_job_that_has_done_nothing_misses_nothing(world: World) -> None:
-    assert world.store.missing("counts") == ()
-    assert world.store.missing("nobody") == ()
+    assert world.store.reads.missing_parts("counts") == ()
+    assert world.store.reads.missing_parts("nobody") == ()
     assert set(seen(world).values()) == {(None, None, False)}
 
 
 def test_what_another_job_that_is_alive_has_not_looked_at(world: World) -> None:
     store, fence = world.store, world.fences["in"]
     number = whole(world)
-    store.beat("in", fence, looked_ms=world.now, looks={WORDS: world.now}, checkpoint=number)
+    store.jobs.heartbeat("in", fence, looked_ms=world.now, looks={WORDS: world.now}, checkpoint=number)
     begun = world.now
     world.now += 5
-    (missing,) = store.missing("counts", begun)
+    (missing,) = store.reads.missing_parts("counts", begun)
     assert (missing.job, missing.what, missing.checkpoint) == ("in", MissingPart.SOURCE, number)
     assert WORDS.table in str(missing.reason)
-    assert store.missing("in", begun) == (), "its own source is what it did"
-    store.beat("in", fence, looked_ms=world.now, looks={WORDS: world.now}, checkpoint=number)
-    assert store.missing("counts", begun) == ()
+    assert store.reads.missing_parts("in", begun) == (), "its own source is what it did"
+    store.jobs.heartbeat("in", fence, looked_ms=world.now, looks={WORDS: world.now}, checkpoint=number)
+    assert store.reads.missing_parts("counts", begun) == ()
     # Nobody brings in what is there while the job is away.
-    store.end_run("in", fence)
-    assert store.missing("counts", world.now) == ()
+    store.jobs.end_run("in", fence)
+    assert store.reads.missing_parts("counts", world.now) == ()
 
 
 def test_an_invariant_holds_back_what_others_did(backing: Backing) -> None:
@@ -99,8 +100,8 @@ def test_an_invariant_holds_back_what_others_did(backing: Backing) -> None:
     second = world.open("counts")
     world.do("counts")
     world.do("sums", (BROKEN,))
-    assert world.store.checkpoint(second).state is CheckpointState.PARTIAL
-    (missing,) = world.store.missing("counts")
+    assert world.store.checkpoints.get(second).state is CheckpointState.PARTIAL
+    (missing,) = world.store.reads.missing_parts("counts")
     assert (missing.job, missing.what, missing.invariants) == ("sums", MissingPart.INVARIANT, ("same",))
     assert BROKEN.error in str(missing.reason)
     stands = {name.table: where for name, where in seen(world).items()}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore
+from tautochrone.meta import DatasetEntry, LakeVersion, Store
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import NOW, today
 from tautochrone.model.lake import CommitMetadata
@@ -19,7 +19,7 @@ ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
 
 
 @pytest.fixture
-def store(backing: Backing) -> Iterator[MetaStore]:
+def store(backing: Backing) -> Iterator[Store]:
     with backing.open() as opened:
         yield opened
 
@@ -47,8 +47,8 @@ def made(version: str, checkpoint: int | None = None, fence: int = 3, **inputs: 
     )
 
 
-def test_all_told_checkpoints_come_back(store: MetaStore) -> None:
-    found = store.rebuild(
+def test_all_told_checkpoints_come_back(store: Store) -> None:
+    found = store.recovery.rebuild(
         {
             ROOT: [made("r1"), made("r2"), made("r3", fence=9)],
             A: [made("a1", 5, root="r1"), made("a2", 7, root="r2")],
@@ -56,21 +56,21 @@ def test_all_told_checkpoints_come_back(store: MetaStore) -> None:
         }
     )
     assert found == (5, 7)
-    assert store.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
-    assert store.versions_at(7) == {ROOT: "r2", A: "a2", B: "b2"}
-    assert store.checkpoint(7).roots == {ROOT: "r2"}
-    assert store.checkpoint(7).cut_at_ms == 70
-    store.start_run("shop", "job", [DatasetEntry(n, "materialized view", "") for n in (ROOT, A, B)])
-    fence = store.take_over("job", at_least=9)
+    assert store.checkpoints.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
+    assert store.checkpoints.versions_at(7) == {ROOT: "r2", A: "a2", B: "b2"}
+    assert store.checkpoints.get(7).roots == {ROOT: "r2"}
+    assert store.checkpoints.get(7).cut_at_ms == 70
+    store.jobs.start_run("shop", "job", [DatasetEntry(n, "materialized view", "") for n in (ROOT, A, B)])
+    fence = store.jobs.take_over("job", at_least=9)
     assert fence > 1000
-    assert store.open_checkpoint("job", fence, {ROOT: Version("r3")}, 1).number > 1000
-    assert not store.is_empty()
+    assert store.checkpoints.open("job", fence, {ROOT: Version("r3")}, 1).number > 1000
+    assert not store.recovery.is_empty()
     with pytest.raises(MetaError, match="META_STORE_NOT_EMPTY"):
-        store.rebuild({})
+        store.recovery.rebuild({})
 
 
-def test_half_done_and_contradicting_checkpoints_do_not(store: MetaStore) -> None:
-    found = store.rebuild(
+def test_half_done_and_contradicting_checkpoints_do_not(store: Store) -> None:
+    found = store.recovery.rebuild(
         {
             # At 6 only A was finished: B still stands on A's older version.
             A: [made("a1", 5, root="r1"), made("a2", 6, root="r2")],
@@ -78,12 +78,12 @@ def test_half_done_and_contradicting_checkpoints_do_not(store: MetaStore) -> Non
         }
     )
     assert found == (5,)
-    assert store.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
-    assert store.resolve().versions == {ROOT: "r1", A: "a1", B: "b1"}
+    assert store.checkpoints.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
+    assert store.reads.resolve().versions == {ROOT: "r1", A: "a1", B: "b1"}
 
 
-def test_an_unchanged_dataset_and_fences_in_between(store: MetaStore) -> None:
-    found = store.rebuild(
+def test_an_unchanged_dataset_and_fences_in_between(store: Store) -> None:
+    found = store.recovery.rebuild(
         {
             A: [made("a1", 5, root="r1"), made("a1f"), made("a2", 9, root="r3", side="s1")],
             # B saw the fence snapshot of A, which holds the same rows; it does not read `root`.
@@ -91,36 +91,42 @@ def test_an_unchanged_dataset_and_fences_in_between(store: MetaStore) -> None:
         }
     )
     assert found == (5, 6, 9)
-    assert store.versions_at(6)[A] == "a1"
-    assert store.checkpoint(6).state is CheckpointState.PUBLISHED
+    assert store.checkpoints.versions_at(6)[A] == "a1"
+    assert store.checkpoints.get(6).state is CheckpointState.PUBLISHED
 
 
-def test_a_note_without_rows_tells_that_nothing_changed(store: MetaStore) -> None:
+def test_a_note_without_rows_tells_that_nothing_changed(store: Store) -> None:
     lake = {
         A: [made("a1", 5, root="r1"), made("a2", 6, root="r2")],
         B: [made("b1", 5, root="r1"), made("b1", 6, root="r2")],
     }
-    assert store.rebuild(lake) == (5, 6)
-    assert store.versions_at(6) == {ROOT: "r2", A: "a2", B: "b1"}
+    assert store.recovery.rebuild(lake) == (5, 6)
+    assert store.checkpoints.versions_at(6) == {ROOT: "r2", A: "a2", B: "b1"}
 
 
-def test_a_view_whose_rows_stayed_keeps_an_older_time(store: MetaStore) -> None:
+def test_a_view_whose_rows_stayed_keeps_an_older_time(store: Store) -> None:
     lake = {
         A: [timed("a1", 5, now="900", today="20254"), timed("a2", 6, now="1000", today="20255")],
         # At 6 nothing of it changed, so no commit tells its time there. As text 900 would be the newer one.
         B: [timed("b1", 5, now="900")],
     }
-    assert store.rebuild(lake) == (5, 6)
-    assert store.versions_at(5)[NOW] == "900"
-    assert store.versions_at(6) == {ROOT: "r1", A: "a2", B: "b1", NOW: "1000", today("Asia/Tokyo"): "20255"}
-    assert store.resolve().versions == {ROOT: "r1", A: "a2", B: "b1"}
+    assert store.recovery.rebuild(lake) == (5, 6)
+    assert store.checkpoints.versions_at(5)[NOW] == "900"
+    assert store.checkpoints.versions_at(6) == {
+        ROOT: "r1",
+        A: "a2",
+        B: "b1",
+        NOW: "1000",
+        today("Asia/Tokyo"): "20255",
+    }
+    assert store.reads.resolve().versions == {ROOT: "r1", A: "a2", B: "b1"}
 
 
-def test_a_lake_without_anything_of_ours(store: MetaStore) -> None:
+def test_a_lake_without_anything_of_ours(store: Store) -> None:
     alien = LakeVersion(version=Version("x"), commit_metadata=None, committed_at_ms=1)
-    assert store.rebuild({A: [alien]}) == ()
-    assert store.is_empty()
-    assert store.knows(A) is False
+    assert store.recovery.rebuild({A: [alien]}) == ()
+    assert store.recovery.is_empty()
+    assert store.reads.knows(A) is False
 
 
 def by(job: str, commit: LakeVersion) -> LakeVersion:
@@ -133,9 +139,9 @@ def entries(table: TableName, *inputs: TableName) -> list[DatasetEntry]:
     return [DatasetEntry(table, kind, "", frozenset(inputs), is_root=not inputs)]
 
 
-def test_jobs_that_share_checkpoints_come_back_at_one_checkpoint(store: MetaStore) -> None:
+def test_jobs_that_share_checkpoints_come_back_at_one_checkpoint(store: Store) -> None:
     apart, other = TableName("lake", ("db",), "apart"), TableName("lake", ("db",), "other")
-    found = store.rebuild(
+    found = store.recovery.rebuild(
         {
             ROOT: [by("ingest", made("r1")), by("ingest", made("r2")), by("ingest", made("r3"))],
             # Job b left 6 out and came to 7; at 8 only a had done its part.
@@ -147,34 +153,34 @@ def test_jobs_that_share_checkpoints_come_back_at_one_checkpoint(store: MetaStor
         }
     )
     assert found == (5, 7, 8)
-    assert store.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
+    assert store.checkpoints.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
     seven = {ROOT: "r2", A: "a2", B: "b2"}
-    assert store.versions_at(7) == seven
-    assert store.resolve(lease_ms=0).versions == {**seven, apart: "x1", other: "o1"}
-    assert {part.job: part.part.value for part in store.progress(7)} == dict.fromkeys("ab", "done") | {
-        "ingest": "done"
-    }
-    assert store.resolve(tables=[A], lease_ms=0).versions == {A: "a2"}
-    assert store.resolve(tables=[apart], lease_ms=0).versions == {apart: "x1"}
+    assert store.checkpoints.versions_at(7) == seven
+    assert store.reads.resolve(lease_ms=0).versions == {**seven, apart: "x1", other: "o1"}
+    assert {part.job: part.part.value for part in store.checkpoints.progress(7)} == dict.fromkeys(
+        "ab", "done"
+    ) | {"ingest": "done"}
+    assert store.reads.resolve(tables=[A], lease_ms=0).versions == {A: "a2"}
+    assert store.reads.resolve(tables=[apart], lease_ms=0).versions == {apart: "x1"}
     # Whoever comes first cuts for all of them, though they have not started yet.
-    store.start_run("shop", "ingest", entries(ROOT))
-    fence = store.take_over("ingest", at_least=3)
-    store.report("ingest", fence, {ROOT: Version("r4")})
-    number = store.open_checkpoint("ingest", fence, {ROOT: Version("r4")}, 1).number
+    store.jobs.start_run("shop", "ingest", entries(ROOT))
+    fence = store.jobs.take_over("ingest", at_least=3)
+    store.roots.report("ingest", fence, {ROOT: Version("r4")})
+    number = store.checkpoints.open("ingest", fence, {ROOT: Version("r4")}, 1).number
     assert number > 1000
-    assert store.resolve(tables=[ROOT, B], lease_ms=0).versions == {ROOT: "r2", B: "b2"}
-    assert store.versions_at(8) == {**seven, apart: "x1", other: "o1"}
-    store.start_run("shop", "b", entries(B, ROOT, A))
-    assert store.take_target("b", store.take_over("b")) is not None
+    assert store.reads.resolve(tables=[ROOT, B], lease_ms=0).versions == {ROOT: "r2", B: "b2"}
+    assert store.checkpoints.versions_at(8) == {**seven, apart: "x1", other: "o1"}
+    store.jobs.start_run("shop", "b", entries(B, ROOT, A))
+    assert store.checkpoints.begin_next("b", store.jobs.take_over("b")) is not None
     # What a has not done is not there for b, whatever it was before.
-    assert store.versions_at(number) == {ROOT: "r4", apart: "x1", other: "o1"}
+    assert store.checkpoints.versions_at(number) == {ROOT: "r4", apart: "x1", other: "o1"}
 
 
-def test_a_table_told_by_its_readers_alone_is_its_job_s_once_it_starts(store: MetaStore) -> None:
-    assert store.rebuild({B: [by("b", made("b1", 5, a="a1"))]}) == (5,)
-    store.start_run("shop", "b", entries(B, A))
-    fence = store.take_over("b")
-    store.start_run("shop", "a", entries(A, ROOT))
-    assert store.resolve(tables=[A, B], lease_ms=0).versions == {A: "a1", B: "b1"}
-    number = store.open_checkpoint("b", fence, {ROOT: Version("r2")}, 1).number
-    assert store.versions_at(number) == {ROOT: "r2"}
+def test_a_table_told_by_its_readers_alone_is_its_job_s_once_it_starts(store: Store) -> None:
+    assert store.recovery.rebuild({B: [by("b", made("b1", 5, a="a1"))]}) == (5,)
+    store.jobs.start_run("shop", "b", entries(B, A))
+    fence = store.jobs.take_over("b")
+    store.jobs.start_run("shop", "a", entries(A, ROOT))
+    assert store.reads.resolve(tables=[A, B], lease_ms=0).versions == {A: "a1", B: "b1"}
+    number = store.checkpoints.open("b", fence, {ROOT: Version("r2")}, 1).number
+    assert store.checkpoints.versions_at(number) == {ROOT: "r2"}

@@ -49,12 +49,12 @@ class World:
 
     def take_over(self) -> None:
         """As a run does: the store is held against the lake, then the tables are fenced."""
-        if self.store.is_empty() and self.lake:
-            self.store.rebuild(self.lake)
+        if self.store.recovery.is_empty() and self.lake:
+            self.store.recovery.rebuild(self.lake)
         else:
-            self.store.reconcile("job", self.lake)
-        self.store.start_run("shop", "job", TOPOLOGY)
-        self.fence = self.store.take_over("job", at_least=self.seen())
+            self.store.recovery.reconcile("job", self.lake)
+        self.store.jobs.start_run("shop", "job", TOPOLOGY)
+        self.fence = self.store.jobs.take_over("job", at_least=self.seen())
         self.incarnation = self.store.incarnation
         for table in self.lake:
             self.commit(table, f"{table.table}-fence-{self.fence}")
@@ -77,14 +77,14 @@ class World:
     def open(self) -> int:
         self.count += 1
         root = self.commit(ROOT, f"r{self.count}")
-        self.store.report("job", self.fence, {ROOT: root})
-        return self.store.open_checkpoint("job", self.fence, {ROOT: root}, self.count).number
+        self.store.roots.report("job", self.fence, {ROOT: root})
+        return self.store.checkpoints.open("job", self.fence, {ROOT: root}, self.count).number
 
     def publish(self) -> int:
         number = self.open()
         view = self.commit(VIEW, f"v{self.count}", number, root=f"r{self.count}")
-        self.store.record_version("job", self.fence, number, VIEW, view, FULL)
-        self.store.publish("job", self.fence, number, self.count)
+        self.store.checkpoints.record_version("job", self.fence, number, VIEW, view, FULL)
+        self.store.checkpoints.publish("job", self.fence, number, self.count)
         return number
 
     def copy(self) -> Path:
@@ -117,8 +117,8 @@ def test_the_store_that_the_lake_names_is_left_as_it_is(world: World) -> None:
     world.take_over()
     number = world.publish()
     before = world.store.incarnation
-    assert world.store.compare("job", world.lake).relation is StoreRelation.CURRENT
-    done = world.store.reconcile("job", world.lake)
+    assert world.store.recovery.compare("job", world.lake).relation is StoreRelation.CURRENT
+    done = world.store.recovery.reconcile("job", world.lake)
     assert (done.relation, done.incarnation, done.last_number) == (StoreRelation.CURRENT, before, number)
 
 
@@ -127,16 +127,16 @@ def test_an_older_copy_gets_what_the_lake_proves(world: World, later: int) -> No
     world.publish()
     copy = world.copy()
     numbers = [world.publish() for _ in range(later)]
-    shown = {number: world.store.versions_at(number) for number in numbers}
+    shown = {number: world.store.checkpoints.versions_at(number) for number in numbers}
     before = world.store.incarnation
     world.put_back(copy)
-    done = world.store.reconcile("job", world.lake)
+    done = world.store.recovery.reconcile("job", world.lake)
     assert done.relation is StoreRelation.RESTORED
     assert done.published == tuple(numbers)
-    assert {number: world.store.versions_at(number) for number in numbers} == shown
+    assert {number: world.store.checkpoints.versions_at(number) for number in numbers} == shown
     assert world.store.incarnation == done.incarnation != before
-    assert world.store.reported("job")[ROOT] == f"r{world.count}"
-    again = world.store.reconcile("job", world.lake)
+    assert world.store.roots.reported("job")[ROOT] == f"r{world.count}"
+    again = world.store.recovery.reconcile("job", world.lake)
     assert (again.relation, again.last_number) == (StoreRelation.CURRENT, done.last_number)
     old = world.fence
     world.take_over()
@@ -149,16 +149,16 @@ def test_a_target_that_was_open_in_the_copy_is_published_or_given_up(world: Worl
     number = world.open()
     copy = world.copy()
     world.put_back(copy)
-    assert world.store.compare("job", world.lake).relation is StoreRelation.CURRENT
+    assert world.store.recovery.compare("job", world.lake).relation is StoreRelation.CURRENT
     view = world.commit(VIEW, "v", number, root=f"r{world.count}")
-    world.store.record_version("job", world.fence, number, VIEW, view, FULL)
-    world.store.publish("job", world.fence, number, 1)
+    world.store.checkpoints.record_version("job", world.fence, number, VIEW, view, FULL)
+    world.store.checkpoints.publish("job", world.fence, number, 1)
     later = world.publish()
     world.put_back(copy)
-    assert world.store.reconcile("job", world.lake).published == (number, later)
-    assert world.store.checkpoint(number).state is CheckpointState.PUBLISHED
-    assert world.store.versions_at(number) == {ROOT: f"r{number}", VIEW: "v"}
-    assert world.store.open_target("job") is None
+    assert world.store.recovery.reconcile("job", world.lake).published == (number, later)
+    assert world.store.checkpoints.get(number).state is CheckpointState.PUBLISHED
+    assert world.store.checkpoints.versions_at(number) == {ROOT: f"r{number}", VIEW: "v"}
+    assert world.store.checkpoints.next_for("job") is None
 
 
 def test_an_open_target_of_which_the_lake_proves_nothing_is_given_up(world: World) -> None:
@@ -167,8 +167,8 @@ def test_an_open_target_of_which_the_lake_proves_nothing_is_given_up(world: Worl
     copy = world.copy()
     world.take_over()
     world.put_back(copy)
-    assert world.store.reconcile("job", world.lake).given_up == (number,)
-    assert world.store.open_target("job") is None
+    assert world.store.recovery.reconcile("job", world.lake).given_up == (number,)
+    assert world.store.checkpoints.next_for("job") is None
 
 
 def test_another_pipelines_store_keeps_what_is_in_it(world: World, tmp_path: Path) -> None:
@@ -177,22 +177,22 @@ def test_another_pipelines_store_keeps_what_is_in_it(world: World, tmp_path: Pat
     ours = world.store.incarnation
     world.store.close()
     world.store = MetaStore.open(f"sqlite:///{tmp_path}/theirs.db")
-    world.store.start_run("theirs", "them", [DatasetEntry(THEIRS, "streaming table", "t", is_root=True)])
-    fence = world.store.take_over("them")
-    first = world.store.open_checkpoint("them", fence, {THEIRS: Version("t1")}, 1)
-    world.store.publish("them", fence, first.number, 1)
-    opened = world.store.open_checkpoint("them", fence, {THEIRS: Version("t2")}, 2)
+    world.store.jobs.start_run("theirs", "them", [DatasetEntry(THEIRS, "streaming table", "t", is_root=True)])
+    fence = world.store.jobs.take_over("them")
+    first = world.store.checkpoints.open("them", fence, {THEIRS: Version("t1")}, 1)
+    world.store.checkpoints.publish("them", fence, first.number, 1)
+    opened = world.store.checkpoints.open("them", fence, {THEIRS: Version("t2")}, 2)
     theirs = world.store.incarnation
-    done = world.store.reconcile("job", world.lake)
+    done = world.store.recovery.reconcile("job", world.lake)
     assert (done.relation, done.incarnation) == (StoreRelation.FOREIGN, theirs)
     assert theirs != ours
     assert done.given_up == ()
     world.take_over()
     assert world.publish() > 1000
-    assert world.store.versions_at(first.number)[THEIRS] == "t1"
-    assert world.store.open_target("them") == opened
-    world.store.publish("them", fence, opened.number, 2)
-    assert world.store.compare("job", world.lake).relation is StoreRelation.CURRENT
+    assert world.store.checkpoints.versions_at(first.number)[THEIRS] == "t1"
+    assert world.store.checkpoints.next_for("them") == opened
+    world.store.checkpoints.publish("them", fence, opened.number, 2)
+    assert world.store.recovery.compare("job", world.lake).relation is StoreRelation.CURRENT
 
 
 def test_names_that_another_pipeline_has_are_refused_before_anything_is_written(world: World) -> None:
@@ -207,11 +207,11 @@ def test_names_that_another_pipeline_has_are_refused_before_anything_is_written(
         ]
         for table, versions in world.lake.items()
     }
-    before = world.store.last_number()
+    before = world.store.checkpoints.last_number()
     with pytest.raises(MetaError) as refused:
-        world.store.reconcile("job", theirs)
+        world.store.recovery.reconcile("job", theirs)
     assert refused.value.error_class == "JOB_NAME_TAKEN"
-    assert world.store.last_number() == before
+    assert world.store.checkpoints.last_number() == before
 
 
 def test_a_process_of_before_is_refused_by_a_store_that_was_put_back(world: World) -> None:
@@ -221,38 +221,38 @@ def test_a_process_of_before_is_refused_by_a_store_that_was_put_back(world: Worl
     world.put_back(copy)
     # Its fence is the copy's too; what it knows is more.
     with pytest.raises(MetaError) as refused:
-        world.store.open_checkpoint("job", world.fence, {ROOT: Version("r9")}, 9, after=last)
+        world.store.checkpoints.open("job", world.fence, {ROOT: Version("r9")}, 9, after=last)
     assert refused.value.error_class == "META_STORE_REPLACED"
     old, incarnation = world.fence, world.incarnation
-    world.store.reconcile("job", world.lake)
+    world.store.recovery.reconcile("job", world.lake)
     with pytest.raises(FencedError):
-        world.store.report("job", old, {ROOT: Version("r9")})
-    fence = world.store.take_over("job", at_least=old)
+        world.store.roots.report("job", old, {ROOT: Version("r9")})
+    fence = world.store.jobs.take_over("job", at_least=old)
     with pytest.raises(MetaError, match=incarnation):
-        world.store.open_checkpoint("job", fence, {ROOT: Version("r9")}, 9, store=incarnation)
+        world.store.checkpoints.open("job", fence, {ROOT: Version("r9")}, 9, store=incarnation)
 
 
 def test_another_store_behind_an_open_one_is_not_written(world: World, tmp_path: Path) -> None:
     """The same job name and the same fence, by chance."""
     world.publish()
     with MetaStore.open(f"sqlite:///{tmp_path}/other.db") as other:
-        other.start_run("else", "job", TOPOLOGY)
-        assert other.take_over("job") == world.fence
+        other.jobs.start_run("else", "job", TOPOLOGY)
+        assert other.jobs.take_over("job") == world.fence
     holder = world.store
     holder._database.close()
     for file in tmp_path.glob("meta.db*"):
         file.unlink()
     shutil.copy(tmp_path / "other.db", world.file)
     with pytest.raises(MetaError) as refused:
-        holder.report("job", world.fence, {ROOT: Version("ours")})
+        holder.roots.report("job", world.fence, {ROOT: Version("ours")})
     assert refused.value.error_class == "META_STORE_REPLACED"
     with MetaStore.open(f"sqlite:///{world.file}") as store:
-        assert store.reported("job") == {}
+        assert store.roots.reported("job") == {}
 
 
 def _revised(world: World, to: int, last: int) -> None:
     """The view is taken back to checkpoint `to`, as the lake says it."""
-    world.fence = world.store.take_over("job", at_least=world.seen())
+    world.fence = world.store.jobs.take_over("job", at_least=world.seen())
     versions = world.lake[VIEW]
     kept = [v for v in versions if v.checkpoint is None or v.checkpoint <= to]
     world.lake[VIEW] = kept
@@ -272,9 +272,9 @@ def test_what_was_revoked_is_not_published_by_a_rebuild(world: World, tmp_path: 
     # As when the revoked view itself was only marked to be computed anew: its commits are still there.
     world.lake[VIEW] = [*unsaid[VIEW], world.lake[VIEW][-1]]
     with MetaStore.open(f"sqlite:///{tmp_path}/new.db") as store:
-        assert store.rebuild(world.lake) == (first,)
+        assert store.recovery.rebuild(world.lake) == (first,)
     with MetaStore.open(f"sqlite:///{tmp_path}/unsaid.db") as store:
-        assert store.rebuild(unsaid) == (first, last)
+        assert store.recovery.rebuild(unsaid) == (first, last)
 
 
 def test_what_was_revoked_is_revoked_in_a_copy_of_before(world: World) -> None:
@@ -283,10 +283,10 @@ def test_what_was_revoked_is_revoked_in_a_copy_of_before(world: World) -> None:
     copy = world.copy()
     _revised(world, first, last)
     world.put_back(copy)
-    done = world.store.reconcile("job", world.lake)
+    done = world.store.recovery.reconcile("job", world.lake)
     assert (done.relation, done.revoked, done.published) == (StoreRelation.RESTORED, (last,), ())
-    assert world.store.checkpoint(last).state is CheckpointState.REVOKED
-    assert world.store.resolve(tables=[VIEW]).checkpoint == first
+    assert world.store.checkpoints.get(last).state is CheckpointState.REVOKED
+    assert world.store.reads.resolve(tables=[VIEW]).checkpoint == first
 
 
 def test_event_cursors_are_reset_by_an_older_copy(world: World) -> None:
@@ -298,7 +298,7 @@ def test_event_cursors_are_reset_by_an_older_copy(world: World) -> None:
     world.put_back(copy)
     # Before any job has run on it.
     assert [event for event, *_ in news(world.store, cursor)[0]] == ["reset"]
-    world.store.reconcile("job", world.lake)
+    world.store.recovery.reconcile("job", world.lake)
     assert [event for event, *_ in news(world.store, cursor)[0]] == ["reset"]
 
 
@@ -307,12 +307,12 @@ def test_a_copy_of_before_the_first_checkpoint(world: World) -> None:
     cursor_store = world.store.incarnation
     number = world.publish()
     world.put_back(copy)
-    assert world.store.rebuild(world.lake) == (number,)
+    assert world.store.recovery.rebuild(world.lake) == (number,)
     assert world.store.incarnation != cursor_store
-    assert world.store.compare("job", world.lake).relation is StoreRelation.CURRENT
+    assert world.store.recovery.compare("job", world.lake).relation is StoreRelation.CURRENT
 
 
 def test_table_identities(world: World) -> None:
-    world.store.identify("job", world.fence, {ROOT: "a", VIEW: "b"})
-    world.store.identify("job", world.fence, {VIEW: "c"})
-    assert world.store.table_ids("job") == {VIEW: "c"}
+    world.store.datasets.record_table_ids("job", world.fence, {ROOT: "a", VIEW: "b"})
+    world.store.datasets.record_table_ids("job", world.fence, {VIEW: "c"})
+    assert world.store.datasets.table_ids("job") == {VIEW: "c"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tautochrone.meta import Database, DatasetEntry, MetaStore
+from tautochrone.meta import Database, DatasetEntry, Store
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
@@ -17,20 +17,20 @@ FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
 
 
 @pytest.fixture
-def store(backing: Backing) -> Iterator[MetaStore]:
+def store(backing: Backing) -> Iterator[Store]:
     with backing.open() as opened:
-        opened.start_run("shop", "job", [DatasetEntry(VIEW, "materialized view", "v")])
+        opened.jobs.start_run("shop", "job", [DatasetEntry(VIEW, "materialized view", "v")])
         yield opened
 
 
-def run(store: MetaStore, fence: Fence, *, version: str | None) -> int:
+def run(store: Store, fence: Fence, *, version: str | None) -> int:
     """One whole checkpoint; None means that the view failed."""
-    number = store.open_checkpoint("job", fence, {}, 1).number
+    number = store.checkpoints.open("job", fence, {}, 1).number
     if version is None:
-        store.record_failure("job", fence, number, VIEW, unclassified("it broke"))
+        store.checkpoints.record_failure("job", fence, number, VIEW, unclassified("it broke"))
     else:
-        store.record_version("job", fence, number, VIEW, Version(version), FULL)
-    store.publish("job", fence, number, 2)
+        store.checkpoints.record_version("job", fence, number, VIEW, Version(version), FULL)
+    store.checkpoints.publish("job", fence, number, 2)
     return number
 
 
@@ -51,15 +51,15 @@ def test_an_existing_store_is_migrated_and_keeps_its_history(database: Backing) 
         f" duration_ms, nodes, finished_at_ms) VALUES (1, '{VIEW}', 'x', 'diff', 'join', 2, 1, 70, '[]', 9)"
     )
     with database.open() as store:
-        (record,) = store.history(VIEW)
+        (record,) = store.history.refreshes(VIEW)
     assert record.refresh == Refresh(
         mode=RefreshMode.DIFF, reason=unclassified("join"), rows_inserted=2, rows_deleted=1, duration_ms=70
     )
 
 
-def test_estimate_and_actual_are_kept(store: MetaStore) -> None:
-    fence = store.take_over("job")
-    number = store.open_checkpoint("job", fence, {}, 1).number
+def test_estimate_and_actual_are_kept(store: Store) -> None:
+    fence = store.jobs.take_over("job")
+    number = store.checkpoints.open("job", fence, {}, 1).number
     node = NodeRefresh(node="join", mode=RefreshMode.INCREMENTAL, reason=unclassified("telescoping"))
     refresh = Refresh(
         mode=RefreshMode.INCREMENTAL,
@@ -69,8 +69,8 @@ def test_estimate_and_actual_are_kept(store: MetaStore) -> None:
         estimate_ms=400,
         delta_rows=30,
     )
-    store.record_version("job", fence, number, VIEW, Version("a"), refresh)
-    assert store.history(VIEW)[0].refresh == refresh
+    store.checkpoints.record_version("job", fence, number, VIEW, Version("a"), refresh)
+    assert store.history.refreshes(VIEW)[0].refresh == refresh
 
 
 @pytest.fixture
@@ -79,17 +79,20 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> int:
     return 3
 
 
-def test_the_oldest_refreshes_are_forgotten(store: MetaStore, kept: int) -> None:
-    fence = store.take_over("job")
+def test_the_oldest_refreshes_are_forgotten(store: Store, kept: int) -> None:
+    fence = store.jobs.take_over("job")
     numbers = [run(store, fence, version=f"a{n}") for n in range(6)]
-    assert [record.checkpoint for record in store.history(VIEW)] == numbers[:2:-1]
-    assert all(VIEW in store.versions_at(number) for number in numbers)
+    assert [record.checkpoint for record in store.history.refreshes(VIEW)] == numbers[:2:-1]
+    assert all(VIEW in store.checkpoints.versions_at(number) for number in numbers)
 
 
-def test_the_oldest_failures_are_forgotten(store: MetaStore, kept: int) -> None:
+def test_the_oldest_failures_are_forgotten(store: Store, kept: int) -> None:
     """Those that are left end a repair where they should, those that are gone still have no version."""
-    fence = store.take_over("job")
+    fence = store.jobs.take_over("job")
     numbers = [run(store, fence, version=None) for _ in range(6)]
-    assert [bool(store.failures_at(number)) for number in numbers] == [False] * 3 + [True] * 3
-    store.record_version("job", fence, numbers[4], VIEW, Version("a"), FULL)
-    assert [VIEW in store.versions_at(number) for number in numbers] == [False] * 4 + [True, False]
+    assert [bool(store.checkpoints.failures_at(number)) for number in numbers] == [False] * 3 + [True] * 3
+    store.checkpoints.record_version("job", fence, numbers[4], VIEW, Version("a"), FULL)
+    assert [VIEW in store.checkpoints.versions_at(number) for number in numbers] == [False] * 4 + [
+        True,
+        False,
+    ]

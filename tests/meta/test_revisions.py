@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tautochrone.errors import CheckpointUnavailableError, ConflictError, FencedError, MetaError
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.model.checkpoint import CheckpointState, Consistency
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
@@ -28,20 +28,20 @@ TOPOLOGY = (
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetaStore]:
+def store(tmp_path: Path) -> Iterator[Store]:
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
-        opened.start_run("shop", "job", TOPOLOGY)
-        opened.start_run("shop", "far", [DatasetEntry(OTHER, "materialized view", "d")])
+        opened.jobs.start_run("shop", "job", TOPOLOGY)
+        opened.jobs.start_run("shop", "far", [DatasetEntry(OTHER, "materialized view", "d")])
         yield opened
 
 
-def checkpoint(store: MetaStore, fence: Fence, at: int, *, publish: bool = True) -> int:
-    number = store.open_checkpoint("job", fence, {ROOT: Version(f"r{at}")}, at).number
-    store.report("job", fence, {ROOT: Version(f"r{at}")})
-    store.record_version("job", fence, number, VIEW, Version(f"v{at}"), DONE)
-    store.record_version("job", fence, number, APART, Version("a"), DONE)
+def checkpoint(store: Store, fence: Fence, at: int, *, publish: bool = True) -> int:
+    number = store.checkpoints.open("job", fence, {ROOT: Version(f"r{at}")}, at).number
+    store.roots.report("job", fence, {ROOT: Version(f"r{at}")})
+    store.checkpoints.record_version("job", fence, number, VIEW, Version(f"v{at}"), DONE)
+    store.checkpoints.record_version("job", fence, number, APART, Version("a"), DONE)
     if publish:
-        store.publish("job", fence, number, at)
+        store.checkpoints.publish("job", fence, number, at)
     return number
 
 
@@ -58,154 +58,154 @@ def plan(to: int, *jobs: str) -> RevisionPlan:
     )
 
 
-def states(store: MetaStore) -> dict[int, CheckpointState]:
-    return {int(c.number): c.state for c in store.checkpoints()}
+def states(store: Store) -> dict[int, CheckpointState]:
+    return {int(c.number): c.state for c in store.checkpoints.newest()}
 
 
-def newest(store: MetaStore) -> dict[TableName, Version]:
-    return store.newest_versions()
+def newest(store: Store) -> dict[TableName, Version]:
+    return store.reads.newest_versions()
 
 
-def test_a_decision_revokes_and_gives_up_what_comes_after(store: MetaStore) -> None:
-    fence = store.take_over("job")
+def test_a_decision_revokes_and_gives_up_what_comes_after(store: Store) -> None:
+    fence = store.jobs.take_over("job")
     n1, n2, n3 = (checkpoint(store, fence, at) for at in (1, 2, 3))
     n4 = checkpoint(store, fence, 4, publish=False)
-    assert store.published_after(n1, ["job"]) == (n2, n3)
-    assert not store.revoked_after("job", n1)
-    mine = store.take_over("job")
-    decided = store.decide("one", plan(n1, "job"), {"job": mine})
+    assert store.revisions.published_after(n1, ["job"]) == (n2, n3)
+    assert not store.revisions.revoked_after("job", n1)
+    mine = store.jobs.take_over("job")
+    decided = store.revisions.decide("one", plan(n1, "job"), {"job": mine})
     assert states(store) == {
         n1: CheckpointState.PUBLISHED,
         n2: CheckpointState.REVOKED,
         n3: CheckpointState.REVOKED,
         n4: CheckpointState.ABORTED,
     }
-    assert store.resolve().checkpoint == n1
-    assert store.revoked_after("job", n1)
+    assert store.reads.resolve().checkpoint == n1
+    assert store.revisions.revoked_after("job", n1)
     # A weak read is no way around it; what did not change is what it was.
     assert newest(store)[VIEW] == "v1"
     assert newest(store)[APART] == "a"
-    assert store.pending_revisions("job") == (decided,)
-    assert store.pending_revisions("far") == ()
-    assert store.decide("one", plan(n1, "job"), {"job": mine}) == decided
-    store.complete_revision("one")
+    assert store.revisions.pending("job") == (decided,)
+    assert store.revisions.pending("far") == ()
+    assert store.revisions.decide("one", plan(n1, "job"), {"job": mine}) == decided
+    store.revisions.complete("one")
     # The next number shows what was computed again.
     n5 = checkpoint(store, mine, 5)
-    assert store.versions_at(n5) == {ROOT: "r5", VIEW: "v5", APART: "a"}
-    assert store.versions_at(n1) == {ROOT: "r1", VIEW: "v1", APART: "a"}
+    assert store.checkpoints.versions_at(n5) == {ROOT: "r5", VIEW: "v5", APART: "a"}
+    assert store.checkpoints.versions_at(n1) == {ROOT: "r1", VIEW: "v1", APART: "a"}
     assert newest(store)[VIEW] == "v5"
 
 
-def test_what_revoked_checkpoints_show_stays_readable_for_those_who_hold_it(store: MetaStore) -> None:
-    fence = store.take_over("job")
+def test_what_revoked_checkpoints_show_stays_readable_for_those_who_hold_it(store: Store) -> None:
+    fence = store.jobs.take_over("job")
     n1, n2 = checkpoint(store, fence, 1), checkpoint(store, fence, 2)
-    held = store.resolve(checkpoint=n2)
-    weak = store.resolve(Consistency.WEAK)
-    store.decide("one", plan(n1, "job"), {"job": store.take_over("job")})
-    assert {"v1", "v2"} <= store.retained_versions()[VIEW]
+    held = store.reads.resolve(checkpoint=n2)
+    weak = store.reads.resolve(Consistency.WEAK)
+    store.revisions.decide("one", plan(n1, "job"), {"job": store.jobs.take_over("job")})
+    assert {"v1", "v2"} <= store.pins.retained_versions()[VIEW]
     with pytest.raises(CheckpointUnavailableError) as told:
-        store.renew_pin(held.pin, 1_000)
+        store.pins.renew(held.pin, 1_000)
     assert told.value.error_class == "CHECKPOINT_REVOKED"
-    store.renew_pin(weak.pin, 1_000)
+    store.pins.renew(weak.pin, 1_000)
     with pytest.raises(CheckpointUnavailableError) as told:
-        store.resolve(at_least=n2)
+        store.reads.resolve(at_least=n2)
     assert told.value.error_class == "CHECKPOINT_REVOKED"
 
 
-def test_a_newer_owner_refuses_and_nothing_happened(store: MetaStore) -> None:
-    fence = store.take_over("job")
+def test_a_newer_owner_refuses_and_nothing_happened(store: Store) -> None:
+    fence = store.jobs.take_over("job")
     n1, n2 = checkpoint(store, fence, 1), checkpoint(store, fence, 2)
-    mine = store.take_over("job")
-    store.take_over("job")
+    mine = store.jobs.take_over("job")
+    store.jobs.take_over("job")
     with pytest.raises(FencedError):
-        store.decide("one", plan(n1, "job"), {"job": mine})
+        store.revisions.decide("one", plan(n1, "job"), {"job": mine})
     assert states(store) == {n1: CheckpointState.PUBLISHED, n2: CheckpointState.PUBLISHED}
-    assert store.revisions() == ()
+    assert store.revisions.find() == ()
 
 
-def test_the_checkpoint_that_stays_must_be_readable(store: MetaStore) -> None:
-    fence = store.take_over("job")
+def test_the_checkpoint_that_stays_must_be_readable(store: Store) -> None:
+    fence = store.jobs.take_over("job")
     n1, n2, n3 = (checkpoint(store, fence, at) for at in (1, 2, 3))
-    store.revoke("job", fence, n2)
+    store.checkpoints.revoke("job", fence, n2)
     with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_REVOKED"):
-        store.decide("one", plan(n2, "job"), {"job": fence})
+        store.revisions.decide("one", plan(n2, "job"), {"job": fence})
     assert states(store)[n3] is CheckpointState.PUBLISHED
-    assert store.resolve(checkpoint=n1).checkpoint == n1
+    assert store.reads.resolve(checkpoint=n1).checkpoint == n1
 
 
-def test_one_at_a_time_per_job_and_its_states(store: MetaStore) -> None:
-    fence, far = store.take_over("job"), store.take_over("far")
+def test_one_at_a_time_per_job_and_its_states(store: Store) -> None:
+    fence, far = store.jobs.take_over("job"), store.jobs.take_over("far")
     n1 = checkpoint(store, fence, 1)
-    store.decide("one", plan(n1, "job", "far"), {"job": fence, "far": far})
+    store.revisions.decide("one", plan(n1, "job", "far"), {"job": fence, "far": far})
     with pytest.raises(MetaError, match="REVISION_PENDING"):
-        store.decide("two", plan(n1, "far"), {"far": far})
-    store.confirm_revision("one")
-    assert store.revision("one").state is RevisionState.DECIDED
-    store.complete_revision("one")
-    store.complete_revision("one")
-    assert store.revision("one").state is RevisionState.DONE
-    assert store.pending_revisions("job") == store.pending_revisions("far") == ()
-    store.decide("two", plan(n1, "far"), {"far": far})
-    store.confirm_revision("one")
-    assert [found.id for found in store.revisions([RevisionState.CONFIRMED])] == ["one"]
+        store.revisions.decide("two", plan(n1, "far"), {"far": far})
+    store.revisions.confirm("one")
+    assert store.revisions.get("one").state is RevisionState.DECIDED
+    store.revisions.complete("one")
+    store.revisions.complete("one")
+    assert store.revisions.get("one").state is RevisionState.DONE
+    assert store.revisions.pending("job") == store.revisions.pending("far") == ()
+    store.revisions.decide("two", plan(n1, "far"), {"far": far})
+    store.revisions.confirm("one")
+    assert [found.id for found in store.revisions.find([RevisionState.CONFIRMED])] == ["one"]
     with pytest.raises(MetaError, match="REVISION_NOT_FOUND"):
-        store.revision("three")
+        store.revisions.get("three")
 
 
-def test_nobody_who_shares_checkpoints_opens_one_until_it_is_done(store: MetaStore) -> None:
+def test_nobody_who_shares_checkpoints_opens_one_until_it_is_done(store: Store) -> None:
     reader = DatasetEntry(TableName("lake", ("db",), "beside"), "materialized view", "e", frozenset({ROOT}))
-    fence = store.take_over("job")
+    fence = store.jobs.take_over("job")
     n1 = checkpoint(store, fence, 1)
-    store.start_run("shop", "beside", [reader])
-    beside = store.take_over("beside")
-    store.decide("one", plan(n1, "job"), {"job": store.take_over("job")})
+    store.jobs.start_run("shop", "beside", [reader])
+    beside = store.jobs.take_over("beside")
+    store.revisions.decide("one", plan(n1, "job"), {"job": store.jobs.take_over("job")})
     with pytest.raises(
         MetaError, match=r"CHECKPOINT_HELD_BACK.*Revision one takes tables of job back"
     ) as told:
-        store.open_checkpoint("beside", beside, {}, 2)
+        store.checkpoints.open("beside", beside, {}, 2)
     assert told.value.retryable
-    store.start_run(
+    store.jobs.start_run(
         "shop", "apart", [DatasetEntry(TableName("lake", ("db",), "alone"), "streaming table", "f")]
     )
-    apart = store.take_over("apart")
-    assert store.open_checkpoint("apart", apart, {}, 2).number > n1
-    store.complete_revision("one")
-    assert store.open_checkpoint("beside", beside, {}, 2).number > n1
+    apart = store.jobs.take_over("apart")
+    assert store.checkpoints.open("apart", apart, {}, 2).number > n1
+    store.revisions.complete("one")
+    assert store.checkpoints.open("beside", beside, {}, 2).number > n1
 
 
-def test_a_topology_that_changed_since_the_plan_is_refused(store: MetaStore) -> None:
-    fence = store.take_over("job")
+def test_a_topology_that_changed_since_the_plan_is_refused(store: Store) -> None:
+    fence = store.jobs.take_over("job")
     n1, n2 = checkpoint(store, fence, 1), checkpoint(store, fence, 2)
     late = DatasetEntry(TableName("lake", ("db",), "late"), "materialized view", "e", frozenset({VIEW}))
-    store.start_run("shop", "late", [late])
+    store.jobs.start_run("shop", "late", [late])
     with pytest.raises(ConflictError, match=r"REVISION_PLAN_CHANGED.*lake\.db\.late reads one of the tables"):
-        store.decide("one", plan(n1, "job"), {"job": fence})
-    store.start_run("shop", "late", [])
-    store.start_run("shop", "job", [entry for entry in TOPOLOGY if entry.name != VIEW])
-    store.start_run("shop", "far", [DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT}))])
+        store.revisions.decide("one", plan(n1, "job"), {"job": fence})
+    store.jobs.start_run("shop", "late", [])
+    store.jobs.start_run("shop", "job", [entry for entry in TOPOLOGY if entry.name != VIEW])
+    store.jobs.start_run("shop", "far", [DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT}))])
     with pytest.raises(ConflictError, match=r"REVISION_PLAN_CHANGED.*lake\.db\.totals has another job"):
-        store.decide("one", plan(n1, "job"), {"job": fence})
+        store.revisions.decide("one", plan(n1, "job"), {"job": fence})
     assert states(store) == {n1: CheckpointState.PUBLISHED, n2: CheckpointState.PUBLISHED}
-    assert store.revisions() == ()
+    assert store.revisions.find() == ()
 
 
-def test_what_a_checkpoint_does_not_show_was_last_complete_before(store: MetaStore) -> None:
-    fence = store.take_over("job")
+def test_what_a_checkpoint_does_not_show_was_last_complete_before(store: Store) -> None:
+    fence = store.jobs.take_over("job")
     n1 = checkpoint(store, fence, 1)
-    n2 = store.open_checkpoint("job", fence, {ROOT: Version("r2")}, 2).number
-    store.record_failure("job", fence, n2, VIEW, unclassified("boom"))
-    store.record_version("job", fence, n2, APART, Version("a"), DONE)
-    store.publish("job", fence, n2, 2)
+    n2 = store.checkpoints.open("job", fence, {ROOT: Version("r2")}, 2).number
+    store.checkpoints.record_failure("job", fence, n2, VIEW, unclassified("boom"))
+    store.checkpoints.record_version("job", fence, n2, APART, Version("a"), DONE)
+    store.checkpoints.publish("job", fence, n2, 2)
     n3 = checkpoint(store, fence, 3)
-    assert store.last_complete(n2, [VIEW, APART, OTHER]) == {VIEW: (n1, "v1"), APART: (n2, "a")}
-    store.revoke("job", fence, n3)
-    assert store.last_complete(n3 + 9, [VIEW]) == {VIEW: (n1, "v1")}
+    assert store.revisions.last_complete(n2, [VIEW, APART, OTHER]) == {VIEW: (n1, "v1"), APART: (n2, "a")}
+    store.checkpoints.revoke("job", fence, n3)
+    assert store.revisions.last_complete(n3 + 9, [VIEW]) == {VIEW: (n1, "v1")}
 
 
-def test_without_a_checkpoint_nothing_is_revoked(store: MetaStore) -> None:
-    fence = store.take_over("job")
+def test_without_a_checkpoint_nothing_is_revoked(store: Store) -> None:
+    fence = store.jobs.take_over("job")
     n1 = checkpoint(store, fence, 1)
     n2 = checkpoint(store, fence, 2, publish=False)
     anew = RevisedTable(table=VIEW, action=RevisionAction.REBUILD, reason="", job="job")
-    store.decide("one", RevisionPlan(to=None, tables=(anew,)), {"job": fence})
+    store.revisions.decide("one", RevisionPlan(to=None, tables=(anew,)), {"job": fence})
     assert states(store) == {n1: CheckpointState.PUBLISHED, n2: CheckpointState.ABORTED}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tautochrone.errors import FencedError, MetaError
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sources import MOST_PATHS, SkippedFiles, SkipReason
 from tautochrone.testing.stores import Backing
@@ -20,41 +20,43 @@ OTHER = SkippedFiles("right", SkipReason.REPLACED, 30, tuple(f"f{n}" for n in ra
 
 
 @pytest.fixture
-def store(backing: Backing) -> Iterator[MetaStore]:
+def store(backing: Backing) -> Iterator[Store]:
     with backing.open() as opened:
-        opened.start_run("shop", "job", [DatasetEntry(TABLE, "streaming table", "a")])
-        opened.take_over("job")
+        opened.jobs.start_run("shop", "job", [DatasetEntry(TABLE, "streaming table", "a")])
+        opened.jobs.take_over("job")
         yield opened
 
 
-def tell(store: MetaStore, flow: str, *skipped: SkippedFiles) -> None:
+def tell(store: Store, flow: str, *skipped: SkippedFiles) -> None:
     for _ in range(2):
         # A call whose answer was lost is repeated.
-        store.note_skipped_files("job", Fence(1), TABLE, flow, skipped)
+        store.datasets.record_skipped_files("job", Fence(1), TABLE, flow, skipped)
 
 
-def test_each_flow_replaces_what_it_told(store: MetaStore) -> None:
-    assert store.skipped_files(TABLE) == ()
+def test_each_flow_replaces_what_it_told(store: Store) -> None:
+    assert store.datasets.skipped_files(TABLE) == ()
     tell(store, "left", OLD)
     tell(store, "right", OTHER)
-    assert store.skipped_files(TABLE) == (OLD, OTHER)
-    assert store.status()[0].skipped == (OLD, OTHER)
+    assert store.datasets.skipped_files(TABLE) == (OLD, OTHER)
+    assert store.datasets.statuses()[0].skipped == (OLD, OTHER)
     tell(store, "left")
-    assert store.skipped_files(TABLE) == (OTHER,)
+    assert store.datasets.skipped_files(TABLE) == (OTHER,)
 
 
-def test_missing_files_stay(store: MetaStore) -> None:
+def test_missing_files_stay(store: Store) -> None:
     tell(store, "left", GONE, OLD)
     tell(store, "left", OLD)
-    assert store.skipped_files(TABLE) == (GONE, OLD)
+    assert store.datasets.skipped_files(TABLE) == (GONE, OLD)
     tell(store, "left", replace(GONE, paths=("file:///in/e",)))
-    assert store.skipped_files(TABLE) == (replace(GONE, count=2, paths=("file:///in/e", "file:///in/d")),)
+    assert store.datasets.skipped_files(TABLE) == (
+        replace(GONE, count=2, paths=("file:///in/e", "file:///in/d")),
+    )
 
 
-def test_only_the_owner_tells_of_its_own_tables(store: MetaStore) -> None:
+def test_only_the_owner_tells_of_its_own_tables(store: Store) -> None:
     with pytest.raises(MetaError) as caught:
-        store.note_skipped_files("job", Fence(1), TableName("lake", ("db",), "other"), "left", ())
+        store.datasets.record_skipped_files("job", Fence(1), TableName("lake", ("db",), "other"), "left", ())
     assert caught.value.error_class == "DATASET_NOT_FOUND"
-    store.take_over("job")
+    store.jobs.take_over("job")
     with pytest.raises(FencedError):
-        store.note_skipped_files("job", Fence(1), TABLE, "left", (OLD,))
+        store.datasets.record_skipped_files("job", Fence(1), TABLE, "left", (OLD,))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tests.meta.virtual_lake import GROUPS, Batch, Run, VirtualTable, query, source_rows, weight
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import DatasetEntry, MetaStore, StoreRelation
+from tautochrone.meta import DatasetEntry, Store, StoreRelation
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -42,7 +42,7 @@ class Process:
     """
 
     job: str
-    store: MetaStore
+    store: Store
     pipeline: str
     faults: int
     fence: Fence = _NO_FENCE
@@ -85,9 +85,9 @@ def take_over(simulation: Simulation, process: Process) -> None:
     existing = {entry.name: lake[entry.name] for entry in entries if entry.name in lake.tables}
     seen = max((table.fork().fence for table in existing.values()), default=Fence(0))
     _check_store(simulation, process, existing)
-    store.start_run(process.pipeline, process.job, entries)
+    store.jobs.start_run(process.pipeline, process.job, entries)
     roots = [entry.name for entry in entries if entry.is_root]
-    process.fence = store.take_over(process.job, at_least=seen, ingests=roots)
+    process.fence = store.jobs.take_over(process.job, at_least=seen, ingests=roots)
     process.incarnation = store.incarnation
     finish_revisions(simulation, process)
     for table in existing.values():
@@ -99,11 +99,11 @@ def take_over(simulation: Simulation, process: Process) -> None:
             if entry.is_root:
                 simulation.times.take(entry.name, lake[entry.name].main, simulation.random)
     _identify(simulation, process)
-    reported = store.reported(process.job)
+    reported = store.roots.reported(process.job)
     for name in roots:
         known, main = reported.get(name), lake[name].main
         if known is None or lake[name].change_between(known, main) is not ChangeKind.NONE:
-            store.report(process.job, process.fence, {name: main})
+            store.roots.report(process.job, process.fence, {name: main})
 
 
 def _check_store(
@@ -111,25 +111,25 @@ def _check_store(
 ) -> None:
     """As `runtime.ownership.reconcile_store`: with the tables of all jobs of the pipeline."""
     store, job = process.store, process.job
-    known = {name: at for name, at in store.table_ids(job).items() if name in simulation.lake.inputs}
+    known = {name: at for name, at in store.datasets.table_ids(job).items() if name in simulation.lake.inputs}
     others = [name for name in known if name in existing and existing[name].identity != known[name]]
     if others or (known and not known.keys() & existing.keys()):
         raise MetaError("META_STORE_OF_ANOTHER_LAKE", "as runtime.reconcile_store")
     ours = simulation.tables_of(process.pipeline)
-    relation = store.compare(job, {table.name: table.says() for table in ours}).relation
+    relation = store.recovery.compare(job, {table.name: table.says() for table in ours}).relation
     lake = {table.name: table.history() for table in ours}
     if relation is StoreRelation.EMPTY:
         if any(version.checkpoint is not None for versions in lake.values() for version in versions):
-            store.rebuild(lake)
+            store.recovery.rebuild(lake)
     elif relation is not StoreRelation.CURRENT:
-        store.reconcile(job, lake)
+        store.recovery.reconcile(job, lake)
 
 
 def _identify(simulation: Simulation, process: Process) -> None:
     tables = [simulation.lake.tables.get(entry.name) for entry in simulation.entries[process.job]]
     now = {table.name: table.identity for table in tables if table is not None}
-    if now != process.store.table_ids(process.job):
-        process.store.identify(process.job, process.fence, now)
+    if now != process.store.datasets.table_ids(process.job):
+        process.store.datasets.record_table_ids(process.job, process.fence, now)
 
 
 def _settle(simulation: Simulation, process: Process, table: VirtualTable) -> Version:
@@ -169,7 +169,7 @@ def ingest(simulation: Simulation, process: Process, name: TableName) -> None:
 
         version = act(simulation, process, commit)
         assert version is not None
-        act(simulation, process, lambda: process.store.report(job, process.fence, {name: version}))
+        act(simulation, process, lambda: process.store.roots.report(job, process.fence, {name: version}))
     process.looks[name] = looked
 
 
@@ -229,8 +229,10 @@ def _is_committed(commit_metadata: CommitMetadata, wanted: CommitMetadata) -> bo
 
 def _same_rows(process: Process, table: VirtualTable, main: Version) -> Version:
     """The version that readers know already, when main only carries fences on top of it."""
-    shown = {status.dataset: status.checkpoint for status in process.store.status()}.get(table.name)
-    known = None if shown is None else process.store.versions_at(shown).get(table.name)
+    shown = {status.dataset: status.checkpoint for status in process.store.datasets.statuses()}.get(
+        table.name
+    )
+    known = None if shown is None else process.store.checkpoints.versions_at(shown).get(table.name)
     if known is None or table.change_between(known, main) is not ChangeKind.NONE:
         return main
     return known

@@ -16,7 +16,7 @@ from typing import Any
 from tautochrone.errors import ConflictError
 from tautochrone.iceberg.commits.compare_and_set import check_fence, check_main
 from tautochrone.iceberg.commits.metadata import carry_forward, with_positions
-from tautochrone.meta.rebuild import LakeVersion
+from tautochrone.meta import LakeVersion
 from tautochrone.model.lake import NO_VERSION, ChangeKind, CommitMetadata, Fork
 from tautochrone.model.names import Fence, TableName, Version
 

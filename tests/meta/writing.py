@@ -50,7 +50,7 @@ class Sources:
 
 def _read(simulation: Judged, token: tuple[int, TableName, int], asked: TableName) -> None:
     after, source, rows = token
-    shown = simulation.store.resolve(tables=[asked], lease_ms=0, after_ms=after).versions
+    shown = simulation.store.reads.resolve(tables=[asked], lease_ms=0, after_ms=after).versions
     if asked not in shown:
         return  # nobody ran yet that has it
     has = simulation.lake.origin(asked, shown[asked]).get(source, rows)

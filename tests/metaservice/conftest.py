@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.names import Fence, TableName, Version
@@ -31,9 +31,9 @@ def name(table: str) -> TableName:
 class Shop:
     """`orders` is a root, `totals` is made from it, `top` from `totals`."""
 
-    def __init__(self, store: MetaStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        store.start_run(
+        store.jobs.start_run(
             "shop",
             "shop",
             [
@@ -42,34 +42,36 @@ class Shop:
                 DatasetEntry(name("top"), "materialized view", "c", frozenset({name("totals")})),
             ],
         )
-        self.fence: Fence = store.take_over("shop")
+        self.fence: Fence = store.jobs.take_over("shop")
 
     def checkpoint(self, version: int, *, cut_at_ms: int = 1_000, fail: bool = False) -> int:
-        n = self.store.open_checkpoint(
+        n = self.store.checkpoints.open(
             "shop", self.fence, {name("orders"): Version(str(version))}, cut_at_ms
         ).number
         at = Version(f"{version}0")
-        self.store.record_version(
+        self.store.checkpoints.record_version(
             "shop", self.fence, n, name("totals"), at, FULL, finished_at_ms=cut_at_ms + 400
         )
         if fail:
-            self.store.record_failure("shop", self.fence, n, name("top"), unclassified("division by zero"))
+            self.store.checkpoints.record_failure(
+                "shop", self.fence, n, name("top"), unclassified("division by zero")
+            )
         else:
-            self.store.record_version(
+            self.store.checkpoints.record_version(
                 "shop", self.fence, n, name("top"), at, FULL, finished_at_ms=cut_at_ms + 1_000
             )
-        self.store.publish("shop", self.fence, n, cut_at_ms + 1_001)
+        self.store.checkpoints.publish("shop", self.fence, n, cut_at_ms + 1_001)
         return n
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetaStore]:
+def store(tmp_path: Path) -> Iterator[Store]:
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
         yield opened
 
 
 @pytest.fixture
-def shop(store: MetaStore) -> Shop:
+def shop(store: Store) -> Shop:
     made = Shop(store)
     made.checkpoint(1)
     return made

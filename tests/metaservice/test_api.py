@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from tautochrone.meta import MetaStore
+from tautochrone.meta.sql.datasets import SqlDatasets
 from tautochrone.metaservice.http.logs import FIELDS, _Json, _Text
 from tautochrone.redaction import keep_secret
 
@@ -43,7 +43,14 @@ def test_checkpoints(client: TestClient, shop: Shop) -> None:
         "lake.db.orders": "2",
         "lake.db.totals": "20",
     }
-    assert one["failures"] == [{"dataset": "lake.db.top", "error": "division by zero"}]
+    assert one["failures"] == [
+        {
+            "dataset": "lake.db.top",
+            "error": "division by zero",
+            "error_code": "UNKNOWN",
+            "error_params": {"text": "division by zero"},
+        }
+    ]
     assert client.get("/api/v1/checkpoints/99").status_code == 404
     assert client.get("/api/v1/checkpoints/99999999999999999999").status_code == 422
 
@@ -84,7 +91,7 @@ def test_a_defect_is_a_problem_without_its_text(client: TestClient, monkeypatch:
     def broken(_self: object) -> object:
         raise RuntimeError("the inner words")
 
-    monkeypatch.setattr(MetaStore, "status", broken)
+    monkeypatch.setattr(SqlDatasets, "statuses", broken)
     answer = client.get("/api/v1/datasets")
     assert (answer.status_code, answer.json()["error_class"]) == (500, "INTERNAL_ERROR")
     assert "inner words" not in answer.text

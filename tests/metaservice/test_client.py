@@ -59,7 +59,7 @@ def test_lineage_as_trees(taut: Callable[..., str]) -> None:
 
 
 def test_jobs_and_pins(taut: Callable[..., str], shop: Shop) -> None:
-    shop.store.resolve(owner="a notebook", lease_ms=60_000)
+    shop.store.reads.resolve(owner="a notebook", lease_ms=60_000)
     (job,) = [json.loads(line) for line in taut("jobs", "--json").splitlines()]
     assert (job["name"], job["fence"], job["newest_done"], len(job["sinks"])) == ("shop", 1, 1, 3)
     assert "shop" in taut("jobs")
@@ -76,7 +76,7 @@ def test_a_token_says_what_a_read_must_show(taut: Callable[..., str], uri: str, 
             client.versions(["lake.db.top"], after=token)
         assert late.value.retryable
         looks = {parsed_name("lake.db.orders"): shop.store.now_ms() + 1}
-        shop.store.beat("shop", shop.fence, looks=looks, checkpoint=1)
+        shop.store.jobs.heartbeat("shop", shop.fence, looks=looks, checkpoint=1)
         assert client.versions(["lake.db.top"], after=token).checkpoint == 1
         assert client.token() >= token
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tautochrone.errors import QueryError
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.metaservice.api.events import Cursor, news
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
@@ -25,7 +25,7 @@ from .serving import serving
 Event = tuple[str, str, dict[str, Any]]
 
 
-def told(store: MetaStore, cursor: Cursor) -> tuple[list[tuple[str, object]], Cursor]:
+def told(store: Store, cursor: Cursor) -> tuple[list[tuple[str, object]], Cursor]:
     found, cursor = news(store, cursor)
     return [(e, d.get("dataset") or (d.get("number"), d.get("state"))) for e, _, d in found], cursor
 
@@ -34,13 +34,13 @@ def test_news_come_once_and_refreshes_before_what_they_complete(shop: Shop) -> N
     store = shop.store
     cursor = Cursor.now(store)
     assert told(store, cursor) == ([], cursor)
-    n = store.open_checkpoint("shop", shop.fence, {name("orders"): Version("2")}, 1).number
+    n = store.checkpoints.open("shop", shop.fence, {name("orders"): Version("2")}, 1).number
     opened, cursor = told(store, cursor)
     assert opened == [("checkpoint", (n, "open"))]
     assert told(store, cursor) == ([], cursor)
     for table in ("totals", "top"):
-        store.record_version("shop", shop.fence, n, name(table), Version("20"), FULL)
-    store.publish("shop", shop.fence, n, 2)
+        store.checkpoints.record_version("shop", shop.fence, n, name(table), Version("20"), FULL)
+    store.checkpoints.publish("shop", shop.fence, n, 2)
     done, cursor = told(store, cursor)
     assert done == [
         ("refresh", "lake.db.totals"),
@@ -54,7 +54,7 @@ def test_every_event_is_a_place_to_go_on_from(shop: Shop) -> None:
     start = Cursor.now(shop.store)
     for version in range(2, 6):
         shop.checkpoint(version, fail=version == 3)
-    n = shop.store.open_checkpoint("shop", shop.fence, {}, 1).number
+    n = shop.store.checkpoints.open("shop", shop.fence, {}, 1).number
     everything, _ = news(shop.store, start)
     assert len(everything) == 4 * 3 + 1
     for at, (_, cursor, _) in enumerate(everything):
@@ -64,14 +64,14 @@ def test_every_event_is_a_place_to_go_on_from(shop: Shop) -> None:
 
 
 def test_an_open_checkpoint_below_the_newest_is_not_forgotten(shop: Shop) -> None:
-    shop.store.start_run("other", "other", [])
-    fence = shop.store.take_over("other")
+    shop.store.jobs.start_run("other", "other", [])
+    fence = shop.store.jobs.take_over("other")
     start = Cursor.now(shop.store)
-    slow = shop.store.open_checkpoint("other", fence, {}, 1).number
+    slow = shop.store.checkpoints.open("other", fence, {}, 1).number
     shop.checkpoint(2)
     _, cursor = news(shop.store, start)
     assert cursor.open == (slow,)
-    shop.store.publish("other", fence, slow, 9)
+    shop.store.checkpoints.publish("other", fence, slow, 9)
     assert told(shop.store, Cursor.parse(str(cursor)))[0] == [("checkpoint", (slow, "published"))]
     # Also for one who comes when it is open already.
     assert Cursor.now(shop.store).open == ()
@@ -91,10 +91,10 @@ def test_what_is_revoked_is_told_once_and_exactly(shop: Shop) -> None:
     )
     # Published after the plan was made: the decision revokes it, too, and says so.
     shop.checkpoint(3)
-    shop.store.decide("r1", plan, {"shop": shop.fence})
-    shop.store.complete_revision("r1")
+    shop.store.revisions.decide("r1", plan, {"shop": shop.fence})
+    shop.store.revisions.complete("r1")
     again = replace(plan, to=None, tables=plan.tables[1:], revoked=())
-    shop.store.decide("r2", again, {"shop": shop.fence})
+    shop.store.revisions.decide("r2", again, {"shop": shop.fence})
     found, cursor = news(shop.store, start)
     assert [event for event, _, _ in found] == [
         "refresh",

@@ -44,7 +44,7 @@ def test_versions_of_one_table_and_of_a_set(client: TestClient, shop: Shop) -> N
     assert (weak["checkpoint"], [v["version"] for v in weak["versions"]]) == (None, ["2", "10"])
     everything = client.post("/version/strong", json={}).json()
     assert len(everything["versions"]) == 3
-    assert shop.store.pins() == (), "a look-up must not write"
+    assert shop.store.pins.live() == (), "a look-up must not write"
 
 
 def test_versions_after_a_write(client: TestClient, shop: Shop) -> None:
@@ -55,7 +55,7 @@ def test_versions_after_a_write(client: TestClient, shop: Shop) -> None:
 
     def look() -> None:
         looks = {name("orders"): shop.store.now_ms() + 1}
-        shop.store.beat("shop", shop.fence, looks=looks, checkpoint=1)
+        shop.store.jobs.heartbeat("shop", shop.fence, looks=looks, checkpoint=1)
 
     looking = threading.Timer(0.5, look)
     looking.start()
@@ -159,11 +159,11 @@ def test_a_late_end_of_an_older_run_changes_nothing(client: TestClient) -> None:
 
 
 def test_what_an_ended_run_still_writes_is_refused(client: TestClient, shop: Shop) -> None:
-    shop.store.open_checkpoint("shop", shop.fence, {name("orders"): Version("2")}, 5)
+    shop.store.checkpoints.open("shop", shop.fence, {name("orders"): Version("2")}, 5)
     assert client.delete("/unregister/shop").status_code == 200
-    assert shop.store.open_target("shop") is None
+    assert shop.store.checkpoints.next_for("shop") is None
     with pytest.raises(FencedError):
-        shop.store.report("shop", shop.fence, {name("orders"): Version("3")})
+        shop.store.roots.report("shop", shop.fence, {name("orders"): Version("3")})
     # What was published stays readable.
     assert client.get("/version/strong/lake/db/totals").json()["checkpoint"] == 1
 
@@ -177,9 +177,9 @@ def test_a_new_job_takes_over_the_versions_of_existing_tables(client: TestClient
         "1",
         "10",
     ]
-    n = shop.store.open_checkpoint("heir", fence, {}, 9).number
-    shop.store.record_version("heir", fence, n, name("orders"), Version("5"), FULL)
-    shop.store.publish("heir", fence, n, 10)
+    n = shop.store.checkpoints.open("heir", fence, {}, 9).number
+    shop.store.checkpoints.record_version("heir", fence, n, name("orders"), Version("5"), FULL)
+    shop.store.checkpoints.publish("heir", fence, n, 10)
     assert client.get("/version/strong/lake/db/orders").json()["versions"][0]["version"] == "5"
     old = client.get("/version/strong/lake/db/orders?checkpoint=1").json()
     assert old["versions"][0]["version"] == "1"

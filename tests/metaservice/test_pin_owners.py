@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tautochrone.meta import MetaStore
-from tautochrone.meta.pins import MOST_PINS
+from tautochrone.meta import Store
+from tautochrone.meta.sql.pins import MOST_PINS
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.http.pin_owners import LONGEST_LEASE_MS
 
@@ -50,60 +50,60 @@ def ask(with_access: Callable[[Access], TestClient]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("lease_ms", [CENTURIES_MS, LONGEST_LEASE_MS[Role.READ] + 1, -1])
 def test_a_reader_holds_nothing_for_longer_than_its_bound(
-    call: Callable[..., Any], store: MetaStore, lease_ms: int
+    call: Callable[..., Any], store: Store, lease_ms: int
 ) -> None:
     assert call(READ, "resolve", lease_ms=lease_ms) == "LEASE_INVALID"
     pin = call(READ, "resolve", lease_ms=60_000)["pin"]
     assert call(READ, "renew_pin", pin=pin, lease_ms=lease_ms) == "LEASE_INVALID"
-    (held,) = store.pins()
+    (held,) = store.pins.live()
     assert held.expires_at_ms < store.now_ms() + HOUR_MS + 1_000
 
 
-def test_a_lease_over_the_interface_has_the_same_bound(ask: Callable[..., Any], store: MetaStore) -> None:
+def test_a_lease_over_the_interface_has_the_same_bound(ask: Callable[..., Any], store: Store) -> None:
     request = {"owner": "me", "lease_ms": LONGEST_LEASE_MS[Role.READ] + 1}
     status, problem = ask(READ, "POST", "/api/v1/pins", json=request)
     assert (status, problem["error_class"]) == (422, "LEASE_INVALID")
     assert ask(OPERATE, "POST", "/api/v1/pins", json=request)[0] == 201
     assert ask(READ, "POST", "/api/v1/pins", json=request | {"lease_ms": HOUR_MS})[0] == 201
-    assert len(store.pins()) == 2
+    assert len(store.pins.live()) == 2
 
 
 @pytest.mark.parametrize("owner", [OPERATE, OTHER])
 def test_a_reader_neither_releases_nor_renews_what_somebody_else_holds(
-    call: Callable[..., Any], ask: Callable[..., Any], store: MetaStore, owner: str
+    call: Callable[..., Any], ask: Callable[..., Any], store: Store, owner: str
 ) -> None:
     pin = call(owner, "resolve", lease_ms=60_000, owner="them")["pin"]
-    before = store.pins()
+    before = store.pins.live()
     assert call(READ, "release_pin", pin=pin) == "PIN_NOT_YOURS"
     assert call(READ, "renew_pin", pin=pin, lease_ms=120_000) == "PIN_NOT_YOURS"
     assert call(READ, "renew_pin", pin=pin, lease_ms=1, if_within_ms=0) == "PIN_NOT_YOURS"
     for method, path in (("DELETE", f"/api/v1/pins/{pin}"), ("POST", f"/api/v1/pins/{pin}/renew")):
         status, problem = ask(READ, method, path, json={})
         assert (status, problem["error_class"]) == (403, "PIN_NOT_YOURS")
-    assert store.pins() == before
+    assert store.pins.live() == before
     assert call(owner, "renew_pin", pin=pin, lease_ms=120_000) is None
     assert call(owner, "release_pin", pin=pin) is None
-    assert store.pins() == ()
+    assert store.pins.live() == ()
 
 
 def test_a_pin_of_a_process_that_has_the_database_is_not_a_readers(
-    call: Callable[..., Any], store: MetaStore
+    call: Callable[..., Any], store: Store
 ) -> None:
-    pin = store.resolve(owner="a run").pin
+    pin = store.reads.resolve(owner="a run").pin
     assert call(READ, "release_pin", pin=pin) == "PIN_NOT_YOURS"
     assert call(OPERATE, "release_pin", pin=pin) is None
     assert call(READ, "release_pin", pin=pin) is None, "what is gone is fine"
 
 
-def test_nobody_says_over_the_wire_who_asks(call: Callable[..., Any], store: MetaStore) -> None:
-    pin = store.resolve(owner="a run").pin
+def test_nobody_says_over_the_wire_who_asks(call: Callable[..., Any], store: Store) -> None:
+    pin = store.reads.resolve(owner="a run").pin
     for by in (None, "operate", "read"):
         assert call(READ, "release_pin", pin=pin, by=by) == "META_CALL_UNREADABLE"
         assert call(READ, "resolve", by=by) == "META_CALL_UNREADABLE"
-    assert len(store.pins()) == 1
+    assert len(store.pins.live()) == 1
 
 
-def test_a_reader_holds_only_so_many(call: Callable[..., Any], store: MetaStore) -> None:
+def test_a_reader_holds_only_so_many(call: Callable[..., Any], store: Store) -> None:
     for _ in range(MOST_PINS):
         held = call(READ, "resolve", lease_ms=60_000)["pin"]
     assert call(READ, "resolve", lease_ms=60_000) == "TOO_MANY_PINS"
@@ -111,7 +111,7 @@ def test_a_reader_holds_only_so_many(call: Callable[..., Any], store: MetaStore)
     assert call(OTHER, "resolve", lease_ms=60_000)["pin"]
     call(READ, "release_pin", pin=held)
     assert call(READ, "resolve", lease_ms=60_000)["pin"]
-    assert len(store.pins()) == MOST_PINS + 1
+    assert len(store.pins.live()) == MOST_PINS + 1
 
 
 def test_the_answer_to_a_call_is_given_to_nobody_else(
@@ -127,4 +127,4 @@ def test_the_answer_to_a_call_is_given_to_nobody_else(
     assert made(OPERATE, "resolve")["answer"]["pin"] == first
     assert made(READ, "resolve")["answer"]["pin"] != first
     assert isinstance(made(OPERATE, "pins")["answer"], list)
-    assert len(shop.store.pins()) == 2
+    assert len(shop.store.pins.live()) == 2

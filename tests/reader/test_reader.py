@@ -123,7 +123,7 @@ def test_strong_weak_explicit_and_external_tables(lake: Lake, reader: Reader) ->
     query = "SELECT (SELECT count(*) FROM orders) AS a, (SELECT n FROM db.totals) AS b"
     assert rows(reader.sql(query)) == [(3, 3)]
     assert rows(reader.sql(query, checkpoint=lake.numbers[0])) == [(2, 2)]
-    lake.store.report("job", lake.fence, {name("orders"): lake.version("db.orders")})
+    lake.store.roots.report("job", lake.fence, {name("orders"): lake.version("db.orders")})
     weak = reader.sql("SELECT id FROM lake.db.orders", consistency="weak")
     lake.spark.sql("INSERT INTO lake.db.orders VALUES (77, 7, 'unreported')")
     assert rows(weak) == [(2,), (3,), (4,)]
@@ -151,10 +151,10 @@ def test_the_pin_lives_as_long_as_any_frame_made_from_the_answer(lake: Lake, rea
     assert rows(frame) == [(2,)]
     time.sleep(0.2)
     with pytest.raises(MetaError, match="CHECKPOINT_PINNED"):
-        lake.store.expire(first)
+        lake.store.checkpoints.expire(first)
     del frame
-    eventually(lambda: first not in lake.store.pinned_checkpoints())
-    lake.store.expire(first)
+    eventually(lambda: first not in lake.store.pins.pinned_checkpoints())
+    lake.store.checkpoints.expire(first)
     with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_EXPIRED"):
         reader.sql("SELECT id FROM orders", checkpoint=first)
 
@@ -163,18 +163,18 @@ def test_the_heartbeat_keeps_a_short_lease(lake: Lake) -> None:
     with Reader(lake.store, lake.settings, base=lake.spark, database="db", lease_ms=1500) as reader:
         frame = reader.sql("SELECT id FROM orders")
         time.sleep(3)
-        assert lake.store.pinned_checkpoints() == {lake.numbers[1]}
+        assert lake.store.pins.pinned_checkpoints() == {lake.numbers[1]}
         assert frame.count() == 3
-    assert lake.store.pinned_checkpoints() == frozenset()
+    assert lake.store.pins.pinned_checkpoints() == frozenset()
 
 
 def test_a_lost_pin_is_not_relied_on(lake: Lake, reader: Reader) -> None:
     reader.sql("SELECT id FROM orders")
     (pin,) = reader._leases.pins
-    lake.store.release_pin(pin)  # as if this process had slept longer than its lease
+    lake.store.pins.release(pin)  # as if this process had slept longer than its lease
     reader._leases._renew(pin)
     reader.sql("SELECT id FROM orders")
-    assert lake.store.pinned_checkpoints() == {lake.numbers[1]}
+    assert lake.store.pins.pinned_checkpoints() == {lake.numbers[1]}
 
 
 def test_pins_of_weak_reads_end_with_them(lake: Lake, reader: Reader) -> None:
@@ -195,13 +195,13 @@ def test_a_session_never_goes_backwards(lake: Lake, reader: Reader) -> None:
     with pytest.raises(CheckpointUnavailableError, match=r"CHECKPOINT_BEHIND_SESSION.*division"):
         reader.sql("SELECT n FROM totals")
     assert rows(reader.sql("SELECT n FROM totals", checkpoint=lake.numbers[1])) == [(3,)]
-    lake.store.record_version(
+    lake.store.checkpoints.record_version(
         "job",
         lake.fence,
         broken,
         name("totals"),
         lake.version("db.totals"),
-        lake.store.history(name("totals"))[-1].refresh,  # type: ignore[arg-type]
+        lake.store.history.refreshes(name("totals"))[-1].refresh,  # type: ignore[arg-type]
     )
     assert rows(reader.sql("SELECT n FROM totals")) == [(3,)]
 
@@ -234,7 +234,7 @@ def test_the_meta_tables_of_the_flip(reader: Reader, lake: Lake) -> None:
     assert rows(reader.sql(query)) == [("lake.db.orders",), ("lake.db.totals",)]
     first, second = lake.numbers
     versions = "SELECT * FROM __META_TABLE_VERSION"
-    cut = lake.store.versions_at(second)
+    cut = lake.store.checkpoints.versions_at(second)
     newest = [
         ("lake.db.orders", cut[name("orders")], "Root"),
         ("lake.db.totals", cut[name("totals")], "Intermediate"),

@@ -113,7 +113,7 @@ def test_config_settles_strong_and_pins_it(lake: Lake) -> None:
     assert found["overrides"] == {"prefix": f"checkpoint-{lake.numbers[-1]}"}
     assert found["defaults"] == {}
     assert all(endpoint.startswith(("GET", "HEAD")) for endpoint in found["endpoints"])
-    assert lake.store.pinned_checkpoints() == {lake.numbers[-1]}
+    assert lake.store.pins.pinned_checkpoints() == {lake.numbers[-1]}
     ask(lake, "/v1/config")
     assert len(lake.read_points._leases) == 1
     for read_point in ("weak", f"checkpoint-{lake.numbers[0]}"):
@@ -196,7 +196,7 @@ def test_an_expired_snapshot_says_so(lake: Lake) -> None:
 
 def test_weak_follows_what_is_reported(lake: Lake) -> None:
     assert [r["id"] for r in pyiceberg_rows(lake, "weak", "db.orders")] == [1, 2, 3]
-    lake.store.report("job", lake.fence, {name("orders"): lake.version("db.orders")})
+    lake.store.roots.report("job", lake.fence, {name("orders"): lake.version("db.orders")})
     assert [r["id"] for r in pyiceberg_rows(lake, "weak", "db.orders")] == [2, 3, 4]
 
 

@@ -43,7 +43,7 @@ def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
 
 
 def told(pipeline: Pipeline, table: str) -> DatasetDetails:
-    found = pipeline.job.store.details(TableName("lake", ("default",), table))
+    found = pipeline.job.store.datasets.details(TableName("lake", ("default",), table))
     assert found is not None
     return found
 

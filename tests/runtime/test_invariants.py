@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from pyspark.sql import SparkSession
 
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.model.checkpoint import CheckpointState, Consistency
 from tautochrone.model.effects import Step
 from tautochrone.model.invariants import BrokenInvariant
@@ -124,15 +124,15 @@ def test_a_broken_invariant_keeps_the_old_checkpoint(world: World) -> None:
     assert "[INVARIANT_BROKEN]" in broken["error"]
 
     store = world.pipeline.job.store
-    newest = store.checkpoints(1)[0]
+    newest = store.checkpoints.newest(1)[0]
     assert newest.state is CheckpointState.ABORTED
     assert newest.broken[0].sample == tuple(broken["sample"])
     for consistency in Consistency:
         assert world.balances(consistency) == [("a", 5), ("b", 7)]
         assert world.pipeline.query("SELECT count(*) FROM payments", consistency=consistency) == [(2,)]
-        found = store.resolve(consistency, lease_ms=0)
+        found = store.reads.resolve(consistency, lease_ms=0)
         assert all("[INVARIANT_BROKEN]" in found.behind[t] for t in world.pipeline.job.graph.order), found
-    errors = {str(status.dataset): status.error for status in store.status()}
+    errors = {str(status.dataset): status.error for status in store.datasets.statuses()}
     assert "[INVARIANT_BROKEN]" in str(errors["lake.default.payments"])
 
     # The process dies just before it gives the checkpoint up: the next one asks again, and says the same.
@@ -150,8 +150,8 @@ def test_a_broken_invariant_keeps_the_old_checkpoint(world: World) -> None:
     corrected = world.run()
     assert corrected.state == "COMPLETED"
     assert world.balances() == world.balances(Consistency.WEAK) == [("a", 6), ("b", 8)]
-    assert store_of(world).resolve(Consistency.STRONG, lease_ms=0).behind == {}
-    assert all(status.error is None for status in store_of(world).status())
+    assert store_of(world).reads.resolve(Consistency.STRONG, lease_ms=0).behind == {}
+    assert all(status.error is None for status in store_of(world).datasets.statuses())
     world.pipeline.verify()
 
 
@@ -160,10 +160,10 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
     first = world.run()
     assert first.state == "COMPLETED"
     for dataset in ("balances", "named", "log"):
-        (record,) = store_of(world).history(TableName.parse(f"lake.default.{dataset}"))
+        (record,) = store_of(world).history.refreshes(TableName.parse(f"lake.default.{dataset}"))
         assert record.refresh is not None
         assert 0 < (record.refresh.cpu_ms or 0) < 60_000
-    held = store_of(world).held("test")
+    held = store_of(world).invariants.last_check("test")
     assert held is not None
     assert set(held.definitions) == {"known", "solvent"}
 
@@ -216,7 +216,7 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
     assert "DIVIDE_BY_ZERO" in failed["error"]
 
 
-def store_of(world: World) -> MetaStore:
+def store_of(world: World) -> Store:
     return world.pipeline.job.store
 
 

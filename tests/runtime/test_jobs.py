@@ -108,7 +108,7 @@ def test_four_jobs_at_one_checkpoint(topology: Topology) -> None:
     assert sum(row.c1 for row in weak) == 20
     assert any(row.t2 != row.s2 for row in weak)
     store = topology.jobs["test"].job.store
-    behind = store.resolve(tables=list(store.reported("test"))).behind
+    behind = store.reads.resolve(tables=list(store.roots.reported("test"))).behind
     assert "its job sums isn't running" in " ".join(behind.values())
 
     after = topology.run("sums", "joins")
@@ -139,7 +139,7 @@ def test_a_job_that_comes_back_jumps_to_the_newest(topology: Topology) -> None:
     assert len(returned.of("checkpoint")) == 1
     joined = topology.run("joins")["joins"]
     assert joined.of("checkpoint")[-1]["state"] == "published"
-    states = [c.state for c in store.checkpoints(4)]
+    states = [c.state for c in store.checkpoints.newest(4)]
     assert states[0] is CheckpointState.PUBLISHED
     assert CheckpointState.PARTIAL in states
     for job in ALL[1:]:
@@ -158,8 +158,8 @@ def test_runs_that_start_together_end_when_readers_see_what_was_there(
             # Who ingests is so much earlier that it has done all when the others begin.
             first = pool.submit(topology.jobs["test"].run)
             store = topology.jobs["counts"].job.store
-            newest = store.checkpoints(1)[0].number
-            while store.checkpoints(1)[0].number == newest:
+            newest = store.checkpoints.newest(1)[0].number
+            while store.checkpoints.newest(1)[0].number == newest:
                 assert not first.done()
                 time.sleep(0.05)
             others = {job: pool.submit(topology.jobs[job].run) for job in ("sums", "counts", "joins")}
@@ -172,7 +172,7 @@ def test_runs_that_start_together_end_when_readers_see_what_was_there(
         assert published["checkpoint"] == done["checkpoint"]
         rows = topology.jobs["joins"].reader.sql(STRONG).collect()
         assert sum(row.c1 for row in rows) == 20
-        assert {status.readable for status in store.status()} == {done["checkpoint"]}
+        assert {status.readable for status in store.datasets.statuses()} == {done["checkpoint"]}
     finally:
         topology.close()
 
@@ -242,7 +242,7 @@ def test_an_invariant_over_tables_of_two_jobs(topology: Topology) -> None:
     assert happened["counts"].state == "FAILED"
     assert happened["sums"].state == "FAILED"
     assert happened["sums"].of("invariant_broken")[0]["rows"] == 3
-    newest = topology.jobs["sums"].job.store.checkpoints(1)[0]
+    newest = topology.jobs["sums"].job.store.checkpoints.newest(1)[0]
     assert newest.state is CheckpointState.PARTIAL
     assert [one.name for one in newest.broken] == ["same"]
     # Whoever runs next hears what holds its tables back.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.model.jobs import RunProcess
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.running_job import Ownership, is_gone, process_of, this_machine
@@ -75,23 +75,25 @@ def test_a_process_elsewhere_is_never_gone(child: subprocess.Popen[str]) -> None
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetaStore]:
+def store(tmp_path: Path) -> Iterator[Store]:
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
         yield opened
 
 
-def begin(store: MetaStore, ownership: Ownership, events: list[dict[str, object]]) -> Fence:
+def begin(store: Store, ownership: Ownership, events: list[dict[str, object]]) -> Fence:
     entry = DatasetEntry(TableName("lake", ("db",), "t"), "streaming table", "x", is_root=True)
 
     def emit(event: str, /, **fields: object) -> None:
         events.append({"event": event, **fields})
 
-    ownership.claimed(store, "job", emit, lambda claim: store.start_run("p", "job", [entry], claim=claim))
-    return store.take_over("job", claim=ownership.claim(store, "job"))
+    ownership.claimed(
+        store, "job", emit, lambda claim: store.jobs.start_run("p", "job", [entry], claim=claim)
+    )
+    return store.jobs.take_over("job", claim=ownership.claim(store, "job"))
 
 
 def test_a_run_whose_process_is_gone_is_replaced_at_once(
-    store: MetaStore, child: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+    store: Store, child: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = replace(of(child.pid), run="dead")
     with monkeypatch.context() as patched:
@@ -104,11 +106,11 @@ def test_a_run_whose_process_is_gone_is_replaced_at_once(
     assert begin(store, Ownership(), []) == 2
 
 
-def test_waiting_until_the_other_has_ended(store: MetaStore) -> None:
+def test_waiting_until_the_other_has_ended(store: Store) -> None:
     first = begin(store, Ownership(), [])
     events: list[dict[str, object]] = []
     told = threading.Event()
-    ended = threading.Thread(target=lambda: (told.wait(30), store.end_run("job", first)))
+    ended = threading.Thread(target=lambda: (told.wait(30), store.jobs.end_run("job", first)))
     ended.start()
 
     class Told(list[dict[str, object]]):
@@ -124,7 +126,7 @@ def test_waiting_until_the_other_has_ended(store: MetaStore) -> None:
     assert waited["job"] == "job"
 
 
-def test_waiting_has_an_end(store: MetaStore) -> None:
+def test_waiting_has_an_end(store: Store) -> None:
     begin(store, Ownership(), [])
     events: list[dict[str, object]] = []
     with pytest.raises(MetaError, match="JOB_RUNNING"):

@@ -69,7 +69,7 @@ def test_policies(pipeline: Pipeline) -> None:
     assert pipeline.query("SELECT n FROM above") == [(2,)]
     assert pipeline.query("SELECT id FROM whole") == [(1,), (2,)]
     assert pipeline.query("SELECT id FROM whole", only_named=True) == [(1,), (2,), (3,)]
-    history = pipeline.job.store.history(TableName("lake", ("default",), "whole"))
+    history = pipeline.job.store.history.refreshes(TableName("lake", ("default",), "whole"))
     assert [record.refresh and record.refresh.mode for record in history] == [RefreshMode.FULL] * 2
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.model.lake import CommitMetadata, Fork
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.runtime.ownership.reconcile_store import reconcile_store, record_table_ids
@@ -48,24 +48,24 @@ class Table:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetaStore]:
+def store(tmp_path: Path) -> Iterator[Store]:
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as opened:
-        opened.start_run(
+        opened.jobs.start_run(
             "shop", "job", [DatasetEntry(n, "streaming table", "", is_root=True) for n in (A, B)]
         )
-        fence = opened.take_over("job")
-        number = opened.open_checkpoint("job", fence, {A: Version("1"), B: Version("1")}, 1).number
-        opened.publish("job", fence, number, 1)
-        opened.identify("job", fence, {A: "id-a", B: "id-b"})
+        fence = opened.jobs.take_over("job")
+        number = opened.checkpoints.open("job", fence, {A: Version("1"), B: Version("1")}, 1).number
+        opened.checkpoints.publish("job", fence, number, 1)
+        opened.datasets.record_table_ids("job", fence, {A: "id-a", B: "id-b"})
         yield opened
 
 
-def job_of(store: MetaStore, *tables: Table) -> Any:
+def job_of(store: Store, *tables: Table) -> Any:
     """As much of a job as the check asks."""
     return SimpleNamespace(
         name="job",
         store=store,
-        journal=SimpleNamespace(fence=store.fence("job")),
+        journal=SimpleNamespace(fence=store.jobs.fence("job")),
         settings=SimpleNamespace(parallelism=2),
         graph=SimpleNamespace(order=[A, B]),
         topology=SimpleNamespace(sibling_tables=frozenset()),
@@ -75,36 +75,36 @@ def job_of(store: MetaStore, *tables: Table) -> Any:
     )
 
 
-def check(store: MetaStore, *tables: Table, full: frozenset[TableName] = frozenset()) -> None:
+def check(store: Store, *tables: Table, full: frozenset[TableName] = frozenset()) -> None:
     job = job_of(store, *tables)
     reconcile_store(job, job.tables, full)
 
 
-def refused(store: MetaStore, *tables: Table) -> str:
-    before = store.last_number(), store.fence("job"), store.incarnation
+def refused(store: Store, *tables: Table) -> str:
+    before = store.checkpoints.last_number(), store.jobs.fence("job"), store.incarnation
     with pytest.raises(MetaError) as error:
         check(store, *tables)
-    assert (store.last_number(), store.fence("job"), store.incarnation) == before
+    assert (store.checkpoints.last_number(), store.jobs.fence("job"), store.incarnation) == before
     return error.value.error_class
 
 
-def test_tables_of_another_lake_are_refused(store: MetaStore) -> None:
+def test_tables_of_another_lake_are_refused(store: Store) -> None:
     own = store.incarnation
     assert refused(store, Table(A, "other", "x"), Table(B, "other", "x")) == "META_STORE_OF_ANOTHER_LAKE"
     assert refused(store, Table(A, "id-a", own), Table(B, "other", own)) == "META_STORE_OF_ANOTHER_LAKE"
 
 
-def test_a_lake_without_any_of_the_known_tables_is_refused(store: MetaStore) -> None:
+def test_a_lake_without_any_of_the_known_tables_is_refused(store: Store) -> None:
     assert refused(store) == "META_STORE_OF_ANOTHER_LAKE"
 
 
-def test_what_is_built_anew_need_not_be_what_it_was(store: MetaStore) -> None:
+def test_what_is_built_anew_need_not_be_what_it_was(store: Store) -> None:
     check(store, full=frozenset({A, B}))
     own = store.incarnation
     check(store, Table(A, "id-a", own), Table(B, "other", own), full=frozenset({B}))
 
 
-def test_a_dropped_table_is_no_obstacle_also_when_the_next_run_dies(store: MetaStore) -> None:
+def test_a_dropped_table_is_no_obstacle_also_when_the_next_run_dies(store: Store) -> None:
     own = store.incarnation
     check(store, Table(A, "id-a", own))
     record_table_ids(job_of(store, Table(A, "id-a", own)))
@@ -114,10 +114,10 @@ def test_a_dropped_table_is_no_obstacle_also_when_the_next_run_dies(store: MetaS
     assert refused(store, Table(A, "id-a", own), Table(B, "id-b", own)) == "META_STORE_OF_ANOTHER_LAKE"
 
 
-def test_the_own_store_is_left_alone_and_another_one_is_brought_into_agreement(store: MetaStore) -> None:
-    own, number = store.incarnation, store.last_number()
+def test_the_own_store_is_left_alone_and_another_one_is_brought_into_agreement(store: Store) -> None:
+    own, number = store.incarnation, store.checkpoints.last_number()
     check(store, Table(A, "id-a", own), Table(B, "id-b", own))
-    assert store.last_number() == number
+    assert store.checkpoints.last_number() == number
     check(store, Table(A, "id-a", "x", fence=9), Table(B, "id-b", "x", fence=9))
-    assert store.last_number() > number + 900
-    assert store.fence("job") > 900
+    assert store.checkpoints.last_number() > number + 900
+    assert store.jobs.fence("job") > 900

@@ -59,7 +59,7 @@ def test_the_state_goes_and_comes_back(pipeline: Pipeline, decided: Callable[[Re
         modes.append((happened.mode("totals")[0], companions(pipeline)))
         assert len(pipeline.verify()) == 1
     assert modes == [("full", 1), ("full", 0), ("full", 1), ("incremental", 1)]
-    past = [record.refresh for record in pipeline.job.store.history(VIEW)]
+    past = [record.refresh for record in pipeline.job.store.history.refreshes(VIEW)]
     assert past[1] is not None
     assert str(past[1].reason) == "the view has no state default__totals__1 yet"
 

@@ -24,7 +24,7 @@ from tautochrone.errors import (
     SinkError,
     SinkFencedError,
 )
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.model.delivery import DeliveryState, SinkDeclaration
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import RowChange
@@ -102,7 +102,7 @@ class World:
     """A store, a lake of two tables, a sink; and who owns the job."""
 
     folder: Path
-    store: MetaStore
+    store: Store
     tables: dict[TableName, Table] = field(
         default_factory=lambda: {name: Table(name) for name in (ORDERS, LINES)}
     )
@@ -116,8 +116,8 @@ class World:
 
     def take_over(self) -> None:
         entries = [DatasetEntry(name, "streaming table", "x", is_root=True) for name in self.tables]
-        self.store.start_run("shop", "job", entries)
-        self.fence = self.store.take_over("job")
+        self.store.jobs.start_run("shop", "job", entries)
+        self.fence = self.store.jobs.take_over("job")
 
     def publish(self, bags: Sequence[Bag], parents: Sequence[Version | None] | None = None) -> int:
         tables = list(self.tables.values())
@@ -127,8 +127,8 @@ class World:
             for table, bag, parent in zip(tables, bags, parents, strict=True)
         }
         self.cut += 1
-        number = self.store.open_checkpoint("job", self.fence, roots, self.cut).number
-        self.store.publish("job", self.fence, number, self.cut)
+        number = self.store.checkpoints.open("job", self.fence, roots, self.cut).number
+        self.store.checkpoints.publish("job", self.fence, number, self.cut)
         return int(number)
 
     def delivery(
@@ -214,7 +214,7 @@ def test_a_revision_compensates(world: World) -> None:
     delivery.deliver()
     wrong = world.publish([bag(1, 66), bag(66)])
     delivery.deliver()
-    world.store.revoke("job", world.fence, wrong)  # type: ignore[arg-type]
+    world.store.checkpoints.revoke("job", world.fence, wrong)  # type: ignore[arg-type]
     assert not delivery.deliver(), "readers see an older checkpoint, the sink waits for the next one"
     right = world.publish([bag(1, 2), bag(1)], good)
     delivery.deliver()
@@ -292,7 +292,7 @@ def test_a_sink_ahead_of_store_and_lake_is_refused(world: World) -> None:
     for table in world.tables.values():
         # An older copy of the lake.
         table.main = table.parent[table.main]  # type: ignore[index]
-    with world.store._write() as connection:
+    with world.store._database.write() as connection:
         connection.exec_driver_sql("UPDATE deliveries SET checkpoint = 1")
     with pytest.raises(SinkError) as refused:
         world.delivery().deliver()
@@ -358,7 +358,7 @@ def test_random_schedules(world: World, seed: int) -> None:
         pass
     assert newest is not None
     assert world.check() == newest
-    (status,) = world.store.sinks()
+    (status,) = world.store.deliveries.sinks()
     assert (status.intent, status.state) == (None, DeliveryState.ACTIVE)
     last.close()
 
@@ -367,7 +367,7 @@ def _one_event(world: World, chance: random.Random, newest: int | None) -> int:
     """Publish the next checkpoint, sometimes after the newest was taken back."""
     parents: list[Version | None] | None = None
     if newest is not None and chance.random() < 0.2:
-        world.store.revoke("job", world.fence, newest)  # type: ignore[arg-type]
+        world.store.checkpoints.revoke("job", world.fence, newest)  # type: ignore[arg-type]
         tables = list(world.tables.values())
         parents = [table.parent[table.main] for table in tables]  # type: ignore[index]
         if chance.random() < 0.3:

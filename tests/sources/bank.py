@@ -213,7 +213,7 @@ class Bank:
     def modes(self) -> dict[str, str | None]:
         """What `taut status` shows as the mode of each captured table."""
         with MetaStore.open(f"sqlite:///{self.folder}/storage/meta.db") as store:
-            statuses = {status.dataset.table: status for status in store.status()}
+            statuses = {status.dataset.table: status for status in store.datasets.statuses()}
         return {name: None if status.mode is None else str(status.mode) for name, status in statuses.items()}
 
     def position(self) -> LogPosition | None:
@@ -234,14 +234,16 @@ class Bank:
         newest = 0
         shown: dict[str, dict[int, int]] = {}
         with MetaStore.open(f"sqlite:///{storage}/meta.db") as store:
-            assert store.open_target("bank") is None
+            assert store.checkpoints.next_for("bank") is None
             numbers = [
                 entry.number
-                for entry in store.checkpoints()
+                for entry in store.checkpoints.newest()
                 if entry.state in (CheckpointState.PUBLISHED, CheckpointState.PARTIAL)
             ]
             for number in sorted(numbers):
-                versions = {name.table: version for name, version in store.versions_at(number).items()}
+                versions = {
+                    name.table: version for name, version in store.checkpoints.versions_at(number).items()
+                }
                 shown = {
                     relation: self._rows(catalog, relation, versions[relation])
                     for relation in RELATIONS

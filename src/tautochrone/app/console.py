@@ -23,7 +23,7 @@ from tautochrone.app.open import Project
 from tautochrone.app.query_box import ReaderRunner
 from tautochrone.errors import QueryError
 from tautochrone.iceberg.sessions.spark_sessions import start_session
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.metaservice.http.logs import FIELDS
 from tautochrone.metaservice.pages.ports import Answer
 from tautochrone.model.checkpoint import Consistency
@@ -61,7 +61,7 @@ class Console:
         self,
         spec: PipelineSpec,
         settings: Settings,
-        store: MetaStore,
+        store: Store,
         *,
         base: SparkSession | None = None,
         time_limit_s: float = _TIME_LIMIT_S,
@@ -161,9 +161,9 @@ class Console:
     def _job_of(self, named: Sequence[TableName]) -> str:
         """Clearing a table needs its definition, which only its own job has at hand."""
         own = {self._spec.name, *self._settings.jobs}
-        owners = {status.dataset: status.job for status in self._store.status()}
+        owners = {status.dataset: status.job for status in self._store.datasets.statuses()}
         makers = [owners[name] for name in named if name in owners]
-        readers = [owners[e.name] for e in self._store.datasets() if e.inputs.intersection(named)]
+        readers = [owners[e.name] for e in self._store.datasets.entries() if e.inputs.intersection(named)]
         found = [job for job in (*makers, *readers) if job in own] if self._settings.jobs else []
         return found[0] if found else self._settings.job
 

@@ -19,7 +19,7 @@ from tautochrone.app.storage import check_storage, identify, lake_id
 from tautochrone.app.stores import project_store
 from tautochrone.iceberg.sessions.spark_sessions import empty_session, start_session
 from tautochrone.iceberg.tables.catalog import IcebergLake
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.closing import Closing
@@ -65,7 +65,7 @@ def _redacting(emit: Emit) -> Emit:
 class LocalReadPoints(Closing):
     """This process's own REST catalog (see `model.read_points.ReadPointServer`)."""
 
-    def __init__(self, store: MetaStore, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: Settings) -> None:
         self.read_points = ReadPoints(store)
         self._server = EmbeddedServer(self.read_points, metadata_source(settings.catalog), store=store)
 
@@ -133,14 +133,14 @@ class Project(Closing):
         sink_declarations(definitions, graph, self.settings.sinks, has_adapter)
         return definitions, graph
 
-    def store(self) -> MetaStore:
+    def store(self) -> Store:
         """The MetaService's store: of a service, or migrated in this process."""
         Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
         store = project_store(self.settings, self._emit)
         self._closing.callback(store.close)
         return store
 
-    def read_points(self, store: MetaStore) -> LocalReadPoints:
+    def read_points(self, store: Store) -> LocalReadPoints:
         """A REST catalog of this process."""
         server = LocalReadPoints(store, self.settings)
         self._closing.callback(server.close)

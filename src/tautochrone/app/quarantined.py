@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tautochrone.errors import EnvironmentProblemError, TableMissingError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
-from tautochrone.meta.history import DatasetStatus
+from tautochrone.meta import DatasetStatus
 from tautochrone.model.names import TableName
 from tautochrone.model.quarantine import quarantine_of
 from tautochrone.rest_catalog.metadata_files import metadata_source

@@ -171,7 +171,7 @@ class Relocation:
             jobs = self._effects.perform(
                 Step.META_BELONG,
                 settings.job,
-                partial(store.move_lake, self._spec.name, lake_id(settings, known)),
+                partial(store.jobs.move_lake, self._spec.name, lake_id(settings, known)),
             )
         self._emit("lake_accepted", pipeline=self._spec.name, jobs=jobs, lake=lake_id(settings, known))
         return jobs > 0
@@ -181,7 +181,7 @@ class Relocation:
         settings = self._settings
         if embedded_store(settings) and store_is_there(settings.meta_url):
             with existing_store(settings) as store:
-                renew = partial(store.become_copy, lake_id(settings, identity))
+                renew = partial(store.jobs.become_copy, lake_id(settings, identity))
                 self._effects.perform(Step.META_BELONG, settings.job, renew)
 
     # -- where it was -------------------------------------------------------------------------------

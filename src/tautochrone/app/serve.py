@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.storage import check_storage
 from tautochrone.errors import SettingsError
-from tautochrone.meta import MetaStore
+from tautochrone.meta import MetaStore, Store
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.pages import Forms
@@ -99,7 +99,7 @@ def _located(options: Options, meta_url: str | None) -> tuple[PipelineSpec, Sett
 
 
 @contextmanager
-def _forms(located: tuple[PipelineSpec, Settings] | None, store: MetaStore) -> Iterator[Forms]:
+def _forms(located: tuple[PipelineSpec, Settings] | None, store: Store) -> Iterator[Forms]:
     """Who stands behind the pages' forms, for as long as the service runs."""
     if located is None:
         yield Forms(why_not=_STORE_ALONE)

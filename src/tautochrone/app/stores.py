@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import Database, MetaStore
+from tautochrone.meta import Database, MetaStore, Store
 from tautochrone.meta.database import parsed_url
 from tautochrone.model.events import Emit
 
@@ -27,7 +27,7 @@ def is_service(url: str) -> bool:
 
 def open_store(
     url: str, *, token: str | None = None, retry_ms: int | None = None, emit: Emit | None = None
-) -> MetaStore:
+) -> Store:
     """The store at `url`; a database is created and migrated as needed.
 
     Args:
@@ -49,14 +49,14 @@ def open_store(
     )
 
 
-def project_store(settings: Settings, emit: Emit | None = None) -> MetaStore:
+def project_store(settings: Settings, emit: Emit | None = None) -> Store:
     """The store that a project's settings name."""
     return open_store(
         settings.meta_url, token=settings.meta_token, retry_ms=settings.meta_retry_ms, emit=emit
     )
 
 
-def existing_store(settings: Settings, emit: Emit | None = None) -> MetaStore:
+def existing_store(settings: Settings, emit: Emit | None = None) -> Store:
     """The same for reading, which must not create one.
 
     Raises:

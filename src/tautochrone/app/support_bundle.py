@@ -21,7 +21,7 @@ from tautochrone.app.health import examine
 from tautochrone.app.locate import Options, locate, settings_in_force
 from tautochrone.app.stores import existing_store
 from tautochrone.errors import TautochroneError
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.model.reason import reason_fields
 from tautochrone.redaction import redacted, redacted_fields
 from tautochrone.traces import logs_of, traces_in
@@ -105,18 +105,18 @@ def _traces(options: Options) -> Iterable[Line]:
         yield {**asdict(trace), "text": trace.file.read_text(errors="replace")}
 
 
-def _of_store(options: Options, part: Callable[[MetaStore], Iterable[Line]]) -> list[Line]:
+def _of_store(options: Options, part: Callable[[Store], Iterable[Line]]) -> list[Line]:
     with existing_store(locate(options)[1]) as store:
         return list(part(store))
 
 
-def _store(store: MetaStore) -> Iterable[Line]:
+def _store(store: Store) -> Iterable[Line]:
     yield {"incarnation": store.incarnation, "schema": store.schema_revision()}
 
 
-def _datasets(store: MetaStore) -> Iterable[Line]:
-    inputs = {entry.name: sorted(map(str, entry.inputs)) for entry in store.datasets()}
-    for status in store.status():
+def _datasets(store: Store) -> Iterable[Line]:
+    inputs = {entry.name: sorted(map(str, entry.inputs)) for entry in store.datasets.entries()}
+    for status in store.datasets.statuses():
         yield {
             **asdict(status),
             "dataset": str(status.dataset),
@@ -125,8 +125,8 @@ def _datasets(store: MetaStore) -> Iterable[Line]:
         }
 
 
-def _checkpoints(store: MetaStore) -> Iterable[Line]:
-    for checkpoint in store.checkpoints(_CHECKPOINTS):
+def _checkpoints(store: Store) -> Iterable[Line]:
+    for checkpoint in store.checkpoints.newest(_CHECKPOINTS):
         yield {
             "number": checkpoint.number,
             "state": checkpoint.state,
@@ -134,14 +134,15 @@ def _checkpoints(store: MetaStore) -> Iterable[Line]:
             "published_at_ms": checkpoint.published_at_ms,
             "roots": {str(name): version for name, version in checkpoint.roots.items()},
             "failures": {
-                str(name): str(reason) for name, reason in store.failures_at(checkpoint.number).items()
+                str(name): str(reason)
+                for name, reason in store.checkpoints.failures_at(checkpoint.number).items()
             },
         }
 
 
-def _refreshes(store: MetaStore) -> Iterable[Line]:
-    for status in store.status():
-        for record in store.history(status.dataset, _REFRESHES):
+def _refreshes(store: Store) -> Iterable[Line]:
+    for status in store.datasets.statuses():
+        for record in store.history.refreshes(status.dataset, _REFRESHES):
             line = {
                 **asdict(record),
                 "dataset": str(record.dataset),

@@ -114,7 +114,7 @@ def _show_waiting(job: Job, *, as_json: bool) -> None:
     """What still keeps its old data."""
     from tautochrone.model.revision import RevisionState
 
-    waiting = job.store.revisions([RevisionState.DECIDED, RevisionState.DONE])
+    waiting = job.store.revisions.find([RevisionState.DECIDED, RevisionState.DONE])
     if as_json:
         for one in waiting:
             json_events("revision_waiting", revision=one.id, state=str(one.state), **one.plan.as_json())

@@ -19,7 +19,7 @@ def sinks(arguments: argparse.Namespace) -> int:
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
         if arguments.forget:
-            known = [sink.name for sink in store.sinks()]
+            known = [sink.name for sink in store.deliveries.sinks()]
             if arguments.forget not in known:
                 raise SinkError(
                     "SINK_NOT_FOUND",
@@ -27,8 +27,8 @@ def sinks(arguments: argparse.Namespace) -> int:
                     hint="known sinks: " + (", ".join(known) or "none"),
                     sqlstate="42704",
                 )
-            store.forget_sink(arguments.forget)
-        lines = [_line(sink, store.now_ms()) for sink in store.sinks()]
+            store.deliveries.forget(arguments.forget)
+        lines = [_line(sink, store.now_ms()) for sink in store.deliveries.sinks()]
     if arguments.json:
         for line in lines:
             json_line(line)

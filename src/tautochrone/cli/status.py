@@ -15,8 +15,7 @@ from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
 from tautochrone.cli.timestamps import when
 from tautochrone.errors import MetaError
-from tautochrone.meta import MetaStore
-from tautochrone.meta.history import DatasetStatus
+from tautochrone.meta import DatasetStatus, Store
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
@@ -28,7 +27,7 @@ _DEFECTS = 10
 
 
 @contextmanager
-def _store(arguments: argparse.Namespace) -> Iterator[MetaStore]:
+def _store(arguments: argparse.Namespace) -> Iterator[Store]:
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
         yield store
@@ -39,7 +38,7 @@ def status(arguments: argparse.Namespace) -> int:
     `done_lag_ms` how far its own job is with it."""
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
-        found = store.status()
+        found = store.datasets.statuses()
         beside = quarantined(found, settings.catalog)
         if arguments.name:
             found = tuple(s for s in found if _means(s.dataset, arguments.name))
@@ -105,8 +104,8 @@ def _show_skipped(found: Sequence[DatasetStatus]) -> None:
             )
 
 
-def _history(store: MetaStore, dataset: TableName, arguments: argparse.Namespace) -> None:
-    records = store.history(dataset, arguments.limit)
+def _history(store: Store, dataset: TableName, arguments: argparse.Namespace) -> None:
+    records = store.history.refreshes(dataset, arguments.limit)
     lines = [_record_line(record) for record in records]
     if arguments.json:
         _show(lines, (), as_json=True)
@@ -177,7 +176,7 @@ def checkpoints(arguments: argparse.Namespace) -> int:
                 "broken": [asdict(one) for one in c.broken],
                 "roots": {str(name): version for name, version in c.roots.items()},
             }
-            for c in store.checkpoints(arguments.limit)
+            for c in store.checkpoints.newest(arguments.limit)
         ]
     _show(lines, ("checkpoint", "state", "cut_at", "published_at", "reason"), as_json=arguments.json)
     return 0

@@ -1,14 +1,15 @@
-"""The MetaService's memory: topology, cuts, versions, fences, pins, lineage. Start at `MetaStore`."""
+"""The MetaService's memory: topology, cuts, versions, fences, pins, lineage. Start at `Store`."""
 
 from tautochrone.meta.database import Database
-from tautochrone.meta.history import DatasetStatus
-from tautochrone.meta.jobs import DatasetEntry, Lineage
-from tautochrone.meta.read_versions import DEFAULT_LEASE_MS
-from tautochrone.meta.rebuild import LakeVersion
-from tautochrone.meta.reconcile import Comparison, Reconciled, StoreRelation
-from tautochrone.meta.registration import JobEntry, TableRole
+from tautochrone.meta.protocols.datasets import DatasetEntry, DatasetStatus, Lineage
+from tautochrone.meta.protocols.history import CheckpointLine
+from tautochrone.meta.protocols.jobs import JobEntry
+from tautochrone.meta.protocols.reads import DEFAULT_LEASE_MS
+from tautochrone.meta.protocols.recovery import Comparison, LakeVersion, Reconciled, StoreRelation
+from tautochrone.meta.protocols.registrations import TableRole
+from tautochrone.meta.protocols.roots import Report
+from tautochrone.meta.protocols.store import Store
 from tautochrone.meta.store import MetaStore
-from tautochrone.meta.timeline import CheckpointLine, Report
 
 __all__ = [
     "DEFAULT_LEASE_MS",
@@ -23,6 +24,7 @@ __all__ = [
     "MetaStore",
     "Reconciled",
     "Report",
+    "Store",
     "StoreRelation",
     "TableRole",
 ]

@@ -15,161 +15,23 @@ Leases (by this store's clock) decide only for whom the others wait. Who may wri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from tautochrone.meta import tables as t
 from tautochrone.meta import version_intervals as intervals
-from tautochrone.meta.read_models import as_checkpoint, checkpoint_row, settle
-from tautochrone.meta.repository import Repository
-from tautochrone.meta.topology import OUTSIDE, Topology, topology
-from tautochrone.model.checkpoint import Checkpoint, CheckpointState
-from tautochrone.model.jobs import JobProgress, JobState, JobStatus, Part, RunProcess
-from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.meta.protocols.checkpoints import Holder
+from tautochrone.meta.read_models import settle
+from tautochrone.meta.topology import Topology
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.jobs import JobState, JobStatus, Part, RunProcess
+from tautochrone.model.names import CheckpointNumber, Fence
 
-__all__ = ["PATIENCE_MS", "Coordinator", "Holder", "enlist", "holders", "is_alive", "pending", "skip"]
+__all__ = ["enlist", "holders", "is_alive", "pending", "skip"]
 
-PATIENCE_MS = 30_000
-"""So long those that are done wait for a job that is alive and still at work."""
 
 _C, _P, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A job for which the others wait, and the checkpoint that it is at work on."""
-
-    job: str
-    checkpoint: CheckpointNumber
-    since_ms: int
-
-
-class Coordinator(Repository):
-    """The jobs' side of shared checkpoints."""
-
-    def open_target(self, job: str) -> Checkpoint | None:
-        """The checkpoint that the job has to do next; None when it has done all."""
-        with self._read() as connection:
-            number = _chosen(connection, job)
-            return None if number is None else as_checkpoint(connection, checkpoint_row(connection, number))
-
-    def take_target(self, job: str, fence: Fence) -> Checkpoint | None:
-        """As `open_target`, and the job begins: older ones that it has not done it will never do.
-
-        Raises:
-            FencedError: a newer owner exists.
-        """
-        with self._fenced(job, fence, durable=False) as connection:
-            number = _chosen(connection, job)
-            if number is None:
-                return None
-            _skip_before(connection, job, number)
-            connection.execute(
-                update(t.checkpoint_jobs)
-                .where(_P.checkpoint == number, _P.job == job, _P.started_ms.is_(None))
-                .values(started_ms=self._clock())
-            )
-            return as_checkpoint(connection, checkpoint_row(connection, number))
-
-    def held_back_by(self, job: str, patience_ms: int = PATIENCE_MS) -> tuple[Holder, ...]:
-        """Who must finish, or lose its lease or the others' patience, before `job` may open a checkpoint."""
-        with self._read() as connection:
-            return tuple(holders(connection, job, topology(connection), self._clock(), patience_ms))
-
-    def wait(self, job: str, fence: Fence, number: int, waits_for: str | None) -> None:
-        """The job cannot go on with its target without the tables of another one (None: it can again).
-
-        Nobody waits for a job that waits for one that is away.
-
-        Raises:
-            FencedError: a newer owner exists.
-        """
-        with self._fenced(job, fence, durable=False) as connection:
-            connection.execute(
-                update(t.checkpoint_jobs)
-                .where(_P.checkpoint == number, _P.job == job)
-                .values(waits_for=waits_for)
-            )
-
-    def now_ms(self) -> int:
-        """The store's clock: epoch milliseconds."""
-        return self._clock()
-
-    def observe(
-        self, job: str, fence: Fence, table: TableName, before: Version | None, now: Version
-    ) -> Version:
-        """Somebody else's table moved from `before` to `now`; answers what counts.
-
-        Jobs look at different moments. The report of one that looked earlier and comes later must not
-        turn the table back, so it counts only on top of what its reporter knew.
-
-        Raises:
-            FencedError: a newer owner exists.
-        """
-        with self._fenced(job, fence) as connection:
-            r = t.reports.c
-            key = (r.job == OUTSIDE) & (r.table_name == str(table))
-            known = connection.execute(select(r.version).where(key).with_for_update()).scalar()
-            if known is None:
-                values = {"job": OUTSIDE, "table_name": str(table), "version": now, "at_ms": self._clock()}
-                connection.execute(insert(t.reports).values(values))
-            elif known == before:
-                connection.execute(update(t.reports).where(key).values(version=now, at_ms=self._clock()))
-            else:
-                return Version(known)
-            return now
-
-    def observed(self) -> dict[TableName, Version]:
-        """What was last observed of the tables that no job writes."""
-        with self._read() as connection:
-            rows = connection.execute(select(t.reports).where(t.reports.c.job == OUTSIDE))
-            return {TableName.parse(row.table_name): Version(row.version) for row in rows}
-
-    def shared_clocks(self, job: str) -> frozenset[TableName]:
-        """The clocks that the jobs read which share checkpoints with `job`."""
-        with self._read() as connection:
-            found = topology(connection)
-            return frozenset(map(TableName.parse, found.clocks(found.jobs_with(job))))
-
-    def foreign(self, job: str) -> dict[TableName, str]:
-        """The datasets that other jobs write, with the job of each."""
-        with self._read() as connection:
-            owner = topology(connection).owner
-            return {TableName.parse(name): by for name, by in owner.items() if by != job}
-
-    def job_states(self) -> tuple[JobStatus, ...]:
-        """Every job, by name."""
-        with self._read() as connection:
-            found = topology(connection)
-            now = self._clock()
-            rows = connection.execute(select(t.jobs).order_by(_J.name)).all()
-            return tuple(_status(connection, row, found, now) for row in rows)
-
-    def progress(self, number: int) -> tuple[JobProgress, ...]:
-        """The part of each job in a checkpoint, by job.
-
-        Raises:
-            CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`.
-        """
-        with self._read() as connection:
-            checkpoint_row(connection, number)
-            query = select(t.checkpoint_jobs, _J.state.label("job_state"), _J.lease_until_ms)
-            query = query.join(t.jobs, _J.name == _P.job).where(_P.checkpoint == number)
-            now = self._clock()
-            return tuple(
-                JobProgress(
-                    job=row.job,
-                    part=Part(row.state),
-                    alive=is_alive(row.job_state, row.lease_until_ms, now),
-                    started_ms=row.started_ms,
-                    finished_ms=row.finished_ms,
-                    cpu_ms=row.cpu_ms,
-                    waits_for=row.waits_for,
-                )
-                for row in connection.execute(query.order_by(_P.job))
-            )
 
 
 def holders(connection: Connection, job: str, found: Topology, now: int, patience_ms: int) -> list[Holder]:
@@ -235,7 +97,7 @@ def pending(connection: Connection, job: str) -> list[int]:
     return list(connection.execute(query.order_by(_P.checkpoint)).scalars())
 
 
-def _chosen(connection: Connection, job: str) -> int | None:
+def next_checkpoint(connection: Connection, job: str) -> int | None:
     mine = pending(connection, job)
     if not mine:
         return None
@@ -250,7 +112,7 @@ def _rendezvous(connection: Connection, mine: list[int]) -> int | None:
     return next((number for number in mine if number not in lost), None)
 
 
-def _skip_before(connection: Connection, job: str, number: int) -> None:
+def skip_before(connection: Connection, job: str, number: int) -> None:
     for left in pending(connection, job):
         if left < number:
             skip(connection, job, left)
@@ -329,10 +191,10 @@ def is_alive(state: str, lease_until_ms: int | None, now: int) -> bool:
     return state == JobState.RUNNING and lease_until_ms is not None and lease_until_ms > now
 
 
-def _status(connection: Connection, row: Row[Any], found: Topology, now: int) -> JobStatus:
+def job_status(connection: Connection, row: Row[Any], found: Topology, now: int) -> JobStatus:
     done = select(func.max(_P.checkpoint)).where(_P.job == row.name, _P.state == Part.DONE.value)
     newest = connection.execute(done).scalar()
-    target = _chosen(connection, row.name)
+    target = next_checkpoint(connection, row.name)
     return JobStatus(
         name=row.name,
         pipeline=row.pipeline,

@@ -9,54 +9,23 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, or_, select
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.invariants import held_back, limits
+from tautochrone.meta.invariant_checks import held_back, limits
+from tautochrone.meta.protocols.datasets import DatasetStatus
 from tautochrone.meta.read_models import stored_failure
 from tautochrone.meta.read_versions import newest_readable
 from tautochrone.meta.repository import STANDING, VERSIONED_KINDS, parse
 from tautochrone.meta.skipped_files import skipped_of
 from tautochrone.meta.topology import topology
 from tautochrone.model.jobs import Part
-from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.refresh import RefreshMode
-from tautochrone.model.sources import SkippedFiles
 
-__all__ = ["DatasetStatus", "statuses"]
+__all__ = ["statuses"]
 
 _C, _D, _F, _P, _V = (
     table.c for table in (t.checkpoints, t.datasets, t.failures, t.checkpoint_jobs, t.versions)
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetStatus:
-    """Where one dataset stands.
-
-    `checkpoint` is the newest checkpoint at which it is complete, `lag_ms` how much older
-    that cut is than the job's newest cut (0 when it is up to date, None when it was never built), or what
-    readers see of it than the cut that a broken invariant keeps from them.
-    `readable` is the newest checkpoint at which strong readers see it, `readable_lag_ms` how much older that
-    cut is than its job's newest one: behind `checkpoint` when another job, or a table that belongs to it,
-    is.
-    `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version,
-    or the broken invariant that keeps readers from it; `failure` is the former with its code.
-    `skipped` are source files that it lacks.
-    """
-
-    dataset: TableName
-    job: str
-    kind: str
-    version: Version | None
-    checkpoint: CheckpointNumber | None
-    mode: RefreshMode | None
-    reason: Reason | None
-    error: str | None
-    lag_ms: int | None
-    refreshed_at_ms: int | None
-    failure: Reason | None = None
-    skipped: tuple[SkippedFiles, ...] = ()
-    readable: CheckpointNumber | None = None
-    readable_lag_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,31 +17,12 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import tables as t
 from tautochrone.meta.coordinator import is_alive, pending
 from tautochrone.meta.read_models import unmentioned
-from tautochrone.meta.repository import VERSIONED_KINDS, Repository
-from tautochrone.model.jobs import Claim, JobState, RunProcess
+from tautochrone.meta.repository import VERSIONED_KINDS
+from tautochrone.model.jobs import Claim, JobState
 
-__all__ = ["Ownership", "owned_by", "require_free"]
+__all__ = ["owned_by", "require_free"]
 
 _J, _D = t.jobs.c, t.datasets.c
-
-
-class Ownership(Repository):
-    """Asking before anything heavy is started; what counts is asked again by the takeover."""
-
-    def require_free(self, job: str, claim: Claim) -> None:
-        """Nobody runs the job, or `claim` may have it all the same. An unknown job is free.
-
-        Raises:
-            MetaError: `JOB_RUNNING` (retryable).
-        """
-        with self._read() as connection:
-            require_free(connection, job, claim, self._clock())
-
-    def owner_process(self, job: str) -> RunProcess | None:
-        """Who owns the job since the last takeover, as far as it said; None for an unknown job."""
-        with self._read() as connection:
-            told = connection.execute(select(_J.process).where(_J.name == job)).scalar()
-            return None if told is None else RunProcess(**told)
 
 
 def require_free(connection: Connection, job: str, claim: Claim, now: int, *, lock: bool = False) -> None:

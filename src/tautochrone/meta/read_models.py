@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, delete, select, update
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import tables as t
-from tautochrone.meta.invariants import broken_at
+from tautochrone.meta.invariant_checks import broken_at
 from tautochrone.meta.repository import VERSIONED_KINDS
 from tautochrone.meta.version_intervals import Cut, cut_at, recorded, undo
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState

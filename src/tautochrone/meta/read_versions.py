@@ -6,27 +6,21 @@ mix. It must never know who reads or how.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from sqlalchemy import Connection, bindparam, func, or_, select
 
-from tautochrone.errors import CheckpointUnavailableError, QueryError
+from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import tables as t
-from tautochrone.meta.invariants import held_back, limits
-from tautochrone.meta.pins import add_pin
-from tautochrone.meta.read_models import as_versions, checkpoint_row, require_readable
-from tautochrone.meta.repository import STANDING, VERSIONED_KINDS, Repository
-from tautochrone.meta.source_observations import require_seen
+from tautochrone.meta.invariant_checks import limits
+from tautochrone.meta.repository import STANDING, VERSIONED_KINDS
 from tautochrone.meta.topology import OUTSIDE, topology
 from tautochrone.meta.version_intervals import cut_at
-from tautochrone.model.checkpoint import CheckpointState, Consistency, Resolution
-from tautochrone.model.clock import is_clock
+from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import JobState, Part
-from tautochrone.model.names import CheckpointNumber, TableName, Version
 
-__all__ = ["DEFAULT_LEASE_MS", "Reads", "newest_readable"]
+__all__ = ["newest_readable"]
 
-DEFAULT_LEASE_MS = 600_000
 
 _C, _V, _D = t.checkpoints.c, t.versions.c, t.datasets.c
 _REVOKED = CheckpointState.REVOKED.value
@@ -35,133 +29,16 @@ _NEWEST_STANDING = select(_C.number).where(_C.state.in_(STANDING)).order_by(_C.n
 _KNOWN = select(_D.name).where(_D.name.in_(bindparam("names", expanding=True)), _D.kind.in_(VERSIONED_KINDS))
 
 
-class Reads(Repository):
-    """The readers' side of the store."""
-
-    def resolve(
-        self,
-        consistency: Consistency = Consistency.STRONG,
-        tables: Iterable[TableName] | None = None,
-        checkpoint: int | None = None,
-        *,
-        lease_ms: int = DEFAULT_LEASE_MS,
-        owner: str = "reader",
-        at_least: int = 0,
-        only_named: bool = False,
-        after_ms: int | None = None,
-        holder: str | None = None,
-    ) -> Resolution:
-        """Choose the versions for one read and pin them for `lease_ms`; 0 pins nothing and writes nothing.
-
-        Args:
-            consistency: `STRONG` is one checkpoint, `WEAK` the newest version of each table.
-            tables: the tables of the read; None for all. Tables that the store never saw are left
-                out of the answer: external tables are read at their newest version.
-            checkpoint: an explicit published one, instead of the newest.
-            at_least: strong reads must not be older than this (a session never goes backwards).
-            only_named: the tables asked for must be complete, whatever those are that belong to them.
-            after_ms: all that the sources of the tables held at this time, by the store's clock, must be in.
-            owner: who reads, in the reader's own words, for people.
-            holder: who reads, as a service knows it: others must not renew or release the pin.
-
-        A strong read takes the newest checkpoint that is complete for every dataset *related* to one asked
-        for (they share a root, directly or through others), so that separate queries agree: a dataset
-        that failed, or whose job is away, holds its relatives back. `behind` says who and why. What was
-        never built at all holds nobody back, for nobody can read it. `tables=None` asks for all datasets.
-
-        Raises:
-            CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`, `_EXPIRED`, `_REVOKED`,
-                `_NOT_PUBLISHED`, or `_BEHIND_SESSION` when only older ones would do; `READ_NOT_YET`
-                (retryable), see `after_ms`.
-            QueryError: `TOKEN_NEEDS_CHECKPOINT`: a weak read has none that could be late. `TOO_MANY_PINS`.
-        """
-        if after_ms is not None and checkpoint is None and consistency is Consistency.WEAK:
-            raise QueryError(
-                "TOKEN_NEEDS_CHECKPOINT",
-                "A weak read mixes moments, so nothing tells whether it is after a token",
-                hint="read strongly; --only-named waits for the fewest",
-            )
-        transaction = self._write(durable=False) if lease_ms > 0 else self._read()
-        with transaction as connection:
-            asked = None if tables is None else {str(table) for table in tables}
-            behind: dict[str, str] = {}
-            chosen: int | None = None
-            versions: Mapping[str, str]
-            if checkpoint is not None:
-                row = checkpoint_row(connection, checkpoint, lock=lease_ms > 0)
-                require_readable(connection, row)
-                wanted = _wanted(connection, asked)
-                cut = cut_at(connection, row.number, only=None if asked is None else wanted, done_only=True)
-                behind = _reasons(connection, row.number, wanted - cut.versions.keys())
-                if asked is not None and behind:
-                    raise _incomplete(row.number, behind)
-                chosen, versions = row.number, dict(cut.versions)
-            elif consistency is Consistency.STRONG:
-                wanted, needed = _needed(connection, asked, only_named=only_named)
-                # What is pinned must not expire between the choice and the pin.
-                chosen, versions, behind = _strong(
-                    connection, asked, wanted, needed, at_least, lock=lease_ms > 0
-                )
-            else:
-                versions = _newest(connection, asked)
-            behind = {
-                name: f"held back at checkpoint {number}: {error}"
-                for name, (number, error) in held_back(connection, asked).items()
-                if checkpoint is None and (chosen is None or number > chosen)
-            } | behind
-            if after_ms is not None and chosen is not None:
-                require_seen(connection, chosen, versions, after_ms)
-            now = self._clock()
-            expires_at_ms = now + lease_ms
-            pin = ""
-            if lease_ms > 0:
-                pin = add_pin(connection, chosen, versions, owner, expires_at_ms, holder=holder, now_ms=now)
-            return Resolution(
-                checkpoint=None if chosen is None else CheckpointNumber(chosen),
-                versions={
-                    name: version for name, version in as_versions(versions).items() if not is_clock(name)
-                },
-                pin=pin,
-                behind={TableName.parse(name): why for name, why in sorted(behind.items())},
-            )
-
-    def why_absent(self, table: TableName, number: int | None = None) -> str:
-        """A sentence's second half: why a known dataset has no version (at a checkpoint)."""
-        with self._read() as connection:
-            return _why(connection, str(table), number)
-
-    def published_versions(self, number: int) -> dict[TableName, Version]:
-        """All versions at a published checkpoint, without a pin (the caller holds one).
-
-        Raises:
-            CheckpointUnavailableError: see `resolve`.
-        """
-        with self._read() as connection:
-            row = checkpoint_row(connection, number)
-            require_readable(connection, row)
-            return as_versions(cut_at(connection, row.number, done_only=True).versions)
-
-    def newest_versions(self) -> dict[TableName, Version]:
-        """The newest version of every table: a weak read of everything, without a pin."""
-        with self._read() as connection:
-            return as_versions(_newest(connection, None))
-
-    def knows(self, table: TableName) -> bool:
-        """Whether some pipeline of this store writes the table or reads it at its cuts."""
-        with self._read() as connection:
-            return bool(_wanted(connection, {str(table)}))
-
-
 def newest_readable(connection: Connection, tables: set[str]) -> int | None:
     """The checkpoint that a strong read of the tables would take now; None when there is none."""
-    wanted, needed = _needed(connection, tables, only_named=False)
+    wanted, needed = needed_tables(connection, tables, only_named=False)
     try:
-        return _strong(connection, tables, wanted, needed, 0, lock=False)[0]
+        return strong_versions(connection, tables, wanted, needed, 0, lock=False)[0]
     except CheckpointUnavailableError:
         return None
 
 
-def _wanted(connection: Connection, asked: set[str] | None) -> set[str]:
+def wanted_tables(connection: Connection, asked: set[str] | None) -> set[str]:
     """The tables that must be complete: those asked for that the store knows, or all datasets."""
     if asked is None:
         alive = select(_D.name).where(_D.kind.in_(VERSIONED_KINDS), _D.retired.is_(False))
@@ -170,12 +47,12 @@ def _wanted(connection: Connection, asked: set[str] | None) -> set[str]:
     return known | _built(connection, asked - known)
 
 
-def _reasons(connection: Connection, number: int, tables: set[str]) -> dict[str, str]:
+def missing_reasons(connection: Connection, number: int, tables: set[str]) -> dict[str, str]:
     """Why each of the tables has no version at a checkpoint: some queries for each."""
-    return {name: _why(connection, name, number) for name in tables}
+    return {name: missing_reason(connection, name, number) for name in tables}
 
 
-def _strong(
+def strong_versions(
     connection: Connection,
     asked: set[str] | None,
     wanted: set[str],
@@ -199,20 +76,22 @@ def _strong(
         cut = cut_at(connection, found, only=None if asked is None else needed, done_only=True)
         holding = needed - cut.versions.keys()
         # Told of the newest checkpoint alone, not at each step back.
-        behind = _reasons(connection, found, holding) if behind is None else behind
+        behind = missing_reasons(connection, found, holding) if behind is None else behind
         # One of which nobody did a part is no more than a number.
         if not holding and Part.DONE in cut.parts.values():
             if found < at_least:
                 _require_not_revoked(connection, at_least, found)
                 raise _backwards(found, at_least, behind)
             shown = cut.versions if asked is None else {n: v for n, v in cut.versions.items() if n in asked}
-            return found, shown, behind | _reasons(connection, found, wanted - cut.versions.keys())
+            return found, shown, behind | missing_reasons(connection, found, wanted - cut.versions.keys())
         number = _last_complete(connection, holding, found) if holding else found - 1
 
 
-def _needed(connection: Connection, asked: set[str] | None, *, only_named: bool) -> tuple[set[str], set[str]]:
-    """What a strong read is about (see `_wanted`), and the datasets that must be complete for it."""
-    wanted = _wanted(connection, asked)
+def needed_tables(
+    connection: Connection, asked: set[str] | None, *, only_named: bool
+) -> tuple[set[str], set[str]]:
+    """What a strong read is about (see `wanted`), and the datasets that must be complete for it."""
+    wanted = wanted_tables(connection, asked)
     if asked is None:
         return wanted, _built(connection, wanted)
     if only_named:
@@ -278,7 +157,7 @@ def _last_complete(connection: Connection, tables: set[str], below: int) -> int:
     return bound
 
 
-def _newest(connection: Connection, asked: set[str] | None) -> dict[str, str]:
+def newest_versions(connection: Connection, asked: set[str] | None) -> dict[str, str]:
     """The newest version of each table: what was reported, else what was recorded last. What invariants
     cover is not newer than what they were checked for."""
     found: dict[str, str] = {}
@@ -304,7 +183,7 @@ def _newest(connection: Connection, asked: set[str] | None) -> dict[str, str]:
     return found
 
 
-def _why(connection: Connection, name: str, number: int | None) -> str:
+def missing_reason(connection: Connection, name: str, number: int | None) -> str:
     mine = _V.table_name == name
     if connection.execute(select(_V.id).where(mine).limit(1)).first() is None:
         return "never built" + _because(connection, name, number)
@@ -349,7 +228,7 @@ def _listed(missing: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {why}" for name, why in sorted(missing.items()))
 
 
-def _incomplete(number: int, missing: Mapping[str, str]) -> CheckpointUnavailableError:
+def incomplete_error(number: int, missing: Mapping[str, str]) -> CheckpointUnavailableError:
     return CheckpointUnavailableError(
         "CHECKPOINT_NOT_FOUND",
         f"Checkpoint {number} has no version of every table asked for ({_listed(missing)})",

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.coordinator import is_alive
-from tautochrone.meta.invariants import broken_at
-from tautochrone.meta.repository import STANDING, Repository
+from tautochrone.meta.invariant_checks import broken_at
 from tautochrone.meta.source_observations import unseen
 from tautochrone.meta.topology import topology
 from tautochrone.model.checkpoint import CheckpointState
@@ -20,38 +18,12 @@ from tautochrone.model.jobs import Missing, MissingPart, Part
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.model.reason import Reason, ReasonCode
 
-__all__ = ["Readability"]
+__all__ = []
 
 _C, _P, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c
 
 
-class Readability(Repository):
-    """A job's question after its own part is done."""
-
-    def missing(self, job: str, after_ms: int | None = None) -> tuple[Missing, ...]:
-        """What keeps readers from the newest checkpoint of which the job did its part, by job; nothing when
-        it is published.
-
-        Args:
-            after_ms: what the sources of other jobs that are alive held at this time, by the store's clock,
-                and the job's tables are made from, must be in it too.
-        """
-        with self._read() as connection:
-            done = select(func.max(_C.number)).join(t.checkpoint_jobs, _P.checkpoint == _C.number)
-            done = done.where(_P.job == job, _P.state == Part.DONE.value, _C.state.in_(STANDING))
-            number = connection.execute(done).scalar()
-            if number is None:
-                return ()
-            now = self._clock()
-            jobs = connection.execute(select(_J.name, _J.state, _J.lease_until_ms))
-            alive = {row.name for row in jobs if is_alive(row.state, row.lease_until_ms, now)}
-            found = list(_parts(connection, job, number, alive))
-            if not found and after_ms is not None:
-                found += _looks(connection, job, number, alive, after_ms)
-            return tuple(sorted(found, key=lambda one: one.job))
-
-
-def _parts(connection: Connection, job: str, number: int, alive: set[str]) -> Iterator[Missing]:
+def unfinished_parts(connection: Connection, job: str, number: int, alive: set[str]) -> Iterator[Missing]:
     state = connection.execute(select(_C.state).where(_C.number == number)).scalar_one()
     if state == CheckpointState.PUBLISHED:
         return
@@ -92,7 +64,7 @@ def _broken(connection: Connection, number: int) -> list[tuple[str, str, str]]:
     return [(row.name, row.job, error) for row, error in zip(rows, errors, strict=True)]
 
 
-def _looks(
+def unseen_sources(
     connection: Connection, job: str, number: int, alive: set[str], after_ms: int
 ) -> Iterator[Missing]:
     told: set[str] = set()

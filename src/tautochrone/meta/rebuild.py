@@ -17,24 +17,21 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, insert, select, update
 
-from tautochrone.errors import MetaError
 from tautochrone.meta import tables as t
 from tautochrone.meta import version_intervals as intervals
-from tautochrone.meta.jobs import end_outside
-from tautochrone.meta.repository import Repository
+from tautochrone.meta.dataset_registration import end_outside
+from tautochrone.meta.protocols.recovery import LakeVersion
 from tautochrone.meta.topology import OUTSIDE, groups
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.jobs import Part
 from tautochrone.model.lake import CommitMetadata
-from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.names import TableName
 
 __all__ = [
     "SKIP",
     "DerivedCommit",
-    "LakeVersion",
-    "Rebuild",
     "commit_metadata_of",
     "commits_of",
     "highest_fences",
@@ -55,20 +52,6 @@ SKIP = 1_000
 """Numbers and fences that were given but left no trace in the lake stay below this many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LakeVersion:
-    """One commit of ours as the lake shows it; `commit_metadata` is None for a commit without one."""
-
-    version: Version
-    commit_metadata: CommitMetadata | None
-    committed_at_ms: int
-
-    @property
-    def checkpoint(self) -> int | None:
-        """The checkpoint that the commit was made for, if it is a derived one."""
-        return None if self.commit_metadata is None else self.commit_metadata.checkpoint
-
-
 @dataclass(frozen=True, slots=True)
 class DerivedCommit:
     """A derived commit, with the later versions that only repeat it (fences, compactions)."""
@@ -82,64 +65,6 @@ class DerivedCommit:
 
 _State = tuple[dict[str, DerivedCommit], dict[str, str]]
 """The commit of each dataset and the version of each root at one checkpoint."""
-
-
-class Rebuild(Repository):
-    """Reconstruction of an empty store."""
-
-    def is_empty(self) -> bool:
-        """Whether the store never recorded a checkpoint."""
-        with self._read() as connection:
-            return connection.execute(select(t.checkpoints.c.number).limit(1)).first() is None
-
-    def rebuild(self, lake: Mapping[TableName, Sequence[LakeVersion]]) -> tuple[CheckpointNumber, ...]:
-        """Fill an empty store from the lake; returns the checkpoints published again.
-
-        Called when a run finds an empty store beside tables with commit metadata of ours. Filling it
-        again from the same lake while nothing else happened (a lost answer) gives the same checkpoints
-        again.
-
-        Args:
-            lake: for each table of ours, of all jobs that can be found, its commits, oldest first, newest
-                last. External tables are known from their readers' inputs.
-
-        Raises:
-            MetaError: `META_STORE_NOT_EMPTY`.
-        """
-        derived, metadata = commits_of(lake), commit_metadata_of(lake)
-        seen = [0, *(commit.checkpoint for commits in derived.values() for commit in commits)]
-        ends = [end for found in metadata.values() for _, end in revoked_ranges(found)]
-        last = max(*seen, *ends, 0) + SKIP
-        with self._write() as connection:
-            known = connection.execute(select(t.checkpoints.c.number).order_by(t.checkpoints.c.number))
-            numbers = known.scalars().all()
-            if numbers:
-                if (
-                    numbers[-1] in seen
-                    and connection.execute(select(t.stores.c.last_number)).scalar() == last
-                ):
-                    # No number was given since a rebuild from this lake left its gap: it was this one.
-                    return tuple(map(CheckpointNumber, numbers))
-                raise MetaError("META_STORE_NOT_EMPTY", "Only an empty store can be rebuilt")
-            register(connection, metadata, derived)
-            stored = connection.execute(select(t.stores.c.last_number)).scalar_one()
-            connection.execute(update(t.stores).values(last_number=max(last, stored)))
-            renew_if_named(connection, lake)
-            settle_with(connection, lake)
-            owner = {name: found[-1].job for name, found in metadata.items() if found}
-            kept = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
-            found = sorted(
-                (number, index, state)
-                for index, tables in enumerate(related(owner, derived))
-                for number, state in told(
-                    {n: derived[n] for n in tables if derived[n]},
-                    kept,
-                    [one for n in tables for one in revoked_ranges(metadata[n])],
-                )
-            )
-            for number, _, (chosen, roots) in found:
-                publish(connection, number, chosen, roots, owner, derived)
-            return tuple(CheckpointNumber(number) for number in sorted({number for number, _, _ in found}))
 
 
 def commits_of(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[str, list[DerivedCommit]]:

@@ -16,8 +16,7 @@ nothing new. It must never read the lake itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from sqlalchemy import Connection, delete, insert, or_, select, update
 
@@ -25,151 +24,27 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import tables as t
 from tautochrone.meta import version_intervals as intervals
 from tautochrone.meta.coordinator import pending, skip
+from tautochrone.meta.protocols.recovery import Comparison, Lake, StoreRelation
 from tautochrone.meta.read_models import set_state
 from tautochrone.meta.rebuild import (
-    SKIP,
     DerivedCommit,
-    LakeVersion,
-    commit_metadata_of,
-    commits_of,
     is_revoked,
     publish,
-    register,
     related,
-    renew_if_named,
     revoked_ranges,
-    settle_with,
     told,
 )
-from tautochrone.meta.repository import STANDING, Repository
+from tautochrone.meta.repository import STANDING
 from tautochrone.meta.topology import OUTSIDE
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
 from tautochrone.model.lake import CommitMetadata
-from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.names import CheckpointNumber, TableName
 
-__all__ = ["Comparison", "Reconcile", "Reconciled", "StoreRelation"]
+__all__ = []
 
 _C, _P, _V, _D, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.versions.c, t.datasets.c, t.jobs.c
 _SHOWN = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
-
-Lake = Mapping[TableName, Sequence[LakeVersion]]
-
-
-class StoreRelation(StrEnum):
-    """What a store is to the lake's commit metadata: the one that they name, one without checkpoints, an
-    older copy of one that they name, another one."""
-
-    CURRENT = "current"
-    EMPTY = "empty"
-    RESTORED = "restored"
-    FOREIGN = "foreign"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """How the store stands to the lake; `table` and `reason` say by what that is seen."""
-
-    relation: StoreRelation
-    reason: str = ""
-    table: TableName | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reconciled:
-    """What became of the store. Numbers are of checkpoints; `last_number` is the highest that was given."""
-
-    relation: StoreRelation
-    reason: str
-    incarnation: str
-    last_number: int
-    published: tuple[CheckpointNumber, ...] = ()
-    revoked: tuple[CheckpointNumber, ...] = ()
-    given_up: tuple[CheckpointNumber, ...] = ()
-
-
-class Reconcile(Repository):
-    """See the module docstring."""
-
-    def last_number(self) -> int:
-        """The highest number that this store gave or skipped; 0 for none."""
-        with self._read() as connection:
-            return int(connection.execute(select(t.stores.c.last_number)).scalar_one())
-
-    def compare(self, job: str, lake: Lake) -> Comparison:
-        """Hold the store against the lake's commit metadata; changes nothing.
-
-        Args:
-            job: who asks. Tables of other jobs count as far as those are known here.
-            lake: for each table of ours at least its newest commit metadata, as of `rebuild`.
-        """
-        with self._read() as connection:
-            return _compare(connection, job, lake)
-
-    def reconcile(self, job: str, lake: Lake) -> Reconciled:
-        """Bring a store that is an older copy, or another one, into agreement with the lake. Repeatable: a
-        store that is in agreement is left as it is.
-
-        Args:
-            job: as of `compare`.
-            lake: all commits of all tables, as of `rebuild`.
-
-        Raises:
-            MetaError: `JOB_NAME_TAKEN`, `DATASET_OWNED_BY_ANOTHER_JOB`; nothing was changed.
-        """
-        with self._write() as connection:
-            last = int(connection.execute(select(t.stores.c.last_number).with_for_update()).scalar_one())
-            comparison = _compare(connection, job, lake)
-            if comparison.relation in (StoreRelation.CURRENT, StoreRelation.EMPTY):
-                incarnation = str(connection.execute(select(t.stores.c.incarnation)).scalar_one())
-                return Reconciled(
-                    relation=comparison.relation, reason="", incarnation=incarnation, last_number=last
-                )
-            _require_ours(connection, lake)
-            derived, metadata = commits_of(lake), commit_metadata_of(lake)
-            contradicted = _contradicted(connection, lake)
-            seen = [commit.checkpoint for commits in derived.values() for commit in commits]
-            seen += [end for found in metadata.values() for _, end in revoked_ranges(found)]
-            risen = max(seen, default=0) + SKIP
-            newest = max(last, risen)
-            connection.execute(update(t.stores).values(last_number=newest))
-            incarnation = renew_if_named(connection, lake)
-            register(connection, metadata, derived)
-            settle_with(connection, lake)
-            owner = {name: found[-1].job for name, found in metadata.items() if found}
-            revoked = _revoke(connection, owner, metadata, contradicted, newest)
-            published = _publish_told(connection, owner, derived, metadata, lake)
-            given_up = _give_up(connection, set(owner.values()), risen)
-            _report(connection, owner, lake, self._clock())
-            return Reconciled(
-                relation=comparison.relation,
-                reason=comparison.reason,
-                incarnation=incarnation,
-                last_number=newest,
-                published=tuple(map(CheckpointNumber, published)),
-                revoked=tuple(map(CheckpointNumber, revoked)),
-                given_up=tuple(map(CheckpointNumber, given_up)),
-            )
-
-    def table_ids(self, job: str) -> dict[TableName, str]:
-        """What tells each of the job's tables from another one of its name, as far as it was recorded."""
-        query = select(_D.name, _D.table_id).where(
-            _D.job == job, _D.retired.is_(False), _D.table_id.is_not(None)
-        )
-        with self._read() as connection:
-            return {TableName.parse(row.name): row.table_id for row in connection.execute(query)}
-
-    def identify(self, job: str, fence: Fence, tables: Mapping[TableName, str]) -> None:
-        """Record what tells the job's tables; those that are left out are not known any more. Repeatable.
-
-        Raises:
-            FencedError: a newer owner exists.
-        """
-        with self._fenced(job, fence) as connection:
-            connection.execute(update(t.datasets).where(_D.job == job).values(table_id=None))
-            for name, identity in tables.items():
-                mine = (_D.job == job) & (_D.name == str(name))
-                connection.execute(update(t.datasets).where(mine).values(table_id=identity))
 
 
 def _newest(lake: Lake) -> dict[TableName, CommitMetadata]:
@@ -191,7 +66,7 @@ def _newest(lake: Lake) -> dict[TableName, CommitMetadata]:
     return found
 
 
-def _compare(connection: Connection, job: str, lake: Lake) -> Comparison:
+def compare_with_lake(connection: Connection, job: str, lake: Lake) -> Comparison:
     if connection.execute(select(_C.number).limit(1)).first() is None:
         return Comparison(relation=StoreRelation.EMPTY)
     found = connection.execute(select(t.stores)).one()
@@ -253,7 +128,7 @@ def _is_contradicted(connection: Connection, commit_metadata: CommitMetadata) ->
     )
 
 
-def _contradicted(connection: Connection, lake: Lake) -> set[tuple[int, str]]:
+def contradicted_checkpoints(connection: Connection, lake: Lake) -> set[tuple[int, str]]:
     """Checkpoints of this store, with the job, that the lake's newest commit metadata knows with another
     cut."""
     incarnation = connection.execute(select(t.stores.c.incarnation)).scalar_one()
@@ -266,7 +141,7 @@ def _contradicted(connection: Connection, lake: Lake) -> set[tuple[int, str]]:
     }
 
 
-def _require_ours(connection: Connection, lake: Lake) -> None:
+def require_own_tables(connection: Connection, lake: Lake) -> None:
     """That nobody else has the names of the lake's jobs and tables in this store."""
     pipelines = {row.name: row.pipeline for row in connection.execute(select(_J.name, _J.pipeline))}
     for table, commit_metadata in sorted(_newest(lake).items(), key=lambda item: str(item[0])):
@@ -287,7 +162,7 @@ def _require_ours(connection: Connection, lake: Lake) -> None:
             )
 
 
-def _revoke(
+def revoke_checkpoints(
     connection: Connection,
     owner: Mapping[str, str],
     metadata: Mapping[str, Sequence[CommitMetadata]],
@@ -315,7 +190,7 @@ def _revoke(
     return sorted(doomed)
 
 
-def _publish_told(
+def publish_proven(
     connection: Connection,
     owner: Mapping[str, str],
     derived: Mapping[str, Sequence[DerivedCommit]],
@@ -360,7 +235,7 @@ def _is_free(connection: Connection, number: int, jobs: set[str], names: set[tup
     return True
 
 
-def _give_up(connection: Connection, jobs: set[str], risen: int) -> list[int]:
+def give_up_open(connection: Connection, jobs: set[str], risen: int) -> list[int]:
     """What is open up to `risen`. What is above it was opened after another pipeline had brought the store
     into agreement: its cut is one of this store."""
     found = set()
@@ -372,7 +247,7 @@ def _give_up(connection: Connection, jobs: set[str], risen: int) -> list[int]:
     return sorted(found)
 
 
-def _report(connection: Connection, owner: Mapping[str, str], lake: Lake, now: int) -> None:
+def report_roots(connection: Connection, owner: Mapping[str, str], lake: Lake, now: int) -> None:
     """Roots stand where the lake has them: a cut of another job must not take them back."""
     r = t.reports.c
     roots = set(connection.execute(select(_D.name).where(_D.is_root.is_(True))).scalars())

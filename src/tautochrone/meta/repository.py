@@ -1,4 +1,4 @@
-"""What the repositories of the store share: transactions, the fence check, names as text.
+"""What the SQL parts of the store share: transactions, the fence check, names as text.
 
 Every write in a job's name goes through `_fenced`: it locks the job's row, so that a takeover and a
 write of the older owner can only come one after the other.
@@ -23,6 +23,7 @@ __all__ = [
     "STANDING",
     "VERSIONED_KINDS",
     "Repository",
+    "Transactions",
     "check_fence",
     "compare_fence",
     "now_ms",
@@ -49,37 +50,63 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Repository:
-    """A part of the store. `clock` gives epoch milliseconds; tests put their own in."""
+class Transactions:
+    """The transactions in which all parts of one store read and write, and the clock that they share.
+
+    Args:
+        clock: epoch milliseconds; tests put their own in.
+    """
 
     def __init__(self, database: Database, clock: Callable[[], int] = now_ms) -> None:
         self._database = database
-        self._clock = clock
-        self._owned_in: dict[str, str] = {}
+        self.clock = clock
+        self._taken_over_in: dict[str, str] = {}
         """For each job that was taken over through this object the incarnation of the store at that time."""
 
-    def _read(self) -> AbstractContextManager[Connection]:
+    def read(self) -> AbstractContextManager[Connection]:
+        """A transaction that reads."""
         return self._database.read()
 
-    def _write(self, *, durable: bool = True) -> AbstractContextManager[Connection]:
+    def write(self, *, durable: bool = True) -> AbstractContextManager[Connection]:
+        """A transaction that writes; without `durable` a power failure may lose it."""
         return self._database.write(durable=durable)
 
     @contextmanager
-    def _fenced(self, job: str, fence: Fence, *, durable: bool = True) -> Iterator[Connection]:
+    def fenced(self, job: str, fence: Fence, *, durable: bool = True) -> Iterator[Connection]:
+        """A transaction that writes in the name of a job.
+
+        Raises:
+            FencedError: a newer owner exists.
+            MetaError: the job is unknown, `FENCE_UNKNOWN`; `META_STORE_REPLACED`: a fence counts only in the
+                store that gave it.
+        """
         with self._database.write(durable=durable) as connection:
-            self._check_store(connection, job)
+            taken_over_in = self._taken_over_in.get(job)
+            if taken_over_in is not None:
+                require_incarnation(connection, job, taken_over_in)
             check_fence(connection, job, fence)
             yield connection
 
-    def _check_store(self, connection: Connection, job: str) -> None:
-        """A fence means something only in the store that gave it.
+    def remember_takeover(self, job: str, incarnation: str) -> None:
+        """The job was taken over in the store of this incarnation: its fence counts only there."""
+        self._taken_over_in[job] = incarnation
 
-        Raises:
-            MetaError: `META_STORE_REPLACED`.
-        """
-        owned_in = self._owned_in.get(job)
-        if owned_in is not None:
-            require_incarnation(connection, job, owned_in)
+
+class Repository:
+    """A part of the store in SQL. All parts of one store share their `Transactions`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._clock = transactions.clock
+
+    def _read(self) -> AbstractContextManager[Connection]:
+        return self._transactions.read()
+
+    def _write(self, *, durable: bool = True) -> AbstractContextManager[Connection]:
+        return self._transactions.write(durable=durable)
+
+    def _fenced(self, job: str, fence: Fence, *, durable: bool = True) -> AbstractContextManager[Connection]:
+        return self._transactions.fenced(job, fence, durable=durable)
 
 
 def check_fence(connection: Connection, job: str, fence: Fence) -> None:

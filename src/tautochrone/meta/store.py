@@ -1,4 +1,4 @@
-"""`MetaStore`: the MetaService's store as one object, made of its repositories.
+"""`MetaStore`: the store in a database, made of its parts.
 
 One per process and store; safe to share between threads. It must never know Spark or the lake.
 """
@@ -11,59 +11,31 @@ from uuid import uuid4
 
 from sqlalchemy import insert, select
 
+from tautochrone.meta import protocols
 from tautochrone.meta import tables as t
-from tautochrone.meta.alignment import Alignments
-from tautochrone.meta.change_feed import Watch
-from tautochrone.meta.coordinator import Coordinator
 from tautochrone.meta.database import Database
-from tautochrone.meta.deliveries import Deliveries
-from tautochrone.meta.details import Details
-from tautochrone.meta.expiry import Expiry
-from tautochrone.meta.history import History
-from tautochrone.meta.invariants import Invariants
-from tautochrone.meta.job_ownership import Ownership
-from tautochrone.meta.pins import Pins
-from tautochrone.meta.read_versions import Reads
-from tautochrone.meta.readability import Readability
-from tautochrone.meta.rebuild import Rebuild
-from tautochrone.meta.reconcile import Reconcile
-from tautochrone.meta.registration import Registration
-from tautochrone.meta.repository import now_ms
-from tautochrone.meta.revisions import Revisions
-from tautochrone.meta.skipped_files import Skipped
-from tautochrone.meta.table_owners import Belonging
-from tautochrone.meta.timeline import Timeline
+from tautochrone.meta.repository import Transactions, now_ms
+from tautochrone.meta.sql.checkpoints import SqlCheckpoints
+from tautochrone.meta.sql.datasets import SqlDatasets
+from tautochrone.meta.sql.deliveries import SqlDeliveries
+from tautochrone.meta.sql.history import SqlHistory
+from tautochrone.meta.sql.invariants import SqlInvariants
+from tautochrone.meta.sql.jobs import SqlJobs
+from tautochrone.meta.sql.pins import SqlPins
+from tautochrone.meta.sql.reads import SqlReads
+from tautochrone.meta.sql.recovery import SqlRecovery
+from tautochrone.meta.sql.registrations import SqlRegistrations
+from tautochrone.meta.sql.revisions import SqlRevisions
+from tautochrone.meta.sql.roots import SqlRoots
 
 __all__ = ["MetaStore"]
 
 
-class MetaStore(
-    Registration,
-    Coordinator,
-    History,
-    Reads,
-    Pins,
-    Expiry,
-    Rebuild,
-    Reconcile,
-    Revisions,
-    Details,
-    Timeline,
-    Watch,
-    Invariants,
-    Alignments,
-    Skipped,
-    Ownership,
-    Readability,
-    Belonging,
-    Deliveries,
-):
-    """Everything that the MetaService remembers. Open with `MetaStore.open(url)`.
+class MetaStore:
+    """The `Store` in a database. Open it with `MetaStore.open(url)`.
 
-    Every method is one transaction and may be called again with the same arguments when its answer was
-    lost. Most then find what they wanted already there. A repeated `take_over` gives a higher fence (nobody
-    holds the lost one), a repeated `resolve` one more pin (the lost one ends with its lease), a repeated
-    `forget_expired` counts what the first one left: none.
+    >>> with MetaStore.open("sqlite:////data/shop/meta.db") as store:
+    ...     newest = store.checkpoints.latest_published()
     """
 
     @classmethod
@@ -82,19 +54,36 @@ class MetaStore(
         return cls(database, clock)
 
     def __init__(self, database: Database, clock: Callable[[], int] = now_ms) -> None:
-        super().__init__(database, clock)
+        self._database = database
+        self._clock = clock
+        transactions = Transactions(database, clock)
+        self.checkpoints: protocols.Checkpoints = SqlCheckpoints(transactions)
+        self.datasets: protocols.Datasets = SqlDatasets(transactions)
+        self.deliveries: protocols.Deliveries = SqlDeliveries(transactions)
+        self.history: protocols.History = SqlHistory(transactions)
+        self.invariants: protocols.Invariants = SqlInvariants(transactions)
+        self.jobs: protocols.Jobs = SqlJobs(transactions)
+        self.pins: protocols.Pins = SqlPins(transactions)
+        self.reads: protocols.Reads = SqlReads(transactions)
+        self.recovery: protocols.Recovery = SqlRecovery(transactions)
+        self.registrations: protocols.Registrations = SqlRegistrations(transactions)
+        self.revisions: protocols.Revisions = SqlRevisions(transactions)
+        self.roots: protocols.Roots = SqlRoots(transactions)
         self._identify()
 
     @property
     def incarnation(self) -> str:
-        """The id of this store, read anew each time: the file behind an open store may be replaced. A store
-        that was created anew, rebuilt from the lake or found to be an older copy has another id."""
-        with self._read() as connection:
+        """See `Store.incarnation`."""
+        with self._database.read() as connection:
             return str(connection.execute(select(t.stores.c.incarnation)).scalar_one())
 
     def schema_revision(self) -> str:
         """The newest migration that the store has had."""
         return str(self._database.revision())
+
+    def now_ms(self) -> int:
+        """The store's clock: epoch milliseconds."""
+        return self._clock()
 
     def close(self) -> None:
         """Close this process's connections."""
@@ -113,10 +102,10 @@ class MetaStore(
 
     def _identify(self) -> None:
         query = select(t.stores.c.incarnation)
-        with self._read() as connection:
+        with self._database.read() as connection:
             found = connection.execute(query).scalar()
         if found is None:
-            with self._write() as connection:
+            with self._database.write() as connection:
                 found = connection.execute(query).scalar()
                 if found is None:
                     found = str(uuid4())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, select
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.invariants import checked
+from tautochrone.meta.invariant_checks import checked
 from tautochrone.meta.repository import VERSIONED_KINDS
 from tautochrone.model.clock import is_clock
 from tautochrone.model.names import TableName

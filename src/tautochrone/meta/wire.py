@@ -1,8 +1,8 @@
 """Calls of the store as JSON: arguments, answers and errors, each by its type hint.
 
 cattrs does the work; what is added here is strictness (a text is never taken for a number), table names
-as text, and keys that are numbers. Whatever a public method of `MetaStore` may say in its signature must
-pass through; a test goes over all of them. Knows no method and no transport.
+as text, and keys that are numbers. Whatever a method of a store's protocol may say in its
+signature must pass through; a test goes over all of them. Knows no method and no transport.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from cattrs.preconf.json import make_converter
 
 from tautochrone import errors
 from tautochrone.errors import MetaError, TautochroneError
-from tautochrone.meta import MetaStore
+from tautochrone.meta.protocols.marks import Effect, mark_of
+from tautochrone.meta.protocols.store import Store
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 
 __all__ = [
     "Call",
     "UnreadableError",
+    "calls_of",
     "decode",
     "decode_error",
     "encode",
     "encode_error",
+    "parts",
     "remote_calls",
 ]
 
-_LOCAL = frozenset({"open", "close"})
+_LOCAL = frozenset({"close"})
 """What a process does with its own end of the store."""
 _NOT_SAID = frozenset({"holder"})
 """Arguments that a service sets by who asks: nobody says them."""
@@ -46,12 +49,25 @@ class UnreadableError(ValueError):
 
 
 class Call:
-    """One public method (or property) of the store as it crosses: names and hints of what goes in and out."""
+    """One method (or property) of a store as it crosses: its mark, names and hints of what goes in and out.
 
-    def __init__(self, name: str, member: Any) -> None:
-        self.name = name
-        self.is_property = isinstance(member, property)
+    Attributes:
+        wire: its name in `POST /rpc/{wire}`.
+        part: the attribute of the store whose method it is; None: the store itself.
+        method: its name there.
+        effect: what it does to the store.
+    """
+
+    def __init__(self, part: str | None, method: str, member: Any) -> None:
         function: Any = member.fget if isinstance(member, property) else member
+        mark = mark_of(function)
+        if mark is None:
+            raise TypeError(f"{function.__qualname__} is marked neither @reads nor @writes")
+        self.part, self.method, self.effect = part, method, mark.effect
+        self.wire = mark.wire or method
+        self._wire_arguments = dict(mark.wire_arguments)
+        self._arguments = {wire: name for name, wire in mark.wire_arguments.items()}
+        self._is_property = isinstance(member, property)
         signature = inspect.signature(function)
         crossing = [p for name, p in signature.parameters.items() if name not in _NOT_SAID]
         self.signature = signature.replace(parameters=crossing)
@@ -59,9 +75,27 @@ class Call:
         self.answer = hints["return"]
         self.hints = {name: hints[name] for name in list(self.signature.parameters)[1:]}
 
+    @property
+    def for_readers(self) -> bool:
+        """Whether a caller with the role `read` may make it."""
+        return self.effect is not Effect.WRITES
+
+    def of(self, store: Store, arguments: Mapping[str, Any]) -> Any:
+        """Make the call at a store."""
+        member = getattr(store if self.part is None else getattr(store, self.part), self.method)
+        return member if self._is_property else member(**arguments)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name."""
+        _, *given = self.signature.bind(None, *args, **kwargs).arguments.items()
+        return dict(given)
+
     def encode_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What goes in, by name."""
-        return {name: encode(value, self.hints[name]) for name, value in arguments.items()}
+        return {
+            self._wire_arguments.get(name, name): encode(value, self.hints[name])
+            for name, value in arguments.items()
+        }
 
     def decode_arguments(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The other way.
@@ -69,27 +103,54 @@ class Call:
         Raises:
             UnreadableError: an unknown name, one that is missing, a value of another type.
         """
+        data = {self._arguments.get(name, name): value for name, value in data.items()}
         unknown = sorted(data.keys() - self.hints.keys())
         if unknown:
-            raise UnreadableError(f"{self.name} has no argument {unknown[0]}")
+            raise UnreadableError(f"{self.wire} has no argument {unknown[0]}")
         arguments = {name: decode(value, self.hints[name]) for name, value in data.items()}
         try:
             self.signature.bind(None, **arguments)
         except TypeError as error:
-            raise UnreadableError(f"{self.name}: {error}") from None
+            raise UnreadableError(f"{self.wire}: {error}") from None
         return arguments
+
+
+def calls_of(part: str | None, protocol: type) -> tuple[Call, ...]:
+    """The calls of one protocol: of a part of the store, or of the store itself (None).
+
+    Raises:
+        TypeError: a method has no mark.
+    """
+    return tuple(
+        Call(part, name, member)
+        for name, member in vars(protocol).items()
+        if not name.startswith("_") and name not in _LOCAL
+        if isinstance(member, property) or inspect.isfunction(member)
+    )
+
+
+@cache
+def parts() -> Mapping[str, type]:
+    """The parts of a store and the protocol of each: whatever `Store` has as an attribute."""
+    return get_type_hints(Store)
 
 
 @cache
 def remote_calls() -> Mapping[str, Call]:
-    """The public surface of `MetaStore`, by name: methods that are added there are here by themselves."""
-    return {
-        name: Call(name, member)
-        for name in dir(MetaStore)
-        if not name.startswith("_") and name not in _LOCAL
-        for member in [inspect.getattr_static(MetaStore, name)]
-        if isinstance(member, property) or inspect.isfunction(member)
-    }
+    """All calls of a store by their names on the wire: whatever its protocols have.
+
+    Raises:
+        TypeError: two methods have the same name there.
+    """
+    protocols: list[tuple[str | None, type]] = [(None, Store), *parts().items()]
+    calls = [call for part, protocol in protocols for call in calls_of(part, protocol)]
+    by_name = {call.wire: call for call in calls}
+    if len(by_name) < len(calls):
+        twice = sorted(call.wire for call in calls if by_name[call.wire] is not call)
+        raise TypeError(
+            f"two methods of the store are called {twice[0]} on the wire: give one another `wire`"
+        )
+    return by_name
 
 
 def encode(value: Any, hint: Any) -> Any:

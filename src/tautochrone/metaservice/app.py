@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.metaservice.http.access import Access, Guard, Sessions
 from tautochrone.metaservice.http.problems import PROBLEMS, Problem, add_problems
 from tautochrone.metaservice.http.request_limits import Bounds
@@ -48,7 +48,7 @@ class Health(BaseModel):
 def create_app(
     *,
     access: Access,
-    store: MetaStore | None = None,
+    store: Store | None = None,
     catalog: tuple[ReadPointResolver, MetadataSource] | None = None,
     no_catalog: str = "This service serves no catalog",
     forms: Forms | str = _NO_PROJECT,
@@ -90,7 +90,7 @@ def create_app(
     return app
 
 
-def _add_store(app: FastAPI, store: MetaStore, forms: Forms | str) -> Metrics:
+def _add_store(app: FastAPI, store: Store, forms: Forms | str) -> Metrics:
     # Imported here: a reader's server for the catalog alone starts without them.
     from tautochrone.metaservice.api import add_api
     from tautochrone.metaservice.api.flip import add_flip

@@ -14,7 +14,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import MetaStore
+from tautochrone.meta import MetaStore, Store
 from tautochrone.metaservice.api.datasets import DatasetSummary, Lineage, dataset_summaries, lineage_of
 from tautochrone.metaservice.api.flip import Started, Versions
 from tautochrone.metaservice.api.jobs import Job, jobs_of
@@ -79,7 +79,7 @@ def open_service(url: str, token: str | None = None) -> Service:
 class InProcess:
     """A store that nobody serves."""
 
-    def __init__(self, store: MetaStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def datasets(self) -> list[DatasetSummary]:

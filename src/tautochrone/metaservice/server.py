@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-    from tautochrone.meta import MetaStore
+    from tautochrone.meta import Store
     from tautochrone.rest_catalog.metadata_files import MetadataSource
     from tautochrone.rest_catalog.read_points import ReadPointResolver
 
@@ -91,7 +91,7 @@ class EmbeddedServer(Closing):
         read_points: ReadPointResolver,
         source: MetadataSource,
         *,
-        store: MetaStore | None = None,
+        store: Store | None = None,
         port: int = 0,
     ) -> None:
         from tautochrone.metaservice.app import create_app

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from tautochrone.errors import CheckpointUnavailableError, TautochroneError
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 
 __all__ = ["Leases"]
 
@@ -25,7 +25,7 @@ class Leases:
         before_renewal: called before each renewal.
     """
 
-    def __init__(self, store: MetaStore, lease_ms: int, before_renewal: Callable[[], None]) -> None:
+    def __init__(self, store: Store, lease_ms: int, before_renewal: Callable[[], None]) -> None:
         self._store = store
         self._lease_ms = lease_ms
         self._before_renewal = before_renewal
@@ -73,7 +73,7 @@ class Leases:
 
     def _renew(self, pin: str) -> None:
         try:
-            self._store.renew_pin(pin, self._lease_ms)
+            self._store.pins.renew(pin, self._lease_ms)
         except CheckpointUnavailableError as error:
             # The process slept longer than its lease; the versions that it reads may expire.
             self._pins.discard(pin)
@@ -84,7 +84,7 @@ class Leases:
     def _release(self, pin: str) -> bool:
         self._pins.discard(pin)
         try:
-            self._store.release_pin(pin)
+            self._store.pins.release(pin)
         except TautochroneError as error:  # the lease runs out by itself
             _log.warning("a pin was not released, it ends with its lease: %s", error)
             return False

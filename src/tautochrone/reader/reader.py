@@ -19,7 +19,7 @@ from pyspark.sql.session import _monkey_patch_RDD
 from tautochrone.errors import QueryError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import reader_session, start_session
-from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
+from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.metaservice.api.write_tokens import time_of, wait_for, write_token
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.checkpoint import Consistency, Resolution
@@ -63,7 +63,7 @@ class Reader(Closing):
 
     def __init__(
         self,
-        store: MetaStore,
+        store: Store,
         catalog: CatalogSettings,
         spark: SparkSettings | None = None,
         base: SparkSession | None = None,
@@ -124,7 +124,7 @@ class Reader(Closing):
         after_ms = time_of(after)
         names = self._tables(query, tuple(self._database.split(".")), frozenset())
         table_names = {name.table for name in names}
-        pipeline_tables = [name for name in names if self._store.knows(name)]
+        pipeline_tables = [name for name in names if self._store.reads.knows(name)]
         if pipeline_tables or checkpoint is not None:
             pinned = partial(
                 self._pinned_session,
@@ -156,7 +156,7 @@ class Reader(Closing):
         The pin lasts one lease; extend or release it with the store's `renew_pin`, `release_pin`.
         """
         self._require_open()
-        return self._store.resolve(
+        return self._store.reads.resolve(
             Consistency(consistency),
             tables,
             checkpoint,
@@ -196,7 +196,7 @@ class Reader(Closing):
             # The parser takes its settings from the thread's active session, not from its own.
             set_active_session(self._parsing)
         for name in qualified(tables_in(self._parsing, query), self._catalog, database):
-            view = None if name in seen or self._store.knows(name) else self._source.view(name)
+            view = None if name in seen or self._store.reads.knows(name) else self._source.view(name)
             if view is None:
                 tables.add(name)
                 continue
@@ -218,7 +218,7 @@ class Reader(Closing):
         after_ms: int | None,
     ) -> SparkSession:
         with self._lock:
-            resolution = self._store.resolve(
+            resolution = self._store.reads.resolve(
                 consistency,
                 tables,
                 checkpoint,
@@ -250,7 +250,7 @@ class Reader(Closing):
             if session is not None and (session_pin is None or session_pin in self._leases.pins):
                 self._sessions.move_to_end(read_point)
                 if pin is not None:
-                    self._store.release_pin(pin)
+                    self._store.pins.release(pin)
                 return session
             session = reader_session(self._base, self._catalog, self.uri, read_point)
             if self._confined:

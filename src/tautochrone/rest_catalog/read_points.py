@@ -10,7 +10,7 @@ from threading import RLock
 from typing import Protocol
 
 from tautochrone.errors import CheckpointUnavailableError, TautochroneError
-from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
+from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST, Lookup
@@ -53,7 +53,7 @@ class ReadPoints:
     lease is extended.
     """
 
-    def __init__(self, store: MetaStore, *, lease_ms: int = DEFAULT_LEASE_MS) -> None:
+    def __init__(self, store: Store, *, lease_ms: int = DEFAULT_LEASE_MS) -> None:
         self._store = store
         self._lease_ms = lease_ms
         # Re-entrant: `unregister` is also called by finalizers, in whatever their thread is doing.
@@ -80,13 +80,13 @@ class ReadPoints:
         if read_point != Consistency.STRONG:
             self.versions(read_point)
             return read_point
-        found = self._store.resolve(lease_ms=self._lease_ms, owner="rest catalog")
+        found = self._store.reads.resolve(lease_ms=self._lease_ms, owner="rest catalog")
         settled = checkpoint_read_point(found.checkpoint or 0)
         with self._lock:
             older = self._leases.get(settled)
             self._leases[settled] = found.pin
         if older is not None:
-            self._store.release_pin(older)
+            self._store.pins.release(older)
         return settled
 
     def versions(self, read_point: str) -> Lookup:
@@ -97,7 +97,7 @@ class ReadPoints:
         if read_point == Consistency.STRONG:
             return self.versions(self.settle(read_point))
         if read_point == Consistency.WEAK:
-            return self._or_newest(self._store.newest_versions())
+            return self._or_newest(self._store.reads.newest_versions())
         matched = _CHECKPOINT.fullmatch(read_point)
         if matched is None:
             raise CheckpointUnavailableError(
@@ -106,17 +106,17 @@ class ReadPoints:
                 hint="Use strong, weak or checkpoint-<n> as the catalog's warehouse.",
             )
         self._extend(read_point)
-        return self._or_newest(self._store.published_versions(int(matched[1])))
+        return self._or_newest(self._store.reads.published_versions(int(matched[1])))
 
     def why_absent(self, read_point: str, table: TableName) -> str:
         matched = _CHECKPOINT.fullmatch(read_point)
-        return self._store.why_absent(table, int(matched[1]) if matched else None)
+        return self._store.reads.missing_reason(table, int(matched[1]) if matched else None)
 
     def _or_newest(self, versions: dict[TableName, Version]) -> Lookup:
         def lookup(table: TableName) -> Version | str | None:
             if table in versions:
                 return versions[table]
-            return None if self._store.knows(table) else NEWEST
+            return None if self._store.reads.knows(table) else NEWEST
 
         return lookup
 
@@ -126,7 +126,7 @@ class ReadPoints:
         if pin is None:
             return
         try:
-            self._store.renew_pin(pin, self._lease_ms, if_within_ms=self._lease_ms // 2)
+            self._store.pins.renew(pin, self._lease_ms, if_within_ms=self._lease_ms // 2)
         except TautochroneError:
             # The client was idle too long. It may go on for as long as the checkpoint is there.
             with self._lock:

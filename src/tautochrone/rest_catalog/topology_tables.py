@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.clock import is_clock
 
@@ -31,7 +31,7 @@ META_TABLES = {
 
 def show_meta_tables(
     session: SparkSession,
-    store: MetaStore,
+    store: Store,
     names: Iterable[str],
     consistency: Consistency,
     checkpoint: int | None,
@@ -52,20 +52,26 @@ def show_meta_tables(
         session.createDataFrame(rows, StructType(fields)).createOrReplaceTempView(name)
 
 
-def _relations(store: MetaStore, *, sinks: bool) -> Rows:
+def _relations(store: Store, *, sinks: bool) -> Rows:
     return [
         (job.name, str(table))
-        for job in store.job_entries()
+        for job in store.jobs.entries()
         for table in sorted(job.sinks if sinks else job.sources)
         if not is_clock(table)
     ]
 
 
-def _versions(store: MetaStore, consistency: Consistency, checkpoint: int | None) -> Rows:
-    if consistency is Consistency.STRONG and checkpoint is None and store.latest_published() is None:
+def _versions(store: Store, consistency: Consistency, checkpoint: int | None) -> Rows:
+    if (
+        consistency is Consistency.STRONG
+        and checkpoint is None
+        and store.checkpoints.latest_published() is None
+    ):
         return []
-    found = store.resolve(consistency, None, checkpoint, lease_ms=0)
-    derived = {entry.name for entry in store.datasets() if any(not is_clock(table) for table in entry.inputs)}
+    found = store.reads.resolve(consistency, None, checkpoint, lease_ms=0)
+    derived = {
+        entry.name for entry in store.datasets.entries() if any(not is_clock(table) for table in entry.inputs)
+    }
     return [
         (str(name), version, "Intermediate" if name in derived else "Root")
         for name, version in sorted(found.versions.items())

@@ -22,7 +22,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from sqlalchemy import create_engine, text
 
-from tautochrone.meta import MetaStore
+from tautochrone.meta import MetaStore, Store
 from tautochrone.meta.database import parsed_url
 from tautochrone.meta.repository import now_ms
 from tautochrone.metaservice.rpc.remote_store import RemoteStore
@@ -55,7 +55,7 @@ def fresh_postgres() -> str:
     return str(server.get_uri()).replace("/postgres?", f"/{name}?")
 
 
-def service_app(store: MetaStore, token: str | None = None) -> FastAPI:
+def service_app(store: Store, token: str | None = None) -> FastAPI:
     """The store behind HTTP and nothing else; with a token nobody comes in without it."""
     app = FastAPI()
     add_store_routes(app, store)
@@ -78,7 +78,7 @@ def _server(app: FastAPI, port: int) -> uvicorn.Server:
 class ServiceThread:
     """A service in this process, on a free port."""
 
-    def __init__(self, store: MetaStore, token: str | None = None) -> None:
+    def __init__(self, store: Store, token: str | None = None) -> None:
         self._server = _server(service_app(store, token), 0)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
@@ -135,7 +135,7 @@ class Backing:
         self.url = fresh_postgres() if kind == "postgresql" else f"sqlite:///{folder}/sub/meta.db"
         self._closing: list[Callable[[], None]] = []
 
-    def open(self, clock: Callable[[], int] = now_ms) -> MetaStore:
+    def open(self, clock: Callable[[], int] = now_ms) -> Store:
         """The store, as one more process would open it. Times are those of `clock`."""
         store = MetaStore.open(self.url, clock=clock)
         self._closing.append(store.close)

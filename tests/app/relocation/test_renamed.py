@@ -50,7 +50,7 @@ def test_a_renamed_pipeline_goes_on_with_its_tables_and_its_history(
     happened = shop.run()
     assert not happened.of("heartbeat_missed")
     shop.check()
-    assert [row.name for row in shop.pipeline.job.store.job_states()] == ["store"]
+    assert [row.name for row in shop.pipeline.job.store.jobs.states()] == ["store"]
     assert shop.pipeline.query("SELECT count(*) FROM orders", checkpoint=before) == [(4,)]
     shop.add(5)
     assert shop.run().checkpoints[-1] > before

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tautochrone.meta import MetaStore
+from tautochrone.meta import MetaStore, Store
 from tautochrone.metaservice.pages import Forms, add_pages
 from tautochrone.metaservice.pages.safety import CSRF_COOKIE, CSRF_FIELD
 
@@ -26,7 +26,7 @@ from .world import SEEDS
 class Site:
     """The pages over one store, with what stands behind their forms."""
 
-    store: MetaStore
+    store: Store
     app: FastAPI
     client: httpx.Client
     url: str

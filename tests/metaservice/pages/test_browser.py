@@ -203,13 +203,13 @@ def test_a_page_keeps_itself_up_to_date_unless_it_would_disturb(
     problems = page.get_by_role("heading", name="Problems", exact=True)
     expect(problems).to_have_count(0)
     roots = {name(table): Version("99") for table in ("orders", "payments")}
-    fence = found.store.fence("shop")
-    number = found.store.open_checkpoint("shop", fence, roots, 1).number
+    fence = found.store.jobs.fence("shop")
+    number = found.store.checkpoints.open("shop", fence, roots, 1).number
     expect(problems).to_have_count(1, timeout=20_000)
 
     pause.click()
     expect(status).to_have_text("Paused")
-    found.store.abort("shop", fence, number)
+    found.store.checkpoints.abort("shop", fence, number)
     page.wait_for_timeout(6_000)
     expect(problems).to_have_count(1)
     pause.click()

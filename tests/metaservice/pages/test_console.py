@@ -145,7 +145,7 @@ def test_queries_and_a_revision(tmp_path: Path, spark: SparkSession) -> None:
         page.goto(f"{uri}/checkpoints")
         shot("checkpoints")
     with project_store(pipeline.settings) as store:
-        states = {line.number: line.state for line in store.timeline()}
+        states = {line.number: line.state for line in store.history.timeline()}
         assert states == {1: CheckpointState.PUBLISHED, 2: CheckpointState.REVOKED}
     pipeline.write("in/2.json", '{"id": 7, "kind": 1}')
     pipeline.run()

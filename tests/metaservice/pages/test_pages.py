@@ -31,11 +31,11 @@ def every_page(site: Site) -> dict[str, Element]:
     """All pages of a site: those of the navigation and those of each dataset and checkpoint."""
     found = {path: get(site, path) for path, _ in NAVIGATION}
     # Of a hundred tables the first ones are like the others.
-    for status in site.store.status()[:7]:
+    for status in site.store.datasets.statuses()[:7]:
         for path in ("/dataset", "/dataset/summary", "/graph"):
             key = "focus" if path == "/graph" else "name"
             found[f"{path}?{status.dataset}"] = get(site, path, **{key: status.dataset})
-    for line in site.store.timeline(5):
+    for line in site.store.history.timeline(5):
         found[f"/checkpoint?{line.number}"] = get(site, "/checkpoint", number=line.number)
     return found
 
@@ -257,8 +257,8 @@ def test_a_page_behind_a_prefix_links_to_itself(site: Made) -> None:
 
 def test_what_changes_is_seen_at_the_next_request(site: Made) -> None:
     found = site("shop")
-    job, fence = "shop", found.store.fence("shop")
+    job, fence = "shop", found.store.jobs.fence("shop")
     roots = {TableName.parse(t): Version("99") for t in ("lake.shop.orders", "lake.shop.payments")}
     assert "Under way" not in get(found, "/").text
-    found.store.open_checkpoint(job, fence, roots, time.time_ns() // 1_000_000)
+    found.store.checkpoints.open(job, fence, roots, time.time_ns() // 1_000_000)
     assert "Under way" in get(found, "/").text

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.clock import NOW
 from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import Fence, TableName, Version
@@ -43,34 +43,38 @@ class Clock:
 class Seeder:
     """Writes one job's story. `at` is the time of the next event."""
 
-    store: MetaStore
+    store: Store
     at: int
     fences: dict[str, Fence] = field(default_factory=dict)
 
     def start(self, job: str, pipeline: str, entries: list[DatasetEntry]) -> None:
-        self.store.start_run(pipeline, job, entries)
-        self.fences[job] = self.store.take_over(job, owner=f"host-{job}:4711", lease_ms=900_000)
+        self.store.jobs.start_run(pipeline, job, entries)
+        self.fences[job] = self.store.jobs.take_over(job, owner=f"host-{job}:4711", lease_ms=900_000)
 
     def cut(self, job: str, roots: Mapping[TableName, int], at: int) -> int:
         versions = {table: Version(str(version)) for table, version in roots.items()}
-        return self.store.open_checkpoint(job, self.fences[job], versions, at).number
+        return self.store.checkpoints.open(job, self.fences[job], versions, at).number
 
     def done(self, job: str, number: int, table: TableName, refresh: Refresh, at: int) -> None:
         version = Version(f"{number}{abs(hash(str(table))) % 10**12}")
-        self.store.record_version(job, self.fences[job], number, table, version, refresh, finished_at_ms=at)
+        self.store.checkpoints.record_version(
+            job, self.fences[job], number, table, version, refresh, finished_at_ms=at
+        )
 
     def failed(self, job: str, number: int, table: TableName, failure: Reason, at: int) -> None:
-        self.store.record_failure(job, self.fences[job], number, table, failure, finished_at_ms=at)
+        self.store.checkpoints.record_failure(
+            job, self.fences[job], number, table, failure, finished_at_ms=at
+        )
 
     def publish(self, job: str, number: int, at: int) -> None:
-        self.store.publish(job, self.fences[job], number, at)
+        self.store.checkpoints.publish(job, self.fences[job], number, at)
 
 
 def name(table: str, namespace: str = "shop") -> TableName:
     return TableName("lake", (namespace,), table)
 
 
-def empty(_store: MetaStore, _now: int) -> None:
+def empty(_store: Store, _now: int) -> None:
     """Nothing has run yet."""
 
 
@@ -118,7 +122,7 @@ SHOP = [
 ]
 
 
-def shop(store: MetaStore, now: int, *, broken: bool = False) -> None:
+def shop(store: Store, now: int, *, broken: bool = False) -> None:
     """One pipeline of five tables with forty checkpoints; the last one of `broken` fails in the middle."""
     seeder, rng = Seeder(store, now), random.Random(4)
     seeder.start("shop", "shop", SHOP)
@@ -135,8 +139,8 @@ def shop(store: MetaStore, now: int, *, broken: bool = False) -> None:
             else:
                 seeder.done("shop", number, table, refresh, at)
         seeder.publish("shop", number, at)
-    store.report("shop", seeder.fences["shop"], {ORDERS: Version("39"), PAYMENTS: Version("39")})
-    store.describe("shop", seeder.fences["shop"], _details())
+    store.roots.report("shop", seeder.fences["shop"], {ORDERS: Version("39"), PAYMENTS: Version("39")})
+    store.datasets.describe("shop", seeder.fences["shop"], _details())
 
 
 def _details() -> list[DatasetDetails]:
@@ -179,12 +183,12 @@ def _details() -> list[DatasetDetails]:
     return [daily, clean]
 
 
-def failing(store: MetaStore, now: int) -> None:
+def failing(store: Store, now: int) -> None:
     """The shop, and its newest checkpoint does not show two of the views."""
     shop(store, now, broken=True)
 
 
-def many(store: MetaStore, now: int) -> None:
+def many(store: Store, now: int) -> None:
     """A hundred tables of twenty jobs; some fail, some are behind, one checkpoint is open for an hour."""
     rng, seeder = random.Random(11), Seeder(store, now)
     for at in range(20):
@@ -220,7 +224,7 @@ CONNECTED = {
 }
 
 
-def connected(store: MetaStore, now: int) -> None:
+def connected(store: Store, now: int) -> None:
     """Four jobs share their checkpoints: 1 is published, of 2 the sums are still made, the joins wait."""
     rng, seeder = random.Random(7), Seeder(store, now)
     for job, entries in CONNECTED.items():
@@ -229,15 +233,15 @@ def connected(store: MetaStore, now: int) -> None:
         number = seeder.cut("words", {WORDS: step}, at)
         seeder.publish("words", number, at)
         for job, table in (("counts", COUNT), ("sums", SUM), ("joins", BOTH)):
-            store.take_target(job, seeder.fences[job])
+            store.checkpoints.begin_next(job, seeder.fences[job])
             if step == 2 and job != "counts":
                 continue
             seeder.done(job, number, table, _refresh(rng, step == 1), at + 900)
             seeder.publish(job, number, at + 1_000)
-    store.wait("joins", seeder.fences["joins"], 2, "sums")
+    store.checkpoints.record_wait("joins", seeder.fences["joins"], 2, "sums")
 
 
-def hostile(store: MetaStore, now: int) -> None:
+def hostile(store: Store, now: int) -> None:
     """Names, errors, reasons and definitions that want to be HTML, JavaScript, a template or a path."""
     seeder = Seeder(store, now)
     tables = [name(part, part) for part in HOSTILE]
@@ -263,7 +267,7 @@ def hostile(store: MetaStore, now: int) -> None:
             seeder.done(job, number, table, refresh, now - 59_000)
     seeder.publish(job, number, now - 58_000)
     lineage = {part: frozenset({ColumnRef(tables[0], HOSTILE[1])}) for part in HOSTILE}
-    store.describe(
+    store.datasets.describe(
         job,
         seeder.fences[job],
         [

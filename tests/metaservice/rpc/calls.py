@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore, TableRole
+from tautochrone.meta import DatasetEntry, LakeVersion, Store, TableRole
 from tautochrone.model.alignment import SourceTime
 from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.details import ColumnLineage, DatasetDetails
@@ -46,65 +46,69 @@ TRANSACTION = TransactionId(
 )
 
 
-def claimed(store: MetaStore, fence: Fence) -> Fence:
+def claimed(store: Store, fence: Fence) -> Fence:
     """The sink's fence, set: a lost answer raises it once more."""
-    store.claim_sink("job", fence, SINK, Fence(0))
-    return next(sink.fence for sink in store.sinks())
+    store.deliveries.claim("job", fence, SINK, Fence(0))
+    return next(sink.fence for sink in store.deliveries.sinks())
 
 
-def intended(store: MetaStore, fence: Fence) -> Fence:
+def intended(store: Store, fence: Fence) -> Fence:
     claimed(store, fence)
-    store.intend_delivery("job", fence, Intent(transaction=TRANSACTION, versions={VIEW: Version("v")}))
+    store.deliveries.record_intent(
+        "job", fence, Intent(transaction=TRANSACTION, versions={VIEW: Version("v")})
+    )
     return TRANSACTION.fence
 
 
-def opened(store: MetaStore, fence: Fence, at: int = 1) -> CheckpointNumber:
-    return store.open_checkpoint("job", fence, {ROOT: Version(f"r{at}")}, at).number
+def opened(store: Store, fence: Fence, at: int = 1) -> CheckpointNumber:
+    return store.checkpoints.open("job", fence, {ROOT: Version(f"r{at}")}, at).number
 
 
-def whole(store: MetaStore, fence: Fence, at: int = 1) -> CheckpointNumber:
+def whole(store: Store, fence: Fence, at: int = 1) -> CheckpointNumber:
     number = opened(store, fence, at)
-    store.record_version("job", fence, number, VIEW, Version(f"v{at}"), FULL, finished_at_ms=at)
-    store.publish("job", fence, number, at)
+    store.checkpoints.record_version("job", fence, number, VIEW, Version(f"v{at}"), FULL, finished_at_ms=at)
+    store.checkpoints.publish("job", fence, number, at)
     return number
 
 
-def failed(store: MetaStore, fence: Fence) -> CheckpointNumber:
+def failed(store: Store, fence: Fence) -> CheckpointNumber:
     number = opened(store, fence)
-    store.record_failure("job", fence, number, VIEW, unclassified("boom"), RefreshMode.DIFF, finished_at_ms=3)
+    store.checkpoints.record_failure(
+        "job", fence, number, VIEW, unclassified("boom"), RefreshMode.DIFF, finished_at_ms=3
+    )
     return number
 
 
-def repaired(store: MetaStore, fence: Fence) -> None:
+def repaired(store: Store, fence: Fence) -> None:
     number = failed(store, fence)
-    store.publish("job", fence, number, 4)
-    store.record_version("job", fence, number, VIEW, Version("late"), FULL, finished_at_ms=5)
+    store.checkpoints.publish("job", fence, number, 4)
+    store.checkpoints.record_version("job", fence, number, VIEW, Version("late"), FULL, finished_at_ms=5)
 
 
-def expired(store: MetaStore, fence: Fence) -> None:
+def expired(store: Store, fence: Fence) -> None:
     first = whole(store, fence, 1)
     whole(store, fence, 2)
-    store.expire(first)
+    store.checkpoints.expire(first)
 
 
-def forgotten(store: MetaStore, fence: Fence) -> None:
+def forgotten(store: Store, fence: Fence) -> None:
     expired(store, fence)
-    store.forget_expired("job", kept=0)
+    store.checkpoints.forget_expired("job", kept=0)
 
 
-def pinned(store: MetaStore, fence: Fence) -> tuple[Any, ...]:
+def pinned(store: Store, fence: Fence) -> tuple[Any, ...]:
     whole(store, fence)
-    found = store.resolve(tables=[VIEW], lease_ms=50_000)
-    store.renew_pin(found.pin, 60_000)
+    found = store.reads.resolve(tables=[VIEW], lease_ms=50_000)
+    store.pins.renew(found.pin, 60_000)
     return found.checkpoint, found.versions, found.behind
 
 
-def released(store: MetaStore, fence: Fence) -> None:
+def released(store: Store, fence: Fence) -> None:
     whole(store, fence)
-    store.release_pin(store.resolve().pin)
+    store.pins.release(store.reads.resolve().pin)
 
 
-def rebuilt(store: MetaStore, _fence: Fence) -> object:
+def rebuilt(store: Store, _fence: Fence) -> object:
     commit_metadata = CommitMetadata(
         pipeline="shop",
         job="other",
@@ -113,12 +117,12 @@ def rebuilt(store: MetaStore, _fence: Fence) -> object:
         checkpoint=CheckpointNumber(5),
         inputs={str(ROOT): "r1"},
     )
-    return store.rebuild(
+    return store.recovery.rebuild(
         {VIEW: [LakeVersion(version=Version("v1"), commit_metadata=commit_metadata, committed_at_ms=50)]}
     )
 
 
-def reconciled(store: MetaStore, fence: Fence) -> object:
+def reconciled(store: Store, fence: Fence) -> object:
     whole(store, fence)
     commit_metadata = CommitMetadata(
         pipeline="shop",
@@ -129,40 +133,40 @@ def reconciled(store: MetaStore, fence: Fence) -> object:
         inputs={str(ROOT): "r5"},
     )
     lake = {VIEW: [LakeVersion(version=Version("v5"), commit_metadata=commit_metadata, committed_at_ms=50)]}
-    store.reconcile("job", lake)
-    return store.last_number(), store.versions_at(5)
+    store.recovery.reconcile("job", lake)
+    return store.checkpoints.last_number(), store.checkpoints.versions_at(5)
 
 
-def decided(store: MetaStore, fence: Fence) -> None:
+def decided(store: Store, fence: Fence) -> None:
     first = whole(store, fence, 1)
     whole(store, fence, 2)
     taken_back = RevisedTable(
         table=VIEW, action=RevisionAction.ROLL_BACK, reason="wrong", job="job", version=Version("v1")
     )
-    store.decide("one", RevisionPlan(to=first, tables=(taken_back,)), {"job": fence})
+    store.revisions.decide("one", RevisionPlan(to=first, tables=(taken_back,)), {"job": fence})
 
 
-def confirmed(store: MetaStore, fence: Fence) -> None:
+def confirmed(store: Store, fence: Fence) -> None:
     decided(store, fence)
-    store.complete_revision("one")
-    store.confirm_revision("one")
+    store.revisions.complete("one")
+    store.revisions.confirm("one")
 
 
-def copied(store: MetaStore, fence: Fence) -> None:
+def copied(store: Store, fence: Fence) -> None:
     whole(store, fence)
     # Each answer is an incarnation of its own.
-    store.become_copy("file:/copy")
+    store.jobs.become_copy("file:/copy")
 
 
-def renamed(store: MetaStore, fence: Fence) -> None:
-    store.end_run("job", fence)
-    store.rename_pipeline("shop", "renamed")
+def renamed(store: Store, fence: Fence) -> None:
+    store.jobs.end_run("job", fence)
+    store.jobs.rename_pipeline("shop", "renamed")
 
 
-def registered(store: MetaStore, _fence: Fence) -> None:
-    store.register("etl", OUTSIDER, TableRole.SINK)
-    store.start("etl")
-    store.unregister("etl")
+def registered(store: Store, _fence: Fence) -> None:
+    store.registrations.register("etl", OUTSIDER, TableRole.SINK)
+    store.registrations.start("etl")
+    store.registrations.unregister("etl")
 
 
 DETAILS = DatasetDetails(
@@ -172,39 +176,45 @@ DETAILS = DatasetDetails(
 INVARIANT = InvariantEntry(name="one", location="i/one.sql:1", definition="d", tables=frozenset({VIEW}))
 BROKEN = BrokenInvariant(name="one", location="i/one.sql:1", rows=1, sample=("a=1",))
 
-WRITES: dict[str, Callable[[MetaStore, Fence], object]] = {
-    "start_run": lambda store, fence: store.start_run(
+WRITES: dict[str, Callable[[Store, Fence], object]] = {
+    "start_run": lambda store, fence: store.jobs.start_run(
         "shop", "job", TOPOLOGY[:1], invariants=[INVARIANT], fence=fence
     ),
-    "take_over": lambda store, _fence: store.report("job", store.take_over("job"), {ROOT: Version("r")}),
-    "beat": lambda store, fence: store.beat(
+    "take_over": lambda store, _fence: store.roots.report(
+        "job", store.jobs.take_over("job"), {ROOT: Version("r")}
+    ),
+    "beat": lambda store, fence: store.jobs.heartbeat(
         "job", fence, looked_ms=900, looks={ROOT: 800}, checkpoint=opened(store, fence)
     ),
     "tell_times": lambda store, fence: (
-        store.report("job", fence, {ROOT: Version("r1")}),
-        store.tell_times("job", fence, {ROOT: (SourceTime(version=Version("r1"), at_ms=7),)}),
+        store.roots.report("job", fence, {ROOT: Version("r1")}),
+        store.roots.report_source_times("job", fence, {ROOT: (SourceTime(version=Version("r1"), at_ms=7),)}),
     ),
-    "end_run": lambda store, fence: store.end_run("job", fence),
+    "end_run": lambda store, fence: store.jobs.end_run("job", fence),
     "observe": lambda store, fence: (
-        store.observe("job", fence, OUTSIDER, None, Version("o1")),
-        store.observe("job", fence, OUTSIDER, Version("o1"), Version("o2")),
+        store.roots.observe_external_table("job", fence, OUTSIDER, None, Version("o1")),
+        store.roots.observe_external_table("job", fence, OUTSIDER, Version("o1"), Version("o2")),
     ),
-    "take_target": lambda store, fence: (opened(store, fence), store.take_target("job", fence)),
-    "wait": lambda store, fence: store.wait("job", fence, opened(store, fence), "another"),
-    "report": lambda store, fence: store.report("job", fence, {ROOT: Version("r1"), VIEW: Version("x")}),
-    "open_checkpoint": lambda store, fence: store.open_checkpoint("job", fence, {ROOT: Version("r")}, 7),
+    "take_target": lambda store, fence: (opened(store, fence), store.checkpoints.begin_next("job", fence)),
+    "wait": lambda store, fence: store.checkpoints.record_wait("job", fence, opened(store, fence), "another"),
+    "report": lambda store, fence: store.roots.report(
+        "job", fence, {ROOT: Version("r1"), VIEW: Version("x")}
+    ),
+    "open_checkpoint": lambda store, fence: store.checkpoints.open("job", fence, {ROOT: Version("r")}, 7),
     "record_version": whole,
     "record_failure": failed,
     "publish": whole,
-    "abort": lambda store, fence: store.abort("job", fence, opened(store, fence), broken=[BROKEN]),
-    "revoke": lambda store, fence: store.revoke("job", fence, whole(store, fence)),
+    "abort": lambda store, fence: store.checkpoints.abort(
+        "job", fence, opened(store, fence), broken=[BROKEN]
+    ),
+    "revoke": lambda store, fence: store.checkpoints.revoke("job", fence, whole(store, fence)),
     "resolve": pinned,
     "renew_pin": pinned,
     "release_pin": released,
     "expire": expired,
     "forget_expired": forgotten,
     "reconcile": reconciled,
-    "identify": lambda store, fence: store.identify("job", fence, {VIEW: "one"}),
+    "identify": lambda store, fence: store.datasets.record_table_ids("job", fence, {VIEW: "one"}),
     "rebuild": rebuilt,
     "decide": decided,
     "complete_revision": confirmed,
@@ -213,26 +223,31 @@ WRITES: dict[str, Callable[[MetaStore, Fence], object]] = {
     "start": registered,
     "unregister": registered,
     "become_copy": copied,
-    "move_lake": lambda store, fence: store.move_lake("shop", "file:/moved"),
+    "move_lake": lambda store, fence: store.jobs.move_lake("shop", "file:/moved"),
     "rename_pipeline": renamed,
-    "describe": lambda store, fence: store.describe("job", fence, [DETAILS]),
-    "note_skipped_files": lambda store, fence: store.note_skipped_files(
+    "describe": lambda store, fence: store.datasets.describe("job", fence, [DETAILS]),
+    "note_skipped_files": lambda store, fence: store.datasets.record_skipped_files(
         "job", fence, ROOT, "flow", [SKIPPED]
     ),
     "claim_sink": lambda store, fence: (claimed(store, fence), None)[1:],
-    "retire_sinks": lambda store, fence: (claimed(store, fence), store.retire_sinks("job", fence, []))[1:],
+    "retire_sinks": lambda store, fence: (
+        claimed(store, fence),
+        store.deliveries.retire_others("job", fence, []),
+    )[1:],
     "intend_delivery": intended,
-    "end_intent": lambda store, fence: store.end_intent("job", fence, "mirror", intended(store, fence)),
-    "delivered": lambda store, fence: store.delivered(
+    "end_intent": lambda store, fence: store.deliveries.end_intent(
+        "job", fence, "mirror", intended(store, fence)
+    ),
+    "delivered": lambda store, fence: store.deliveries.record_delivered(
         "job", fence, "mirror", claimed(store, fence), Published(transaction=TRANSACTION)
     ),
-    "delivery_failed": lambda store, fence: store.delivery_failed(
+    "delivery_failed": lambda store, fence: store.deliveries.record_failure(
         "job", fence, "mirror", claimed(store, fence), "it is away", failures=2
     ),
     "forget_sink": lambda store, fence: (
         claimed(store, fence),
-        store.end_run("job", fence),
-        store.forget_sink("mirror"),
+        store.jobs.end_run("job", fence),
+        store.deliveries.forget("mirror"),
     )[1:],
 }
 """A way through each method that writes. What its repeat may leave behind is in `looks`."""

@@ -20,10 +20,9 @@ from sqlalchemy import select
 from tests.metaservice.rpc.calls import READS, TOPOLOGY, WRITES, repaired
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import MetaStore
+from tautochrone.meta import MetaStore, Store
 from tautochrone.meta.tables import metadata
 from tautochrone.meta.wire import remote_calls
-from tautochrone.metaservice.http.access import READING_CALLS
 from tautochrone.metaservice.rpc.remote_store import RemoteStore
 from tautochrone.model.names import Fence
 from tautochrone.testing.stores import ServiceThread
@@ -92,21 +91,22 @@ def test_every_method_is_judged() -> None:
 
 
 def test_the_role_read_may_ask_and_pin() -> None:
-    assert READS | {"resolve", "renew_pin", "release_pin"} == READING_CALLS
+    allowed = {name for name, call in remote_calls().items() if call.for_readers}
+    assert READS | {"resolve", "renew_pin", "release_pin"} == allowed
 
 
 @pytest.mark.parametrize(
     ("method", "act"), [*WRITES.items(), ("record_version", repaired)], ids=[*WRITES, "repair"]
 )
 def test_a_lost_answer_changes_nothing(
-    serve: Callable[..., Service], method: str, act: Callable[[MetaStore, Fence], object]
+    serve: Callable[..., Service], method: str, act: Callable[[Store, Fence], object]
 ) -> None:
     answers, states = [], []
     for name, lose in (("calm", ""), ("lossy", method)):
         service = serve(name)
         store = RemoteStore("http://service", transport=service, emit=lambda _event, **_fields: None)
-        store.start_run("shop", "job", TOPOLOGY)
-        fence = store.take_over("job")
+        store.jobs.start_run("shop", "job", TOPOLOGY)
+        fence = store.jobs.take_over("job")
         service.lose, service.asked = lose, []
         answers.append(act(store, fence))
         states.append(looks(service.store))
@@ -124,10 +124,10 @@ def post(service: Service, method: str, arguments: dict[str, Any], call_id: str)
 
 def test_a_request_that_was_held_up_cannot_come_behind_its_repeat(serve: Callable[..., Service]) -> None:
     service = serve()
-    service.store.start_run("shop", "job", TOPOLOGY)
+    service.store.jobs.start_run("shop", "job", TOPOLOGY)
     calls = [post(service, "take_over", {"job": "job"}, call_id) for call_id in ("a", "a", "b", "a")]
     assert [call.json()["answer"] for call in calls] == [1, 1, 2, 1]
-    assert service.store.fence("job") == 2
+    assert service.store.jobs.fence("job") == 2
 
 
 def test_a_repeat_waits_for_the_call_that_is_still_under_way(
@@ -142,7 +142,7 @@ def test_a_repeat_waits_for_the_call_that_is_still_under_way(
         assert go_on.wait(30)
         return Fence(len(counted))
 
-    monkeypatch.setattr(service.store, "take_over", take_over)
+    monkeypatch.setattr(service.store.jobs, "take_over", take_over)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(post, service, "take_over", {"job": "job"}, "a")
         assert acted.wait(30)
@@ -158,7 +158,7 @@ def test_an_error_crosses_with_its_type_and_is_not_asked_for_again(serve: Callab
     service = serve()
     remote = RemoteStore("http://service", transport=service)
     with pytest.raises(MetaError, match="JOB_NOT_FOUND") as caught:
-        remote.take_over("nobody")
+        remote.jobs.take_over("nobody")
     assert caught.value.hint == "`taut run` registers a pipeline's jobs."
     assert service.asked.count("take_over") == 1
 
@@ -178,12 +178,12 @@ def test_a_busy_store_is_asked_again(serve: Callable[..., Service], monkeypatch:
             raise MetaError("META_STORE_BUSY", "locked", retryable=True)
         return Fence(5)
 
-    monkeypatch.setattr(service.store, "take_over", take_over)
-    assert remote.take_over("job") == 5
+    monkeypatch.setattr(service.store.jobs, "take_over", take_over)
+    assert remote.jobs.take_over("job") == 5
     assert told == ["meta_service_away", "meta_service_away", "meta_service_back"]
     busy[:] = [True] * 100
     with pytest.raises(MetaError, match="META_STORE_BUSY"):
-        remote.take_over("job")
+        remote.jobs.take_over("job")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_nobody_there_is_an_error_after_a_bounded_time_that_is_told(
 
 def test_a_call_of_another_version_is_an_error_that_says_so(serve: Callable[..., Service]) -> None:
     service = serve()
-    service.store.start_run("shop", "job", TOPOLOGY)
+    service.store.jobs.start_run("shop", "job", TOPOLOGY)
     for method, arguments in (
         ("of_tomorrow", {}),
         ("close", {}),
@@ -237,11 +237,11 @@ def test_a_call_of_another_version_is_an_error_that_says_so(serve: Callable[...,
         answer = post(service, method, dict(arguments), method + str(arguments))
         assert answer.status_code == 422, method
         assert answer.json()["error"]["error_class"] == "META_CALL_UNREADABLE"
-    assert service.store.fence("job") == 0
+    assert service.store.jobs.fence("job") == 0
 
 
 def test_the_token_is_sent(serve: Callable[..., Service]) -> None:
     service = serve(token="let-me-in")
     with pytest.raises(MetaError, match="META_SERVICE_REFUSED"):
         RemoteStore("http://service", transport=service)
-    assert RemoteStore("http://service", token="let-me-in", transport=service).is_empty()
+    assert RemoteStore("http://service", token="let-me-in", transport=service).recovery.is_empty()

@@ -52,8 +52,8 @@ def test_a_command_that_only_reads_reads_from_the_service(
     options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store:
-        store.start_run("shop", "shop", [])
-        store.open_checkpoint("shop", store.take_over("shop"), {}, 1)
+        store.jobs.start_run("shop", "shop", [])
+        store.checkpoints.open("shop", store.jobs.take_over("shop"), {}, 1)
         service = ServiceThread(store, "let-me-in")
         monkeypatch.setenv("TAUTOCHRONE_META_URL", service.url)
         assert main(["checkpoints", "--spec", str(options.spec)]) == 1
@@ -102,17 +102,17 @@ class Holder:
 def test_pins_are_renewed_and_released_over_http_by_their_own_thread(tmp_path: Path) -> None:
     backing = Backing("http", tmp_path)
     remote = backing.open()
-    remote.start_run("shop", "job", [])
-    fence = remote.take_over("job")
-    remote.publish("job", fence, remote.open_checkpoint("job", fence, {}, 1).number, 2)
+    remote.jobs.start_run("shop", "job", [])
+    fence = remote.jobs.take_over("job")
+    remote.checkpoints.publish("job", fence, remote.checkpoints.open("job", fence, {}, 1).number, 2)
     beats: list[Any] = []
     leases = Leases(remote, 4_000, lambda: beats.append(1))
     holders = [Holder(), Holder()]
     for holder in holders:
-        leases.hold(remote.resolve(lease_ms=4_000).pin, holder)
+        leases.hold(remote.reads.resolve(lease_ms=4_000).pin, holder)
     while len(beats) < 4:  # longer than a lease
         time.sleep(0.05)
-    assert remote.pinned_checkpoints() == {1}
+    assert remote.pins.pinned_checkpoints() == {1}
     del holder
     holders.clear()
     gc.collect()

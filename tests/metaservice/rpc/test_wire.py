@@ -36,8 +36,8 @@ st.register_type_strategy(
     st.builds(TableName, PARTS, st.lists(PARTS, min_size=1, max_size=3).map(tuple), PARTS),
 )
 HINTS = sorted(
-    {(f"{call.name}({name})", hint) for call in remote_calls().values() for name, hint in call.hints.items()}
-    | {(f"{call.name} ->", call.answer) for call in remote_calls().values()},
+    {(f"{call.wire}({name})", hint) for call in remote_calls().values() for name, hint in call.hints.items()}
+    | {(f"{call.wire} ->", call.answer) for call in remote_calls().values()},
     key=lambda item: item[0],
 )
 

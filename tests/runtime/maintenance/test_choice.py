@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tautochrone.iceberg.maintenance.expiry import expirable
-from tautochrone.meta.expiry import Standing
+from tautochrone.meta.protocols.checkpoints import Standing
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.project.maintenance import MaintenanceRules

@@ -114,7 +114,7 @@ def test_a_reader_that_pins_at_the_last_moment(upkept: Upkept) -> None:
     with upkept.pipeline.opened() as (job, happened):
         job.effects = Racing()
         Maintenance(job).run()
-        assert job.store.standing(job.name)[0].number == first
+        assert job.store.checkpoints.unexpired(job.name)[0].number == first
     assert not happened.of("checkpoints_expired")
     assert sorted(row[0] for row in frames[0].collect()) == [0, 1, 2]
 

@@ -74,7 +74,7 @@ def test_a_run_looks_once_in_a_period(upkept: Upkept) -> None:
         upkept.pipeline.run()
     with upkept.pipeline.opened() as (job, _):
         # The checkpoint before the newest tells when an earlier process looked.
-        now = [job.store.standing(job.name)[-2].at_ms]
+        now = [job.store.checkpoints.unexpired(job.name)[-2].at_ms]
         search = OrphanSearch(job, lambda: now[0])
         seen: list[bool] = []
         for hours in (0, 24, 0, 24, 0):

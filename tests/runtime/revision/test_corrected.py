@@ -131,17 +131,17 @@ def test_refusals_change_nothing(world: World) -> None:
         with pytest.raises(ConflictError, match="REVISION_PLAN_CHANGED"):
             revise(job, asked, survey(job, request("totals", to=1)))
         # Somebody takes the job over between the fence and the decision.
-        honest = job.store.take_over
+        honest = job.store.jobs.take_over
 
         def contested(of: str, **how: Any) -> Fence:
             mine = honest(of, **how)
             honest(of)
             return mine
 
-        job.store.take_over = contested  # type: ignore[method-assign]
+        job.store.jobs.take_over = contested  # type: ignore[method-assign]
         with pytest.raises(FencedError, match="REVISION_CONTESTED"):
             revise(job, asked, plan)
-        assert job.store.revisions() == ()
+        assert job.store.revisions.find() == ()
         assert tables_named(job, ["totals", "default.events"]) == (name("totals"), name("events"))
     assert world.pipeline.pointers() == pointers
 

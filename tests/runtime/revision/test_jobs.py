@@ -48,41 +48,41 @@ def test_all_jobs_go_back_together_and_meet_again(topology: Topology) -> None:
     topology.run(*ALL)
     check(topology, 1)
     store = topology.jobs["test"].job.store
-    right = store.resolve().checkpoint
+    right = store.reads.resolve().checkpoint
     assert right is not None
     correct(topology, 2, 100)
     # Two have not done their part of the checkpoint that shows what is wrong.
     topology.run("test", "counts")
-    (wrong, *_) = store.checkpoints(1)
+    (wrong, *_) = store.checkpoints.newest(1)
     assert wrong.state is CheckpointState.OPEN
     correct(topology, 2, 2)
-    before = {job: store.fence(job) for job in ALL}
+    before = {job: store.jobs.fence(job) for job in ALL}
     plan = take_back(topology, right, Strike(Step.META_REVISE, "after", "crash"))
     assert plan.jobs == tuple(sorted(ALL))
-    assert store.checkpoint(wrong.number).state is CheckpointState.REVOKED
+    assert store.checkpoints.get(wrong.number).state is CheckpointState.REVOKED
     check(topology, 1)
     # Whoever of them comes first does the rest for all.
     joins = topology.run("joins")["joins"]
     assert {told["action"] for told in joins.of("revised")} == {"roll back"}
     assert len(joins.of("revised")) == 4
-    assert store.pending_revisions("test") == ()
-    assert all(store.fence(job) > before[job] for job in ALL)
-    assert not any(status.alive for status in store.job_states())
+    assert store.revisions.pending("test") == ()
+    assert all(store.jobs.fence(job) > before[job] for job in ALL)
+    assert not any(status.alive for status in store.jobs.states())
     check(topology, 1)
     topology.run("test", "counts")
     check(topology, 1)
     topology.run("sums", "joins", "joins")
     check(topology, 1, 2)
-    newest = store.resolve().checkpoint
+    newest = store.reads.resolve().checkpoint
     assert newest is not None
     assert newest > wrong.number
-    assert store.checkpoint(newest).state is CheckpointState.PUBLISHED
+    assert store.checkpoints.get(newest).state is CheckpointState.PUBLISHED
 
     # Back to a checkpoint that one job skipped: its table goes further back than the others.
     for number in (3, 4):
         topology.add(number)
         topology.run("test", "counts")
-    (last, partial, *_) = store.checkpoints(2)
+    (last, partial, *_) = store.checkpoints.newest(2)
     assert partial.state is CheckpointState.PARTIAL
     topology.run("sums", "joins")
     check(topology, 1, 2, 3, 4)
@@ -90,7 +90,7 @@ def test_all_jobs_go_back_together_and_meet_again(topology: Topology) -> None:
     further = {one.table.table: f"checkpoint {newest}, the last before" in one.reason for one in plan.changed}
     assert further == {"word_value": False, "word_count": False, "word_sum": True, "both": True}
     assert {str(one.action) for one in plan.changed} == {"roll back"}
-    assert store.checkpoint(last.number).state is CheckpointState.REVOKED
+    assert store.checkpoints.get(last.number).state is CheckpointState.REVOKED
     with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_REVOKED"):
         check(topology, 1, 2)
     topology.run(*ALL)

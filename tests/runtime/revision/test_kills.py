@@ -56,12 +56,12 @@ def do(job: Job) -> None:
 
 def states(world: World) -> list[str]:
     with world.pipeline.opened() as (job, _):
-        return [str(job.store.checkpoint(number).state) for number in (1, 2, 3)]
+        return [str(job.store.checkpoints.get(number).state) for number in (1, 2, 3)]
 
 
 def revisions(world: World) -> list[RevisionState]:
     with world.pipeline.opened() as (job, _):
-        return [found.state for found in job.store.revisions()]
+        return [found.state for found in job.store.revisions.find()]
 
 
 def run(job: Job) -> None:
@@ -91,8 +91,8 @@ def test_killed_at_every_step(
     for strike in AFTER:
         # From the decision on, readers see nothing of what is going back, whatever stands half done.
         assert states(world) == ["published", "revoked", "revoked"]
-        assert sorted(world.pipeline.job.store.resolve().versions) == sorted(
-            world.pipeline.job.store.versions_at(1)
+        assert sorted(world.pipeline.job.store.reads.resolve().versions) == sorted(
+            world.pipeline.job.store.checkpoints.versions_at(1)
         )
         assert revisions(world) == [RevisionState.DECIDED]
         attempt(world, strike, resume)

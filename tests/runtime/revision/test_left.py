@@ -26,11 +26,13 @@ def left(action: RevisionAction, *, exists: bool) -> list[dict[str, Any]]:
         name="mine",
         spec=SimpleNamespace(name="shop"),
         store=SimpleNamespace(
-            job_states=lambda: [
-                SimpleNamespace(name="mine", pipeline="shop"),
-                SimpleNamespace(name="other", pipeline="else"),
-            ],
-            revisions=lambda _states: [decided],
+            jobs=SimpleNamespace(
+                states=lambda: [
+                    SimpleNamespace(name="mine", pipeline="shop"),
+                    SimpleNamespace(name="other", pipeline="else"),
+                ]
+            ),
+            revisions=SimpleNamespace(find=lambda _states: [decided]),
         ),
         lake=SimpleNamespace(exists=lambda _table: exists),
         emit=lambda event, **fields: told.append({"event": event, **fields}),

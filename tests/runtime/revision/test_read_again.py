@@ -44,7 +44,11 @@ def test_rows_state_and_positions_go_back_and_are_replayed(world: World) -> None
     revision, _ = world.revise("events", to=1, again=True)
     assert revision.plan == replace(plan, last=3)
     with world.pipeline.opened() as (job, _):
-        assert [str(job.store.checkpoint(n).state) for n in (1, 2, 3)] == ["published", "revoked", "revoked"]
+        assert [str(job.store.checkpoints.get(n).state) for n in (1, 2, 3)] == [
+            "published",
+            "revoked",
+            "revoked",
+        ]
         assert {t for t, at in world.pipeline.pointers().items() if at == pointers[t]} == {
             t for t in pointers if t.startswith("_tautochrone")
         }

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel
 
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.metaservice.api.flip import BIGGEST, TableVersion
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.jobs import Part
@@ -74,24 +74,24 @@ class CheckpointDetail(CheckpointSummary):
     progress: list[Progress]
 
 
-def add(router: APIRouter, store: MetaStore) -> None:
+def add(router: APIRouter, store: Store) -> None:
     @router.get("/checkpoints", tags=["checkpoints"])
     def checkpoints(limit: Annotated[int, Query(ge=1, le=_MOST)] = 20) -> list[CheckpointSummary]:
         """The newest in any state, newest first."""
-        return [CheckpointSummary(**_fields(found)) for found in store.checkpoints(limit)]
+        return [CheckpointSummary(**_fields(found)) for found in store.checkpoints.newest(limit)]
 
     @router.get("/checkpoints/{number}", tags=["checkpoints"])
     def checkpoint(number: Annotated[int, Path(ge=0, le=BIGGEST)]) -> CheckpointDetail:
         """One checkpoint."""
-        found = store.checkpoint(number)
+        found = store.checkpoints.get(number)
         return CheckpointDetail(
             **_fields(found),
-            versions=_listed(store.versions_at(number)),
+            versions=_listed(store.checkpoints.versions_at(number)),
             failures=[
                 Failure(dataset=str(name), **reason_fields("error", reason))
-                for name, reason in sorted(store.failures_at(number).items())
+                for name, reason in sorted(store.checkpoints.failures_at(number).items())
             ],
-            progress=[Progress(**asdict(part)) for part in store.progress(number)],
+            progress=[Progress(**asdict(part)) for part in store.checkpoints.progress(number)],
         )
 
 

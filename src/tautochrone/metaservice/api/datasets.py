@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from tautochrone.errors import QueryError
-from tautochrone.meta import DatasetStatus, MetaStore
+from tautochrone.meta import DatasetStatus, Store
 from tautochrone.metaservice.http.request_names import parsed_name
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.names import TableName
@@ -113,7 +113,7 @@ class Lineage(BaseModel):
     edges: list[Edge]
 
 
-def add(router: APIRouter, store: MetaStore) -> None:
+def add(router: APIRouter, store: Store) -> None:
     @router.get("/datasets", tags=["datasets"])
     def datasets() -> list[DatasetSummary]:
         """Every dataset, by name."""
@@ -123,11 +123,11 @@ def add(router: APIRouter, store: MetaStore) -> None:
     def dataset(name: str) -> DatasetDetail:
         """One dataset."""
         table = parsed_name(name)
-        status = next((status for status in store.status() if status.dataset == table), None)
-        entry = next((entry for entry in store.datasets() if entry.name == table), None)
+        status = next((status for status in store.datasets.statuses() if status.dataset == table), None)
+        entry = next((entry for entry in store.datasets.entries() if entry.name == table), None)
         if status is None or entry is None:
             raise _unknown(table)
-        found = store.lineage(table)
+        found = store.datasets.lineage(table)
         return DatasetDetail(
             **_fields(status),
             definition=entry.definition,
@@ -138,7 +138,7 @@ def add(router: APIRouter, store: MetaStore) -> None:
     @router.get("/datasets/{name}/refreshes", tags=["datasets"])
     def refreshes(name: str, limit: Annotated[int, Query(ge=1, le=_MOST)] = 50) -> list[Refreshed]:
         """Refreshes and failures, newest first; those that found nothing to do are left out."""
-        return [refreshed(record) for record in store.history(parsed_name(name), limit)]
+        return [refreshed(record) for record in store.history.refreshes(parsed_name(name), limit)]
 
     @router.get("/lineage/{name}", tags=["datasets"])
     def lineage(name: str) -> Lineage:
@@ -146,18 +146,18 @@ def add(router: APIRouter, store: MetaStore) -> None:
         return lineage_of(store, parsed_name(name))
 
 
-def dataset_summaries(store: MetaStore) -> list[DatasetSummary]:
+def dataset_summaries(store: Store) -> list[DatasetSummary]:
     """All datasets as the interface shows them."""
-    return [DatasetSummary(**_fields(status)) for status in store.status()]
+    return [DatasetSummary(**_fields(status)) for status in store.datasets.statuses()]
 
 
-def lineage_of(store: MetaStore, table: TableName) -> Lineage:
+def lineage_of(store: Store, table: TableName) -> Lineage:
     """The table's surroundings.
 
     Raises:
         QueryError: `DATASET_NOT_FOUND`.
     """
-    found, entries = store.lineage(table), store.datasets()
+    found, entries = store.datasets.lineage(table), store.datasets.entries()
     if not found.inputs and not found.outputs and all(entry.name != table for entry in entries):
         raise _unknown(table)
     around = {table} | found.upstream | found.downstream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 
 __all__ = ["DatasetDelay", "add"]
 
@@ -27,7 +27,7 @@ class DatasetDelay(BaseModel):
     edges: list[EdgeDelayed]
 
 
-def add(router: APIRouter, store: MetaStore) -> None:
+def add(router: APIRouter, store: Store) -> None:
     @router.get("/delays", tags=["datasets"])
     def delays() -> list[DatasetDelay]:
         """Delays of all datasets that were ever refreshed. Time in the source before a cut is not in them."""
@@ -39,5 +39,5 @@ def add(router: APIRouter, store: MetaStore) -> None:
                 refresh_ms=delay.refresh_ms,
                 edges=[EdgeDelayed(input=str(edge.input), delay_ms=edge.delay_ms) for edge in delay.edges],
             )
-            for delay in store.delays()
+            for delay in store.history.delays()
         ]

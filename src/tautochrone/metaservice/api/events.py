@@ -20,7 +20,7 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
 from tautochrone.errors import QueryError, TautochroneError
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.metaservice.api.datasets import refreshed
 from tautochrone.metaservice.api.flip import BIGGEST
 from tautochrone.model.checkpoint import CheckpointState
@@ -63,15 +63,21 @@ class Cursor:
         return cls(found[1], numbers[0], numbers[1], numbers[2], tuple(numbers[3:]))
 
     @classmethod
-    def now(cls, store: MetaStore) -> Cursor:
-        newest = store.checkpoints(1)
-        numbers = store.checkpoint_states(max(0, newest[0].number - _AT_ONCE)) if newest else ()
+    def now(cls, store: Store) -> Cursor:
+        newest = store.checkpoints.newest(1)
+        numbers = store.checkpoints.states(max(0, newest[0].number - _AT_ONCE)) if newest else ()
         pending = tuple(number for number, state in numbers if state is CheckpointState.OPEN)
         last = newest[0].number if newest else 0
-        return cls(store.incarnation[:8], store.newest_refresh(), last, store.newest_decision(), pending)
+        return cls(
+            store.incarnation[:8],
+            store.history.newest_refresh_id(),
+            last,
+            store.revisions.newest_decision(),
+            pending,
+        )
 
 
-def add(router: APIRouter, store: MetaStore) -> None:
+def add(router: APIRouter, store: Store) -> None:
     streams = asyncio.Semaphore(_MOST_STREAMS)
     # Threads of their own: who listens must not take those of requests.
     threads = CapacityLimiter(_THREADS)
@@ -101,19 +107,19 @@ def add(router: APIRouter, store: MetaStore) -> None:
         )
 
 
-def news(store: MetaStore, cursor: Cursor) -> tuple[list[tuple[str, Cursor, dict[str, Any]]], Cursor]:
+def news(store: Store, cursor: Cursor) -> tuple[list[tuple[str, Cursor, dict[str, Any]]], Cursor]:
     """What happened after `cursor`: event, cursor after it, data. Refreshes come before what they complete.
 
     A cursor of another store is answered by one `reset`: its numbers mean nothing here. So is one with a
     number that this store never gave: it is an older copy, which no job has brought up to date yet.
     """
-    if cursor.store != store.incarnation[:8] or cursor.checkpoint > store.last_number():
+    if cursor.store != store.incarnation[:8] or cursor.checkpoint > store.checkpoints.last_number():
         fresh = Cursor.now(store)
         return [("reset", fresh, {"reason": "the store is another one: look at everything anew"})], fresh
     found: list[tuple[str, Cursor, dict[str, Any]]] = []
     # The states first: what was refreshed for a checkpoint seen as published is then in the history.
-    states = store.checkpoint_states(cursor.checkpoint, cursor.open)
-    rows = store.refreshes_after(cursor.refresh, _AT_ONCE)
+    states = store.checkpoints.states(cursor.checkpoint, cursor.open)
+    rows = store.history.refreshes_after(cursor.refresh, _AT_ONCE)
     for row, record in rows:
         cursor = replace(cursor, refresh=row)
         found.append(("refresh", cursor, refreshed(record).model_dump(mode="json")))
@@ -128,7 +134,7 @@ def news(store: MetaStore, cursor: Cursor) -> tuple[list[tuple[str, Cursor, dict
         cursor = replace(cursor, checkpoint=max(cursor.checkpoint, number), open=tuple(sorted(pending)))
         found.append(("checkpoint", cursor, {"number": number, "state": state.value}))
     # Last: who hears of a revocation has heard of everything that it takes back.
-    for revision in store.decided_after(cursor.decision):
+    for revision in store.revisions.decided_after(cursor.decision):
         cursor = replace(cursor, decision=revision.decided_at_ms)
         found.append(("revocation", cursor, _revoked(revision)))
     return found, cursor
@@ -142,7 +148,7 @@ def _revoked(revision: Revision) -> dict[str, Any]:
 
 async def _stream(
     request: Request,
-    store: MetaStore,
+    store: Store,
     cursor: Cursor,
     streams: asyncio.Semaphore,
     threads: CapacityLimiter,

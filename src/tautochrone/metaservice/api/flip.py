@@ -11,7 +11,7 @@ from fastapi import APIRouter, FastAPI, Query, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tautochrone.errors import CheckpointUnavailableError, QueryError
-from tautochrone.meta import MetaStore, TableRole
+from tautochrone.meta import Store, TableRole
 from tautochrone.metaservice.api.write_tokens import WRITE_TOKEN, read_after, time_of
 from tautochrone.metaservice.http.problems import PROBLEMS
 from tautochrone.metaservice.http.request_names import job_name, parsed_name, table_name
@@ -117,7 +117,7 @@ class Unregistered(BaseModel):
     job: str
 
 
-def add_flip(app: FastAPI, store: MetaStore) -> None:
+def add_flip(app: FastAPI, store: Store) -> None:
     """Put the routes on `app`."""
     router = APIRouter(responses=PROBLEMS)
     _add_jobs(router, store)
@@ -125,9 +125,9 @@ def add_flip(app: FastAPI, store: MetaStore) -> None:
     app.include_router(router)
 
 
-def _add_jobs(router: APIRouter, store: MetaStore) -> None:
+def _add_jobs(router: APIRouter, store: Store) -> None:
     def register(job: str, table: TableName, role: TableRole) -> Registered:
-        store.register(job_name(job), table, role)
+        store.registrations.register(job_name(job), table, role)
         return Registered(job=job, table=str(table), role=role)
 
     @router.post("/register/source/{job}/{catalog}/{database}/{table}", tags=["jobs"])
@@ -159,11 +159,11 @@ def _add_jobs(router: APIRouter, store: MetaStore) -> None:
         Refused with `JOB_RUNNING` while another run has the job, until it is unregistered or its lease ends.
         """
         process = RunProcess(run=run or uuid4().hex, host=owner or "outside")
-        fence = store.start(job_name(job), Claim(process=process, takeover=takeover))
-        sources = next(entry.sources for entry in store.job_entries() if entry.name == job)
-        known = [table for table in sources if store.knows(table)]
+        fence = store.registrations.start(job_name(job), Claim(process=process, takeover=takeover))
+        sources = next(entry.sources for entry in store.jobs.entries() if entry.name == job)
+        known = [table for table in sources if store.reads.knows(table)]
         try:
-            found = store.resolve(tables=known, lease_ms=0) if known else None
+            found = store.reads.resolve(tables=known, lease_ms=0) if known else None
         except CheckpointUnavailableError:
             # Nothing is published of them together: the job begins at its first checkpoint.
             found = None
@@ -181,11 +181,11 @@ def _add_jobs(router: APIRouter, store: MetaStore) -> None:
         fence: Annotated[int | None, Query(ge=0, le=BIGGEST, description="of the run that ended")] = None,
     ) -> Unregistered:
         """The job ended: its relations go; what it published stays readable."""
-        store.unregister(job_name(job), None if fence is None else Fence(fence))
+        store.registrations.unregister(job_name(job), None if fence is None else Fence(fence))
         return Unregistered(job=job)
 
 
-def _add_versions(router: APIRouter, store: MetaStore) -> None:
+def _add_versions(router: APIRouter, store: Store) -> None:
     @router.get(
         "/version/{consistency}/{catalog}/{database}/{table}", tags=["versions"], response_model=Versions
     )
@@ -228,7 +228,7 @@ def _answer(found: Versions) -> Response:
 
 
 def looked_up(
-    store: MetaStore,
+    store: Store,
     consistency: str,
     tables: list[TableName] | None,
     checkpoint: int | None,
@@ -240,16 +240,18 @@ def looked_up(
 
     Raises:
         QueryError: `TABLE_NOT_FOUND`: no job of this store reads or writes it.
-        CheckpointUnavailableError: see `MetaStore.resolve`.
+        CheckpointUnavailableError: see `Reads.resolve`.
     """
-    found = store.resolve(
+    found = store.reads.resolve(
         Consistency(consistency), tables, checkpoint, lease_ms=0, only_named=only_named, after_ms=after_ms
     )
     for name in tables or ():
         if name not in found.versions and name not in found.behind:
             raise QueryError(
                 "TABLE_NOT_FOUND",
-                f"{name} has no version in this store" if store.knows(name) else f"No job here knows {name}",
+                f"{name} has no version in this store"
+                if store.reads.knows(name)
+                else f"No job here knows {name}",
                 hint="`taut status` lists the datasets; other tables are read at their newest version.",
             )
     return Versions(

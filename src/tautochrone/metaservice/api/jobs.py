@@ -5,8 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from tautochrone.meta import MetaStore
-from tautochrone.meta.registration import JobEntry
+from tautochrone.meta import JobEntry, Store
 from tautochrone.model.jobs import JobState, JobStatus
 
 __all__ = ["Job", "Pipeline", "add", "jobs_of"]
@@ -41,7 +40,7 @@ class Pipeline(BaseModel):
     datasets: list[str]
 
 
-def add(router: APIRouter, store: MetaStore) -> None:
+def add(router: APIRouter, store: Store) -> None:
     @router.get("/jobs", tags=["jobs"])
     def jobs() -> list[Job]:
         """All jobs, by name."""
@@ -51,7 +50,7 @@ def add(router: APIRouter, store: MetaStore) -> None:
     def pipelines() -> list[Pipeline]:
         """All pipelines, by name."""
         entries: dict[str, list[JobEntry]] = {}
-        for entry in store.job_entries():
+        for entry in store.jobs.entries():
             entries.setdefault(entry.pipeline, []).append(entry)
         return [
             Pipeline(
@@ -63,10 +62,10 @@ def add(router: APIRouter, store: MetaStore) -> None:
         ]
 
 
-def jobs_of(store: MetaStore) -> list[Job]:
+def jobs_of(store: Store) -> list[Job]:
     """The jobs as the interface shows them."""
-    known = {status.name: status for status in store.job_states()}
-    return [_job(entry, known.get(entry.name)) for entry in store.job_entries()]
+    known = {status.name: status for status in store.jobs.states()}
+    return [_job(entry, known.get(entry.name)) for entry in store.jobs.entries()]
 
 
 def _job(entry: JobEntry, status: JobStatus | None) -> Job:

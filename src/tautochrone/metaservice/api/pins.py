@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
+from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.metaservice.api.flip import AfterToken, ConsistencyType, Flag, Number, TableVersion, WaitMs
 from tautochrone.metaservice.api.write_tokens import read_after, time_of
 from tautochrone.metaservice.http.pin_owners import (
@@ -80,7 +80,7 @@ class Renewal(BaseModel):
     lease_ms: LeaseMs = DEFAULT_LEASE_MS
 
 
-def add(router: APIRouter, store: MetaStore) -> None:
+def add(router: APIRouter, store: Store) -> None:
     @router.get("/pins", tags=["pins"])
     def pins() -> list[Pin]:
         """The live pins; what ends first comes first."""
@@ -92,7 +92,7 @@ def add(router: APIRouter, store: MetaStore) -> None:
         caller = caller_of(http.scope)
         caller.require_lease(request.lease_ms)
         ask = partial(
-            store.resolve,
+            store.reads.resolve,
             Consistency(request.consistency),
             [parsed_name(name) for name in request.tables] or None,
             request.checkpoint,
@@ -114,15 +114,15 @@ def add(router: APIRouter, store: MetaStore) -> None:
         """Extend the lease, as its holder or an operator. One that ran out is gone, with what it held."""
         caller = caller_of(http.scope)
         caller.require_lease(renewal.lease_ms)
-        store.renew_pin(pin, renewal.lease_ms, holder=caller.holder)
+        store.pins.renew(pin, renewal.lease_ms, holder=caller.holder)
 
     @router.delete("/pins/{pin}", status_code=204, tags=["pins"])
     def release(pin: PinId, http: Request) -> None:
         """Let go; its holder and operators may. One that is gone already is fine."""
-        store.release_pin(pin, holder=caller_of(http.scope).holder)
+        store.pins.release(pin, holder=caller_of(http.scope).holder)
 
 
-def pins_of(store: MetaStore) -> list[Pin]:
+def pins_of(store: Store) -> list[Pin]:
     """The live pins as the interface shows them."""
     return [
         Pin(
@@ -132,5 +132,5 @@ def pins_of(store: MetaStore) -> list[Pin]:
             expires_at_ms=pin.expires_at_ms,
             versions=[TableVersion(table=str(k), version=v) for k, v in sorted(pin.versions.items())],
         )
-        for pin in store.pins()
+        for pin in store.pins.live()
     ]

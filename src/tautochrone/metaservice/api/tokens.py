@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.metaservice.api.write_tokens import write_token
 
 __all__ = ["WriteToken", "add"]
@@ -17,7 +17,7 @@ class WriteToken(BaseModel):
     token: str = Field(description="hand it to reads as `after`")
 
 
-def add(router: APIRouter, store: MetaStore) -> None:
+def add(router: APIRouter, store: Store) -> None:
     # By POST: an answer that somebody kept would be too early a token.
     @router.post("/tokens", tags=["versions"])
     def token() -> WriteToken:

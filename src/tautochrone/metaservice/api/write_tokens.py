@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tautochrone.errors import CheckpointUnavailableError, QueryError
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 
 __all__ = ["WRITE_TOKEN", "read_after", "time_of", "wait_for", "write_token"]
 
@@ -25,7 +25,7 @@ _PAUSE_S = 0.25
 _LATE = ("READ_NOT_YET", "CHECKPOINT_NOT_FOUND", "CHECKPOINT_BEHIND_SESSION")
 
 
-def write_token(store: MetaStore) -> str:
+def write_token(store: Store) -> str:
     """A token for what is written by now."""
     return f"w{store.now_ms()}"
 

@@ -20,11 +20,12 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tautochrone.errors import AccessError
+from tautochrone.meta.wire import remote_calls
 from tautochrone.metaservice.http.pin_owners import CALLER, Caller, Role
 from tautochrone.metaservice.http.problems import problem_of
 from tautochrone.rest_catalog.routes import refusal
 
-__all__ = ["COOKIE", "LOOPBACK", "READING_CALLS", "SESSION_S", "Access", "Guard", "Role", "Sessions"]
+__all__ = ["COOKIE", "LOOPBACK", "SESSION_S", "Access", "Guard", "Role", "Sessions"]
 
 COOKIE = "tautochrone_session"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -33,76 +34,6 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 # hold pins of their own: whose a pin is the store compares.
 _READS_BY_POST = ("/v1/", "/version/", "/api/v1/tokens", "/api/v1/pins")
 _READING_FORMS = ("/query", "/preview")
-READING_CALLS = frozenset(
-    {
-        "aligned",
-        "checkpoint",
-        "checkpoint_states",
-        "checkpoints",
-        "compare",
-        "cut_times",
-        "datasets",
-        "decided_after",
-        "delays",
-        "described",
-        "details",
-        "failures_at",
-        "fence",
-        "foreign",
-        "held",
-        "held_back_by",
-        "history",
-        "incarnation",
-        "invariants",
-        "is_empty",
-        "job_entries",
-        "job_states",
-        "knows",
-        "last_complete",
-        "last_number",
-        "latest_done",
-        "latest_published",
-        "lineage",
-        "missing",
-        "newest_decision",
-        "newest_refresh",
-        "newest_versions",
-        "now_ms",
-        "observed",
-        "open_target",
-        "owner_process",
-        "pending_revisions",
-        "pinned_checkpoints",
-        "pins",
-        "progress",
-        "published_after",
-        "published_versions",
-        "recent_refreshes",
-        "refreshes_after",
-        "refreshes_at",
-        "release_pin",
-        "renew_pin",
-        "reported",
-        "reports",
-        "require_free",
-        "resolve",
-        "retained_versions",
-        "revision",
-        "revisions",
-        "revoked_after",
-        "schema_revision",
-        "shared_clocks",
-        "sinks",
-        "skipped_files",
-        "standing",
-        "status",
-        "table_ids",
-        "timeline",
-        "versions_at",
-        "why_absent",
-    }
-)
-"""What readers ask of the store, pins of their own included; any other call of `/rpc` changes something."""
 _OPEN = ("/healthz", "/login", "/logout")
 SESSION_S = 12 * 3600
 _MOST_SESSIONS = 1_000
@@ -256,7 +187,8 @@ class Guard:
 def _reads(path: str) -> bool:
     """Whether a POST only asks."""
     if path.startswith("/rpc/"):
-        return path.removeprefix("/rpc/") in READING_CALLS
+        call = remote_calls().get(path.removeprefix("/rpc/"))
+        return call is not None and call.for_readers
     return path in _READING_FORMS or path.startswith(_READS_BY_POST)
 
 

@@ -16,7 +16,7 @@ from fastapi import FastAPI, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.metaservice.http.problems import PROBLEMS
 
 __all__ = ["CONTENT_TYPE", "Metrics", "add_metrics"]
@@ -30,10 +30,10 @@ _HTTP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 class Metrics:
     """The metrics of one service over one store."""
 
-    def __init__(self, store: MetaStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = Lock()
-        self._last = store.newest_refresh()
+        self._last = store.history.newest_refresh_id()
         self._registry = CollectorRegistry()
         self._refreshes = Counter(
             "tautochrone_refresh_total",
@@ -72,7 +72,7 @@ class Metrics:
     def text(self) -> bytes:
         """Everything, in Prometheus' text format."""
         with self._lock:
-            rows = self._store.refreshes_after(self._last, _AT_ONCE)
+            rows = self._store.history.refreshes_after(self._last, _AT_ONCE)
             while rows:
                 for number, record in rows:
                     self._last, dataset, refresh = number, str(record.dataset), record.refresh
@@ -83,14 +83,14 @@ class Metrics:
                     self._took.labels(dataset).observe(refresh.duration_ms / 1000)
                     self._rows.labels(dataset, "insert").inc(refresh.rows_inserted)
                     self._rows.labels(dataset, "delete").inc(refresh.rows_deleted)
-                rows = self._store.refreshes_after(self._last, _AT_ONCE)
+                rows = self._store.history.refreshes_after(self._last, _AT_ONCE)
         return generate_latest(self._registry)
 
 
 class _State:
     """Gauges that are read from the store at each look."""
 
-    def __init__(self, store: MetaStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
@@ -107,7 +107,7 @@ class _State:
             "1 while a dataset's newest refresh failed",
             labels=["dataset", "job"],
         )
-        for status in self._store.status():
+        for status in self._store.datasets.statuses():
             labels = [str(status.dataset), status.job]
             if status.lag_ms is not None:
                 lag.add_metric(labels, status.lag_ms / 1000)
@@ -115,7 +115,7 @@ class _State:
         yield from (lag, failing)
         yield from self._checkpoints()
         pins = GaugeMetricFamily("tautochrone_pins", "Leases of readers that are alive")
-        pins.add_metric([], len(self._store.pins()))
+        pins.add_metric([], len(self._store.pins.live()))
         yield pins
 
     def _checkpoints(self) -> Iterator[Metric]:
@@ -127,15 +127,15 @@ class _State:
             "Time since the cut of a job's newest published checkpoint",
             labels=["job"],
         )
-        for job in self._store.job_entries():
-            newest = self._store.latest_published(job.name)
+        for job in self._store.jobs.entries():
+            newest = self._store.checkpoints.latest_published(job.name)
             if newest is not None:
                 committed.add_metric([job.name], newest.number)
                 age.add_metric([job.name], max(0.0, time.time() - newest.cut_at_ms / 1000))
         yield from (committed, age)
 
 
-def add_metrics(app: FastAPI, store: MetaStore) -> Metrics:
+def add_metrics(app: FastAPI, store: Store) -> Metrics:
     """Put `/metrics` on `app`; the answer counts what the application answers."""
     metrics = Metrics(store)
 

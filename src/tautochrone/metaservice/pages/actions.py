@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from tautochrone.errors import QueryError, TautochroneError
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.metaservice.http.access import Role
 from tautochrone.metaservice.pages.ports import Answer, Forms, Revisions, Runner
 from tautochrone.metaservice.pages.rendering import render
@@ -28,18 +28,18 @@ _ROWS, _PREVIEW = 200, 20
 Form = Annotated[Mapping[str, str], Depends(checked_form)]
 
 
-def add_actions(router: APIRouter, store: MetaStore, forms: Forms) -> None:
+def add_actions(router: APIRouter, store: Store, forms: Forms) -> None:
     """The query box, previews and the revision form."""
     _add_query(router, store, forms)
     _add_revision(router, store, forms)
 
 
-def _add_query(router: APIRouter, store: MetaStore, forms: Forms) -> None:
+def _add_query(router: APIRouter, store: Store, forms: Forms) -> None:
     runner = forms.runner
 
     def page(request: Request, **values: Any) -> Response:
         form = {"sql": "", "consistency": "strong", "checkpoint": "", "answer": None, "error": None}
-        published = [line for line in store.timeline() if line.state == "published"]
+        published = [line for line in store.history.timeline() if line.state == "published"]
         return render(
             request,
             "query.html",
@@ -68,7 +68,7 @@ def _add_query(router: APIRouter, store: MetaStore, forms: Forms) -> None:
     @router.post("/preview")
     def preview(request: Request, form: Form) -> Response:
         name = form.get("name", "")
-        known = [status.dataset for status in store.status() if str(status.dataset) == name]
+        known = [status.dataset for status in store.datasets.statuses() if str(status.dataset) == name]
         if not known:
             raise QueryError("DATASET_NOT_FOUND", f"No job of this store writes {name}")
         sql = f"SELECT * FROM {known[0].sql} LIMIT {_PREVIEW}"
@@ -103,13 +103,13 @@ def _number(text: str) -> int | None:
     return int(text)
 
 
-def _add_revision(router: APIRouter, store: MetaStore, forms: Forms) -> None:
+def _add_revision(router: APIRouter, store: Store, forms: Forms) -> None:
     revisions = forms.revisions
 
     def page(request: Request, **values: Any) -> Response:
         shown: dict[str, Any] = {"names": [], "to": "", "full": False, "read_again": False}
         shown |= {"plan": None, "seen": "", "error": None, "done": None, "changed": False}
-        published = [line for line in store.timeline() if line.state == "published"]
+        published = [line for line in store.history.timeline() if line.state == "published"]
         return render(
             request,
             "revision.html",
@@ -143,15 +143,15 @@ def _add_revision(router: APIRouter, store: MetaStore, forms: Forms) -> None:
             return page(request, **asked, error=error)
 
 
-def _known(store: MetaStore) -> set[TableName]:
+def _known(store: Store) -> set[TableName]:
     """Everything that may be corrected: datasets, and what they read."""
-    entries = store.datasets()
+    entries = store.datasets.entries()
     found = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
     return {name for name in found if not is_clock(name)}
 
 
 def _revise(
-    store: MetaStore, revisions: Revisions, asked: Mapping[str, Any], form: Mapping[str, str]
+    store: Store, revisions: Revisions, asked: Mapping[str, Any], form: Mapping[str, str]
 ) -> dict[str, Any]:
     """Show the list, or do what was shown: only a list that somebody has read is carried out."""
     if not asked["names"]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tautochrone.meta import DatasetStatus, MetaStore
+from tautochrone.meta import DatasetStatus, Store
 from tautochrone.meta.repository import VERSIONED_KINDS
 from tautochrone.model.clock import is_clock
 from tautochrone.model.jobs import JobStatus
@@ -78,9 +78,9 @@ class Topology:
         return [name for name in self.outside if not is_clock(name)]
 
 
-def read_topology(store: MetaStore) -> Topology:
+def read_topology(store: Store) -> Topology:
     """Read the store once."""
-    statuses, entries, jobs = store.status(), store.datasets(), store.job_states()
+    statuses, entries, jobs = store.datasets.statuses(), store.datasets.entries(), store.jobs.states()
     newest = {job.name: job.newest_done for job in jobs}
     inputs = {entry.name: entry.inputs for entry in entries}
     outside = frozenset[TableName]().union(*inputs.values()) - inputs.keys()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from tautochrone.meta import CheckpointLine, MetaStore
+from tautochrone.meta import CheckpointLine, Store
 from tautochrone.meta.repository import VERSIONED_KINDS
 from tautochrone.model.jobs import JobProgress, Part
 from tautochrone.model.names import TableName
@@ -34,13 +34,15 @@ class Progress:
     stuck: bool
 
 
-def progress_of(store: MetaStore, line: CheckpointLine) -> Progress:
+def progress_of(store: Store, line: CheckpointLine) -> Progress:
     """The progress of an open checkpoint, over all jobs that take part in it."""
-    parts = store.progress(line.number)
-    entries = [entry for part in parts if part.part is not Part.SKIPPED for entry in store.datasets(part.job)]
+    parts = store.checkpoints.progress(line.number)
+    entries = [
+        entry for part in parts if part.part is not Part.SKIPPED for entry in store.datasets.entries(part.job)
+    ]
     names = {entry.name for entry in entries if entry.kind in VERSIONED_KINDS}
-    done = names & store.versions_at(line.number).keys()
-    failed = (names & store.failures_at(line.number).keys()) - done
+    done = names & store.checkpoints.versions_at(line.number).keys()
+    failed = (names & store.checkpoints.failures_at(line.number).keys()) - done
     age = max(0, time.time_ns() // 1_000_000 - line.cut_at_ms)
     return Progress(
         line=line,
@@ -54,10 +56,10 @@ def progress_of(store: MetaStore, line: CheckpointLine) -> Progress:
     )
 
 
-def _median_ms(store: MetaStore, job: str) -> int:
+def _median_ms(store: Store, job: str) -> int:
     took = sorted(
         line.published_at_ms - line.cut_at_ms
-        for line in store.timeline()
+        for line in store.history.timeline()
         if line.job == job and line.published_at_ms is not None
     )
     return took[len(took) // 2] if took else 0

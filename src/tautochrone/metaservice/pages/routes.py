@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI, Query, Request
 from starlette.responses import Response
 
 from tautochrone.errors import MetaError, QueryError
-from tautochrone.meta import MetaStore
+from tautochrone.meta import Store
 from tautochrone.metaservice.pages.actions import add_actions
 from tautochrone.metaservice.pages.charts import (
     checkpoint_chart,
@@ -33,7 +33,7 @@ Number = Annotated[int, Query(ge=0, lt=2**63)]
 Zoom = Annotated[int, Query(ge=10, le=200)]
 
 
-def add_pages(app: FastAPI, store: MetaStore, forms: Forms) -> None:
+def add_pages(app: FastAPI, store: Store, forms: Forms) -> None:
     """Put the pages at `/` of `app`.
 
     Args:
@@ -58,10 +58,10 @@ def _add_static(router: APIRouter) -> None:
         return protect(Response(asset(name)[0], media_type=ASSETS[name]), cache=_FOR_EVER)
 
 
-def _add_overview(router: APIRouter, store: MetaStore) -> None:
+def _add_overview(router: APIRouter, store: Store) -> None:
     @router.get("/")
     def overview(request: Request) -> Response:
-        topology, lines = read_topology(store), store.timeline(_TIMELINE)
+        topology, lines = read_topology(store), store.history.timeline(_TIMELINE)
         opened = [progress_of(store, line) for line in lines if line.state == "open"]
         counts = {state: len(topology.of(state)) for state in DatasetState}
         return render(
@@ -72,11 +72,11 @@ def _add_overview(router: APIRouter, store: MetaStore) -> None:
             failing=topology.of(DatasetState.FAILING),
             held=topology.of(DatasetState.WAITING),
             late=topology.of(DatasetState.NEVER, DatasetState.BEHIND),
-            newest=store.latest_published(),
+            newest=store.checkpoints.latest_published(),
             stuck=[progress for progress in opened if progress.stuck],
             under_way=[progress for progress in opened if not progress.stuck],
             chart=checkpoint_chart(lines),
-            recent=store.recent_refreshes(_RECENT),
+            recent=store.history.recent_refreshes(_RECENT),
         )
 
     @router.get("/graph")
@@ -96,8 +96,8 @@ def _add_overview(router: APIRouter, store: MetaStore) -> None:
 
     @router.get("/jobs")
     def jobs(request: Request) -> Response:
-        lines = {line.number: line for line in store.timeline(_TIMELINE)}
-        jobs = store.job_states()
+        lines = {line.number: line for line in store.history.timeline(_TIMELINE)}
+        jobs = store.jobs.states()
         targets = {
             job.name: progress_of(store, lines[job.target])
             for job in jobs
@@ -108,11 +108,11 @@ def _add_overview(router: APIRouter, store: MetaStore) -> None:
     @router.get("/sources")
     def sources(request: Request) -> Response:
         topology = read_topology(store)
-        reports = {report.table: report for report in store.reports()}
+        reports = {report.table: report for report in store.roots.reports()}
         return render(request, "sources.html", topology=topology, reports=reports)
 
 
-def _add_datasets(router: APIRouter, store: MetaStore, forms: Forms) -> None:
+def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
     @router.get("/datasets")
     def datasets(request: Request, q: str = "") -> Response:
         topology = read_topology(store)
@@ -139,29 +139,29 @@ def _add_datasets(router: APIRouter, store: MetaStore, forms: Forms) -> None:
         values: dict[str, Any] = {
             "table": table,
             "line": topology.lines.get(table),
-            "details": store.details(table),
+            "details": store.datasets.details(table),
         }
         return render(request, "_summary.html", **values, topology=topology)
 
     def _dataset(table: TableName) -> dict[str, Any]:
-        records = store.history(table, _HISTORY)
-        cuts = store.cut_times(record.checkpoint for record in records)
+        records = store.history.refreshes(table, _HISTORY)
+        cuts = store.checkpoints.cut_times(record.checkpoint for record in records)
         charts = (delay_chart(records, cuts), rows_chart(records), duration_chart(records))
-        published = [line for line in store.timeline(_TIMELINE) if line.state == "published"]
+        published = [line for line in store.history.timeline(_TIMELINE) if line.state == "published"]
         return {
             "table": table,
-            "details": store.details(table),
-            "lineage": store.lineage(table),
+            "details": store.datasets.details(table),
+            "lineage": store.datasets.lineage(table),
             "records": records,
             "charts": [chart for chart in charts if chart is not None],
             "published": published,
         }
 
 
-def _add_checkpoints(router: APIRouter, store: MetaStore) -> None:
+def _add_checkpoints(router: APIRouter, store: Store) -> None:
     @router.get("/checkpoints")
     def checkpoints(request: Request) -> Response:
-        lines = store.timeline(_TIMELINE)
+        lines = store.history.timeline(_TIMELINE)
         progress = {line.number: progress_of(store, line) for line in lines if line.state == "open"}
         return render(
             request,
@@ -169,20 +169,20 @@ def _add_checkpoints(router: APIRouter, store: MetaStore) -> None:
             lines=lines,
             progress=progress,
             chart=checkpoint_chart(lines),
-            pinned=store.pinned_checkpoints(),
+            pinned=store.pins.pinned_checkpoints(),
         )
 
     @router.get("/checkpoint")
     def checkpoint(request: Request, number: Number) -> Response:
-        found = store.checkpoint(number)
+        found = store.checkpoints.get(number)
         return render(
             request,
             "checkpoint.html",
             checkpoint=found,
-            versions=dict(sorted(store.versions_at(number).items())),
-            failures=dict(sorted(store.failures_at(number).items())),
-            records=store.refreshes_at(number),
-            parts=store.progress(number),
+            versions=dict(sorted(store.checkpoints.versions_at(number).items())),
+            failures=dict(sorted(store.checkpoints.failures_at(number).items())),
+            records=store.history.refreshes_at(number),
+            parts=store.checkpoints.progress(number),
         )
 
 

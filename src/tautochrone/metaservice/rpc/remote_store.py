@@ -1,24 +1,26 @@
-"""`RemoteStore`: a `MetaStore` that lives in a service.
+"""`RemoteStore`: a `Store` that lives in a service.
 
-It has the public surface of `MetaStore`, made from its signatures, and raises the same errors. What is its
-own is patience: a service that cannot be reached is asked again with back-off, and whoever listens is told.
-That is safe because every call may be repeated (see `rpc`). Safe to share between threads.
+Its parts forward each method of their protocol and raise the same errors. A service that cannot be reached is
+asked again with back-off, and `emit` hears of it. That is safe because every call may be repeated (see
+`routes`). Safe to share between threads.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import random
 import time
-from typing import Any
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import httpx
 
 from tautochrone.errors import MetaError, TautochroneError
-from tautochrone.meta import MetaStore
-from tautochrone.meta.wire import Call, UnreadableError, decode, decode_error, remote_calls
+from tautochrone.meta import protocols
+from tautochrone.meta.protocols.store import Store
+from tautochrone.meta.wire import Call, UnreadableError, calls_of, decode, decode_error
 from tautochrone.metaservice.rpc.routes import CALL_ID, PATH
 from tautochrone.model.events import Emit
 from tautochrone.redaction import redacted
@@ -47,8 +49,31 @@ def _log_event(event: str, /, **fields: Any) -> None:
         _log.warning("the MetaService at %s answers again", fields["url"])
 
 
-class RemoteStore(MetaStore):
-    """The store of the service at `url`; the first word with it is spoken here.
+_Part = TypeVar("_Part")
+_Ask = Callable[[Call, dict[str, Any]], Any]
+
+
+class _RemotePart:
+    """A part of the store: every method of its protocol, forwarded to the service."""
+
+    def __init__(self, part: str, protocol: type, ask: _Ask) -> None:
+        self._name, self._ask = part, ask
+        self._calls = {call.method: call for call in calls_of(part, protocol)}
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        call = self._calls.get(method)
+        if call is None:
+            raise AttributeError(f"store.{self._name} has no method {method}")
+        return lambda *args, **kwargs: self._ask(call, call.bind(args, kwargs))
+
+
+def _remote_part(part: str, protocol: type[_Part], ask: _Ask) -> _Part:
+    """An object that implements `protocol` by asking the service."""
+    return cast("_Part", _RemotePart(part, protocol, ask))
+
+
+class RemoteStore:
+    """The store of the service at `url`, which is asked for its incarnation first.
 
     Args:
         url: `http(s)://host:port`, with a path before `/rpc` if the service has one.
@@ -69,25 +94,58 @@ class RemoteStore(MetaStore):
         emit: Emit | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        # Not the database's: there is none here, and a method that asked for it would be a defect.
         self._url = url.rstrip("/")
         self._retry_ms = retry_ms
         self._emit = emit or _log_event
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._client = httpx.Client(headers=headers, timeout=_TIMEOUT, transport=transport)
+        self._calls = {call.method: call for call in calls_of(None, Store)}
+        self.checkpoints = _remote_part("checkpoints", protocols.Checkpoints, self._ask)
+        self.datasets = _remote_part("datasets", protocols.Datasets, self._ask)
+        self.deliveries = _remote_part("deliveries", protocols.Deliveries, self._ask)
+        self.history = _remote_part("history", protocols.History, self._ask)
+        self.invariants = _remote_part("invariants", protocols.Invariants, self._ask)
+        self.jobs = _remote_part("jobs", protocols.Jobs, self._ask)
+        self.pins = _remote_part("pins", protocols.Pins, self._ask)
+        self.reads = _remote_part("reads", protocols.Reads, self._ask)
+        self.recovery = _remote_part("recovery", protocols.Recovery, self._ask)
+        self.registrations = _remote_part("registrations", protocols.Registrations, self._ask)
+        self.revisions = _remote_part("revisions", protocols.Revisions, self._ask)
+        self.roots = _remote_part("roots", protocols.Roots, self._ask)
         try:
-            self._ask(remote_calls()["incarnation"], {})
+            self._ask(self._calls["incarnation"], {})
         except BaseException:
             self.close()
             raise
 
     @property
     def incarnation(self) -> str:
+        """See `Store.incarnation`."""
         # Asked each time: the service may have got another store meanwhile.
-        return str(self._ask(remote_calls()["incarnation"], {}))
+        return str(self._ask(self._calls["incarnation"], {}))
+
+    def schema_revision(self) -> str:
+        """The newest migration that the service's store has had."""
+        return str(self._ask(self._calls["schema_revision"], {}))
+
+    def now_ms(self) -> int:
+        """The clock of the service's store: epoch milliseconds."""
+        return int(self._ask(self._calls["now_ms"], {}))
 
     def close(self) -> None:
+        """Close the connections to the service."""
         self._client.close()
+
+    def __enter__(self) -> RemoteStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _ask(self, call: Call, arguments: dict[str, Any]) -> Any:
         """One call, with all its tries."""
@@ -120,7 +178,7 @@ class RemoteStore(MetaStore):
 
     def _try(self, call: Call, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
         try:
-            response = self._client.post(f"{self._url}{PATH}/{call.name}", json=body, headers=headers)
+            response = self._client.post(f"{self._url}{PATH}/{call.wire}", json=body, headers=headers)
         except httpx.TransportError as error:
             why = str(error) or type(error).__name__
             raise _AwayError(f"the MetaService at {self._shown} does not answer: {why}") from error
@@ -178,16 +236,3 @@ def _content(response: httpx.Response) -> dict[str, Any]:
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _forwarded(call: Call) -> Any:
-    def method(self: RemoteStore, *args: Any, **kwargs: Any) -> Any:
-        _, *given = call.signature.bind(self, *args, **kwargs).arguments.items()
-        return self._ask(call, dict(given))
-
-    return property(method) if call.is_property else functools.wraps(getattr(MetaStore, call.name))(method)
-
-
-for _call in remote_calls().values():
-    if _call.name not in vars(RemoteStore):
-        setattr(RemoteStore, _call.name, _forwarded(_call))

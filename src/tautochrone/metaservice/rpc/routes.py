@@ -1,9 +1,9 @@
-"""`POST /rpc/{method}`: the store's public methods for jobs on other machines.
+"""`POST /rpc/{method}`: the methods of the store's parts, for jobs on other machines.
 
 A call carries its arguments by name and an id of its own. The same id again is the same call: a repeat that
 comes while the first one is still at work waits for it, one that comes later gets its answer. So a request
 that was held up on its way can never take effect behind the one that replaced it. The newest answers are
-kept in memory; behind a restart every method is safe to repeat by what it does (see `MetaStore`).
+kept in memory; behind a restart every method is safe to repeat by what it does (see `Store`).
 
 Who asks is known here and said by nobody: the argument `holder` of calls for pins is set to it.
 
@@ -22,7 +22,7 @@ from fastapi import Body, FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 
 from tautochrone.errors import MetaError, TautochroneError
-from tautochrone.meta import DEFAULT_LEASE_MS, MetaStore
+from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.meta.wire import Call, UnreadableError, encode, encode_error, remote_calls
 from tautochrone.metaservice.http.pin_owners import Caller, caller_of, checked_owner
 from tautochrone.metaservice.http.request_limits import check_arguments
@@ -40,7 +40,7 @@ _Key = tuple[str, str, str]
 _Answer = tuple[int, dict[str, Any]]
 
 
-def add_store_routes(app: FastAPI, store: MetaStore) -> None:
+def add_store_routes(app: FastAPI, store: Store) -> None:
     """Put the store's methods under `/rpc` of `app`. Who may call them is the application's business."""
     answers = _Answers()
 
@@ -58,7 +58,7 @@ def add_store_routes(app: FastAPI, store: MetaStore) -> None:
         return JSONResponse(content, status_code=status)
 
 
-def _answer(store: MetaStore, method: str, arguments: dict[str, Any], caller: Caller) -> _Answer:
+def _answer(store: Store, method: str, arguments: dict[str, Any], caller: Caller) -> _Answer:
     call, shown = remote_calls().get(method), method[:_LONGEST_ID]
     try:
         if call is None:
@@ -74,14 +74,9 @@ def _answer(store: MetaStore, method: str, arguments: dict[str, Any], caller: Ca
         return 422, {"error": encode_error(unreadable)}
     try:
         _hold(call, given, caller)
-        return 200, {"answer": encode(_call(store, call, given), call.answer)}
+        return 200, {"answer": encode(call.of(store, given), call.answer)}
     except TautochroneError as error:
         return 409, {"error": encode_error(error)}
-
-
-def _call(store: MetaStore, call: Call, arguments: dict[str, Any]) -> Any:
-    member = getattr(store, call.name)
-    return member if call.is_property else member(**arguments)
 
 
 def _hold(call: Call, arguments: dict[str, Any], caller: Caller) -> None:
@@ -90,15 +85,15 @@ def _hold(call: Call, arguments: dict[str, Any], caller: Caller) -> None:
     Raises:
         QueryError: `LEASE_INVALID`, `NAME_INVALID`.
     """
-    if call.name == "resolve":
+    if call.wire == "resolve":
         caller.require_lease(arguments.get("lease_ms", DEFAULT_LEASE_MS), least=0)
         if "owner" in arguments:
             checked_owner(arguments["owner"])
         arguments["holder"] = caller.identity
-    elif call.name == "renew_pin":
+    elif call.wire == "renew_pin":
         caller.require_lease(arguments["lease_ms"])
         arguments["holder"] = caller.holder
-    elif call.name == "release_pin":
+    elif call.wire == "release_pin":
         arguments["holder"] = caller.holder
 
 

@@ -66,7 +66,7 @@ class Adoption:
             LakeError: `ADOPTION_TOO_LATE`, the pipeline has checkpoints, and a table was written by others.
         """
         job = self._job
-        if job.store.latest_published(job.name) is None:
+        if job.store.checkpoints.latest_published(job.name) is None:
             return self._survey.findings()
         for name in job.graph.order:
             if job.lake.exists(name) and job.lake.load(name).fork().commit_metadata is None:
@@ -143,7 +143,7 @@ class Adoption:
     def _opened(self, roots: dict[TableName, Version], above: int) -> Checkpoint:
         """Open the checkpoint, or continue that of an interrupted adoption of the same cut."""
         job = self._job
-        checkpoint = job.store.open_target(job.name)
+        checkpoint = job.store.checkpoints.next_for(job.name)
         if checkpoint is not None and dict(checkpoint.roots) == roots:
             return checkpoint
         if checkpoint is not None:

@@ -42,7 +42,7 @@ def hand_over(job: Job, before: str) -> int:
         )
     tables = _tables(job, before)
     store = job.store
-    jobs = job.effects.perform(Step.META_BELONG, job.name, partial(store.rename_pipeline, before, after))
+    jobs = job.effects.perform(Step.META_BELONG, job.name, partial(store.jobs.rename_pipeline, before, after))
     fences = _take_over(job, {name: fork for name, (_, fork) in tables.items()}, before)
     moved = 0
     for table, fork in tables.values():
@@ -54,8 +54,8 @@ def hand_over(job: Job, before: str) -> int:
         moved += fork.commit_metadata.pipeline != after
         table.commit_metadata_only(fork, commit_metadata)
     for owner, fence in fences.items():
-        if owner in {status.name for status in store.job_states()}:
-            store.end_run(owner, fence)
+        if owner in {status.name for status in store.jobs.states()}:
+            store.jobs.end_run(owner, fence)
     job.emit("pipeline_renamed", before=before, pipeline=after, jobs=jobs, tables=moved)
     return moved
 
@@ -95,13 +95,13 @@ def _take_over(job: Job, forks: Mapping[TableName, Fork], before: str) -> dict[s
         assert fork.commit_metadata is not None
         owner = _job_of(fork.commit_metadata, before, job.spec.name)
         in_lake[owner] = max(in_lake.get(owner, Fence(0)), fork.fence)
-    known = {status.name for status in job.store.job_states()}
+    known = {status.name for status in job.store.jobs.states()}
     process = f"{socket.gethostname()}:{os.getpid()}"
     fences: dict[str, Fence] = {}
     for owner, highest in in_lake.items():
         # If the store does not know the job, the next run rebuilds the store from the lake.
         fences[owner] = Fence(highest + 1)
         if owner in known:
-            taken = partial(job.store.take_over, owner, at_least=highest, owner=process)
+            taken = partial(job.store.jobs.take_over, owner, at_least=highest, owner=process)
             fences[owner] = job.effects.perform(Step.META_TAKE_OVER, owner, taken)
     return fences

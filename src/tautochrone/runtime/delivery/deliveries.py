@@ -110,14 +110,16 @@ class Deliveries:
 
     def _retire(self, declarations: Sequence[SinkDeclaration]) -> None:
         job, names = self._job, {declaration.name for declaration in declarations}
-        others = [sink for sink in job.store.sinks() if sink.job == job.name and sink.name not in names]
+        others = [
+            sink for sink in job.store.deliveries.sinks() if sink.job == job.name and sink.name not in names
+        ]
         retired = [sink.name for sink in others if sink.state is not DeliveryState.RETIRED]
         if not retired:
             return
         job.effects.perform(
             Step.META_DELIVERY_RETIRE,
             job.name,
-            lambda: job.store.retire_sinks(job.name, job.journal.fence, sorted(names)),
+            lambda: job.store.deliveries.retire_others(job.name, job.journal.fence, sorted(names)),
         )
         for name in retired:
             job.emit("sink_retired", sink=name, reason="no definition of the job names it any more")

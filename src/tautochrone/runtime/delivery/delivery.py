@@ -73,7 +73,7 @@ class Delivery:
             self._deliver(sink, resolution)
             return True
         finally:
-            self.job.store.release_pin(resolution.pin)
+            self.job.store.pins.release(resolution.pin)
 
     def close(self) -> None:
         """Give the sink's connections back. Repeatable."""
@@ -157,7 +157,7 @@ class Delivery:
     def _resolve(self) -> Resolution | None:
         """The checkpoint that a strong read of the tables would see now, pinned."""
         try:
-            resolution = self.job.store.resolve(
+            resolution = self.job.store.reads.resolve(
                 Consistency.STRONG,
                 self.declaration.tables,
                 lease_ms=_PIN_MS,
@@ -166,7 +166,7 @@ class Delivery:
         except CheckpointUnavailableError:
             return None
         if resolution.checkpoint is None or not set(self.declaration.tables) <= resolution.versions.keys():
-            self.job.store.release_pin(resolution.pin)
+            self.job.store.pins.release(resolution.pin)
             return None
         return resolution
 

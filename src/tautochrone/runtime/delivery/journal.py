@@ -28,7 +28,7 @@ class DeliveryJournal:
 
     def status(self) -> SinkStatus | None:
         """What the store remembers of the sink."""
-        return next((found for found in self.job.store.sinks() if found.name == self.name), None)
+        return next((found for found in self.job.store.deliveries.sinks() if found.name == self.name), None)
 
     # -- the store --------------------------------------------------------------------------------
 
@@ -37,28 +37,30 @@ class DeliveryJournal:
         store, job = self.job.store, self.job
         self.fence = self._step(
             Step.META_DELIVERY_CLAIM,
-            lambda: store.claim_sink(job.name, job.journal.fence, declaration, at_least),
+            lambda: store.deliveries.claim(job.name, job.journal.fence, declaration, at_least),
         )
 
     def intend(self, intent: Intent) -> None:
         store, job = self.job.store, self.job
         self._step(
             Step.META_DELIVERY_INTEND,
-            lambda: store.intend_delivery(job.name, job.journal.fence, intent),
+            lambda: store.deliveries.record_intent(job.name, job.journal.fence, intent),
         )
 
     def delivered(self, published: Published) -> None:
         store, job = self.job.store, self.job
         self._step(
             Step.META_DELIVERY_DONE,
-            lambda: store.delivered(job.name, job.journal.fence, self.name, self.fence, published),
+            lambda: store.deliveries.record_delivered(
+                job.name, job.journal.fence, self.name, self.fence, published
+            ),
         )
 
     def aborted(self) -> None:
         store, job = self.job.store, self.job
         self._step(
             Step.META_DELIVERY_ABORT,
-            lambda: store.end_intent(job.name, job.journal.fence, self.name, self.fence),
+            lambda: store.deliveries.end_intent(job.name, job.journal.fence, self.name, self.fence),
         )
 
     def failed(self, error: str, *, failures: int, skips: bool, attention: bool) -> None:
@@ -66,7 +68,7 @@ class DeliveryJournal:
         skipped = (0 if status is None else status.skipped) + skips
         self._step(
             Step.META_DELIVERY_FAILED,
-            lambda: store.delivery_failed(
+            lambda: store.deliveries.record_failure(
                 job.name,
                 job.journal.fence,
                 self.name,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from tautochrone.meta.store import MetaStore
+from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.clock import is_clock
 from tautochrone.model.effects import Effects
@@ -60,7 +60,7 @@ class Job:
         return self.settings.job
 
     @property
-    def store(self) -> MetaStore:
+    def store(self) -> Store:
         return self.journal.store
 
     @property
@@ -108,7 +108,7 @@ class Job:
         The name is empty for a job that never ran. At a checkpoint such a table has the version that its
         own job recorded.
         """
-        writers = self.store.foreign(self.name)
+        writers = self.store.roots.tables_of_other_jobs(self.name)
         names = self.topology.upstream_tables & (writers.keys() | self.topology.sibling_tables)
         return {name: writers.get(name, "") for name in names}
 

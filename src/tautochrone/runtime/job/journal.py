@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tautochrone.meta.coordinator import PATIENCE_MS
+from tautochrone.meta import Store
+from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
 from tautochrone.meta.repository import compare_fence
-from tautochrone.meta.store import MetaStore
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.details import DatasetDetails
 from tautochrone.model.effects import Effects, Step
@@ -25,7 +25,7 @@ __all__ = ["Journal"]
 class Journal:
     """Writes a job's progress to the store. Every write carries the job's fence and is one durable step."""
 
-    store: MetaStore
+    store: Store
     name: str
     effects: Effects
     fence: Fence = field(default_factory=lambda: Fence(0))
@@ -41,19 +41,21 @@ class Journal:
             FencedError: a newer owner exists.
             MetaError: the fence was not given by this store.
         """
-        compare_fence(self.name, self.fence, self.store.fence(self.name))
+        compare_fence(self.name, self.fence, self.store.jobs.fence(self.name))
 
     def report(self, versions: Mapping[TableName, Version]) -> None:
         """Report versions of root tables. A cut takes all of them or none."""
         self.effects.perform(
             Step.META_REPORT,
             str(next(iter(versions))),
-            lambda: self.store.report(self.name, self.fence, versions),
+            lambda: self.store.roots.report(self.name, self.fence, versions),
         )
 
     def describe(self, details: Sequence[DatasetDetails]) -> None:
         self.effects.perform(
-            Step.META_DESCRIBE, self.name, lambda: self.store.describe(self.name, self.fence, details)
+            Step.META_DESCRIBE,
+            self.name,
+            lambda: self.store.datasets.describe(self.name, self.fence, details),
         )
 
     def skipped_files(self, table: TableName, flow: str, skipped: Sequence[SkippedFiles]) -> None:
@@ -61,7 +63,7 @@ class Journal:
         self.effects.perform(
             Step.META_SKIPPED_FILES,
             str(table),
-            lambda: self.store.note_skipped_files(self.name, self.fence, table, flow, skipped),
+            lambda: self.store.datasets.record_skipped_files(self.name, self.fence, table, flow, skipped),
         )
 
     def observe(self, table: TableName, before: Version | None, now: Version) -> Version:
@@ -69,7 +71,7 @@ class Journal:
         return self.effects.perform(
             Step.META_OBSERVE,
             str(table),
-            lambda: self.store.observe(self.name, self.fence, table, before, now),
+            lambda: self.store.roots.observe_external_table(self.name, self.fence, table, before, now),
         )
 
     def open(
@@ -86,7 +88,7 @@ class Journal:
         opened = self.effects.perform(
             Step.META_OPEN,
             self.name,
-            lambda: self.store.open_checkpoint(
+            lambda: self.store.checkpoints.open(
                 self.name,
                 self.fence,
                 roots,
@@ -105,10 +107,10 @@ class Journal:
 
     def take(self) -> Checkpoint | None:
         """Start the job's part of the open checkpoint, if there is one."""
-        if self.store.open_target(self.name) is None:
+        if self.store.checkpoints.next_for(self.name) is None:
             return None
         taken = self.effects.perform(
-            Step.META_TAKE, self.name, lambda: self.store.take_target(self.name, self.fence)
+            Step.META_TAKE, self.name, lambda: self.store.checkpoints.begin_next(self.name, self.fence)
         )
         self.highest_number = max(self.highest_number, 0 if taken is None else taken.number)
         return taken
@@ -120,7 +122,9 @@ class Journal:
         self.effects.perform(
             Step.META_VERSION,
             str(table),
-            lambda: self.store.record_version(self.name, self.fence, number, table, version, safe),
+            lambda: self.store.checkpoints.record_version(
+                self.name, self.fence, number, table, version, safe
+            ),
         )
 
     def failure(
@@ -129,7 +133,7 @@ class Journal:
         self.effects.perform(
             Step.META_FAILURE,
             str(table),
-            lambda: self.store.record_failure(
+            lambda: self.store.checkpoints.record_failure(
                 self.name, self.fence, number, table, failure.map_texts(redacted), mode
             ),
         )
@@ -147,7 +151,7 @@ class Journal:
         self.effects.perform(
             Step.META_ABORT,
             self.name,
-            lambda: self.store.abort(self.name, self.fence, number, broken=safe),
+            lambda: self.store.checkpoints.abort(self.name, self.fence, number, broken=safe),
         )
 
     def publish(
@@ -160,5 +164,7 @@ class Journal:
         self.effects.perform(
             Step.META_PUBLISH,
             self.name,
-            lambda: self.store.publish(self.name, self.fence, number, at_ms, cpu_ms=cpu_ms, held=held),
+            lambda: self.store.checkpoints.publish(
+                self.name, self.fence, number, at_ms, cpu_ms=cpu_ms, held=held
+            ),
         )

@@ -18,7 +18,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from tautochrone.errors import MetaError
-from tautochrone.meta.store import MetaStore
+from tautochrone.meta import Store
 from tautochrone.model.events import Emit
 from tautochrone.model.jobs import Claim, RunProcess
 
@@ -116,21 +116,21 @@ class Ownership:
     gone: Callable[[RunProcess], bool] = is_gone
     _until: float | None = None
 
-    def claim(self, store: MetaStore, job: str) -> Claim:
+    def claim(self, store: Store, job: str) -> Claim:
         """A claim to the job, which says whether its owner is known to be dead."""
-        owner = store.owner_process(job)
+        owner = store.jobs.owner_process(job)
         gone = owner.run if owner is not None and self.gone(owner) else None
         return Claim(process=process_of(self.run), takeover=self.takeover, gone=gone)
 
-    def require_free(self, store: MetaStore, job: str, emit: Emit) -> None:
+    def require_free(self, store: Store, job: str, emit: Emit) -> None:
         """Return when no other run has the job, or when this run may fence it off.
 
         Raises:
             MetaError: `JOB_RUNNING`, another run has it, and the time to wait is over.
         """
-        self.claimed(store, job, emit, lambda claim: store.require_free(job, claim))
+        self.claimed(store, job, emit, lambda claim: store.jobs.require_free(job, claim))
 
-    def claimed(self, store: MetaStore, job: str, emit: Emit, take: Callable[[Claim], T]) -> T:
+    def claimed(self, store: Store, job: str, emit: Emit, take: Callable[[Claim], T]) -> T:
         """Call `take` until the job is free, and return its result.
 
         Raises:

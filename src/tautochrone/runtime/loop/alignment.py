@@ -45,7 +45,7 @@ class Aligner:
         bound_ms = job.settings.align_ms
         if bound_ms is None:
             # The run before may have aligned its cuts: others must not wait for it.
-            job.store.tell_times(job.name, job.journal.fence, {})
+            job.store.roots.report_source_times(job.name, job.journal.fence, {})
             return
         roots = {name: event_time_of(job.definitions.datasets[name]) for name in job.topology.root_tables}
         self._columns = {name: column for name, column in roots.items() if column is not None}
@@ -73,9 +73,9 @@ class Aligner:
         }
         if times != self._told:
             # Repeated at every start, and decides nothing by itself: no step of its own.
-            job.store.tell_times(job.name, job.journal.fence, times)
+            job.store.roots.report_source_times(job.name, job.journal.fence, times)
             self._told = times
-        alignment = job.store.aligned(job.name, cut.roots, bound_ms)
+        alignment = job.store.roots.aligned_cut(job.name, cut.roots, bound_ms)
         if alignment.held.keys() != self._held:
             self._held = frozenset(alignment.held)
             for name, held in sorted(alignment.held.items()):

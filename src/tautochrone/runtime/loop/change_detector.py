@@ -39,7 +39,7 @@ class ChangeDetector:
         job = self._job
         if what_changed(job, cut, last) or latest is None:
             return True
-        if job.store.revoked_after(job.name, latest.number):
+        if job.store.revisions.revoked_after(job.name, latest.number):
             # Readers that saw a revoked checkpoint wait for a higher number.
             return True
         if self._has_new_invariant():
@@ -54,7 +54,7 @@ class ChangeDetector:
         invariants = self._job.graph.invariants
         if not invariants:
             return False
-        checked = self._job.store.held(self._job.name)
+        checked = self._job.store.invariants.last_check(self._job.name)
         fingerprints = {} if checked is None else checked.definitions
         return any(
             fingerprints.get(invariant.name) != invariant.query.fingerprint for invariant in invariants

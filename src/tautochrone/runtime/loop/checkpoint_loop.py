@@ -128,8 +128,8 @@ class CheckpointLoop:
         checkpoint = job.journal.take()
         if checkpoint is not None and not self._finish_open(checkpoint):
             return True
-        latest = job.store.latest_done(job.name)
-        last = {} if latest is None else dict(job.store.versions_at(latest.number))
+        latest = job.store.checkpoints.latest_done(job.name)
+        last = {} if latest is None else dict(job.store.checkpoints.versions_at(latest.number))
         cut = self._aligner.align(take_cut(job, self._ingestion), last)
         if self._rejected_roots is not None and not what_changed(job, cut, self._rejected_roots):
             # The same rows would break the same invariant again.
@@ -161,7 +161,7 @@ class CheckpointLoop:
     def _open(self, cut: Cut) -> Checkpoint | None:
         """Open the next checkpoint; None when jobs that share tables still work on an older one."""
         job = self._job
-        holders = job.store.held_back_by(job.name, job.settings.patience_ms)
+        holders = job.store.checkpoints.busy_jobs(job.name, job.settings.patience_ms)
         if holders:
             self._report_once(
                 "held_back",
@@ -194,10 +194,10 @@ class CheckpointLoop:
     def _absent_job(self) -> str | None:
         """A job that does not run and whose tables this job waits for."""
         job = self._job
-        checkpoint = job.store.open_target(job.name)
+        checkpoint = job.store.checkpoints.next_for(job.name)
         if checkpoint is None:
             return None
-        alive = {status.name for status in job.store.job_states() if status.alive}
+        alive = {status.name for status in job.store.jobs.states() if status.alive}
         waiting = poll_upstream_jobs(job.store, job.tables_of_other_jobs(), checkpoint.number).waiting
         return next((owner or str(table) for table, owner in waiting.items() if owner not in alive), None)
 
@@ -222,7 +222,7 @@ class CheckpointLoop:
             return False
 
     def _is_pending(self, checkpoint: Checkpoint) -> bool:
-        parts = self._job.store.progress(checkpoint.number)
+        parts = self._job.store.checkpoints.progress(checkpoint.number)
         return any(part.job == self._job.name and part.part is Part.PENDING for part in parts)
 
     def _do_part(self, checkpoint: Checkpoint, unreadable: dict[TableName, Reason]) -> bool:
@@ -257,7 +257,7 @@ class CheckpointLoop:
         job.journal.publish(checkpoint.number, round(time.time() * 1000), spent_ms, checked.held)
         self._last_report = None
         self._deliveries.published()
-        state = job.store.checkpoint(checkpoint.number).state
+        state = job.store.checkpoints.get(checkpoint.number).state
         job.emit(
             "checkpoint",
             checkpoint=int(checkpoint.number),
@@ -294,7 +294,7 @@ class CheckpointLoop:
     def _wait_for_job(self, checkpoint: Checkpoint, progress: RefreshProgress) -> None:
         job = self._job
         table, owner = min(progress.waiting.items())
-        job.store.wait(job.name, job.journal.fence, checkpoint.number, owner)
+        job.store.checkpoints.record_wait(job.name, job.journal.fence, checkpoint.number, owner)
         self._report_once(
             "waiting_for_job",
             checkpoint=int(checkpoint.number),
@@ -308,10 +308,10 @@ class CheckpointLoop:
         store = self._job.store
         last = {
             status.dataset: status.checkpoint
-            for status in store.status()
+            for status in store.datasets.statuses()
             if status.checkpoint is not None and status.dataset in self._job.tables
         }
-        versions = {number: store.versions_at(number) for number in set(last.values())}
+        versions = {number: store.checkpoints.versions_at(number) for number in set(last.values())}
         return {dataset: versions[number] for dataset, number in last.items()}
 
     def _report_once(self, event: str, /, **fields: Field) -> None:

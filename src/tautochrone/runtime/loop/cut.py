@@ -45,11 +45,11 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
     looked_ms, taken_at_us = job.store.now_ms(), job.clock_us()
     # Read before the reported versions: a version may contain more than its observations say, never less.
     looks = _ingested(job, ingestion, looked_ms)
-    reported = job.store.reported(job.name)
+    reported = job.store.roots.reported(job.name)
     roots = {name: reported[name] for name in job.topology.root_tables if name in reported}
     missing: dict[TableName, Reason] = {}
     external_tables = sorted(job.external_tables())
-    observed = job.store.observed() if external_tables else {}
+    observed = job.store.roots.external_versions() if external_tables else {}
     for name in external_tables:
         try:
             roots[name], is_current = _observe_external(job, name, observed.get(name))
@@ -60,7 +60,7 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
             continue
         if is_current:
             looks[name] = looked_ms
-    for name in sorted(job.topology.clocks | job.store.shared_clocks(job.name)):
+    for name in sorted(job.topology.clocks | job.store.roots.shared_clocks(job.name)):
         roots[name] = ClockTable(name, job.base).version_at(taken_at_us)
     return Cut(roots, missing, taken_at_us, looked_ms, looks)
 

@@ -39,13 +39,13 @@ class Heartbeat(Closing):
             if self._job.journal.fence == 0:
                 # This run never owned the job; the lease belongs to another run.
                 return
-            self._send(lambda: self._job.store.end_run(self._job.name, self._job.journal.fence))
+            self._send(lambda: self._job.store.jobs.end_run(self._job.name, self._job.journal.fence))
 
     def report_no_news(self, cut: Cut, checkpoint: CheckpointNumber | None) -> None:
         """Renew the lease and record that `checkpoint` shows all data of the cut."""
         job = self._job
         self._send(
-            lambda: job.store.beat(
+            lambda: job.store.jobs.heartbeat(
                 job.name,
                 job.journal.fence,
                 job.settings.lease_ms,
@@ -58,7 +58,7 @@ class Heartbeat(Closing):
     def _run(self) -> None:
         job = self._job
         while not self._stopping.wait(job.settings.lease_ms / 3000):
-            self._send(lambda: job.store.beat(job.name, job.journal.fence, job.settings.lease_ms))
+            self._send(lambda: job.store.jobs.heartbeat(job.name, job.journal.fence, job.settings.lease_ms))
 
     def _send(self, request: Callable[[], None]) -> None:
         try:

@@ -43,7 +43,9 @@ class Publication:
     def part_done(self, number: CheckpointNumber, state: CheckpointState) -> dict[str, Field]:
         """Fields of the event of a checkpoint whose part of this job is done: which jobs are missing."""
         self._unpublished = number if state is CheckpointState.OPEN else None
-        missing = () if state is CheckpointState.PUBLISHED else self._job.store.missing(self._job.name)
+        missing = (
+            () if state is CheckpointState.PUBLISHED else self._job.store.reads.missing_parts(self._job.name)
+        )
         parts = [part for part in missing if part.checkpoint == number]
         pending = (MissingPart.PENDING, MissingPart.AWAY)
         return {
@@ -59,14 +61,14 @@ class Publication:
         if number is None:
             return
         job = self._job
-        checkpoint = job.store.checkpoint(number)
+        checkpoint = job.store.checkpoints.get(number)
         if checkpoint.state is CheckpointState.OPEN:
             return
         self._unpublished = None
         if checkpoint.state is CheckpointState.PUBLISHED:
             job.emit("checkpoint_published", checkpoint=int(number), state=str(checkpoint.state))
             return
-        parts = [part for part in job.store.missing(job.name) if part.checkpoint == number]
+        parts = [part for part in job.store.reads.missing_parts(job.name) if part.checkpoint == number]
         job.emit(
             "checkpoint_held",
             checkpoint=int(number),
@@ -92,7 +94,7 @@ class Publication:
         after_ms = self._started_ms if job.settings.align_ms is None else None
         reported: Reason | None = None
         while not self.unreadable:
-            missing = job.store.missing(job.name, after_ms)
+            missing = job.store.reads.missing_parts(job.name, after_ms)
             self.report_outcome()
             if not missing or self._stopping.is_set():
                 return
@@ -107,7 +109,7 @@ class Publication:
                 reported = reason
                 job.emit("waiting_for_jobs", checkpoint=int(number), jobs=list(jobs), reason=reason)
             self._stopping.wait(_POLL_S)
-            if job.store.open_target(job.name) is not None:
+            if job.store.checkpoints.next_for(job.name) is not None:
                 advance()
 
     def give_up(
@@ -124,7 +126,7 @@ class Publication:
             checkpoint: that stays unpublished; None: the job's open checkpoint.
         """
         job = self._job
-        open_checkpoint = job.store.open_target(job.name) if checkpoint is None else None
+        open_checkpoint = job.store.checkpoints.next_for(job.name) if checkpoint is None else None
         number = checkpoint if open_checkpoint is None else open_checkpoint.number
         if not self._stopping.is_set():
             name = "checkpoint" if number is None else f"checkpoint {number}"

@@ -168,10 +168,10 @@ class Run:
 
     def _published_version(self, table: TableName) -> Version | str | None:
         """The version of a table that an ingestion flow reads while it joins with datasets."""
-        latest = self._job.store.latest_published(self._job.name)
+        latest = self._job.store.checkpoints.latest_published(self._job.name)
         if latest is None:
             return None if table in self._job.tables else NEWEST
-        return self._job.store.versions_at(latest.number).get(table, NEWEST)
+        return self._job.store.checkpoints.versions_at(latest.number).get(table, NEWEST)
 
     def _finish(self, state: RunState = RunState.COMPLETED) -> RunState:
         state = RunState.FAILED if self.problems else state

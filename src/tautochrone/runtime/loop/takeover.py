@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tautochrone.errors import LakeError
 from tautochrone.ingest.committer import settle_quarantine
-from tautochrone.meta.jobs import DatasetEntry
+from tautochrone.meta import DatasetEntry
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable
@@ -104,7 +104,7 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
             store,
             job.name,
             job.emit,
-            lambda claim: store.start_run(
+            lambda claim: store.jobs.start_run(
                 job.spec.name,
                 job.name,
                 datasets,
@@ -118,7 +118,7 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
     job.journal.fence = job.effects.perform(
         Step.META_TAKE_OVER,
         job.name,
-        lambda: store.take_over(
+        lambda: store.jobs.take_over(
             job.name,
             at_least=fence_in_lake,
             lease_ms=job.settings.lease_ms,
@@ -234,7 +234,7 @@ def _dataset(job: Job, name: TableName) -> Dataset:
 
 def _report_roots(job: Job) -> None:
     """Report versions that a crash left unreported between commit and report; no cut would take them."""
-    reported = job.store.reported(job.name)
+    reported = job.store.roots.reported(job.name)
     for name in job.topology.root_tables:
         table = job.tables[name]
         current = table.current_version()

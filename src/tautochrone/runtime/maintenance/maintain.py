@@ -123,7 +123,9 @@ class Maintenance:
                 self._report_failure(error, dataset=str(name))
         if not dry_run:
             self.job.effects.perform(
-                Step.META_EXPIRE, self.job.name, lambda: self.job.store.forget_expired(self.job.name)
+                Step.META_EXPIRE,
+                self.job.name,
+                lambda: self.job.store.checkpoints.forget_expired(self.job.name),
             )
         return done
 
@@ -135,7 +137,7 @@ class Maintenance:
         self.job.emit("maintenance_failed", **where, error=text, reason="it is tried again later")
 
     def _due(self) -> bool:
-        latest = self.job.store.latest_done(self.job.name)
+        latest = self.job.store.checkpoints.latest_done(self.job.name)
         if latest is None:
             return False
         now, rules = self.now_ms(), self.job.settings.maintenance
@@ -169,14 +171,14 @@ class Maintenance:
 
     def _fence(self) -> Fence:
         """The job's fence; without a takeover that of the current owner, which may be running."""
-        return self.job.journal.fence or self.job.store.fence(self.job.name)
+        return self.job.journal.fence or self.job.store.jobs.fence(self.job.name)
 
     def _expire_checkpoints(self, *, dry_run: bool) -> list[CheckpointNumber]:
         job = self.job
         started = time.monotonic()
         now, rules = self.now_ms(), job.settings.maintenance
-        candidates = outlived(job.store.standing(job.name), now, rules)
-        pinned = job.store.pinned_checkpoints()
+        candidates = outlived(job.store.checkpoints.unexpired(job.name), now, rules)
+        pinned = job.store.pins.pinned_checkpoints()
         expired: list[CheckpointNumber] = []
         kept: dict[str, str] = {}
         for number in candidates:
@@ -208,7 +210,9 @@ class Maintenance:
         return expired
 
     def _mark_expired(self, number: CheckpointNumber) -> None:
-        self.job.effects.perform(Step.META_EXPIRE, self.job.name, lambda: self.job.store.expire(number))
+        self.job.effects.perform(
+            Step.META_EXPIRE, self.job.name, lambda: self.job.store.checkpoints.expire(number)
+        )
 
     def _compact(self, table: LakeTable) -> None:
         """Compact small files. For the owner only: nobody else may move main.

@@ -43,7 +43,7 @@ class OrphanSearch:
         if not every_ms:
             return False
         if self._period is None:
-            before = self.job.store.standing(self.job.name)[:-1]
+            before = self.job.store.checkpoints.unexpired(self.job.name)[:-1]
             self._period = before[-1].at_ms // every_ms if before else -1
         now = self.now_ms() // every_ms
         is_new, self._period = now != self._period, now

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tautochrone.meta.expiry import Standing
+from tautochrone.meta.protocols.checkpoints import Standing
 from tautochrone.model.delivery import DeliveryState, SinkStatus
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.maintenance import Retention
@@ -75,23 +75,23 @@ def needs_of(
         without: checkpoints to treat as expired.
     """
     store = job.store
-    needs = Needs(_with_companions(store.retained_versions(without), tables))
+    needs = Needs(_with_companions(store.pins.retained_versions(without), tables))
     versions_at: dict[int, dict[TableName, Version]] = {}
-    inputs = {entry.name: entry.inputs for entry in store.datasets()}
-    for status in store.status():
+    inputs = {entry.name: entry.inputs for entry in store.datasets.entries()}
+    for status in store.datasets.statuses():
         if status.checkpoint is None:
             continue
         if status.checkpoint not in versions_at:
-            versions_at[status.checkpoint] = store.versions_at(status.checkpoint)
+            versions_at[status.checkpoint] = store.checkpoints.versions_at(status.checkpoint)
         # The next refresh asks how each input changed since the last complete checkpoint, and whether
         # the dataset itself did.
         for name in {status.dataset, *inputs.get(status.dataset, ())}:
             _follow(needs, name, versions_at[status.checkpoint].get(name))
-    for checkpoint in (store.latest_done(job.name), store.open_target(job.name)):
+    for checkpoint in (store.checkpoints.latest_done(job.name), store.checkpoints.next_for(job.name)):
         for name, version in ({} if checkpoint is None else checkpoint.roots).items():
             _follow(needs, name, version)
-    follow_sinks(needs, store.sinks(), job.store.now_ms())
-    for name, version in store.reported(job.name).items():
+    follow_sinks(needs, store.deliveries.sinks(), job.store.now_ms())
+    for name, version in store.roots.reported(job.name).items():
         _follow(needs, name, version)
     for name in inputs:
         # A dataset of another job may be in another lake.

@@ -21,7 +21,7 @@ __all__ = ["describe"]
 
 def describe(job: Job) -> None:
     """Store the details of the job's tables that changed."""
-    stored = job.store.described(job.name)
+    stored = job.store.datasets.details_of_job(job.name)
     current = [_details(job, table, stored.get(table)) for table in job.graph.order]
     changed = [details for details in current if stored.get(details.dataset) != details]
     if changed:

@@ -18,8 +18,10 @@ def require_reported_versions(job: Job, existing: Mapping[TableName, LakeTable])
     Raises:
         LakeError: `LAKE_BEHIND_STORE`.
     """
-    reported = job.store.reported(job.name)
-    reported_ms = {report.table: report.at_ms for report in job.store.reports() if report.job == job.name}
+    reported = job.store.roots.reported(job.name)
+    reported_ms = {
+        report.table: report.at_ms for report in job.store.roots.reports() if report.job == job.name
+    }
     for name, version in reported.items():
         if name not in existing or name not in reported_ms:
             continue

@@ -32,7 +32,7 @@ def reconcile_store(
         full: tables that will be rebuilt; their ids may differ from those in the store.
 
     Raises:
-        MetaError: `META_STORE_OF_ANOTHER_LAKE`, or what `MetaStore.reconcile` raises; nothing was written.
+        MetaError: `META_STORE_OF_ANOTHER_LAKE`, or what `Recovery.reconcile` raises; nothing was written.
         LakeError: `LAKE_BEHIND_STORE`.
     """
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
@@ -43,7 +43,7 @@ def reconcile_store(
         }
         tables = {**existing, **others}
         newest = dict(zip(tables, pool.map(_newest, tables.values()), strict=True))
-        relation = job.store.compare(job.name, newest).relation
+        relation = job.store.recovery.compare(job.name, newest).relation
         if relation is StoreRelation.CURRENT:
             require_reported_versions(job, existing)
             return
@@ -52,7 +52,7 @@ def reconcile_store(
         _rebuild(job, lake)
         return
     reconciled = job.effects.perform(
-        Step.META_RECONCILE, job.name, lambda: job.store.reconcile(job.name, lake)
+        Step.META_RECONCILE, job.name, lambda: job.store.recovery.reconcile(job.name, lake)
     )
     job.emit(
         "store_reconciled",
@@ -78,7 +78,7 @@ def require_reconciled(job: Job) -> None:
     ]
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         lake = dict(zip(names, pool.map(lambda name: _newest(job.lake.load(name)), names), strict=True))
-    comparison = job.store.compare(job.name, lake)
+    comparison = job.store.recovery.compare(job.name, lake)
     if comparison.relation in (StoreRelation.RESTORED, StoreRelation.FOREIGN):
         raise MetaError(
             "META_STORE_NOT_IN_AGREEMENT",
@@ -93,9 +93,11 @@ def record_table_ids(job: Job) -> None:
         ids = dict(
             zip(job.tables, pool.map(lambda table: table.identity(), job.tables.values()), strict=True)
         )
-    if ids != job.store.table_ids(job.name):
+    if ids != job.store.datasets.table_ids(job.name):
         job.effects.perform(
-            Step.META_IDENTIFY, job.name, lambda: job.store.identify(job.name, job.journal.fence, ids)
+            Step.META_IDENTIFY,
+            job.name,
+            lambda: job.store.datasets.record_table_ids(job.name, job.journal.fence, ids),
         )
 
 
@@ -107,7 +109,7 @@ def _require_same_lake(
 ) -> None:
     known = {
         name: identity
-        for name, identity in job.store.table_ids(job.name).items()
+        for name, identity in job.store.datasets.table_ids(job.name).items()
         if name in job.graph.order and name not in full
     }
     present = [name for name in known if name in existing]
@@ -131,7 +133,7 @@ def _require_same_lake(
 def _rebuild(job: Job, lake: Mapping[TableName, list[LakeVersion]]) -> None:
     if not any(version.checkpoint is not None for versions in lake.values() for version in versions):
         return
-    numbers = job.effects.perform(Step.META_REBUILD, job.name, lambda: job.store.rebuild(lake))
+    numbers = job.effects.perform(Step.META_REBUILD, job.name, lambda: job.store.recovery.rebuild(lake))
     job.emit(
         "rebuilt",
         job=job.name,

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError
-from tautochrone.meta.store import MetaStore
+from tautochrone.meta import Store
 from tautochrone.model import limits
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.names import TableName, Version
@@ -60,7 +60,7 @@ def invariant_entries(invariants: Sequence[Invariant]) -> list[InvariantEntry]:
 def check(
     invariants: Sequence[Invariant],
     definitions: Definitions,
-    store: MetaStore,
+    store: Store,
     job: str,
     session: SparkSession,
     versions: Mapping[TableName, Version],
@@ -75,8 +75,8 @@ def check(
         session: shows the lake at the checkpoint.
         versions: of every table and clock at the checkpoint, without tables that failed.
     """
-    last = store.held(job) if invariants else None
-    last_versions = {} if last is None else store.versions_at(last.checkpoint)
+    last = store.invariants.last_check(job) if invariants else None
+    last_versions = {} if last is None else store.checkpoints.versions_at(last.checkpoint)
     last_definitions = {} if last is None else last.definitions
     held: dict[str, str] = {}
     broken: list[BrokenInvariant] = []

@@ -65,7 +65,7 @@ class CheckpointRefresher:
             load_table=job.lake_table,
             load_input=job.input_table,
             table_definition=self._topology.table_definition,
-            history=job.store.history,
+            history=job.store.history.refreshes,
         )
         plans = Plans(job.definitions, job.graph)
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
@@ -92,7 +92,7 @@ class CheckpointRefresher:
             self._failures, self._waiting_for_bulk = dict(unreadable), set()
         upstream = poll_upstream_jobs(job.store, job.tables_of_other_jobs(), checkpoint.number)
         self._failures |= upstream.failed
-        self._sessions.show({**checkpoint.roots, **job.store.versions_at(checkpoint.number)})
+        self._sessions.show({**checkpoint.roots, **job.store.checkpoints.versions_at(checkpoint.number)})
         inputs = {table: self._topology.inputs(table) for table in self._topology.derived_tables}
         todo = [table for table in inputs if table not in self._finished]
         waiting = {table for table in todo if upstream_of(table, inputs) & upstream.waiting.keys()}

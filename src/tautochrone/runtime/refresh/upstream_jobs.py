@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tautochrone.meta.store import MetaStore
+from tautochrone.meta import Store
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -46,7 +46,7 @@ class RefreshProgress:
     waiting_for_bulk: frozenset[TableName] = frozenset()
 
 
-def poll_upstream_jobs(store: MetaStore, owners: Mapping[TableName, str], number: int) -> UpstreamTables:
+def poll_upstream_jobs(store: Store, owners: Mapping[TableName, str], number: int) -> UpstreamTables:
     """What other jobs have recorded for checkpoint `number` by now.
 
     Args:
@@ -55,8 +55,8 @@ def poll_upstream_jobs(store: MetaStore, owners: Mapping[TableName, str], number
     if not owners:
         return UpstreamTables()
     # The parts are read first: a version that is recorded between the two reads only counts as waiting.
-    parts = {progress.job: progress.part for progress in store.progress(number)}
-    versions, failures = store.versions_at(number), store.failures_at(number)
+    parts = {progress.job: progress.part for progress in store.checkpoints.progress(number)}
+    versions, failures = store.checkpoints.versions_at(number), store.checkpoints.failures_at(number)
     waiting: dict[TableName, str] = {}
     failed: dict[TableName, Reason] = {}
     lost: str | None = None

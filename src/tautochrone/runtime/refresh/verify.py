@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.column_alignment import align
-from tautochrone.meta.store import MetaStore
+from tautochrone.meta import Store
 from tautochrone.model.clock import spoken
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import CheckpointNumber, TableName, Version
@@ -68,7 +68,7 @@ class Sessions:
 
 def verify(
     base: SparkSession,
-    store: MetaStore,
+    store: Store,
     read_points: ReadPointServer,
     definitions: Definitions,
     graph: Graph,
@@ -81,8 +81,8 @@ def verify(
         CheckpointUnavailableError: `number` is not a published checkpoint.
     """
     if number is not None:
-        store.checkpoint(number)
-    newest = {status.dataset: status.checkpoint for status in store.status()}
+        store.checkpoints.get(number)
+    newest = {status.dataset: status.checkpoint for status in store.datasets.statuses()}
     sessions = Sessions(base, read_points, definitions)
     for view in views:
         if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW:
@@ -95,7 +95,7 @@ def verify(
         if not flow.deterministic:
             yield _unknown(view, at, f"its query is not deterministic: {flow.deterministic_reason}")
             continue
-        versions = store.versions_at(at)
+        versions = store.checkpoints.versions_at(at)
         if view not in versions:
             raise CheckpointUnavailableError(
                 "CHECKPOINT_INCOMPLETE", f"{view} has no version at checkpoint {at}"

@@ -59,7 +59,7 @@ def tables_named(job: Job, texts: Sequence[str]) -> tuple[TableName, ...]:
     Raises:
         DefinitionError: `DATASET_NOT_FOUND`.
     """
-    entries = job.store.datasets()
+    entries = job.store.datasets.entries()
     known = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
     tables = []
     for text in texts:
@@ -89,9 +89,11 @@ def _survey(job: Job, request: RevisionRequest) -> RevisionPlan:
     at: dict[TableName, Version] = {}
     older: dict[TableName, CheckpointNumber] = {}
     if request.to is not None:
-        at |= store.published_versions(request.to)
+        at |= store.reads.published_versions(request.to)
         # A dataset without a version at that checkpoint is reverted to the last one before it.
-        for name, (number, version) in store.last_complete(request.to, sorted(names - at.keys())).items():
+        for name, (number, version) in store.revisions.last_complete(
+            request.to, sorted(names - at.keys())
+        ).items():
             at[name], older[name] = version, number
     around = sorted(names | {name for node in changing for name in node.streamed})
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
@@ -109,7 +111,7 @@ def _survey(job: Job, request: RevisionRequest) -> RevisionPlan:
         )
     sinks = {name.table: job.graph.inputs(name).tables for name in job.definitions.sinks}
     jobs = {node.job for node in changing}
-    revoked = () if request.to is None else store.published_after(request.to, jobs)
+    revoked = () if request.to is None else store.revisions.published_after(request.to, jobs)
     return plan_revision(request, nodes, at, checks, sinks, revoked, older)
 
 
@@ -154,7 +156,7 @@ def _decide(
     revision = uuid4().hex[:8]
     try:
         return job.effects.perform(
-            Step.META_REVISE, revision, lambda: job.store.decide(revision, plan, fences)
+            Step.META_REVISE, revision, lambda: job.store.revisions.decide(revision, plan, fences)
         )
     except FencedError as error:
         raise FencedError(
@@ -170,10 +172,10 @@ def complete_pending(job: Job, running: Fence | None = None) -> list[Revision]:
     Args:
         running: the job's fence, if the caller runs it. Other jobs of a revision are taken over.
     """
-    pipeline_jobs = {status.name for status in job.store.job_states() if status.pipeline == job.spec.name}
+    pipeline_jobs = {status.name for status in job.store.jobs.states() if status.pipeline == job.spec.name}
     jobs = pipeline_jobs if running is None else {job.name}
     done = []
-    for revision in job.store.revisions([RevisionState.DECIDED]):
+    for revision in job.store.revisions.find([RevisionState.DECIDED]):
         if jobs.isdisjoint(revision.plan.jobs):
             continue
         table = _needs_other_project(job, revision, pipeline_jobs)
@@ -212,12 +214,12 @@ def confirm(job: Job, identity: str) -> Revision:
     Raises:
         MetaError: `REVISION_NOT_FOUND`.
     """
-    revision = job.store.revision(identity)
+    revision = job.store.revisions.get(identity)
     complete_pending(job)
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         list(pool.map(lambda table: _untag(job, table.table, tag_of(identity)), revision.plan.changed))
-    job.effects.perform(Step.META_CONFIRM, identity, lambda: job.store.confirm_revision(identity))
-    return job.store.revision(identity)
+    job.effects.perform(Step.META_CONFIRM, identity, lambda: job.store.revisions.confirm(identity))
+    return job.store.revisions.get(identity)
 
 
 # -- survey ---------------------------------------------------------------------------------------
@@ -226,9 +228,9 @@ def confirm(job: Job, identity: str) -> Revision:
 def _nodes(job: Job) -> dict[TableName, DatasetNode]:
     """All datasets of the store. Only for those of the project the definitions are known."""
     project_tables = {*job.graph.order, *job.topology.sibling_tables}
-    owners = {status.dataset: status.job for status in job.store.status()}
+    owners = {status.dataset: status.job for status in job.store.datasets.statuses()}
     nodes = {}
-    for entry in job.store.datasets():
+    for entry in job.store.datasets.entries():
         own = entry.name in project_tables
         dataset = job.definitions.datasets[entry.name] if own else None
         nodes[entry.name] = DatasetNode(
@@ -295,7 +297,7 @@ def _take_over(job: Job, name: str, plan: RevisionPlan, *, decided: bool = False
             store,
             name,
             job.emit,
-            lambda claim: store.take_over(
+            lambda claim: store.jobs.take_over(
                 name, at_least=fence_in_lake, lease_ms=job.settings.lease_ms, claim=claim
             ),
         ),
@@ -308,7 +310,7 @@ def _complete(job: Job, revision: Revision, fences: Mapping[str, Fence], *, runn
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         for _ in pool.map(lambda table: _revise(job, revision, table, fences), revision.plan.changed):
             pass
-    job.effects.perform(Step.META_REVISED, revision.id, lambda: job.store.complete_revision(revision.id))
+    job.effects.perform(Step.META_REVISED, revision.id, lambda: job.store.revisions.complete(revision.id))
     job.emit(
         "revision",
         revision=revision.id,
@@ -324,7 +326,7 @@ def _complete(job: Job, revision: Revision, fences: Mapping[str, Fence], *, runn
 def _return_leases(job: Job, fences: Mapping[str, Fence]) -> None:
     for name, fence in fences.items():
         with suppress(FencedError):
-            job.store.end_run(name, fence)
+            job.store.jobs.end_run(name, fence)
 
 
 def _revise(job: Job, revision: Revision, revised: RevisedTable, fences: Mapping[str, Fence]) -> None:
@@ -345,12 +347,12 @@ def _revise(job: Job, revision: Revision, revised: RevisedTable, fences: Mapping
         return
     commit = RevisionCommit(fence, job.store.incarnation, revoked_range(revision.plan))
     version = revert_table(job.base, job.topology, table, revised, commit, tag)
-    if revised.table in job.store.reported(revised.job):
+    if revised.table in job.store.roots.reported(revised.job):
         # Otherwise cuts of other jobs and weak readers would use the revoked version until the next run.
         job.effects.perform(
             Step.META_REPORT,
             str(revised.table),
-            lambda: job.store.report(revised.job or "", fence, {revised.table: version}),
+            lambda: job.store.roots.report(revised.job or "", fence, {revised.table: version}),
         )
     job.emit(
         "revised",

@@ -145,7 +145,9 @@ class Streams:
                     flow=flow,
                     dataset=str(table),
                     emit=job.emit,
-                    stored=lambda: [files for files in job.store.skipped_files(table) if files.flow == flow],
+                    stored=lambda: [
+                        files for files in job.store.datasets.skipped_files(table) if files.flow == flow
+                    ],
                     store=partial(job.journal.skipped_files, table, flow),
                 ),
                 KafkaTopics(

@@ -1,13 +1,4 @@
-"""Revisions in the store: the decision is one transaction, everything after it may be repeated.
-
-1. `decide`: against the fences of all jobs that own a table of the plan, the checkpoints after the one that
-   stays are revoked, open targets are given up, the plan is written down. All of it or nothing.
-2. whoever holds those jobs carries the plan out, then `complete_revision`. Until then no job that shares
-   checkpoints with them opens one: it would be cut with what is being taken back.
-3. `confirm_revision`: the old data is no longer kept
-
-It must never know how tables are rolled back.
-"""
+"""`store.revisions` in SQL."""
 
 from __future__ import annotations
 
@@ -27,51 +18,17 @@ from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.revision import RevisedTable, Revision, RevisionPlan, RevisionState
 
-__all__ = ["Revisions", "require_none_under_way"]
+__all__ = ["SqlRevisions"]
+
 
 _C, _P, _R, _V = t.checkpoints.c, t.checkpoint_jobs.c, t.revisions.c, t.versions.c
 _SHOWN = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
 
 
-class Revisions(Repository):
-    """Everything about `t.revisions`, and what a revision does to checkpoints."""
-
-    def published_after(self, number: int, jobs: Iterable[str]) -> tuple[CheckpointNumber, ...]:
-        """The readable checkpoints of these jobs that a revision to `number` would revoke, oldest first."""
-        with self._read() as connection:
-            return tuple(map(CheckpointNumber, _published_after(connection, number, jobs)))
-
-    def revoked_after(self, job: str, number: int) -> bool:
-        """Whether the job has a revoked checkpoint after `number`."""
-        query = _numbers([job]).where(_C.number > number, _C.state == CheckpointState.REVOKED.value)
-        with self._read() as connection:
-            return connection.execute(query.limit(1)).first() is not None
-
-    def last_complete(
-        self, number: int, tables: Iterable[TableName]
-    ) -> dict[TableName, tuple[CheckpointNumber, Version]]:
-        """Of each table the newest checkpoint up to `number` that shows it, and its version there; tables
-        that none shows are left out."""
-        with self._read() as connection:
-            found = {table: _last_complete(connection, number, str(table)) for table in tables}
-        return {table: known for table, known in found.items() if known is not None}
+class SqlRevisions(Repository):
+    """`protocols.revisions.Revisions` in SQL."""
 
     def decide(self, revision: str, plan: RevisionPlan, fences: Mapping[str, Fence]) -> Revision:
-        """Write the decision down and revoke, in one transaction. Deciding it again is a no-op.
-
-        The plan that is written down names exactly the checkpoints that were revoked.
-
-        Args:
-            revision: its id, never used before.
-            fences: for each job of the plan the fence that the caller took it over with.
-
-        Raises:
-            FencedError: a job was taken over meanwhile; nothing happened.
-            CheckpointUnavailableError: the checkpoint that should stay is not readable (any more).
-            MetaError: `REVISION_PENDING`, another one has to be finished first.
-            ConflictError: `REVISION_PLAN_CHANGED`, a table of the plan has another job, or a reader that
-                the plan does not know.
-        """
         with self._write() as connection:
             for job in plan.jobs:
                 check_fence(connection, job, fences[job])
@@ -111,20 +68,13 @@ class Revisions(Repository):
             connection.execute(insert(t.revisions).values(row))
             return decided
 
-    def complete_revision(self, revision: str) -> None:
-        """All tables are taken back. Repeatable."""
+    def complete(self, revision: str) -> None:
         self._advance(revision, RevisionState.DECIDED, RevisionState.DONE)
 
-    def confirm_revision(self, revision: str) -> None:
-        """The tags are dropped. Repeatable."""
+    def confirm(self, revision: str) -> None:
         self._advance(revision, RevisionState.DONE, RevisionState.CONFIRMED)
 
-    def revision(self, revision: str) -> Revision:
-        """One revision.
-
-        Raises:
-            MetaError: `REVISION_NOT_FOUND`.
-        """
+    def get(self, revision: str) -> Revision:
         with self._read() as connection:
             row = connection.execute(select(t.revisions).where(_R.id == revision)).first()
         if row is None:
@@ -135,29 +85,41 @@ class Revisions(Repository):
             )
         return _as_revision(row)
 
-    def revisions(self, states: Collection[RevisionState] = ()) -> tuple[Revision, ...]:
-        """The revisions in one of these states (or all), oldest first."""
+    def find(self, states: Collection[RevisionState] = ()) -> tuple[Revision, ...]:
         query = select(t.revisions).order_by(_R.decided_at_ms, _R.id)
         if states:
             query = query.where(_R.state.in_([state.value for state in states]))
         with self._read() as connection:
             return tuple(map(_as_revision, connection.execute(query)))
 
+    def pending(self, job: str) -> tuple[Revision, ...]:
+        with self._read() as connection:
+            return tuple(found for found in _pending(connection) if job in found.plan.jobs)
+
     def newest_decision(self) -> int:
-        """When the newest revision was decided, in epoch milliseconds; 0 for none."""
         with self._read() as connection:
             return connection.execute(select(func.max(_R.decided_at_ms))).scalar() or 0
 
     def decided_after(self, at_ms: int) -> tuple[Revision, ...]:
-        """The revisions decided after that one, oldest first."""
         query = select(t.revisions).where(_R.decided_at_ms > at_ms).order_by(_R.decided_at_ms)
         with self._read() as connection:
             return tuple(map(_as_revision, connection.execute(query)))
 
-    def pending_revisions(self, job: str) -> tuple[Revision, ...]:
-        """Decided and unfinished revisions that change a table of the job."""
+    def published_after(self, number: int, jobs: Iterable[str]) -> tuple[CheckpointNumber, ...]:
         with self._read() as connection:
-            return tuple(found for found in _pending(connection) if job in found.plan.jobs)
+            return tuple(map(CheckpointNumber, _published_after(connection, number, jobs)))
+
+    def revoked_after(self, job: str, number: int) -> bool:
+        query = _numbers([job]).where(_C.number > number, _C.state == CheckpointState.REVOKED.value)
+        with self._read() as connection:
+            return connection.execute(query.limit(1)).first() is not None
+
+    def last_complete(
+        self, number: int, tables: Iterable[TableName]
+    ) -> dict[TableName, tuple[CheckpointNumber, Version]]:
+        with self._read() as connection:
+            found = {table: _last_complete(connection, number, str(table)) for table in tables}
+        return {table: known for table, known in found.items() if known is not None}
 
     def _advance(self, revision: str, old: RevisionState, new: RevisionState) -> None:
         with self._write() as connection:

@@ -11,16 +11,14 @@ from typing import Any
 from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, update
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.dataset_status import DatasetStatus, statuses
-from tautochrone.meta.read_models import as_checkpoint, as_versions, checkpoint_row, row_cut, stored_failure
-from tautochrone.meta.repository import STANDING, Repository, parse
-from tautochrone.model.checkpoint import Checkpoint, CheckpointState, RefreshRecord
-from tautochrone.model.jobs import Part
-from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.meta.read_models import stored_failure
+from tautochrone.meta.repository import parse
+from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
+from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.reason import Reason, reason_fields
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
-__all__ = ["KEPT_PER_DATASET", "STANDING", "DatasetStatus", "History", "as_record", "keep", "prune_failures"]
+__all__ = ["KEPT_PER_DATASET", "as_record", "keep", "prune_failures"]
 
 KEPT_PER_DATASET = 1_000
 
@@ -90,76 +88,6 @@ def _prune(connection: Connection, table: Table, order: Column[Any], dataset: st
     last = connection.execute(newest.offset(KEPT_PER_DATASET).limit(1)).scalar()
     if last is not None:
         connection.execute(delete(table).where(mine, order <= last))
-
-
-class History(Repository):
-    """Reading what was recorded."""
-
-    def checkpoint(self, number: int) -> Checkpoint:
-        """One checkpoint, whatever its state.
-
-        Raises:
-            CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`.
-        """
-        with self._read() as connection:
-            return as_checkpoint(connection, checkpoint_row(connection, number))
-
-    def checkpoints(self, limit: int = 20) -> tuple[Checkpoint, ...]:
-        """The newest checkpoints in any state, newest first."""
-        with self._read() as connection:
-            query = select(t.checkpoints).order_by(_C.number.desc()).limit(limit)
-            return tuple(as_checkpoint(connection, row) for row in connection.execute(query).all())
-
-    def latest_published(self, job: str | None = None) -> Checkpoint | None:
-        """The newest readable checkpoint, of one job or of all."""
-        query = select(t.checkpoints).where(_C.state == _PUBLISHED)
-        if job is not None:
-            query = query.where(_C.number.in_(select(_P.checkpoint).where(_P.job == job)))
-        with self._read() as connection:
-            row = connection.execute(query.order_by(_C.number.desc()).limit(1)).first()
-            return None if row is None else as_checkpoint(connection, row)
-
-    def latest_done(self, job: str) -> Checkpoint | None:
-        """The newest checkpoint of which the job did its part, readable or not yet."""
-        query = (
-            select(t.checkpoints)
-            .join(t.checkpoint_jobs, _P.checkpoint == _C.number)
-            .where(_P.job == job, _P.state == Part.DONE.value, _C.state.in_(STANDING))
-        )
-        with self._read() as connection:
-            row = connection.execute(query.order_by(_C.number.desc()).limit(1)).first()
-            return None if row is None else as_checkpoint(connection, row)
-
-    def versions_at(self, number: int) -> dict[TableName, Version]:
-        """Roots and datasets at a checkpoint; for an open one, what was recorded so far.
-
-        A dataset that failed at the checkpoint is absent; `failures_at` tells why.
-        """
-        with self._read() as connection:
-            row = checkpoint_row(connection, number)
-            if row.state == CheckpointState.ABORTED:
-                return {}
-            return as_versions(row_cut(connection, row).versions)
-
-    def failures_at(self, number: int) -> dict[TableName, Reason]:
-        """Datasets without a version at a checkpoint, and why."""
-        f = t.failures.c
-        with self._read() as connection:
-            rows = connection.execute(select(t.failures).where(f.checkpoint == number))
-            failures = {parse(row.dataset): stored_failure(row) for row in rows}
-        return {dataset: failure for dataset, failure in failures.items() if failure is not None}
-
-    def history(self, dataset: TableName, limit: int = 50) -> tuple[RefreshRecord, ...]:
-        """Refreshes and failures of a dataset, newest first; those without data are left out."""
-        r = t.refreshes.c
-        query = select(t.refreshes).where(r.dataset == str(dataset)).order_by(r.id.desc())
-        with self._read() as connection:
-            return tuple(as_record(row) for row in connection.execute(query.limit(limit)))
-
-    def status(self) -> tuple[DatasetStatus, ...]:
-        """Every dataset that isn't retired, by name."""
-        with self._read() as connection:
-            return statuses(connection)
 
 
 def as_record(row: Row[Any]) -> RefreshRecord:

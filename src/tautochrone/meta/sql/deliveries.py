@@ -1,8 +1,4 @@
-"""What the store remembers of each sink: who delivers to it, how far, and what is under way.
-
-The sink's own pointer is the truth about what its readers see. What is here says which versions retention
-has to keep, which transaction has to be resolved after a crash, and what people ask.
-"""
+"""`store.deliveries` in SQL."""
 
 from __future__ import annotations
 
@@ -26,26 +22,16 @@ from tautochrone.model.delivery import (
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, Published
 
-__all__ = ["Deliveries"]
+__all__ = ["SqlDeliveries"]
 
 _D, _J, _C, _P = t.deliveries.c, t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
 _SHOWN = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
 
 
-class Deliveries(Repository):
-    """Everything about `t.deliveries`. Writes are made in the name of the job that delivers."""
+class SqlDeliveries(Repository):
+    """`protocols.deliveries.Deliveries` in SQL."""
 
-    def claim_sink(self, job: str, fence: Fence, declaration: SinkDeclaration, at_least: Fence) -> Fence:
-        """Become the only one who delivers to a sink; answers a fence above all earlier ones.
-
-        Args:
-            at_least: the highest fence that the sink itself has seen.
-
-        Raises:
-            FencedError: a newer owner of the job exists.
-            MetaError: `SINK_NAME_TAKEN`, a job of another pipeline, or one that runs now, has a sink of this
-                name.
-        """
+    def claim(self, job: str, fence: Fence, declaration: SinkDeclaration, at_least: Fence) -> Fence:
         with self._fenced(job, fence) as connection:
             row = connection.execute(select(t.deliveries).where(_D.sink == declaration.name)).first()
             if row is not None and row.job != job and row.state != DeliveryState.RETIRED:
@@ -72,32 +58,25 @@ class Deliveries(Repository):
                 connection.execute(update(t.deliveries).where(_D.sink == row.sink).values(values))
             return Fence(values["fence"])  # type: ignore[arg-type]
 
-    def retire_sinks(self, job: str, fence: Fence, kept: Iterable[str]) -> None:
-        """The sinks of the job but for the `kept` ones hold no versions any more. Repeatable."""
+    def retire_others(self, job: str, fence: Fence, kept: Iterable[str]) -> None:
         with self._fenced(job, fence) as connection:
             others = (_D.job == job) & _D.sink.not_in(list(kept))
             values = {"state": DeliveryState.RETIRED.value}
             connection.execute(update(t.deliveries).where(others).values(values))
 
-    def intend_delivery(self, job: str, fence: Fence, intent: Intent) -> None:
-        """Write down what a transaction is about to do, before the sink hears of it; and again, with its
-        chunks, when it is prepared.
-
-        Raises:
-            FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
-        """
+    def record_intent(self, job: str, fence: Fence, intent: Intent) -> None:
         with self._fenced(job, fence) as connection:
             self._change(
                 connection, job, intent.transaction.sink, intent.transaction.fence, intent=intent.as_json()
             )
 
     def end_intent(self, job: str, fence: Fence, sink: str, sink_fence: Fence) -> None:
-        """The transaction under way left nothing in the sink. Repeatable."""
         with self._fenced(job, fence) as connection:
             self._change(connection, job, sink, sink_fence, intent=None)
 
-    def delivered(self, job: str, fence: Fence, sink: str, sink_fence: Fence, published: Published) -> None:
-        """The sink shows `published`; nothing is under way any more. Repeatable."""
+    def record_delivered(
+        self, job: str, fence: Fence, sink: str, sink_fence: Fence, published: Published
+    ) -> None:
         with self._fenced(job, fence) as connection:
             self._change(
                 connection,
@@ -115,7 +94,7 @@ class Deliveries(Repository):
                 failed_at_ms=None,
             )
 
-    def delivery_failed(
+    def record_failure(
         self,
         job: str,
         fence: Fence,
@@ -127,13 +106,6 @@ class Deliveries(Repository):
         skipped: int = 0,
         attention: bool = False,
     ) -> None:
-        """A try failed. Repeatable.
-
-        Args:
-            failures: failed tries since the last success, this one included.
-            skipped: how often the policy gave up waiting for the sink, ever.
-            attention: trying again cannot help.
-        """
         with self._fenced(job, fence) as connection:
             state = DeliveryState.NEEDS_ATTENTION if attention else DeliveryState.FAILING
             self._change(
@@ -148,12 +120,7 @@ class Deliveries(Repository):
                 failed_at_ms=self._clock(),
             )
 
-    def forget_sink(self, sink: str) -> None:
-        """Drop all that is known of a sink, for an operator. The next delivery begins anew. Repeatable.
-
-        Raises:
-            MetaError: `SINK_NAME_TAKEN`, the job that delivers to it runs.
-        """
+    def forget(self, sink: str) -> None:
         with self._write() as connection:
             row = connection.execute(select(t.deliveries).where(_D.sink == sink)).first()
             if row is not None:
@@ -161,7 +128,6 @@ class Deliveries(Repository):
                 connection.execute(delete(t.deliveries).where(_D.sink == sink))
 
     def sinks(self) -> tuple[SinkStatus, ...]:
-        """All sinks that jobs of this store ever declared, by name."""
         with self._read() as connection:
             rows = connection.execute(select(t.deliveries).order_by(_D.sink)).all()
             return tuple(_status(connection, row) for row in rows)

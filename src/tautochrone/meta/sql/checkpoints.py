@@ -1,59 +1,73 @@
-"""The life of a checkpoint: opened with a cut, filled dataset by dataset, published or aborted.
-
-1. `open_checkpoint` hands out the next number and records the version of every root. All jobs that belong
-   together take part; `coordinator` says when and who.
-2. `record_version` / `record_failure` say for each dataset what became of it; repeatable.
-3. `publish` says that a job has done its part, once every dataset of it has a word; the last one's makes
-   the checkpoint readable by one row. `abort` gives a part up.
-4. A dataset that failed may be repaired for the published number: then it is complete there.
-5. `expire` and `revoke` take it away from readers; the number stays taken for ever.
-
-It must never know how versions are read or written in the lake.
-"""
+"""`store.checkpoints` in SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import (
+    Connection,
+    delete,
+    insert,
+    select,
+    update,
+)
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import tables as t
 from tautochrone.meta import version_intervals as intervals
 from tautochrone.meta.alignment import aligned_cut
-from tautochrone.meta.coordinator import PATIENCE_MS, enlist, holders, pending, skip
-from tautochrone.meta.history import keep, prune_failures
-from tautochrone.meta.invariants import keep_broken
+from tautochrone.meta.coordinator import (
+    enlist,
+    holders,
+    is_alive,
+    next_checkpoint,
+    pending,
+    skip,
+    skip_before,
+)
+from tautochrone.meta.invariant_checks import keep_broken
+from tautochrone.meta.needed_versions import drop_unneeded, is_needed
+from tautochrone.meta.protocols.checkpoints import KEPT_UNREADABLE, PATIENCE_MS, Holder, Standing
 from tautochrone.meta.read_models import (
     as_checkpoint,
     as_versions,
     checkpoint_row,
+    row_cut,
     set_state,
     settle,
+    stored_failure,
     unmentioned,
 )
-from tautochrone.meta.repository import STANDING, Repository, require_incarnation
-from tautochrone.meta.revisions import require_none_under_way
+from tautochrone.meta.refresh_records import keep, prune_failures
+from tautochrone.meta.repository import STANDING, Repository, parse, require_incarnation
 from tautochrone.meta.source_observations import looks_of_cut, note_looks
+from tautochrone.meta.sql.revisions import require_none_under_way
 from tautochrone.meta.topology import OUTSIDE, reported_roots, topology
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.invariants import BrokenInvariant
-from tautochrone.model.jobs import Part
+from tautochrone.model.jobs import JobProgress, Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason, unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
 
-__all__ = ["Checkpoints"]
+__all__ = ["SqlCheckpoints"]
 
-_P = t.checkpoint_jobs.c
+
+_C, _P, _J, _PINS = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c, t.pins.c
+_READABLE = (
+    CheckpointState.PUBLISHED.value,
+    CheckpointState.PARTIAL.value,
+    CheckpointState.REVOKED.value,
+)
+_GONE = (CheckpointState.EXPIRED.value, CheckpointState.ABORTED.value)
 _OPEN, _PUBLISHED = CheckpointState.OPEN.value, CheckpointState.PUBLISHED.value
 
 
-class Checkpoints(Repository):
-    """Everything that writes a checkpoint."""
+class SqlCheckpoints(Repository):
+    """`protocols.checkpoints.Checkpoints` in SQL."""
 
-    def open_checkpoint(
+    def open(
         self,
         job: str,
         fence: Fence,
@@ -68,30 +82,6 @@ class Checkpoints(Repository):
         store: str | None = None,
         after: int = 0,
     ) -> Checkpoint:
-        """Record the cut: the next target of all jobs that belong together. Its number is above every
-        number ever given.
-
-        Args:
-            roots: versions of the job's own roots, of the external tables that it read, and of
-                all clocks that the topology reads. Roots of other jobs are what they reported.
-            cut_at_ms: by the job's clock.
-            at_least: the lowest number that will do.
-            looked_ms: when the job began to look at its roots, by the store's clock.
-            looks: as of `beat`, for the versions in `roots`.
-            patience_ms: so long a job that is at work holds the others back.
-            align_ms: the greatest skew of the cut in source time (`model.alignment`): of roots that are
-                further ahead an older version is taken, also of those in `roots`. None: any.
-            store: the incarnation of the store that the job was taken over in; None: it is not known.
-            after: the highest number that the caller was ever given. A store that never gave it is an older
-                copy.
-
-        Opening the very cut that the job has open already (a lost answer) gives the same checkpoint again.
-
-        Raises:
-            MetaError: `META_STORE_REPLACED`;
-                `CHECKPOINT_ALREADY_OPEN`: finish or abort `open_target(job)` first;
-                `CHECKPOINT_HELD_BACK` (retryable): see `held_back_by`, or a revision is not finished.
-        """
         with self._fenced(job, fence) as connection:
             # The row that numbers come from is the lock under which checkpoints are opened.
             last = connection.execute(select(t.stores.c.last_number).with_for_update()).scalar_one()
@@ -156,6 +146,36 @@ class Checkpoints(Repository):
                 roots=as_versions(cut),
             )
 
+    def next_for(self, job: str) -> Checkpoint | None:
+        with self._read() as connection:
+            number = next_checkpoint(connection, job)
+            return None if number is None else as_checkpoint(connection, checkpoint_row(connection, number))
+
+    def begin_next(self, job: str, fence: Fence) -> Checkpoint | None:
+        with self._fenced(job, fence, durable=False) as connection:
+            number = next_checkpoint(connection, job)
+            if number is None:
+                return None
+            skip_before(connection, job, number)
+            connection.execute(
+                update(t.checkpoint_jobs)
+                .where(_P.checkpoint == number, _P.job == job, _P.started_ms.is_(None))
+                .values(started_ms=self._clock())
+            )
+            return as_checkpoint(connection, checkpoint_row(connection, number))
+
+    def busy_jobs(self, job: str, patience_ms: int = PATIENCE_MS) -> tuple[Holder, ...]:
+        with self._read() as connection:
+            return tuple(holders(connection, job, topology(connection), self._clock(), patience_ms))
+
+    def record_wait(self, job: str, fence: Fence, number: int, waits_for: str | None) -> None:
+        with self._fenced(job, fence, durable=False) as connection:
+            connection.execute(
+                update(t.checkpoint_jobs)
+                .where(_P.checkpoint == number, _P.job == job)
+                .values(waits_for=waits_for)
+            )
+
     def record_version(
         self,
         job: str,
@@ -167,15 +187,6 @@ class Checkpoints(Repository):
         *,
         finished_at_ms: int | None = None,
     ) -> None:
-        """The dataset has `version` for checkpoint `number`. Saying it twice is saying it once.
-
-        While the checkpoint is open another version replaces the first (a repeated refresh). For a
-        published one it is a repair, allowed only where the dataset was recorded as failed.
-
-        Raises:
-            MetaError: unknown dataset, or the checkpoint may not be changed.
-            FencedError: a newer owner exists.
-        """
         name = str(dataset)
         with self._fenced(job, fence, durable=False) as connection:
             state, part = _part(connection, job, number)
@@ -207,10 +218,6 @@ class Checkpoints(Repository):
         *,
         finished_at_ms: int | None = None,
     ) -> None:
-        """The dataset has no version for the open checkpoint `number`; `error` says why.
-
-        Datasets downstream are recorded the same way, as `WAITS_FOR_INPUT`.
-        """
         name = str(dataset)
         with self._fenced(job, fence, durable=False) as connection:
             state, part = _part(connection, job, number)
@@ -253,18 +260,6 @@ class Checkpoints(Repository):
         cpu_ms: int | None = None,
         held: Mapping[str, str] | None = None,
     ) -> None:
-        """The job has done its part. When it is the last, the checkpoint becomes readable: one row changes.
-        Saying it again is a no-op.
-
-        Args:
-            at_ms: when, by the job's clock.
-            cpu_ms: what it took of the job's process.
-            held: the invariants that hold at it, each with its definition.
-
-        Raises:
-            MetaError: `CHECKPOINT_INCOMPLETE`, a dataset has neither a version nor a failure;
-                `CHECKPOINT_NOT_WRITABLE`, the job skipped the checkpoint.
-        """
         with self._fenced(job, fence) as connection:
             state, part = _part(connection, job, number, lock=True)
             if part is Part.DONE and state in STANDING:
@@ -290,8 +285,6 @@ class Checkpoints(Repository):
             settle(connection, number, at_ms)
 
     def abort(self, job: str, fence: Fence, number: int, *, broken: Iterable[BrokenInvariant] = ()) -> None:
-        """The job gives its part of an open checkpoint up; with the last one what was recorded for it is
-        forgotten. `broken` are the invariants that forbid it. Repeatable."""
         with self._fenced(job, fence) as connection:
             state, part = _part(connection, job, number, lock=True)
             if part is Part.SKIPPED:
@@ -306,7 +299,6 @@ class Checkpoints(Repository):
             skip(connection, job, number)
 
     def revoke(self, job: str, fence: Fence, number: int) -> None:
-        """Take a published checkpoint back: readers pinned to it get an error class. Repeatable."""
         with self._fenced(job, fence) as connection:
             state, part = _part(connection, job, number, lock=True)
             if state not in (_PUBLISHED, CheckpointState.PARTIAL, CheckpointState.REVOKED):
@@ -314,6 +306,134 @@ class Checkpoints(Repository):
                     "CHECKPOINT_NOT_WRITABLE", f"Checkpoint {number} is {_spoken(state, part)}, not published"
                 )
             set_state(connection, number, CheckpointState.REVOKED)
+
+    def expire(self, number: int) -> None:
+        with self._write() as connection:
+            row = checkpoint_row(connection, number, lock=True)
+            if row.state == CheckpointState.EXPIRED:
+                return
+            if row.state == CheckpointState.OPEN:
+                raise MetaError("CHECKPOINT_NEEDED", f"Checkpoint {number} is still being built")
+            if row.state == CheckpointState.ABORTED:
+                return
+            now = self._clock()
+            connection.execute(delete(t.pins).where(_PINS.expires_at_ms <= now))
+            holder = connection.execute(
+                select(_PINS.owner).where(_PINS.checkpoint == number).limit(1)
+            ).scalar()
+            if holder is not None:
+                raise MetaError(
+                    "CHECKPOINT_PINNED",
+                    f"Checkpoint {number} is being read by {holder}",
+                    retryable=True,
+                )
+            if row.state in STANDING and is_needed(connection, number):
+                raise MetaError(
+                    "CHECKPOINT_NEEDED",
+                    f"Checkpoint {number} is the newest that shows one of the datasets",
+                )
+            set_state(connection, number, CheckpointState.EXPIRED)
+            drop_unneeded(connection, number)
+
+    def forget_expired(self, job: str, kept: int = KEPT_UNREADABLE) -> int:
+        mine = (_C.job == job) & _C.state.in_(_GONE)
+        newest = select(_C.number).where(mine).order_by(_C.number.desc())
+        with self._write() as connection:
+            last = connection.execute(newest.offset(kept).limit(1)).scalar()
+            if last is None:
+                return 0
+            doomed = select(_C.number).where(mine, _C.number <= last)
+            connection.execute(delete(t.checkpoint_jobs).where(_P.checkpoint.in_(doomed)))
+            broken = t.invariants_broken.c.checkpoint
+            connection.execute(delete(t.invariants_broken).where(broken.in_(doomed)))
+            return connection.execute(delete(t.checkpoints).where(mine, _C.number <= last)).rowcount
+
+    def unexpired(self, job: str) -> tuple[Standing, ...]:
+        query = select(_C.number, _C.published_at_ms, _C.cut_at_ms).where(
+            _C.number.in_(select(_P.checkpoint).where(_P.job == job)), _C.state.in_(_READABLE)
+        )
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(_C.number))
+            return tuple(
+                Standing(CheckpointNumber(row.number), row.published_at_ms or row.cut_at_ms) for row in rows
+            )
+
+    def get(self, number: int) -> Checkpoint:
+        with self._read() as connection:
+            return as_checkpoint(connection, checkpoint_row(connection, number))
+
+    def newest(self, limit: int = 20) -> tuple[Checkpoint, ...]:
+        with self._read() as connection:
+            query = select(t.checkpoints).order_by(_C.number.desc()).limit(limit)
+            return tuple(as_checkpoint(connection, row) for row in connection.execute(query).all())
+
+    def latest_published(self, job: str | None = None) -> Checkpoint | None:
+        query = select(t.checkpoints).where(_C.state == _PUBLISHED)
+        if job is not None:
+            query = query.where(_C.number.in_(select(_P.checkpoint).where(_P.job == job)))
+        with self._read() as connection:
+            row = connection.execute(query.order_by(_C.number.desc()).limit(1)).first()
+            return None if row is None else as_checkpoint(connection, row)
+
+    def latest_done(self, job: str) -> Checkpoint | None:
+        query = (
+            select(t.checkpoints)
+            .join(t.checkpoint_jobs, _P.checkpoint == _C.number)
+            .where(_P.job == job, _P.state == Part.DONE.value, _C.state.in_(STANDING))
+        )
+        with self._read() as connection:
+            row = connection.execute(query.order_by(_C.number.desc()).limit(1)).first()
+            return None if row is None else as_checkpoint(connection, row)
+
+    def versions_at(self, number: int) -> dict[TableName, Version]:
+        with self._read() as connection:
+            row = checkpoint_row(connection, number)
+            if row.state == CheckpointState.ABORTED:
+                return {}
+            return as_versions(row_cut(connection, row).versions)
+
+    def failures_at(self, number: int) -> dict[TableName, Reason]:
+        f = t.failures.c
+        with self._read() as connection:
+            rows = connection.execute(select(t.failures).where(f.checkpoint == number))
+            failures = {parse(row.dataset): stored_failure(row) for row in rows}
+        return {dataset: failure for dataset, failure in failures.items() if failure is not None}
+
+    def progress(self, number: int) -> tuple[JobProgress, ...]:
+        with self._read() as connection:
+            checkpoint_row(connection, number)
+            query = select(t.checkpoint_jobs, _J.state.label("job_state"), _J.lease_until_ms)
+            query = query.join(t.jobs, _J.name == _P.job).where(_P.checkpoint == number)
+            now = self._clock()
+            return tuple(
+                JobProgress(
+                    job=row.job,
+                    part=Part(row.state),
+                    alive=is_alive(row.job_state, row.lease_until_ms, now),
+                    started_ms=row.started_ms,
+                    finished_ms=row.finished_ms,
+                    cpu_ms=row.cpu_ms,
+                    waits_for=row.waits_for,
+                )
+                for row in connection.execute(query.order_by(_P.job))
+            )
+
+    def cut_times(self, numbers: Iterable[int]) -> dict[int, int]:
+        with self._read() as connection:
+            query = select(_C.number, _C.cut_at_ms).where(_C.number.in_(set(numbers)))
+            return {row.number: row.cut_at_ms for row in connection.execute(query)}
+
+    def states(
+        self, above: int, besides: Iterable[int] = ()
+    ) -> tuple[tuple[CheckpointNumber, CheckpointState], ...]:
+        query = select(_C.number, _C.state).where((_C.number > above) | _C.number.in_(list(besides)))
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(_C.number))
+            return tuple((CheckpointNumber(row.number), CheckpointState(row.state)) for row in rows)
+
+    def last_number(self) -> int:
+        with self._read() as connection:
+            return int(connection.execute(select(t.stores.c.last_number)).scalar_one())
 
 
 def _opened(

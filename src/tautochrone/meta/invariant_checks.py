@@ -5,20 +5,18 @@ It must never know how a query is evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select
 
 from tautochrone.meta import tables as t
-from tautochrone.meta.repository import STANDING, Repository, parse
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.jobs import Part
-from tautochrone.model.names import CheckpointNumber
 
-__all__ = ["Held", "Invariants", "broken_at", "checked", "declare", "held_back", "keep_broken", "limits"]
+__all__ = ["broken_at", "checked", "declare", "held_back", "keep_broken", "limits"]
 
 _B, _C, _I, _P = t.invariants_broken.c, t.checkpoints.c, t.invariants.c, t.checkpoint_jobs.c
 _LAST = select(_B.job, func.max(_B.checkpoint).label("checkpoint")).group_by(_B.job).subquery()
@@ -28,47 +26,6 @@ _NEWEST_BROKEN = (
     .order_by(_B.name)
 )
 _TAKEN_BACK = (CheckpointState.REVOKED.value, CheckpointState.ABORTED.value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """The newest checkpoint for which a job checked invariants, and the definitions of those that held."""
-
-    checkpoint: CheckpointNumber
-    definitions: Mapping[str, str]
-
-
-class Invariants(Repository):
-    """The checking job's side."""
-
-    def invariants(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
-        """What one job checks, or all do, by name."""
-        query = select(t.invariants).order_by(_I.name)
-        if job is not None:
-            query = query.where(_I.job == job)
-        with self._read() as connection:
-            return tuple(
-                InvariantEntry(
-                    name=row.name,
-                    location=row.location,
-                    definition=row.definition,
-                    tables=frozenset(map(parse, row.tables)),
-                )
-                for row in connection.execute(query)
-            )
-
-    def held(self, job: str) -> Held | None:
-        """See `Held`; None before the first time."""
-        query = (
-            select(_P.checkpoint, _P.held)
-            .join(t.checkpoints, _C.number == _P.checkpoint)
-            .where(_P.job == job, _P.state == Part.DONE.value, _P.held.is_not(None), _C.state.in_(STANDING))
-        )
-        with self._read() as connection:
-            row = connection.execute(query.order_by(_P.checkpoint.desc()).limit(1)).first()
-            if row is None:
-                return None
-            return Held(checkpoint=CheckpointNumber(row.checkpoint), definitions=row.held)
 
 
 def declare(connection: Connection, job: str, entries: Iterable[InvariantEntry]) -> None:

@@ -1,0 +1,33 @@
+"""`store.invariants`. The invariants that jobs check, and the last check of each job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tautochrone.meta.protocols.marks import reads
+from tautochrone.model.invariants import InvariantEntry
+from tautochrone.model.names import CheckpointNumber
+
+__all__ = ["Held", "Invariants"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The newest checkpoint for which a job checked invariants, and the definitions of those that held."""
+
+    checkpoint: CheckpointNumber
+    definitions: Mapping[str, str]
+
+
+class Invariants(Protocol):
+    """The invariants that jobs check, and the last check of each job."""
+
+    @reads(wire="invariants")
+    def entries(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
+        """What one job checks, or all do, by name."""
+
+    @reads(wire="held")
+    def last_check(self, job: str) -> Held | None:
+        """See `Held`; None before the first time."""

@@ -1,0 +1,89 @@
+"""`store.reads`. The versions that a reader sees at a read point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from tautochrone.meta.protocols.marks import reads, writes
+from tautochrone.model.checkpoint import Consistency, Resolution
+from tautochrone.model.jobs import Missing
+from tautochrone.model.names import TableName, Version
+
+__all__ = ["DEFAULT_LEASE_MS", "Reads"]
+
+
+DEFAULT_LEASE_MS = 600_000
+
+
+class Reads(Protocol):
+    """The versions that a reader sees at a read point."""
+
+    @writes(for_readers=True)
+    def resolve(
+        self,
+        consistency: Consistency = Consistency.STRONG,
+        tables: Iterable[TableName] | None = None,
+        checkpoint: int | None = None,
+        *,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        owner: str = "reader",
+        at_least: int = 0,
+        only_named: bool = False,
+        after_ms: int | None = None,
+        holder: str | None = None,
+    ) -> Resolution:
+        """Choose the versions for one read and pin them for `lease_ms`; 0 pins nothing and writes nothing.
+
+        Args:
+            consistency: `STRONG` is one checkpoint, `WEAK` the newest version of each table.
+            tables: the tables of the read; None for all. Tables that the store never saw are left
+                out of the answer: external tables are read at their newest version.
+            checkpoint: an explicit published one, instead of the newest.
+            at_least: strong reads must not be older than this (a session never goes backwards).
+            only_named: the tables asked for must be complete, whatever those are that belong to them.
+            after_ms: all that the sources of the tables held at this time, by the store's clock, must be in.
+            owner: who reads, in the reader's own words, for people.
+            holder: who reads, as a service knows it: others must not renew or release the pin.
+
+        A strong read takes the newest checkpoint that is complete for every dataset *related* to one asked
+        for (they share a root, directly or through others), so that separate queries agree: a dataset
+        that failed, or whose job is away, holds its relatives back. `behind` says who and why. What was
+        never built at all holds nobody back, for nobody can read it. `tables=None` asks for all datasets.
+
+        Raises:
+            CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`, `_EXPIRED`, `_REVOKED`,
+                `_NOT_PUBLISHED`, or `_BEHIND_SESSION` when only older ones would do; `READ_NOT_YET`
+                (retryable), see `after_ms`.
+            QueryError: `TOKEN_NEEDS_CHECKPOINT`: a weak read has none that could be late. `TOO_MANY_PINS`.
+        """
+
+    @reads(wire="why_absent")
+    def missing_reason(self, table: TableName, number: int | None = None) -> str:
+        """A sentence's second half: why a known dataset has no version (at a checkpoint)."""
+
+    @reads
+    def published_versions(self, number: int) -> dict[TableName, Version]:
+        """All versions at a published checkpoint, without a pin (the caller holds one).
+
+        Raises:
+            CheckpointUnavailableError: see `resolve`.
+        """
+
+    @reads
+    def newest_versions(self) -> dict[TableName, Version]:
+        """The newest version of every table: a weak read of everything, without a pin."""
+
+    @reads
+    def knows(self, table: TableName) -> bool:
+        """Whether some pipeline of this store writes the table or reads it at its cuts."""
+
+    @reads(wire="missing")
+    def missing_parts(self, job: str, after_ms: int | None = None) -> tuple[Missing, ...]:
+        """What keeps readers from the newest checkpoint of which the job did its part, by job; nothing when
+        it is published.
+
+        Args:
+            after_ms: what the sources of other jobs that are alive held at this time, by the store's clock,
+                and the job's tables are made from, must be in it too.
+        """

@@ -1,0 +1,76 @@
+"""The store of the MetaService as its callers see it, wherever it is: in a database, or behind a service.
+
+Nearly all of its methods are in its parts, each a protocol in a module of its own. Code that needs one part
+takes that part. To add a part: a protocol here with marked methods, a class in `meta.sql` that implements it,
+and an attribute in `Store`, `MetaStore` and `RemoteStore`.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from tautochrone.meta.protocols import marks
+from tautochrone.meta.protocols.checkpoints import Checkpoints
+from tautochrone.meta.protocols.datasets import Datasets
+from tautochrone.meta.protocols.deliveries import Deliveries
+from tautochrone.meta.protocols.history import History
+from tautochrone.meta.protocols.invariants import Invariants
+from tautochrone.meta.protocols.jobs import Jobs
+from tautochrone.meta.protocols.pins import Pins
+from tautochrone.meta.protocols.reads import Reads
+from tautochrone.meta.protocols.recovery import Recovery
+from tautochrone.meta.protocols.registrations import Registrations
+from tautochrone.meta.protocols.revisions import Revisions
+from tautochrone.meta.protocols.roots import Roots
+
+__all__ = ["Store"]
+
+
+class Store(Protocol):
+    """Everything that the MetaService remembers. Safe to share between threads.
+
+    Every method is one transaction and may be called again with the same arguments when its answer was lost.
+    Most calls then find their work done. A repeated `jobs.take_over` gives a higher fence (nobody holds the
+    lost one), a repeated `reads.resolve` one more pin (the lost one ends with its lease), a repeated
+    `checkpoints.forget_expired` answers how many the first one left: none.
+    """
+
+    checkpoints: Checkpoints
+    datasets: Datasets
+    deliveries: Deliveries
+    history: History
+    invariants: Invariants
+    jobs: Jobs
+    pins: Pins
+    reads: Reads
+    recovery: Recovery
+    registrations: Registrations
+    revisions: Revisions
+    roots: Roots
+
+    @property
+    @marks.reads
+    def incarnation(self) -> str:
+        """The id of this store, read anew each time: the file behind an open store may be replaced. A store
+        that was created anew, rebuilt from the lake or found to be an older copy has another id."""
+
+    @marks.reads
+    def schema_revision(self) -> str:
+        """The newest migration that the store has had."""
+
+    @marks.reads
+    def now_ms(self) -> int:
+        """The store's clock: epoch milliseconds."""
+
+    def close(self) -> None:
+        """Close this process's connections."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

@@ -1,0 +1,1 @@
+"""The parts of the store in SQL: one class for each protocol."""

@@ -1,0 +1,47 @@
+"""`store.invariants` in SQL."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from tautochrone.meta import tables as t
+from tautochrone.meta.protocols.invariants import Held
+from tautochrone.meta.repository import STANDING, Repository, parse
+from tautochrone.model.invariants import InvariantEntry
+from tautochrone.model.jobs import Part
+from tautochrone.model.names import CheckpointNumber
+
+__all__ = ["SqlInvariants"]
+
+_C, _I, _P = t.checkpoints.c, t.invariants.c, t.checkpoint_jobs.c
+
+
+class SqlInvariants(Repository):
+    """`protocols.invariants.Invariants` in SQL."""
+
+    def entries(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
+        query = select(t.invariants).order_by(_I.name)
+        if job is not None:
+            query = query.where(_I.job == job)
+        with self._read() as connection:
+            return tuple(
+                InvariantEntry(
+                    name=row.name,
+                    location=row.location,
+                    definition=row.definition,
+                    tables=frozenset(map(parse, row.tables)),
+                )
+                for row in connection.execute(query)
+            )
+
+    def last_check(self, job: str) -> Held | None:
+        query = (
+            select(_P.checkpoint, _P.held)
+            .join(t.checkpoints, _C.number == _P.checkpoint)
+            .where(_P.job == job, _P.state == Part.DONE.value, _P.held.is_not(None), _C.state.in_(STANDING))
+        )
+        with self._read() as connection:
+            row = connection.execute(query.order_by(_P.checkpoint.desc()).limit(1)).first()
+            if row is None:
+                return None
+            return Held(checkpoint=CheckpointNumber(row.checkpoint), definitions=row.held)

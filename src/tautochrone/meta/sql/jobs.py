@@ -1,0 +1,256 @@
+"""`store.jobs` in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from uuid import uuid4
+
+from sqlalchemy import delete, insert, select, update
+
+from tautochrone.errors import MetaError
+from tautochrone.meta import tables as t
+from tautochrone.meta.alignment import begin_times
+from tautochrone.meta.coordinator import job_status
+from tautochrone.meta.cycles import require_acyclic
+from tautochrone.meta.dataset_registration import register_dataset, retire
+from tautochrone.meta.invariant_checks import declare
+from tautochrone.meta.job_ownership import owned_by, require_free
+from tautochrone.meta.protocols.datasets import DatasetEntry
+from tautochrone.meta.protocols.jobs import JobEntry
+from tautochrone.meta.protocols.registrations import REGISTERED, TableRole
+from tautochrone.meta.repository import Repository, check_fence, parse, unknown_job
+from tautochrone.meta.source_observations import begin_looks, note_looks
+from tautochrone.meta.table_owners import TABLES_BY_JOB, bind_lake, has_history
+from tautochrone.meta.topology import made_from, topology
+from tautochrone.model.invariants import InvariantEntry
+from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, RunProcess
+from tautochrone.model.names import Fence, TableName
+
+__all__ = ["SqlJobs"]
+
+_D, _J = t.datasets.c, t.jobs.c
+
+
+class SqlJobs(Repository):
+    """`protocols.jobs.Jobs` in SQL."""
+
+    def start_run(
+        self,
+        pipeline: str,
+        job: str,
+        datasets: Iterable[DatasetEntry],
+        *,
+        invariants: Iterable[InvariantEntry] = (),
+        fence: Fence | None = None,
+        claim: Claim | None = None,
+        lease_ms: int = JOB_LEASE_MS,
+        lake: str | None = None,
+    ) -> None:
+        entries = {str(entry.name): entry for entry in datasets}
+        with self._write() as connection:
+            if claim is not None:
+                require_free(connection, job, claim, self._clock(), lock=True)
+            known = connection.execute(select(t.jobs).where(t.jobs.c.name == job)).first()
+            if known is None:
+                connection.execute(insert(t.jobs).values(name=job, pipeline=pipeline, fence=0))
+            elif known.pipeline != pipeline:
+                raise MetaError(
+                    "JOB_NAME_TAKEN",
+                    f"Job {job} belongs to pipeline {known.pipeline}, not to {pipeline}",
+                    hint="Give the job another name; if the pipeline was renamed: "
+                    f"`taut adopt --from-pipeline {known.pipeline}`.",
+                )
+            bind_lake(connection, job, None if known is None else known.lake, lake)
+            if fence is not None:
+                check_fence(connection, job, fence)
+            if claim is not None:
+                own = owned_by(claim, self._clock(), lease_ms)
+                connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(own))
+            # A revision that is decided meanwhile sees this topology or is seen by it.
+            connection.execute(select(t.stores.c.last_number).with_for_update())
+            owners = {
+                row.name: row
+                for row in connection.execute(select(t.datasets)).all()
+                if row.name in entries or row.job == job
+            }
+            for name, entry in entries.items():
+                register_dataset(connection, job, name, entry)
+            for name, row in owners.items():
+                if name not in entries and not row.retired:
+                    retire(connection, job, name)
+            require_acyclic(made_from(connection), entries)
+            declare(connection, job, invariants)
+
+    def take_over(
+        self,
+        job: str,
+        *,
+        at_least: int = 0,
+        owner: str | None = None,
+        lease_ms: int = JOB_LEASE_MS,
+        ingests: Collection[TableName] | None = None,
+        claim: Claim | None = None,
+    ) -> Fence:
+        with self._write() as connection:
+            query = select(t.jobs.c.fence).where(t.jobs.c.name == job).with_for_update()
+            stored = connection.execute(query).scalar()
+            if stored is None:
+                raise unknown_job(job)
+            fence = Fence(max(stored, at_least) + 1)
+            now = self._clock()
+            if claim is not None:
+                require_free(connection, job, claim, now)
+            connection.execute(
+                update(t.jobs)
+                .where(t.jobs.c.name == job)
+                .values(
+                    fence=fence,
+                    state=JobState.RUNNING.value,
+                    owner=owner,
+                    started_ms=now,
+                    heartbeat_ms=now,
+                    lease_until_ms=now + lease_ms,
+                    process=None,
+                )
+            )
+            if claim is not None:
+                own = owned_by(claim, now, lease_ms)
+                connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(own))
+            begin_looks(connection, job, None if ingests is None else [str(table) for table in ingests])
+            begin_times(connection, job)
+            incarnation = connection.execute(select(t.stores.c.incarnation)).scalar_one()
+            self._transactions.remember_takeover(job, incarnation)
+            return fence
+
+    def heartbeat(
+        self,
+        job: str,
+        fence: Fence,
+        lease_ms: int = JOB_LEASE_MS,
+        *,
+        looked_ms: int | None = None,
+        looks: Mapping[TableName, int] | None = None,
+        checkpoint: int | None = None,
+    ) -> None:
+        with self._fenced(job, fence, durable=False) as connection:
+            now = self._clock()
+            values = {"heartbeat_ms": now, "lease_until_ms": now + lease_ms}
+            if looked_ms is not None:
+                values["looked_ms"] = looked_ms
+            connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(values))
+            if looks is not None:
+                note_looks(connection, job, {str(name): at for name, at in looks.items()}, checkpoint)
+
+    def end_run(self, job: str, fence: Fence) -> None:
+        with self._fenced(job, fence) as connection:
+            values = {"state": JobState.ENDED.value, "lease_until_ms": None}
+            connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(values))
+
+    def fence(self, job: str) -> Fence:
+        with self._read() as connection:
+            found = connection.execute(select(t.jobs.c.fence).where(t.jobs.c.name == job)).scalar()
+            if found is None:
+                raise unknown_job(job)
+            return Fence(found)
+
+    def require_free(self, job: str, claim: Claim) -> None:
+        with self._read() as connection:
+            require_free(connection, job, claim, self._clock())
+
+    def owner_process(self, job: str) -> RunProcess | None:
+        with self._read() as connection:
+            told = connection.execute(select(_J.process).where(_J.name == job)).scalar()
+            return None if told is None else RunProcess(**told)
+
+    def entries(self) -> tuple[JobEntry, ...]:
+        with self._read() as connection:
+            jobs = {row.name: row for row in connection.execute(select(t.jobs))}
+            sinks: dict[str, set[str]] = {}
+            owners: dict[str, str] = {}
+            for row in connection.execute(select(_D.name, _D.job).where(_D.retired.is_(False))):
+                sinks.setdefault(row.job, set()).add(row.name)
+                owners[row.name] = row.job
+            sources: dict[str, set[str]] = {}
+            for dataset, inputs in made_from(connection).items():
+                if dataset in owners:
+                    sources.setdefault(owners[dataset], set()).update(inputs)
+            announced: dict[str, set[str]] = {}
+            for row in connection.execute(select(t.registrations)):
+                known = sources if row.role == TableRole.SOURCE else sinks
+                if row.table_name not in known.get(row.job, ()):
+                    announced.setdefault(row.job, set()).add(row.table_name)
+        return tuple(
+            JobEntry(
+                name=name,
+                pipeline=jobs[name].pipeline if name in jobs else REGISTERED,
+                fence=Fence(jobs[name].fence) if name in jobs and jobs[name].fence else None,
+                sources=frozenset(map(parse, sources.get(name, ()))),
+                sinks=frozenset(map(parse, sinks.get(name, ()))),
+                announced=frozenset(map(parse, announced.get(name, ()))),
+            )
+            for name in sorted(jobs.keys() | announced.keys())
+        )
+
+    def states(self) -> tuple[JobStatus, ...]:
+        with self._read() as connection:
+            found = topology(connection)
+            now = self._clock()
+            rows = connection.execute(select(t.jobs).order_by(_J.name)).all()
+            return tuple(job_status(connection, row, found, now) for row in rows)
+
+    def become_copy(self, lake: str) -> str:
+        found = str(uuid4())
+        with self._write() as connection:
+            connection.execute(update(t.stores).values(incarnation=found))
+            connection.execute(update(t.jobs).where(_J.lake.is_not(None)).values(lake=lake))
+            # The commit metadata of the lake that was copied with it names the original, up to these fences.
+            connection.execute(update(t.jobs).values(lake_fence=_J.fence))
+            running = _J.state == JobState.RUNNING.value
+            ended = {"state": JobState.ENDED.value, "lease_until_ms": None}
+            connection.execute(update(t.jobs).where(running).values(ended))
+            connection.execute(delete(t.pins))
+        return found
+
+    def move_lake(self, pipeline: str, lake: str) -> int:
+        with self._write() as connection:
+            mine = update(t.jobs).where(_J.pipeline == pipeline).values(lake=lake)
+            return connection.execute(mine).rowcount
+
+    def rename_pipeline(self, before: str, after: str) -> int:
+        with self._write() as connection:
+            connection.execute(select(t.stores.c.last_number).with_for_update())
+            now = self._clock()
+            rows = connection.execute(select(t.jobs).where(_J.pipeline == before).with_for_update()).all()
+            for row in rows:
+                if row.state == JobState.RUNNING.value and (row.lease_until_ms or 0) > now:
+                    raise MetaError(
+                        "JOB_RUNNING",
+                        f"Job {row.name} of pipeline {before} is running",
+                        hint="end it first; a job that was killed counts as running until its lease is over",
+                        sqlstate="55006",
+                    )
+            taken = connection.execute(select(t.jobs).where(_J.name == after)).first()
+            if taken is not None and (
+                taken.pipeline not in (before, after) or any(row.name == before for row in rows)
+            ):
+                if taken.pipeline != after or has_history(connection, after):
+                    raise MetaError(
+                        "JOB_NAME_TAKEN",
+                        f"There is a job {after} of pipeline {taken.pipeline} already",
+                        hint="Give the pipeline another name.",
+                    )
+                connection.execute(delete(t.jobs).where(_J.name == after))
+                for table in (t.invariants, t.registrations):
+                    connection.execute(delete(table).where(table.c.job == after))
+            # The fence rises: what a process under the old name still wants to write is refused.
+            moved = update(t.jobs).where(_J.pipeline == before)
+            connection.execute(moved.values(pipeline=after, fence=_J.fence + 1))
+            connection.execute(
+                update(t.jobs).where(_J.name == before, _J.pipeline == after).values(name=after)
+            )
+            if any(row.name == before for row in rows):
+                for table in TABLES_BY_JOB:
+                    connection.execute(update(table).where(table.c.job == before).values(job=after))
+                waits = t.checkpoint_jobs.c.waits_for
+                connection.execute(update(t.checkpoint_jobs).where(waits == before).values(waits_for=after))
+            return len(rows)

@@ -1,0 +1,95 @@
+"""`store.roots` in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import insert, select, update
+
+from tautochrone.meta import tables as t
+from tautochrone.meta.alignment import aligned_cut
+from tautochrone.meta.protocols.roots import Report
+from tautochrone.meta.repository import Repository, parse
+from tautochrone.meta.topology import OUTSIDE, reported_roots, topology
+from tautochrone.model.alignment import Alignment, SourceTime
+from tautochrone.model.names import Fence, TableName, Version
+
+__all__ = ["SqlRoots"]
+
+_R = t.reports.c
+
+
+class SqlRoots(Repository):
+    """`protocols.roots.Roots` in SQL."""
+
+    def report(self, job: str, fence: Fence, versions: Mapping[TableName, Version]) -> None:
+        with self._fenced(job, fence) as connection:
+            now = self._clock()
+            for table, version in versions.items():
+                key = (t.reports.c.job == job) & (t.reports.c.table_name == str(table))
+                values = {"version": version, "at_ms": now}
+                if not connection.execute(update(t.reports).where(key).values(values)).rowcount:
+                    values |= {"job": job, "table_name": str(table)}
+                    connection.execute(insert(t.reports).values(values))
+
+    def reported(self, job: str) -> dict[TableName, Version]:
+        with self._read() as connection:
+            rows = connection.execute(select(t.reports).where(t.reports.c.job == job))
+            return {parse(row.table_name): Version(row.version) for row in rows}
+
+    def reports(self) -> tuple[Report, ...]:
+        query = select(t.reports).order_by(t.reports.c.table_name)
+        with self._read() as connection:
+            return tuple(
+                Report(table=parse(row.table_name), job=row.job, at_ms=row.at_ms)
+                for row in connection.execute(query)
+            )
+
+    def observe_external_table(
+        self, job: str, fence: Fence, table: TableName, before: Version | None, now: Version
+    ) -> Version:
+        with self._fenced(job, fence) as connection:
+            r = t.reports.c
+            key = (r.job == OUTSIDE) & (r.table_name == str(table))
+            known = connection.execute(select(r.version).where(key).with_for_update()).scalar()
+            if known is None:
+                values = {"job": OUTSIDE, "table_name": str(table), "version": now, "at_ms": self._clock()}
+                connection.execute(insert(t.reports).values(values))
+            elif known == before:
+                connection.execute(update(t.reports).where(key).values(version=now, at_ms=self._clock()))
+            else:
+                return Version(known)
+            return now
+
+    def external_versions(self) -> dict[TableName, Version]:
+        with self._read() as connection:
+            rows = connection.execute(select(t.reports).where(t.reports.c.job == OUTSIDE))
+            return {TableName.parse(row.table_name): Version(row.version) for row in rows}
+
+    def tables_of_other_jobs(self, job: str) -> dict[TableName, str]:
+        with self._read() as connection:
+            owner = topology(connection).owner
+            return {TableName.parse(name): by for name, by in owner.items() if by != job}
+
+    def shared_clocks(self, job: str) -> frozenset[TableName]:
+        with self._read() as connection:
+            found = topology(connection)
+            return frozenset(map(TableName.parse, found.clocks(found.jobs_with(job))))
+
+    def report_source_times(
+        self, job: str, fence: Fence, times: Mapping[TableName, tuple[SourceTime, ...]]
+    ) -> None:
+        with self._fenced(job, fence, durable=False) as connection:
+            told = {str(table): [[one.version, one.at_ms] for one in found] for table, found in times.items()}
+            for row in connection.execute(select(_R.table_name, _R.times).where(_R.job == job)).all():
+                if row.times != told.get(row.table_name):
+                    mine = (_R.job == job) & (_R.table_name == row.table_name)
+                    values = {"times": told.get(row.table_name)}
+                    connection.execute(update(t.reports).where(mine).values(values))
+
+    def aligned_cut(self, job: str, roots: Mapping[TableName, Version], bound_ms: int) -> Alignment:
+        with self._read() as connection:
+            found = topology(connection)
+            own = {str(table): version for table, version in roots.items()}
+            cut = reported_roots(connection, job, found) | own
+            return aligned_cut(connection, found.jobs_with(job), cut, bound_ms)
