@@ -54,6 +54,18 @@ def test_no_place_of_one_machine(pattern: str) -> None:
     assert not found
 
 
+ICEBERG_WORDS = r"""org\.apache\.iceberg\.\w|snapshot_id|["']_pos["']|["']_file["']"""
+MAY_KNOW_ICEBERG = ("iceberg/", "rest_catalog/", "testing/", "spark/session/jars.py", "model/lake.py")
+"""`jars.py` names the artifact, `model/lake.py` the two columns that every read has."""
+
+
+def test_only_the_iceberg_packages_know_its_classes_and_metadata() -> None:
+    package = ROOT / "src" / "tautochrone"
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    others = {name: path for name, path in files.items() if not name.startswith(MAY_KNOW_ICEBERG)}
+    assert not [name for name, path in others.items() if re.search(ICEBERG_WORDS, path.read_text())]
+
+
 def test_help_is_fast() -> None:
     """Importing the command line must not import Spark, the store or the web server."""
     started = time.perf_counter()

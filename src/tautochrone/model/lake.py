@@ -29,7 +29,9 @@ from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason
 
 __all__ = [
+    "FILE_COLUMN",
     "NO_VERSION",
+    "POSITION_COLUMN",
     "ChangeKind",
     "CommitMetadata",
     "Committed",
@@ -47,6 +49,10 @@ __all__ = [
 
 NO_VERSION = Version("-1")
 """Of a table to which nobody has committed yet. Iceberg spells it so."""
+
+FILE_COLUMN, POSITION_COLUMN = "_file", "_pos"
+"""Columns that every read of a lake table has besides the user's: the data file of a row, and its position
+in it. Together they locate one copy of a row."""
 
 Rows = Any
 """A pyspark DataFrame. The model must not import Spark, so the port cannot name the type."""
@@ -243,8 +249,8 @@ class LakeTable(ReadableTable, Protocol):
     ) -> Committed:
         """Delete rows and append staged files in one catalog commit.
 
-        `deletes` maps paths of data files to positions of rows in them, as the columns `_file` and
-        `_pos` of a read at the forked version give them.
+        `deletes` maps paths of data files to positions of rows in them, as `FILE_COLUMN` and
+        `POSITION_COLUMN` of a read at the forked version give them.
 
         Raises:
             LakeError: a file that the forked version has not, a position outside of its file, or a row

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tautochrone.iceberg.changes.stream_offsets import versions_in_offsets
 from tautochrone.meta.protocols.checkpoints import Standing
 from tautochrone.model.delivery import DeliveryState, SinkStatus
 from tautochrone.model.lake import CommitMetadata, LakeTable
@@ -17,8 +17,6 @@ from tautochrone.project.maintenance import MaintenanceRules
 from tautochrone.runtime.job.job import Job
 
 __all__ = ["Needs", "follow_sinks", "needs_of", "outlived"]
-
-_STREAMED = re.compile(r'"snapshot_id"\s*:\s*(-?\d+)')
 
 
 def outlived(standing: Sequence[Standing], now_ms: int, rules: MaintenanceRules) -> list[CheckpointNumber]:
@@ -141,7 +139,7 @@ def _add_commit_metadata(needs: Needs, commit_metadata: CommitMetadata, inputs: 
         for position in commit_metadata.positions.values()
         if isinstance(position, SparkPosition)
     )
-    streamed = {Version(found) for found in _STREAMED.findall(offsets)}
+    streamed = versions_in_offsets(offsets)
     for name in inputs:
         # Every input gets all of them: a table ignores versions of other tables.
         needs.followed[name] |= streamed

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, Row
 
 from tautochrone.errors import RefreshError
 from tautochrone.model import limits
+from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import TableName, quoted
 from tautochrone.spark.execute.engine import are_few
 from tautochrone.spark.translate.literals import has_literals, literals
@@ -29,7 +30,7 @@ def find_rows(
     of a few columns go into the read as literals, so that files without them are not opened.
 
     Args:
-        stored: the view's rows with `_file` and `_pos`.
+        stored: the view's rows with file and position.
         deletes: rows of the view, one per copy.
         stored_rows: how many rows the view has; None when nobody knows.
         few: those to remove are held on the driver, which looks at them and sends them to every task.
@@ -76,8 +77,11 @@ def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, 
     wanted = ", ".join(f"k{place}" for place in places)
     removed = ", ".join(f"{name} AS k{place}" for place, name in enumerate(names))
     return f"""
-        SELECT {join} {_ROW}, {_GONE}, {" AND ".join(equal)} AS {_EXACT}, _file, _pos
-        FROM (SELECT {here} {stored}, _file, _pos FROM {_STORED} WHERE {" AND ".join(conditions)}) s
+        SELECT {join} {_ROW}, {_GONE}, {" AND ".join(equal)} AS {_EXACT}, {FILE_COLUMN}, {POSITION_COLUMN}
+        FROM (
+            SELECT {here} {stored}, {FILE_COLUMN}, {POSITION_COLUMN}
+            FROM {_STORED} WHERE {" AND ".join(conditions)}
+        ) s
         JOIN (
             SELECT *, monotonically_increasing_id() AS {_ROW} FROM (
                 SELECT {wanted}, count(1) AS {_GONE}
@@ -98,13 +102,13 @@ def _assigned(found: Sequence[Row]) -> dict[str, list[int]]:
     left: dict[int, int] = {}
     taken: set[tuple[str, int]] = set()
     places: dict[str, list[int]] = {}
-    for row in sorted(found, key=lambda row: (not row[_EXACT], row["_file"], row["_pos"])):
-        place = row["_file"], row["_pos"]
+    for row in sorted(found, key=lambda row: (not row[_EXACT], row[FILE_COLUMN], row[POSITION_COLUMN])):
+        place = row[FILE_COLUMN], row[POSITION_COLUMN]
         missing = left.setdefault(row[_ROW], row[_GONE])
         if missing and place not in taken:
             left[row[_ROW]] = missing - 1
             taken.add(place)
-            places.setdefault(row["_file"], []).append(row["_pos"])
+            places.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
     return places
 
 

@@ -18,7 +18,7 @@ from tautochrone.algebra.nodes import Aggregate, CutSide, Materialized, Scan, wa
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import aggregate_state
 from tautochrone.algebra.rules.top_k import top_k_state
-from tautochrone.model.lake import CommitMetadata, Staged
+from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Staged
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
 from tautochrone.runtime.refresh.apply import find_rows
@@ -140,7 +140,7 @@ class IncrementalRefresh:
 
     def _stored_rows(self, names: Sequence[str]) -> DataFrame:
         rows = self.task.table.read(self.context.base, self.task.fork.version)
-        chosen = rows.select(*map(quoted, names), "_file", "_pos")
+        chosen = rows.select(*map(quoted, names), FILE_COLUMN, POSITION_COLUMN)
         # In the view's own session, whose settings suit the size of the change.
         return dataframe_of_plan(self.session, analyzed_plan(chosen))
 

@@ -20,7 +20,16 @@ from pyspark.sql.window import Window
 from tautochrone.errors import DefinitionError, RefreshError
 from tautochrone.ingest.column_alignment import align
 from tautochrone.model.keyed_apply import KeyedApply, keyed_apply_of
-from tautochrone.model.lake import ChangeKind, CommitMetadata, Committed, Fork, LakeTable, Staged
+from tautochrone.model.lake import (
+    FILE_COLUMN,
+    POSITION_COLUMN,
+    ChangeKind,
+    CommitMetadata,
+    Committed,
+    Fork,
+    LakeTable,
+    Staged,
+)
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
@@ -143,15 +152,15 @@ class _Merge:
         """Where the rows are whose keys have events: data file → positions."""
         stored = self.table.read(self.base, self.fork.version)
         names = [quoted(name) for name in self.apply.keys]
-        stored = stored.select(*names, "_file", "_pos")
+        stored = stored.select(*names, FILE_COLUMN, POSITION_COLUMN)
         stored = dataframe_of_plan(self.session, analyzed_plan(stored)).alias("stored")
         touched = events.select(*names).distinct().alias("touched")
         equal: Column = sf.lit(True)
         for name in names:
             equal = equal & sf.col(f"stored.{name}").eqNullSafe(sf.col(f"touched.{name}"))
         found: dict[str, list[int]] = {}
-        for row in stored.join(touched, equal, "left_semi").select("_file", "_pos").collect():
-            found.setdefault(row["_file"], []).append(row["_pos"])
+        for row in stored.join(touched, equal, "left_semi").select(FILE_COLUMN, POSITION_COLUMN).collect():
+            found.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
         return {file: sorted(positions) for file, positions in found.items()}
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import RefreshError, TautochroneError
 from tautochrone.ingest.column_alignment import align
-from tautochrone.model.lake import CommitMetadata, LakeTable
+from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, LakeTable
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
@@ -151,7 +151,7 @@ class _FullComputation:
             why_full = Reason.of(ReasonCode.COLUMN_NOT_COMPARABLE, column=column)
             return self.recompute(Choice(RefreshMode.FULL, several([choice.reason, why_full])))
         old = self._table.read(self.context.base, fork.version).select(
-            *map(quoted, new.columns), "_file", "_pos"
+            *map(quoted, new.columns), FILE_COLUMN, POSITION_COLUMN
         )
         diff = multiset_diff(old, new)
         if diff.inserted == 0 and diff.deleted == 0:

@@ -6,12 +6,12 @@ versions a flow reads, which changes of an input it accepts, and what the refres
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import RefreshError
+from tautochrone.iceberg.changes.stream_offsets import waits_for_first_version
 from tautochrone.model.lake import NO_VERSION, ChangeKind
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import Streamed
@@ -28,9 +28,6 @@ from tautochrone.runtime.refresh.task import (
 from tautochrone.runtime.streams.streams import Streams
 
 __all__ = ["StreamRefresher"]
-
-_AT_NO_VERSION = re.compile(r'"snapshot_id"\s*:\s*-1\b')
-"""In the offsets of a stream that has met no version of a table yet."""
 
 
 class StreamRefresher:
@@ -71,7 +68,7 @@ class StreamRefresher:
         """Run one flow until it has read its inputs; answers the rows that it wrote."""
         self._running_flow[task.name] = flow.flow.name
         query = self._streams.query(task.name, flow)
-        if query.position is None or _AT_NO_VERSION.search(query.position.offsets):
+        if query.position is None or waits_for_first_version(query.position.offsets):
             self._hide_empty_versions(task, flow.inputs.stream)
         rows_before = query.rows
         query.start(self._session(task), availableNow=True)

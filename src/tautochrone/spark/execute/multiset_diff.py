@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import quoted
 from tautochrone.spark.analysis.session_context import session_settings
 from tautochrone.spark.execute.float_tolerance import Floats, count_close_pairs
@@ -29,7 +30,6 @@ _PLAIN = {"spark.sql.constraintPropagation.enabled": "false"}
 """Below a union, Spark 4.1 looks for columns inside scalar subqueries, and fails (`PruneFilters`)."""
 
 _NEW, _OLD, _PLACES = "__taut_new", "__taut_old", "__taut_places"
-FILE, POSITION = "_file", "_pos"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class MultisetDiff:
 
     Attributes:
         inserts: rows to add, one per copy.
-        deletes: (`_file`, `_pos`) of stored rows to remove, one per copy.
+        deletes: (file, position) of stored rows to remove, one per copy.
         inserted: number of rows in `inserts`.
         deleted: number of rows in `deletes`.
         files: data files that hold rows to remove.
@@ -103,16 +103,16 @@ def _key_of_fields(column: Column, kind: StructType) -> Column:
 
 
 def multiset_diff(old: DataFrame, new: DataFrame) -> MultisetDiff:
-    """What turns the stored rows `old` (with `_file` and `_pos`) into `new`. Runs two Spark jobs.
+    """What turns the stored rows `old` (with file and position) into `new`. Runs two Spark jobs.
 
     NULLs are equal to each other, so are NaNs, and so are 0.0 and -0.0, as in `GROUP BY`.
     """
     columns = [sf.col(quoted(name)) for name in new.columns]
-    place = sf.struct(sf.col(FILE), sf.col(POSITION))
+    place = sf.struct(sf.col(FILE_COLUMN), sf.col(POSITION_COLUMN))
     both = old.select(*columns, place.alias(_PLACES), sf.lit(0).alias(_NEW), sf.lit(1).alias(_OLD)).unionAll(
         new.select(
             *columns,
-            sf.lit(None).cast("struct<_file:string,_pos:bigint>").alias(_PLACES),
+            sf.lit(None).cast(f"struct<{FILE_COLUMN}:string,{POSITION_COLUMN}:bigint>").alias(_PLACES),
             sf.lit(1).alias(_NEW),
             sf.lit(0).alias(_OLD),
         )
@@ -130,7 +130,11 @@ def multiset_diff(old: DataFrame, new: DataFrame) -> MultisetDiff:
         changed = counted.where(sf.col(_NEW) != sf.col(_OLD)).localCheckpoint(eager=True)
     more = sf.col(_NEW) - sf.col(_OLD)
     gone = sf.explode(sf.slice(sf.array_sort(_PLACES), sf.lit(1), (-more).cast("int")))
-    deletes = changed.where(more < 0).select(gone.alias("place")).select(f"place.{FILE}", f"place.{POSITION}")
+    deletes = (
+        changed.where(more < 0)
+        .select(gone.alias("place"))
+        .select(f"place.{FILE_COLUMN}", f"place.{POSITION_COLUMN}")
+    )
     copies = sf.explode(sf.array_repeat(sf.lit(1), more.cast("int"))).alias("__taut_copy")
     inserts = changed.where(more > 0).select(*columns, copies).select(*columns)
     totals = changed.agg(
@@ -140,15 +144,15 @@ def multiset_diff(old: DataFrame, new: DataFrame) -> MultisetDiff:
     inserted, deleted = (0, 0) if totals is None else (totals["inserted"] or 0, totals["deleted"] or 0)
     files: frozenset[str] = frozenset()
     if deleted:
-        files = frozenset(row[FILE] for row in deletes.select(FILE).distinct().collect())
+        files = frozenset(row[FILE_COLUMN] for row in deletes.select(FILE_COLUMN).distinct().collect())
     return MultisetDiff(inserts, deletes, inserted, deleted, files)
 
 
 def surviving_rows(old: DataFrame, found: MultisetDiff) -> DataFrame:
     """Rows of the touched files that stay."""
-    touched = old.where(sf.col(FILE).isin(sorted(found.files)))
-    kept = touched.join(found.deletes, on=[FILE, POSITION], how="left_anti")
-    return kept.drop(FILE, POSITION)
+    touched = old.where(sf.col(FILE_COLUMN).isin(sorted(found.files)))
+    kept = touched.join(found.deletes, on=[FILE_COLUMN, POSITION_COLUMN], how="left_anti")
+    return kept.drop(FILE_COLUMN, POSITION_COLUMN)
 
 
 def consolidated(added: DataFrame, removed: DataFrame) -> tuple[DataFrame | None, DataFrame | None]:
