@@ -107,6 +107,9 @@ def _lines(
 
 
 def _state(status: DatasetStatus, newest: CheckpointNumber | None) -> DatasetState:
+    if status.failure is not None and status.failure.code is ReasonCode.WAITS_FOR_BULK:
+        # The first load of a captured table is under way.
+        return DatasetState.BUILDING
     if status.error is not None:
         waits = _waits_for(status.failure) is not None
         return DatasetState.WAITING if waits else DatasetState.FAILING
