@@ -115,3 +115,11 @@ def test_every_event_is_documented() -> None:
     assert {"batch", "refresh", "checkpoint", "graph"} <= emitted, "the pattern no longer finds them"
     documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "events.md").read_text()))
     assert not emitted - documented
+
+
+def test_every_word_of_the_glossary_has_one_entry() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    entries = re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)
+    words = [word.strip() for entry in entries if entry not in ("word", "---") for word in entry.split(",")]
+    assert len(words) > 50
+    assert not [word for word in set(words) if words.count(word) > 1]
