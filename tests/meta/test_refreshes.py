@@ -75,7 +75,7 @@ def test_estimate_and_actual_are_kept(store: Store) -> None:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("tautochrone.meta.history.KEPT_PER_DATASET", 3)
+    monkeypatch.setattr("tautochrone.meta.refresh_records.KEPT_PER_DATASET", 3)
     return 3
 
 

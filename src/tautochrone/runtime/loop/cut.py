@@ -25,7 +25,7 @@ class Cut:
         missing: external tables that could not be read, with the reason.
         taken_at_us: microseconds since 1970; `now()` in all views of the checkpoint.
         looked_ms: the same moment by the store's clock, in milliseconds.
-        looks: see `MetaStore.beat`.
+        looks: see `Jobs.heartbeat`.
     """
 
     roots: dict[TableName, Version]
