@@ -1,1 +1,1 @@
-"""The tables: all that knows Iceberg's classes, metadata and catalogs, and the sessions that use them."""
+"""The Iceberg adapter: the only package that uses Iceberg's classes, metadata and catalogs."""

@@ -1,18 +1,18 @@
-"""The rows that came and went between two versions, read from the files that changed and no others.
+"""The rows added and removed between two versions, read only from the files that changed.
 
-Snapshots name the files that they add and remove, so what is read follows the change and not the
-table. The chain between the versions is cut at compactions, which move rows between files without
-changing any: each run of commits between two of them is netted on its own, and the changes add up.
+Snapshots name the files that they add and remove, so the cost of a read depends on the change and not on
+the table. The chain of commits is split at compactions, which move rows between files without changing
+them: each run of commits between two compactions is netted on its own, and the results are added up.
 
-A data file that only gained deletes is read for what it lost:
+Of a data file that only gained deletes, the removed rows are read as follows:
 
-- it had none before: the rows that Iceberg marks as deleted (`_deleted`),
-- it had a deletion vector: those of them at positions that the older vector had not,
+- it had no deletes before: the rows that Iceberg marks as deleted (`_deleted`),
+- it had a deletion vector: the marked rows at positions that the older vector did not contain,
 - anything else (position delete files over many data files, equality deletes after other deletes, very many
-  positions): all its rows at the older state leave and all at the newer come; the caller consolidates.
+  positions): all rows of the older state are removed and all of the newer are added; the caller consolidates.
 
-So it is with data files that a writer replaced by others. Where rows have ids (format version 3), those that
-were only carried over are left out.
+Data files that a writer replaced are treated like the last case. If rows have ids (format version 3), the
+rows that were only carried over are left out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tautochrone.model.names import TableName, Version, quoted
 __all__ = ["rows_appended", "rows_changed"]
 
 _ROW, _CHANGED_AT, _STAYED = "_row_id", "_last_updated_sequence_number", "__taut_stayed"
-_PLACE, _ROWS_OF_A_FILE = "__taut_place", 1 << 40
+_ROW_POSITION_KEY, _ROWS_OF_A_FILE = "__taut_place", 1 << 40
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class _Run:
         for path in functions.paths(snapshot.addedDataFiles(io)):
             if path in self.removed:
                 self.removed.remove(path)
-                # Whether it came back with the same deletes is for the delete files to say.
+                # The file was removed and added again; its delete files show whether they changed.
                 self.touched.add(path)
             else:
                 self.added.add(path)
@@ -130,12 +130,12 @@ class _Reader:
         names = [str(columns.get(index).name()) for index in range(columns.size())]
         self.added, self.removed = _Frames(names), _Frames(names)
         self.rows = 0
-        self._told_apart: list[bool] = []
+        self._without_carried_rows: list[bool] = []
 
     @property
     def carried(self) -> bool:
         """Whether files were rewritten, and rows that were only carried over are left out of all of them."""
-        return bool(self._told_apart) and all(self._told_apart)
+        return bool(self._without_carried_rows) and all(self._without_carried_rows)
 
     def read(self, run: _Run) -> None:
         """Add the rows of one run."""
@@ -163,21 +163,25 @@ class _Reader:
             before,
             after,
         )
-        gone = self._chosen(before, run.removed | whole)
-        new = self._chosen(after, run.added | whole)
-        left, came = (None if tasks is None else self._frame(tasks) for tasks in (gone, new))
-        if left is not None and came is not None and _ROW in came.columns:
-            # Files of a table that once had an older format may have rows without ids.
-            self._told_apart.append(functions.rows_have_ids(gone) and functions.rows_have_ids(new))
-            if self._told_apart[-1]:
-                left, came = self._without_carried(left, came, run.base)
-        if left is not None:
-            self.removed.add(left)
-        if came is not None:
-            self.added.add(came)
+        tasks_before = self._chosen(before, run.removed | whole)
+        tasks_after = self._chosen(after, run.added | whole)
+        rows_before, rows_after = (
+            None if tasks is None else self._frame(tasks) for tasks in (tasks_before, tasks_after)
+        )
+        if rows_before is not None and rows_after is not None and _ROW in rows_after.columns:
+            # Data files written before format version 3 have rows without ids.
+            self._without_carried_rows.append(
+                functions.rows_have_ids(tasks_before) and functions.rows_have_ids(tasks_after)
+            )
+            if self._without_carried_rows[-1]:
+                rows_before, rows_after = self._without_carried(rows_before, rows_after, run.base)
+        if rows_before is not None:
+            self.removed.add(rows_before)
+        if rows_after is not None:
+            self.added.add(rows_after)
 
     def _chosen(self, tasks: Any, paths: set[str]) -> Any:
-        """The tasks of these files, counted; None for none."""
+        """The tasks of these files, or None if there are none. Adds their rows to `rows`."""
         if not paths:
             return None
         chosen = self._functions.tasks(tasks, paths)
@@ -185,98 +189,107 @@ class _Reader:
         return chosen
 
     def _without_carried(
-        self, left: DataFrame, came: DataFrame, base: Version
+        self, before: DataFrame, after: DataFrame, base: Version
     ) -> tuple[DataFrame, DataFrame]:
-        """Leave out what a writer only carried over from an old data file to a new one.
+        """Leave out rows that a writer only carried over from an old data file to a new one.
 
-        Such rows keep their id and the number of the commit that last changed them. A writer that does not
-        carry those over gives all rows new ones; then all of them left and came, and the caller consolidates.
+        Such rows keep their id and the sequence number of the commit that last changed them. A writer that
+        does not keep them gives all rows new ids: then all rows are removed and added, and the caller
+        consolidates.
         """
         sequence = int(self._table.snapshot(int(base)).sequenceNumber())
         carried = sql.coalesce(sql.col(_CHANGED_AT) <= sequence, sql.lit(False)) & sql.col(_ROW).isNotNull()
-        stayed = came.where(carried).select(sql.col(_ROW).alias(_STAYED))
-        left = left.join(stayed, left[_ROW] == stayed[_STAYED], "left_anti")
-        return left, came.where(~carried)
+        stayed = after.where(carried).select(sql.col(_ROW).alias(_STAYED))
+        before = before.join(stayed, before[_ROW] == stayed[_STAYED], "left_anti")
+        return before, after.where(~carried)
 
-    def _touched_anywhere(self, before: Any, after: Any, left: list[str], right: list[str]) -> set[str]:
+    def _touched_anywhere(
+        self, before: Any, after: Any, paths_before: list[str], paths_after: list[str]
+    ) -> set[str]:
         """Files in both versions whose lists of delete files differ."""
-        then = dict(zip(left, self._functions.task_deletes(before), strict=True))
-        now = dict(zip(right, self._functions.task_deletes(after), strict=True))
-        return {path for path in then.keys() & now.keys() if then[path] != now[path]}
+        deletes_before = dict(zip(paths_before, self._functions.task_deletes(before), strict=True))
+        deletes_after = dict(zip(paths_after, self._functions.task_deletes(after), strict=True))
+        return {
+            path
+            for path in deletes_before.keys() & deletes_after.keys()
+            if deletes_before[path] != deletes_after[path]
+        }
 
     def _read_stayed(
         self, stayed: set[str], before_at: dict[str, int], after_at: dict[str, int], before: Any, after: Any
     ) -> set[str]:
-        """Read what data files in both versions lost; answers those that must be compared whole."""
+        """Read the rows that data files in both versions lost. Returns the paths of the files whose rows
+        must be compared completely."""
         whole: set[str] = set()
         marked: list[Any] = []
         listed: list[Any] = []
         positions: list[tuple[str, int]] = []
         for path in sorted(stayed):
-            then, now = before.get(before_at[path]), after.get(after_at[path])
-            if not then.deletes().size():
-                marked.append(now)
-                deletes = items(now.deletes())
+            task_before, task_after = before.get(before_at[path]), after.get(after_at[path])
+            if not task_before.deletes().size():
+                marked.append(task_after)
+                deletes = items(task_after.deletes())
                 by_position = all(str(delete.content()) == "POSITION_DELETES" for delete in deletes)
-                rows = int(now.file().recordCount())
-                known = sum(int(delete.recordCount()) for delete in deletes)
-                self.rows += min(rows, known) if by_position else rows
+                rows = int(task_after.file().recordCount())
+                delete_count = sum(int(delete.recordCount()) for delete in deletes)
+                self.rows += min(rows, delete_count) if by_position else rows
                 continue
-            found = self._grown(path, then, now)
-            if found is None or len(positions) + len(found) > limits.MAX_DELETE_POSITIONS:
+            new_positions = self._grown(path, task_before, task_after)
+            if new_positions is None or len(positions) + len(new_positions) > limits.MAX_DELETE_POSITIONS:
                 whole.add(path)
-            elif found:
-                listed.append(now)
-                positions += ((path, number) for number in found)
+            elif new_positions:
+                listed.append(task_after)
+                positions += ((path, number) for number in new_positions)
         self.rows += len(positions)
         if marked:
             self.removed.add(self._frame(marked).where("_deleted"))
         if listed:
-            # Most rows are not deleted at all: these are out before a position is looked for.
+            # Filtering by `_deleted` first removes most rows before positions are compared.
             self.removed.add(self._at(self._frame(listed).where("_deleted"), positions))
         return whole
 
-    def _grown(self, path: str, then: Any, now: Any) -> set[int] | None:
-        """Positions that a grown deletion vector took away; None when that is not what happened."""
-        older, newer = then.deletes(), now.deletes()
+    def _grown(self, path: str, task_before: Any, task_after: Any) -> set[int] | None:
+        """Positions that the newer deletion vector added to the older one. None if the deletes are not
+        single vectors, if the vector is too large, or if it does not contain the older one."""
+        older, newer = task_before.deletes(), task_after.deletes()
         vectors = self._iceberg.api.util.ContentFileUtil
         if not (vectors.containsSingleDV(older) and vectors.containsSingleDV(newer)):
             return None
         loader = self._iceberg.api.data.BaseDeleteLoader(self._functions.input_files(self._table.io()))
-        last = loader.loadPositionDeletes(newer, path)
-        if int(last.cardinality()) > limits.MAX_DELETION_VECTOR_POSITIONS:
+        newest_vector = loader.loadPositionDeletes(newer, path)
+        if int(newest_vector.cardinality()) > limits.MAX_DELETION_VECTOR_POSITIONS:
             return None
-        had = set(self._functions.numbers(loader.loadPositionDeletes(older, path)))
-        has = set(self._functions.numbers(last))
-        # Rows came back, which no commit of a writer does, but a hand may.
-        return has - had if had <= has else None
+        positions_before = set(self._functions.numbers(loader.loadPositionDeletes(older, path)))
+        positions_after = set(self._functions.numbers(newest_vector))
+        # A vector that lost positions restores rows. No engine does this, but manual edits can.
+        return positions_after - positions_before if positions_before <= positions_after else None
 
-    def _at(self, frame: DataFrame, places: list[tuple[str, int]]) -> DataFrame:
-        """The rows at these places (file, position)."""
-        if len(places) > limits.MAX_POSITIONS_IN_FILTER:
-            return self._joined_at(frame, places)
-        # Most rows are not even at such a position of another file.
-        numbers = self._functions.longs({number for _, number in places})
-        keys = self._functions.strings([f"{number}@{path}" for path, number in places])
+    def _at(self, frame: DataFrame, row_positions: list[tuple[str, int]]) -> DataFrame:
+        """The rows at these positions, each given as (file, position)."""
+        if len(row_positions) > limits.MAX_POSITIONS_IN_FILTER:
+            return self._joined_at(frame, row_positions)
+        # The cheap filter by number first: most rows are at none of these positions in any file.
+        numbers = self._functions.longs({number for _, number in row_positions})
+        keys = self._functions.strings([f"{number}@{path}" for path, number in row_positions])
         key: Any = sql.concat(sql.col("_pos").cast("string"), sql.lit("@"), sql.col("_file"))
         position: Any = sql.col("_pos")
-        near = frame._jdf.filter(position._jc.isInCollection(numbers))  # noqa: SLF001
-        return DataFrame(near.filter(key._jc.isInCollection(keys)), frame.sparkSession)  # noqa: SLF001
+        candidates = frame._jdf.filter(position._jc.isInCollection(numbers))  # noqa: SLF001
+        return DataFrame(candidates.filter(key._jc.isInCollection(keys)), frame.sparkSession)  # noqa: SLF001
 
-    def _joined_at(self, frame: DataFrame, places: list[tuple[str, int]]) -> DataFrame:
-        """The same by a join: each place is one number, of the file and of the position in it."""
+    def _joined_at(self, frame: DataFrame, row_positions: list[tuple[str, int]]) -> DataFrame:
+        """Like `_at`, by a join: the file's index and the position are encoded as one number."""
         session = frame.sparkSession
-        paths = sorted({path for path, _ in places})
+        paths = sorted({path for path, _ in row_positions})
         first = {path: number * _ROWS_OF_A_FILE for number, path in enumerate(paths)}
-        numbers = self._functions.longs({first[path] + position for path, position in places})
+        numbers = self._functions.longs({first[path] + position for path, position in row_positions})
         encoder = self._iceberg.jvm.org.apache.spark.sql.Encoders.LONG()
-        made = session._jsparkSession.createDataset(  # noqa: SLF001
+        java_dataset = session._jsparkSession.createDataset(  # noqa: SLF001
             self._iceberg.jvm.java.util.ArrayList(numbers), encoder
         )
-        wanted = DataFrame(made.toDF(), session).toDF(_PLACE)
+        keys = DataFrame(java_dataset.toDF(), session).toDF(_ROW_POSITION_KEY)
         files = sql.array(*map(sql.lit, paths))
         number = (sql.array_position(files, sql.col("_file")) - 1) * _ROWS_OF_A_FILE + sql.col("_pos")
-        return frame.join(sql.broadcast(wanted), number == wanted[_PLACE], "left_semi")
+        return frame.join(sql.broadcast(keys), number == keys[_ROW_POSITION_KEY], "left_semi")
 
     def _frame(self, tasks: Any) -> DataFrame:
         if isinstance(tasks, list):

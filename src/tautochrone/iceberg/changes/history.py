@@ -1,7 +1,7 @@
-"""What happened to an Iceberg table between two of its snapshots.
+"""Classifies the commits between two snapshots of an Iceberg table.
 
-The chain of parents is the only proof. A snapshot that is missing, or that is no ancestor, means that
-the change cannot be told from metadata; the reader then compares contents instead.
+Only the chain of parent snapshots proves what changed. If a snapshot is missing or is not an ancestor, the
+change is unknown and the reader compares the rows instead.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def _back_from(metadata: Any, version: Version) -> Iterator[Any]:
 
 
 def ancestors(metadata: Any, version: Version) -> list[Any]:
-    """Snapshots from `version` back to the oldest that is still known, newest first."""
+    """Snapshots from `version` back to the oldest that is not expired, newest first."""
     return list(_back_from(metadata, version))
 
 
 def in_history(metadata: Any, main: Version, version: Version, since: Version) -> bool:
-    """Whether `version` is main or one of its ancestors; `since` is its parent, where walking ends."""
+    """Whether `version` is main or one of its ancestors. The search ends at `since`, the version's parent."""
     current = main
     while current not in (NO_VERSION, since):
         if current == version:
@@ -44,10 +44,11 @@ def in_history(metadata: Any, main: Version, version: Version, since: Version) -
 
 
 def stood_at(metadata: Any, main: Version, version: Version) -> bool:
-    """Whether the table can go back to a version that somebody saw on main: it is there, and main's history
-    either leads to it or is expired before it could. False when main was rolled back or replaced since."""
-    wanted = None if version == NO_VERSION else metadata.snapshot(int(version))
-    if wanted is None:
+    """Whether main can be moved back to a version that it had before: the snapshot exists, and main's
+    history either contains it or is expired up to a later one. False if main was rolled back or replaced
+    since."""
+    snapshot_of_version = None if version == NO_VERSION else metadata.snapshot(int(version))
+    if snapshot_of_version is None:
         return False
     oldest = None
     for snapshot in _back_from(metadata, main):
@@ -56,7 +57,7 @@ def stood_at(metadata: Any, main: Version, version: Version) -> bool:
         oldest = snapshot
     if oldest is None or oldest.parentId() is None:
         return False
-    return bool(wanted.sequenceNumber() < oldest.sequenceNumber())
+    return bool(snapshot_of_version.sequenceNumber() < oldest.sequenceNumber())
 
 
 def change_between(name: TableName, metadata: Any, old: Version, new: Version) -> TableChange:
@@ -81,7 +82,7 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
     after = between[0].schemaId() if between else before
     replaced = _replaced_column(metadata, before, after)
     if replaced is not None:
-        # No commit tells of it, but every row has another value there.
+        # No commit records a replaced column, but every row has another value in it.
         code, only_appended = ReasonCode.COLUMN_REPLACED, operations <= {"append"}
         return change(ChangeKind.UNKNOWN, code, appended=only_appended, column=replaced)
     if not operations:
@@ -95,20 +96,23 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
 
 
 def _replaced_column(metadata: Any, *schemas: int | None) -> str | None:
-    """A name that stands for another column in one of these schemas than in the newest, by which changes are
-    read; None when there is no such. Snapshots of old writers name no schema."""
+    """The name of a column whose field id differs between one of these schemas and the newest one, with
+    which changes are read. None if there is none. Snapshots of old writers have no schema id."""
     newest = int(metadata.currentSchemaId())
     others = {int(schema) for schema in schemas if schema is not None} - {newest}
     if not others:
         return None
-    known = metadata.schemasById()
+    schemas_by_id = metadata.schemasById()
 
     def ids(schema: int) -> dict[str, int]:
-        return {str(name): int(column) for column, name in known.get(schema).idToName().items()}
+        return {str(name): int(column) for column, name in schemas_by_id.get(schema).idToName().items()}
 
-    now = ids(newest)
+    newest_ids = ids(newest)
     changed = (
-        name for other in others for name, column in ids(other).items() if now.get(name, column) != column
+        name
+        for other in others
+        for name, column in ids(other).items()
+        if newest_ids.get(name, column) != column
     )
     return next(changed, None)
 
@@ -124,10 +128,10 @@ def commits_between(metadata: Any, old: Version, new: Version) -> list[Any]:
 
 
 def moves_rows(snapshot: Any) -> bool:
-    """Whether the rows of the table are others after this commit."""
+    """Whether this commit changed the rows of the table."""
     operation = str(snapshot.operation())
     if operation == "replace":
-        # A compaction: other files, same rows.
+        # A compaction writes the same rows into other files.
         return False
     summary = snapshot.summary()
     counts = (

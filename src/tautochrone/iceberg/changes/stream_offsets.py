@@ -1,4 +1,4 @@
-"""Which versions the offsets of a stream over Iceberg tables name. Pure, no I/O."""
+"""Reads table versions from the offsets of a stream over Iceberg tables. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SNAPSHOT_ID = re.compile(r'"snapshot_id"\s*:\s*(-?\d+)')
 
 
 def versions_in_offsets(offsets: str) -> frozenset[Version]:
-    """All versions that offsets of Iceberg's streaming source name, whichever table they are of.
+    """All versions named in offsets of Iceberg's streaming source, of any table.
 
     >>> sorted(versions_in_offsets('{"version":1,"snapshot_id":42,"position":0,"scan_all_files":false}'))
     ['42']

@@ -1,17 +1,17 @@
-"""Where Spark's Iceberg source begins a new stream, and why that is not always the beginning.
+"""Computes the first offset of a stream over Iceberg tables, so that it misses no rows.
 
-The source begins at the oldest snapshot that it finds and takes what that snapshot *added*. Once older
-snapshots are expired, the rows that they added are skipped without a word; at a snapshot that took rows away
-it stops. It can be told to take all files of a snapshot instead, by an offset in the place where it remembers
-its first one. That is right only of a snapshot that added all files of the table, so such a one is shown
-to it (`model.read_points.Streamed`); of any other it takes
+Spark's Iceberg source begins at the oldest snapshot and reads only the files that this snapshot *added*. If
+older snapshots are expired, it silently skips the rows that they added; at a snapshot that removed rows it
+stops. An initial offset with `scan_all_files` makes it read all files of a snapshot. This is correct only if
+the snapshot added all files of the table, so the source is shown such a snapshot
+(`model.read_points.Streamed`). From any other snapshot it reads
 
-- nothing, when it is a compaction, and it stops, when it is an update;
-- a part, when the table has newer ones: as many files as the snapshot added;
-- too much, when its manifests remember deleted files beside others: these as well.
+- nothing if it is a compaction, and it fails if it is an update;
+- too few files if the table has newer snapshots: as many as the snapshot added;
+- too many files if its manifests also list deleted files: it reads these as well.
 
-A stream that goes on is refused when the snapshot of its first offset is gone, although nothing is read
-from there: then the snapshot where it stands is as good a first offset.
+The source refuses to continue a stream if the snapshot of its first offset is expired, although it reads
+nothing from it. Then the snapshot of the stream's current offset becomes its first offset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tautochrone.model.read_points import FullSnapshotRead
 
 __all__ = ["beginning"]
 
-_NOTHING_YET = -1
+_NO_SNAPSHOT = -1
 _SOURCE = "org.apache.iceberg.spark.source.SparkTable"
 
 
@@ -47,52 +47,52 @@ def beginning(
     known: Sequence[FullSnapshotRead],
 ) -> Beginning:
     """See `model.catalog.LakeCatalog.beginning`."""
-    told: dict[int, str] = {}
+    first_offsets: dict[int, str] = {}
     whole: list[FullSnapshotRead] = []
     for number, leaf in enumerate(_sources(rows)):
         if str(leaf.nodeName()) != "StreamingRelationV2" or str(leaf.table().getClass().getName()) != _SOURCE:
             continue
         table = leaf.table().table()
-        begun = number in remembered and _is_there(table, remembered[number])
+        has_first_offset = number in remembered and _snapshot_exists(table, remembered[number])
         if number in reached:
-            _require_all_versions(table, reached[number], skips=_skips(leaf))
-            if number in remembered and not begun:
-                told[number] = _beginning_of(reached[number])
-        elif not begun:
-            first = _first_offset(table, skips=_skips(leaf))
+            _require_all_versions(table, reached[number], skips=_skips_row_removals(leaf))
+            if number in remembered and not has_first_offset:
+                first_offsets[number] = _beginning_of(reached[number])
+        elif not has_first_offset:
+            first = _first_offset(table, skips=_skips_row_removals(leaf))
             if first is not None:
-                told[number] = first
-        stands = reached.get(number) or told.get(number) or remembered.get(number)
-        if stands is not None:
-            whole += _taken_whole(iceberg, effects, table, json.loads(stands), known)
-    return Beginning(told, tuple(whole))
+                first_offsets[number] = first
+        current_offset = reached.get(number) or first_offsets.get(number) or remembered.get(number)
+        if current_offset is not None:
+            whole += _full_snapshot_reads(iceberg, effects, table, json.loads(current_offset), known)
+    return Beginning(first_offsets, tuple(whole))
 
 
 def _sources(rows: DataFrame) -> list[Any]:
     """The sources of a streaming query in the order in which Spark numbers them: each relation once,
     from left to right."""
     leaves = rows._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
-    found: list[Any] = []
+    sources: list[Any] = []
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
-        if leaf.isStreaming() and not any(leaf.equals(other) for other in found):
-            found.append(leaf)
-    return found
+        if leaf.isStreaming() and not any(leaf.equals(other) for other in sources):
+            sources.append(leaf)
+    return sources
 
 
-def _is_there(table: Any, offset: str) -> bool:
+def _snapshot_exists(table: Any, offset: str) -> bool:
     number = json.loads(offset)["snapshot_id"]
-    return number == _NOTHING_YET or table.snapshot(number) is not None
+    return number == _NO_SNAPSHOT or table.snapshot(number) is not None
 
 
 def _beginning_of(offset: str) -> str:
-    """The first position of the snapshot that an offset is in. With the last one as its beginning, the source
-    fails when there is nothing new."""
+    """The offset of the first position in the same snapshot. If the first offset is the snapshot's last
+    position, the source fails when there are no new rows."""
     return json.dumps(json.loads(offset) | {"position": 0})
 
 
 def _first_offset(table: Any, *, skips: bool) -> str | None:
-    """Where a new stream must begin; None: where the source would."""
+    """The first offset of a new stream; None if the source's own choice is right."""
     newest = table.currentSnapshot()
     if newest is None or _can_be_followed(table, newest, skips=skips):
         return None
@@ -107,8 +107,8 @@ def _first_offset(table: Any, *, skips: bool) -> str | None:
     return json.dumps(offset)
 
 
-def _skips(leaf: Any) -> bool:
-    """Whether the user told the source to go past versions that take rows away."""
+def _skips_row_removals(leaf: Any) -> bool:
+    """Whether the user set the options that make the source skip versions which remove rows."""
     options = leaf.extraOptions()
     return any(
         options.getBoolean(f"streaming-skip-{kind}-snapshots", False) for kind in ("overwrite", "delete")
@@ -116,8 +116,8 @@ def _skips(leaf: Any) -> bool:
 
 
 def _can_be_followed(table: Any, snapshot: Any, *, skips: bool) -> bool:
-    """Whether the source meets every version since the table held nothing, and appended rows only: it stops
-    at any that takes rows away, unless told otherwise."""
+    """Whether the source can read every version since the table was empty: none is expired, and all of them
+    only append rows, unless `skips` allows others."""
     while True:
         if not skips and moves_rows(snapshot) and str(snapshot.operation()) != "append":
             return False
@@ -130,16 +130,17 @@ def _can_be_followed(table: Any, snapshot: Any, *, skips: bool) -> bool:
 
 
 def _added_everything(snapshot: Any) -> bool:
-    """Whether nothing was in the table before: no row is missed though what came before is expired."""
+    """Whether the table was empty before this snapshot: then expired older snapshots hold no missed rows."""
     summary = snapshot.summary()
     total, added = summary.get("total-data-files"), summary.get("added-data-files") or "0"
     return total is not None and total == added and (total == "0" or str(snapshot.operation()) == "append")
 
 
-def _require_all_versions(table: Any, stands: str, *, skips: bool) -> None:
-    """A stream that waited where a table had no rows begins at the oldest version, whatever it is told."""
+def _require_all_versions(table: Any, offset: str, *, skips: bool) -> None:
+    """Refuse a stream that waits for the first rows of a table whose history is incomplete. The source
+    starts such a stream at the oldest version, whatever its first offset says."""
     newest = table.currentSnapshot()
-    if json.loads(stands)["snapshot_id"] != _NOTHING_YET or newest is None:
+    if json.loads(offset)["snapshot_id"] != _NO_SNAPSHOT or newest is None:
         return
     if not _can_be_followed(table, newest, skips=skips):
         raise LakeError(
@@ -150,22 +151,22 @@ def _require_all_versions(table: Any, stands: str, *, skips: bool) -> None:
         )
 
 
-def _taken_whole(
+def _full_snapshot_reads(
     iceberg: Iceberg,
     effects: Effects,
     table: Any,
     offset: Mapping[str, Any],
-    known: Sequence[FullSnapshotRead],
+    earlier_reads: Sequence[FullSnapshotRead],
 ) -> list[FullSnapshotRead]:
-    """The snapshot that a stream stands in, if it takes all of its files. It is shown so until the stream has
-    left it: the source counts its files once more where it stands behind the last one."""
+    """The snapshot of the stream's offset, if the stream reads all files of it. It stays listed until the
+    stream moves to a newer snapshot, because the source counts its files again at the last position."""
     snapshot = table.snapshot(offset["snapshot_id"]) if offset.get("scan_all_files") else None
     if snapshot is None:
         return []
     version = Version(str(snapshot.snapshotId()))
-    before = [one for one in known if one.version == version]
-    if before:
-        return before
+    reused = [read for read in earlier_reads if read.version == version]
+    if reused:
+        return reused
     name = TableName.parse(str(table.name()))
     files, remembers = 0, False
     try:
@@ -174,15 +175,17 @@ def _taken_whole(
             remembers |= bool(manifest.hasDeletedFiles())
         if not remembers:
             return [FullSnapshotRead(version, files)]
-        made = effects.perform(Step.LAKE_STAGE, str(name), lambda: _forgetful(iceberg, table, snapshot))
+        manifest_list = effects.perform(
+            Step.LAKE_STAGE, str(name), lambda: _without_deleted_entries(iceberg, table, snapshot)
+        )
     except Py4JError as error:
         raise translate(error, name) from error
-    return [FullSnapshotRead(version, files, made)]
+    return [FullSnapshotRead(version, files, manifest_list)]
 
 
-def _forgetful(iceberg: Iceberg, table: Any, snapshot: Any) -> str:
-    """A list of manifests with the same files that remembers no deleted ones. Nothing is committed; the same
-    snapshot gives the same order of files, which positions count."""
+def _without_deleted_entries(iceberg: Iceberg, table: Any, snapshot: Any) -> str:
+    """Location of a new manifest list with the same files and without deleted entries. Nothing is
+    committed. The order of files is the same each time, because positions in offsets count files."""
     transaction = table.newTransaction()
     if table.currentSnapshot().snapshotId() != snapshot.snapshotId():
         transaction.manageSnapshots().setCurrentSnapshot(snapshot.snapshotId()).commit()

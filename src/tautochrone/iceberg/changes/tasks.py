@@ -1,4 +1,4 @@
-"""Which data files a version has, each as a scan task with the delete files that belong to it."""
+"""Plans scans: the data files of a version, each as a scan task with its delete files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def planned(functions: Functions, table: Any, version: Version, paths: Collectio
 
 
 def rows_behind_vectors(functions: Functions, table: Any, version: Version) -> int | None:
-    """Rows that a version shows, when every delete file is a deletion vector of a file that it has.
+    """The number of rows of a version, or None if it has delete files other than deletion vectors.
 
-    The summary's total of deleted positions will not do: it still counts vectors of files that were
-    removed by a writer who did not clean up, and positions that are listed twice.
+    The total of deleted positions in the snapshot summary is not exact: it counts vectors of data files
+    that a writer removed without their vectors, and positions that are listed twice.
     """
     tasks = planned(functions, table, version)
     if not functions.only_vectors(tasks):

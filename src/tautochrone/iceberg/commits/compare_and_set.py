@@ -1,13 +1,13 @@
 """One catalog commit as a compare-and-set on the table's metadata.
 
-Iceberg's own operations retry: when the catalog says that the metadata moved, they refresh and apply
-themselves again to whatever is current. That is how a zombie's append lands after a takeover. Here the
-new metadata is built from exactly the metadata whose main and fence were checked and handed to
-`TableOperations.commit(base, updated)`, which never retries. When only something unrelated moved (a
-property, a tag), the loop below reloads, *checks again*, and tries anew.
+Iceberg's own operations retry: if the metadata changed, they refresh and apply themselves again to the
+current metadata. So a process that lost its job could still append after a takeover. Here the new metadata
+is built from exactly the metadata whose main and fence were checked, and passed to
+`TableOperations.commit(base, updated)`, which never retries. If only something unrelated changed (a
+property, a tag), the loop below reloads, *checks again*, and retries.
 
-An unknown outcome (the catalog gave no answer) is resolved by the same loop: `done` is asked on freshly
-read metadata before anything is tried again.
+The same loop resolves an unknown outcome (the catalog gave no answer): it calls `done` with freshly read
+metadata before it retries.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def load(iceberg: Iceberg, name: TableName) -> Loaded:
 
 
 def check_fence(name: TableName, loaded: Loaded, fence: Fence) -> None:
-    """The first condition of every commit: nobody newer owns the table.
+    """Check the first condition of every commit: no newer owner has the table.
 
     Raises:
         FencedError: the table has the commit metadata of a newer owner.
@@ -76,7 +76,7 @@ def check_fence(name: TableName, loaded: Loaded, fence: Fence) -> None:
 
 
 def check_main(name: TableName, loaded: Loaded, parent: Version, fence: Fence) -> None:
-    """The two conditions of a commit that moves main: nobody newer owns the table, main is where we forked.
+    """Check the conditions of a commit that moves main: no newer owner has the table, main is at `parent`.
 
     Raises:
         FencedError: the table has the commit metadata of a newer owner.
@@ -141,5 +141,5 @@ def _commit(iceberg: Iceberg, name: TableName, loaded: Loaded, updated: Any) -> 
         loaded.operations.commit(loaded.metadata, updated)
     except Py4JError as error:
         raise translate(error, name) from error
-    # Its own file is written by the commit.
+    # The commit itself writes the new metadata file, which must reach the disk too.
     sync_file_systems(folders)

@@ -1,8 +1,8 @@
-"""A `CommitMetadata` as text in Iceberg metadata: one JSON value under one key.
+"""Stores `CommitMetadata` as JSON under one key of Iceberg's metadata.
 
-The same key is used twice. In a snapshot's summary it says what that commit did. In the table's
-properties it is the newest commit metadata, with the positions of *all* flows carried forward, so that
-expiring snapshots never erases the evidence of what was consumed.
+The key is used in two places. A snapshot's summary describes that commit. The table's properties hold the
+newest commit metadata with the positions of *all* flows carried forward, so that positions survive the
+expiry of snapshots.
 """
 
 from __future__ import annotations
@@ -60,15 +60,14 @@ def decode(text: str | None) -> CommitMetadata | None:
 
 
 def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMetadata:
-    """The commit metadata for the table's properties after a commit: what `new` says, what `old` knew
-    beside it.
+    """The commit metadata for the table's properties after a commit: `new`, completed by fields of `old`.
 
     A commit that is not a refresh (a fence, positions only) says nothing about checkpoint, inputs or
     definition; then the older ones still describe the table's rows.
     """
     if old is None:
         return replace(new, reset=False)
-    # What was taken back stays so, and a state's runs are never numbered again, whatever else begins anew.
+    # Revoked checkpoints stay revoked and run numbers of a state are never reused, even after a reset.
     revoked = tuple(sorted({*old.revoked, *new.revoked}))
     new = replace(new, revoked=revoked, run=old.run if new.run is None else new.run)
     if new.reset:
@@ -91,15 +90,15 @@ def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMeta
 
 
 def with_positions(old: CommitMetadata | None, new: CommitMetadata) -> CommitMetadata:
-    """The commit metadata for a snapshot: it knows every flow, so that a table can be taken back to it
-    when the snapshots before it are expired."""
+    """The commit metadata for a snapshot, with the positions of all flows, so that the table can be rolled
+    back to this snapshot after older ones are expired."""
     if old is None or new.reset:
         return new
     return replace(new, positions={**old.positions, **new.positions})
 
 
 def _position_fields(position: SourcePosition) -> dict[str, Any]:
-    """The position as JSON. What reads from where is told by its fields: only a log's has `point`."""
+    """The position as JSON fields. Only a log position has the field `point`, which tells the two apart."""
     fields = asdict(position)
     optional = ("topics",) if isinstance(position, SparkPosition) else ("marker", "bulk")
     if isinstance(position, LogPosition):

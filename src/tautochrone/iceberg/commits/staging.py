@@ -1,4 +1,4 @@
-"""Writing data files that belong to no snapshot yet."""
+"""Writes data files that do not belong to a snapshot yet."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["local_rows", "write_files", "write_locally"]
 
 
 def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> Staged:
-    """Let Spark write `rows` as files of the Java `table`, and collect them without a commit.
+    """Let Spark write `rows` as data files of the Java `table`, without a commit.
 
-    This is the door that Iceberg's own compaction uses: the table is registered under a key, the write
-    names the key instead of a table, and the written files are handed to a coordinator on the driver.
-    It works in any session, whatever its catalogs are, and never touches the catalog.
+    Iceberg's own compaction works the same way: the table is registered under a key, the write names the
+    key instead of a table, and a coordinator on the driver collects the written files. It works in any
+    session, whatever its catalogs are, and never accesses the catalog.
     """
     group, at_ms = str(uuid.uuid4()), time.time_ns() // 1_000_000
     iceberg.activate(rows.sparkSession)
@@ -45,29 +45,29 @@ def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> St
 
 
 def local_rows(iceberg: Iceberg, table: Any, rows: Rows) -> Any | None:
-    """The rows as a Java list when the driver holds them and may write them as they are, else None.
+    """The rows as a Java list if they are a local relation that can be written unchanged, else None.
 
-    As they are: the columns of the table, in its order, with its types. Anything else needs the casts
-    and checks that Spark puts into the plan of a write.
+    They can if they have the table's columns in the same order and with the same types. Otherwise Spark must
+    plan the write, with casts and checks.
     """
     plan = rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
     if str(plan.nodeName()) != "LocalRelation":
         return None
-    wanted = iceberg.api.spark.SparkSchemaUtil.convert(table.schema())
-    given = rows._jdf.schema()  # noqa: SLF001
-    if not wanted.asNullable().equals(given.asNullable()):
+    table_schema = iceberg.api.spark.SparkSchemaUtil.convert(table.schema())
+    rows_schema = rows._jdf.schema()  # noqa: SLF001
+    if not table_schema.asNullable().equals(rows_schema.asNullable()):
         return None
-    if not wanted.equals(wanted.asNullable()) and not wanted.equals(given):
-        # Some column must not be NULL, and nothing here would look.
+    if not table_schema.equals(table_schema.asNullable()) and not table_schema.equals(rows_schema):
+        # A column is NOT NULL, and the local write would not check that.
         return None
     return iceberg.jvm.scala.jdk.javaapi.CollectionConverters.asJava(plan.data())
 
 
 def write_locally(iceberg: Iceberg, name: TableName, table: Any, rows: Rows, data: Any) -> Staged:
-    """Write the `data` of `rows` with the very writer that Spark's tasks use, in this thread.
+    """Write the `data` of `rows` in this thread, with the writer that Spark's tasks use.
 
-    So types, partitions, statistics and table properties are treated as in any other write; what is
-    left out is the job, most of the time of a small write.
+    Types, partitions, statistics and table properties are treated as in any other write. It saves the Spark
+    job, which takes most of the time of a small write.
     """
     at_ms = time.time_ns() // 1_000_000
     if data.isEmpty():
@@ -78,11 +78,13 @@ def write_locally(iceberg: Iceberg, name: TableName, table: Any, rows: Rows, dat
         iceberg.jvm.org.apache.spark.sql.connector.write,
         iceberg.jvm.java.util.Optional.empty(),
     )
-    # A sorted table: the writer would call these rows sorted, and nobody sorted them.
+    # Without this option the writer would mark the files of a sorted table as sorted, which they are not.
     options = {"fanout-enabled": "true", "use-table-distribution-and-ordering": "false"}
     settings = iceberg.jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(iceberg.map(options))
-    told = connector.LogicalWriteInfoImpl(group, rows._jdf.schema(), settings, empty, empty)  # noqa: SLF001
-    batch = iceberg.api.spark.source.SparkRewriteTable(table, group).newWriteBuilder(told).build().toBatch()
+    write_info = connector.LogicalWriteInfoImpl(group, rows._jdf.schema(), settings, empty, empty)  # noqa: SLF001
+    batch = (
+        iceberg.api.spark.source.SparkRewriteTable(table, group).newWriteBuilder(write_info).build().toBatch()
+    )
     writer = batch.createBatchWriterFactory(connector.PhysicalWriteInfoImpl(1)).createWriter(0, 0)
     try:
         writer.writeAll(data.iterator())

@@ -1,4 +1,4 @@
-"""Iceberg's Java API over Py4J: the few calls that the adapter makes, with their traps named.
+"""Iceberg's Java API over Py4J: the calls that the adapter makes, with comments on their pitfalls.
 
 Knows Java objects; knows nothing of checkpoints or commit metadata.
 """
@@ -34,8 +34,8 @@ __all__ = ["Iceberg", "MetadataMovedError", "java_error_class", "translate"]
 _PATHS = ("write.data.path", "write.metadata.path")
 _PREFIX = "org.apache.iceberg.exceptions."
 _MISSING = {_PREFIX + "NoSuchTableException", _PREFIX + "NoSuchNamespaceException"}
-# The catalog did not say no: the commit may stand. (SQLite's lock time-out is unchecked and neither a
-# refusal nor a "state unknown" to Iceberg.)
+# The catalog did not refuse the commit, so it may have succeeded. (Iceberg reports SQLite's lock time-out
+# as an unchecked error, neither as a refusal nor as an unknown state.)
 _UNKNOWN = {
     _PREFIX + "CommitStateUnknownException",
     _PREFIX + "ServiceUnavailableException",
@@ -58,7 +58,7 @@ def java_error_class(error: Py4JJavaError) -> str:
 
 
 def translate(error: Py4JError | PySparkException, table: TableName) -> TautochroneError:
-    """One of our errors for what the Java API, or a Spark job on its behalf, threw."""
+    """Convert an error of the Java API, or of a Spark job that it started, to a TautochroneError."""
     if isinstance(error, PySparkException):
         return LakeError("LAKE_OPERATION_FAILED", f"{table}: {problem_of(error).message}")
     if not isinstance(error, Py4JJavaError):
@@ -103,8 +103,8 @@ class Iceberg:
         return TaskSets(self.jvm)
 
     def catalog(self) -> Any:
-        """The Java catalog. Threads other than the one that made the session have no active session,
-        and Iceberg's Spark code looks for it there."""
+        """The Java catalog. Iceberg's Spark code uses the thread's active session, which only the thread
+        that created the session has, so it is set here."""
         self.activate(self.session)
         return self._catalog
 
@@ -135,10 +135,10 @@ class Iceberg:
 
     def array(self, kind: Any, values: Sequence[Any]) -> Any:
         """A Java array of the Java class `kind`."""
-        made = self._gateway.new_array(kind, len(values))
+        java_array = self._gateway.new_array(kind, len(values))
         for index, value in enumerate(values):
-            made[index] = value
-        return made
+            java_array[index] = value
+        return java_array
 
     def strings(self, values: list[str]) -> Any:
         return self.array(self.jvm.java.lang.String, values)
@@ -156,19 +156,19 @@ class Iceberg:
         return result
 
     def synced_folders(self, metadata: Any) -> list[Path]:
-        """The local folders of a table that must be on the disk before and after a commit."""
+        """The local folders of a table whose files must be synced to disk before and after a commit."""
         if self.durability is Durability.PROCESS:
             return []
         properties = metadata.properties()
-        places = [metadata.location(), *(properties.get(key) for key in _PATHS)]
-        found = [local_folder(str(place)) for place in places if place is not None]
-        return [folder for folder in found if folder is not None]
+        locations = [metadata.location(), *(properties.get(key) for key in _PATHS)]
+        folders = [local_folder(str(location)) for location in locations if location is not None]
+        return [folder for folder in folders if folder is not None]
 
     def table_cache(self) -> Any:
-        """Iceberg's registry of tables that a write may name by a key of ours.
+        """Iceberg's registry of tables that a write can name by a key.
 
-        `SparkTableCache.get()` is static while `get(String)` is not, and Py4J then sees neither as
-        static: hence reflection.
+        `SparkTableCache.get()` is static and `get(String)` is not. Py4J then treats both as instance
+        methods, so the static one is called by reflection.
         """
         loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
         cls = loader.loadClass("org.apache.iceberg.spark.SparkTableCache")

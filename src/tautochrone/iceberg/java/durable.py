@@ -1,13 +1,13 @@
-"""What a commit needs to survive a power cut: its files reach the disk before anything speaks of them.
+"""Makes commits survive a power cut: files reach the disk before anything refers to them.
 
     1. data files, deletes, manifests, folder entries      2. the catalog's own commit
     3. the metadata file that the catalog now names        4. only then the store learns of the version
 
-Iceberg and Hadoop close files without asking the disk. Linux takes a whole file system to the disk in one
-call, which is cheaper than one call for each of about ten files, and misses none.
+Iceberg and Hadoop close files without `fsync`. Linux can sync a whole file system in one call, which is
+cheaper than one call for each of about ten files, and misses none.
 
-Between 2 and 3 lie milliseconds in which a power cut leaves a table whose metadata file is torn. No version
-of it was reported yet, so what the catalog named before is whole and is the truth.
+A power cut in the milliseconds between 2 and 3 can leave a table with an incomplete metadata file. Its
+version was not reported yet, so the metadata file that the catalog named before is the valid one.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def local_folder(location: str) -> Path | None:
 
 
 def sync_file_systems(folders: Iterable[Path]) -> None:
-    """Take the file systems that hold these folders to the disk; each once.
+    """Sync the file systems that contain these folders to disk, each once.
 
     Raises:
         EnvironmentProblemError: `NOT_SYNCED`, the disk did not take what was written, or this system has no
             such call.
     """
-    seen: set[int] = set()
+    synced_devices: set[int] = set()
     for folder in folders:
-        # A folder that the first commit will make is in the file system of the one above.
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        device = there.stat().st_dev
-        if device not in seen:
-            seen.add(device)
-            _sync(there)
+        # A folder that the first commit creates is in the file system of its nearest existing parent.
+        existing_folder = next(path for path in (folder, *folder.parents) if path.exists())
+        device = existing_folder.stat().st_dev
+        if device not in synced_devices:
+            synced_devices.add(device)
+            _sync(existing_folder)
 
 
 def _sync(folder: Path) -> None:

@@ -1,11 +1,11 @@
 """Java functions made without Java code, so that lists of files are searched inside the JVM.
 
-A table has thousands of files and every call over Py4J costs 0.2 ms, so nothing here asks one file at
-a time: method handles of Iceberg's public getters are turned into `Predicate`s and `Function`s and run
-in Java streams; what comes back is one list or one text.
+A table has thousands of files and every call over Py4J costs 0.2 ms, so no method here makes one call per
+file: method handles of Iceberg's public getters are turned into `Predicate`s and `Function`s that run in
+Java streams, and one list or one text is returned.
 
-Iterating a Java collection in Python is no way either: Py4J ends the loop by a Java exception, which
-PySpark inspects for 20 ms. `items` asks for an array instead.
+Iterating a Java collection in Python is slow too: Py4J ends the loop by a Java exception, which PySpark
+inspects for 20 ms. `items` fetches an array instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 __all__ = ["Functions", "items"]
 
-# Never part of a location: Iceberg's own paths are URI-like.
+# A location never contains a line end: Iceberg's paths are URI-like.
 _SEPARATOR = "\n"
 
 
@@ -31,14 +31,14 @@ def _class(java_class: Any) -> Any:
 
 
 class Functions:
-    """The few functions that the adapter needs. Made once for a JVM: each costs tens of calls."""
+    """The functions that the adapter needs. Created once for a JVM, because each costs tens of calls."""
 
     def __init__(self, jvm: Any, gateway: Any) -> None:
         api = jvm.org.apache.iceberg
         executors = api.relocated.com.google.common.util.concurrent.MoreExecutors
         self.this_thread = executors.newDirectExecutorService()
-        """A Java executor that does everything at once, in the calling thread. Iceberg looks only every 10 ms
-        whether the threads of a pool are done, about five times in a commit and twice in a scan."""
+        """A Java executor that runs tasks in the calling thread. With a thread pool Iceberg polls every 10 ms
+        for its end, about five times in a commit and twice in a scan."""
         self._gateway = gateway
         self._handles = jvm.java.lang.invoke.MethodHandles
         self._proxies = jvm.java.lang.invoke.MethodHandleProxies
@@ -83,16 +83,16 @@ class Functions:
         ).asType(self._type(_class(jvm.java.util.stream.Stream), java_list))
         self._stream_of_deletes = self._as(self._function, self._then(task_deletes, stream))
         described = self._lookup.findStatic(text, "valueOf", self._type(text, self._object))
-        # Cast: the handle of valueOf takes any object, the one before it gives a list.
+        # The types of chained handles must match: valueOf takes any object, the handle before returns a list.
         described = described.asType(self._type(text, java_list))
-        # Each dot of a Java name is a call, so what is used for every commit is looked up once.
+        # Each dot in a Java name is a Py4J call, so names that every commit uses are looked up once.
         util, boolean = jvm.java.util, jvm.java.lang.Boolean.TYPE
         self._content, self._manifest, self._boolean = content, _class(api.ManifestFile), boolean
         self._integer = jvm.java.lang.Integer.TYPE
         self._predicate = _class(util.function.Predicate)
         self._get = self._method(_class(util.Map), "get", self._object, self._object)
-        made = _class(api.io.InputFile)
-        self._input_file = self._method(_class(api.io.FileIO), "newInputFile", made, deletes)
+        input_file = _class(api.io.InputFile)
+        self._input_file = self._method(_class(api.io.FileIO), "newInputFile", input_file, deletes)
         self._contains = self._method(_class(util.Set), "contains", boolean, self._object)
         self._text_to_boolean = self._type(boolean, text)
         self._util, self._text, self._file_info = util, jvm.java.lang.String, api.io.FileInfo
@@ -123,7 +123,7 @@ class Functions:
         return self._texts(tasks.stream().map(self._path_of_task))
 
     def task_deletes(self, tasks: Any) -> list[str]:
-        """What is deleted from each task, as texts that are equal only for equal delete files."""
+        """A text for each task's delete files; two texts are equal only if the delete files are."""
         return self._texts(tasks.stream().map(self._described_deletes))
 
     def task_rows(self, tasks: Any) -> int:
@@ -131,15 +131,15 @@ class Functions:
         return int(tasks.stream().mapToLong(self._rows_of_task).sum())
 
     def rows_have_ids(self, tasks: Any) -> bool:
-        """Whether every row of the data files of the tasks has an id, given to it when it was written."""
+        """Whether every row of the data files of the tasks got a row id when it was written."""
         return bool(tasks.stream().allMatch(self._has_row_ids))
 
     def only_vectors(self, tasks: Any) -> bool:
-        """Whether nothing but deletion vectors deletes from these tasks."""
+        """Whether all delete files of these tasks are deletion vectors."""
         return bool(self._deletes(tasks).allMatch(self._is_vector))
 
     def deleted_rows(self, tasks: Any) -> int:
-        """Rows that the delete files of the tasks name."""
+        """The sum of the record counts of the tasks' delete files."""
         return int(self._deletes(tasks).mapToLong(self._rows_of_file).sum())
 
     def paths(self, files: Any) -> list[str]:
@@ -147,9 +147,9 @@ class Functions:
         return self._texts(self._stream(files).map(self._path_of_file))
 
     def referenced(self, delete_files: Any) -> list[str | None]:
-        """The one data file that each delete file is about; None where it may be about several."""
-        found = self._texts(self._stream(delete_files).map(self._referenced))
-        return [None if path == "null" else path for path in found]
+        """The data file that each delete file refers to; None if it can refer to several."""
+        locations = self._texts(self._stream(delete_files).map(self._referenced))
+        return [None if path == "null" else path for path in locations]
 
     # -- values for Iceberg's own code ------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Functions:
     def positions(self, numbers: Sequence[int]) -> Any:
         """A `PositionDeleteIndex` of these positions."""
         boxed = self._boxed(numbers).toList()
-        # Not `withNoopClose`: of its two forms, one for a value and one for many, Py4J takes either.
+        # Not `withNoopClose`: it has an overload for one value and one for many, and Py4J may pick either.
         iterable = self._iterable.combine(boxed, self._iterable.empty())
         return self._position_deletes.toPositionIndex(iterable)
 
@@ -201,13 +201,13 @@ class Functions:
         to_long = _class(self._util.function.ToLongFunction)
         files = self._stream(infos).toList()
         location = self._as(self._function, self._method(kind, "location", _class(self._text)))
-        places = self._texts(files.stream().map(location))
+        locations = self._texts(files.stream().map(location))
         numbers = []
         for name in ("size", "createdAtMillis"):
             get = self._as(to_long, self._method(kind, name, self._long))
-            told = str(self._arrays.toString(files.stream().mapToLong(get).toArray()))[1:-1]
-            numbers.append([int(number) for number in told.split(",")] if told else [])
-        return list(zip(places, *numbers, strict=True))
+            numbers_text = str(self._arrays.toString(files.stream().mapToLong(get).toArray()))[1:-1]
+            numbers.append([int(number) for number in numbers_text.split(",")] if numbers_text else [])
+        return list(zip(locations, *numbers, strict=True))
 
     def collector(self) -> tuple[Any, Any]:
         """A `Consumer` for many threads and the Java collection that it adds to."""
@@ -227,12 +227,12 @@ class Functions:
         return tasks.stream().flatMap(self._stream_of_deletes)
 
     def _among(self, paths: Collection[str]) -> Any:
-        wanted = self._split(paths).collect(self._collectors.toSet())
-        test = self._contains.bindTo(wanted).asType(self._text_to_boolean)
+        path_set = self._split(paths).collect(self._collectors.toSet())
+        test = self._contains.bindTo(path_set).asType(self._text_to_boolean)
         return self._as(self._predicate, self._then(self._task_path, test))
 
     def _split(self, texts: Collection[str]) -> Any:
-        # Splitting the empty text gives one empty text, which is nobody's path.
+        # Splitting an empty text gives one empty text, which equals no path.
         return self._separator.splitAsStream(_SEPARATOR.join(texts))
 
     def _texts(self, stream: Any) -> list[str]:
@@ -240,7 +240,7 @@ class Functions:
         return text.split(_SEPARATOR) if text else []
 
     def _stream(self, iterable: Any) -> Any:
-        # The default method `Iterable.spliterator` is invisible to Py4J.
+        # Py4J cannot call the default method `Iterable.spliterator`.
         return self._streams.stream(self._spliterators.spliteratorUnknownSize(iterable.iterator(), 0), False)
 
     def _method(self, owner: Any, name: str, returned: Any, *argument: Any) -> Any:

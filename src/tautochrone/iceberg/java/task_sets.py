@@ -1,9 +1,9 @@
-"""DataFrames over exactly chosen data files.
+"""DataFrames over chosen data files.
 
-Iceberg's compaction reads chosen files through a scan whose tasks are looked up under an id in a
-registry of the JVM (`ScanTaskSetManager`). The registry keeps what it is given for ever, while a
-DataFrame may be planned again as long as anybody holds a plan that was made from it. So each set is
-released when the Java object that stands for it in those plans is garbage.
+Iceberg's compaction reads chosen files through a scan whose tasks are registered under an id in the JVM
+(`ScanTaskSetManager`). The registry never forgets a set, and a DataFrame can be planned again as long as a
+plan made from it is referenced. So each set is removed after the Java object that represents it in those
+plans has been garbage collected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TaskSets:
         self._relation = jvm.org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
         self._none = none
         self._lock = threading.Lock()
-        self._known: dict[TableName, tuple[set[str], Any]] = {}
+        self._task_set_keys: dict[TableName, tuple[set[str], Any]] = {}
 
     def frame(self, session: SparkSession, name: TableName, table: Any, tasks: Any) -> DataFrame:
         """The rows of `tasks` with the columns of the Java `table` and its metadata columns.
@@ -41,22 +41,22 @@ class TaskSets:
         `session` must be the active one of this thread's JVM thread.
         """
         key = str(uuid.uuid4())
-        # The columns come from the plain relation: that of a staged table has no metadata columns.
+        # The columns come from the plain relation, because a staged table has no metadata columns.
         plain = self._relation.create(self._whole_table(table), self._none, self._none).withMetadataColumns()
         staged = self._staged_table(table, key)
         with self._lock:
-            known, alive = self._known.setdefault(name, (set(), self._weak_map()))
-            self._sweep(table, known, alive)
+            keys, alive = self._task_set_keys.setdefault(name, (set(), self._weak_map()))
+            self._sweep(table, keys, alive)
             alive.put(staged, key)
-            known.add(key)
+            keys.add(key)
         self._manager.stageTasks(table, key, tasks)
         relation = self._relation(staged, plain.output(), self._none, self._none, plain.options(), self._none)
         return dataframe_of_plan(session, relation)
 
-    def _sweep(self, table: Any, known: set[str], alive: Any) -> None:
-        if int(alive.size()) == len(known):
+    def _sweep(self, table: Any, keys: set[str], alive: Any) -> None:
+        if int(alive.size()) == len(keys):
             return
-        left = set(str(self._string.join(",", alive.values())).split(","))
-        for key in known - left:
+        keys_in_use = set(str(self._string.join(",", alive.values())).split(","))
+        for key in keys - keys_in_use:
             self._manager.removeTasks(table, key)
-        known &= left
+        keys &= keys_in_use

@@ -34,14 +34,14 @@ class AvroContent:
     def position(self, *field_ids: int) -> tuple[int, ...] | None:
         """Where a field is: its position in the record, or in the record at the position before it."""
         fields: Any = self.schema.fields
-        found: list[int] = []
+        positions: list[int] = []
         for field_id in field_ids:
-            at = next((n for n, field in enumerate(fields) if field.field_id == field_id), None)
-            if at is None:
+            index = next((n for n, field in enumerate(fields) if field.field_id == field_id), None)
+            if index is None:
                 return None
-            found.append(at)
-            fields = getattr(fields[at].field_type, "fields", ())
-        return tuple(found)
+            positions.append(index)
+            fields = getattr(fields[index].field_type, "fields", ())
+        return tuple(positions)
 
 
 class _SameHeader(AvroOutputFile[Record]):

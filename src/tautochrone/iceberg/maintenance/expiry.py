@@ -25,27 +25,27 @@ def expirable(metadata: Mapping[str, Any], retention: Retention) -> list[int]:
         metadata: a table's metadata as its JSON says it.
     """
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots") or ()}
-    kept = {ref["snapshot-id"] for ref in (metadata.get("refs") or {}).values()}
-    kept.update(number for number, s in snapshots.items() if s["timestamp-ms"] >= retention.after_ms)
-    kept.update(int(version) for version in retention.readable)
+    needed_ids = {ref["snapshot-id"] for ref in (metadata.get("refs") or {}).values()}
+    needed_ids.update(number for number, s in snapshots.items() if s["timestamp-ms"] >= retention.after_ms)
+    needed_ids.update(int(version) for version in retention.readable)
     history = _history(snapshots, metadata.get("current-snapshot-id"))
     followed = {int(version) for version in retention.followed}
     # Between two kept snapshots of this stretch none may go: the chain of parents is the only proof of
     # what changed.
-    needed = [place for place, number in enumerate(history) if number in followed]
-    kept.update(history[: needed[-1] + 1] if needed else history[:1])
-    doomed = (snapshot for number, snapshot in snapshots.items() if number not in kept)
-    return [s["snapshot-id"] for s in sorted(doomed, key=lambda s: s.get("sequence-number", 0))]
+    followed_indexes = [index for index, number in enumerate(history) if number in followed]
+    needed_ids.update(history[: followed_indexes[-1] + 1] if followed_indexes else history[:1])
+    unneeded = (snapshot for number, snapshot in snapshots.items() if number not in needed_ids)
+    return [s["snapshot-id"] for s in sorted(unneeded, key=lambda s: s.get("sequence-number", 0))]
 
 
 def _history(snapshots: Mapping[int, Mapping[str, Any]], main: int | None) -> list[int]:
     """Main and its ancestors up to the first that is gone, newest first."""
-    found: list[int] = []
+    ids: list[int] = []
     current = main
     while current is not None and current in snapshots:
-        found.append(current)
+        ids.append(current)
         current = snapshots[current].get("parent-snapshot-id")
-    return found
+    return ids
 
 
 def unreachable_files(iceberg: Iceberg, io: Any, before: Any, after: Any) -> Sequence[str]:
@@ -55,7 +55,7 @@ def unreachable_files(iceberg: Iceberg, io: Any, before: Any, after: Any) -> Seq
         io: the table's Java `FileIO`.
         before, after: Java `TableMetadata`; nothing is deleted.
     """
-    consumer, found = iceberg.functions.collector()
+    consumer, paths = iceberg.functions.collector()
     loader = iceberg.jvm.java.lang.Thread.currentThread().getContextClassLoader()
     # Not public: the class behind `expireSnapshots`, which would also commit.
     constructor = loader.loadClass(_CLEANUP).getDeclaredConstructors()[0]
@@ -69,7 +69,7 @@ def unreachable_files(iceberg: Iceberg, io: Any, before: Any, after: Any) -> Seq
         .get(None)
     )
     _clean(iceberg, cleanup, before, after, everything)
-    return iceberg.functions.texts(found)
+    return iceberg.functions.texts(paths)
 
 
 def _clean(iceberg: Iceberg, cleanup: Any, before: Any, after: Any, level: Any) -> None:

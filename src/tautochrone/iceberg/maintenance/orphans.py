@@ -73,17 +73,17 @@ def require_own_folder(name: TableName, loaded: Loaded, folders: Mapping[TableNa
     Raises:
         LakeError: `ORPHANS_UNKNOWN`.
     """
-    mine = str(loaded.table.location()).rstrip("/")
+    folder_of_table = str(loaded.table.location()).rstrip("/")
     properties = loaded.metadata.properties()
     moved = [key for key in _ELSEWHERE if properties.containsKey(key)]
     if moved:
         raise LakeError("ORPHANS_UNKNOWN", f"{name} keeps files elsewhere: it has the property {moved[0]}")
-    place = path_of(mine) + "/"
+    own_path = path_of(folder_of_table) + "/"
     for other, folder in folders.items():
-        theirs = path_of(folder.rstrip("/")) + "/"
-        if other != name and (theirs.startswith(place) or place.startswith(theirs)):
+        other_path = path_of(folder.rstrip("/")) + "/"
+        if other != name and (other_path.startswith(own_path) or own_path.startswith(other_path)):
             raise LakeError("ORPHANS_UNKNOWN", f"The folders of {name} and {other} overlap")
-    return mine
+    return folder_of_table
 
 
 def old_files(
@@ -128,28 +128,28 @@ def _lister(iceberg: Iceberg, io: Any, folder: str) -> Any:
 
 def unreferred(iceberg: Iceberg, loaded: Loaded, files: Sequence[OldFile]) -> list[OldFile]:
     """Those of `files` that the table's metadata does not lead to."""
-    known = {path_of(location) for location in _referred(iceberg, loaded)}
-    return [file for file in files if path_of(file.location) not in known]
+    referred_paths = {path_of(location) for location in _referred(iceberg, loaded)}
+    return [file for file in files if path_of(file.location) not in referred_paths]
 
 
 def _referred(iceberg: Iceberg, loaded: Loaded) -> set[str]:
     table, metadata, functions = loaded.table, loaded.metadata, iceberg.functions
     reachable, manifests = iceberg.api.ReachableFileUtil, iceberg.api.ManifestFiles
-    found = {str(metadata.metadataFileLocation()), str(reachable.versionHintLocation(table))}
+    locations = {str(metadata.metadataFileLocation()), str(reachable.versionHintLocation(table))}
     # Not further back: the files that older metadata names are trimmed with each commit.
-    found.update(functions.texts(reachable.metadataFileLocations(table, False)))
-    found.update(functions.texts(reachable.manifestListLocations(table)))
-    found.update(functions.texts(reachable.statisticsFilesLocations(table)))
+    locations.update(functions.texts(reachable.metadataFileLocations(table, False)))
+    locations.update(functions.texts(reachable.manifestListLocations(table)))
+    locations.update(functions.texts(reachable.statisticsFilesLocations(table)))
     io, specs = table.io(), table.specs()
     # All snapshots, not only main's: tags, prepared batches, versions that readers have pinned.
     for snapshot in items(metadata.snapshots()):
         for manifest in items(snapshot.allManifests(io)):
             path = str(manifest.path())
-            if path not in found:
-                found.add(path)
+            if path not in locations:
+                locations.add(path)
                 paths: Any = manifests.readPaths(manifest, io, specs)
                 try:
-                    found.update(functions.texts(paths))
+                    locations.update(functions.texts(paths))
                 finally:
                     paths.close()
-    return found
+    return locations

@@ -88,7 +88,7 @@ class Survey:
         Raises:
             LakeError: `METADATA_UNREADABLE`.
         """
-        path = self._here(self.location)
+        path = self._path_in_new_folder(self.location)
         if path is None or not path.exists():
             (self.missing if path else self.outside).append(self.location)
             return
@@ -99,18 +99,18 @@ class Survey:
             if location is None:
                 # Format version 1 may name manifests in the metadata itself.
                 self.refused.append(f"{self.location} (snapshot {snapshot.get('snapshot-id')})")
-            elif self._exists(location, self._lists):
+            elif self._record_existing(location, self._lists):
                 self._read_list(location)
         for key, name in _FILE_LISTS:
             for entry in self._metadata.get(key, ()):
-                self._exists(entry[name], {})
+                self._record_existing(entry[name], {})
 
     def _read_list(self, location: str) -> None:
         content = read_avro(self._local(location))
-        at = _required(content, location, _MANIFEST_PATH)
+        path_position = _required(content, location, _MANIFEST_PATH)
         for record in content.records:
-            manifest = str(_get(record, at))
-            if manifest not in self._manifests and self._exists(manifest, self._manifests):
+            manifest = str(_get(record, path_position))
+            if manifest not in self._manifests and self._record_existing(manifest, self._manifests):
                 self._read_manifest(manifest)
 
     def _read_manifest(self, location: str) -> None:
@@ -123,9 +123,9 @@ class Survey:
             file = str(_get(record, path))
             deletes = kind is not None and _get(record, kind) == _POSITION_DELETES
             vector = deletes and str(_get(record, form)).upper() == "PUFFIN"
-            if _get(record, status) == _DELETED and not self._is_there(file):
+            if _get(record, status) == _DELETED and not self._file_exists(file):
                 continue  # only its name is left, as it should be
-            if self._exists(file, self._vectors if vector else {}) and deletes and not vector:
+            if self._record_existing(file, self._vectors if vector else {}) and deletes and not vector:
                 self.refused.append(file)
 
     # -- writing ----------------------------------------------------------------------------------
@@ -134,15 +134,15 @@ class Survey:
         """Write the new files and answer what the catalog is to name. Repeatable."""
         for vector in self._vectors:
             data = with_other_paths(self._local(vector).read_bytes(), vector, self.moved.path)
-            self._put(vector, lambda path, data=data: self._written(path, data))  # type: ignore[misc]
+            self._rewrite(vector, lambda path, data=data: self._written(path, data))  # type: ignore[misc]
         for manifest in self._manifests:
             content = self._rewritten_manifest(read_avro(self._local(manifest)), manifest)
-            self._put(manifest, lambda path, content=content: write_avro(path, content, write_whole))  # type: ignore[misc]
+            self._rewrite(manifest, lambda path, content=content: write_avro(path, content, write_whole))  # type: ignore[misc]
         for location in self._lists:
             content = self._rewritten_list(read_avro(self._local(location)), location)
-            self._put(location, lambda path, content=content: write_avro(path, content, write_whole))  # type: ignore[misc]
+            self._rewrite(location, lambda path, content=content: write_avro(path, content, write_whole))  # type: ignore[misc]
         metadata = self._rewritten_metadata()
-        previous = self._new(self.location)
+        previous = self._new_location(self.location)
         number = _NUMBER.match(Path(previous).name)
         version = 0 if number is None else int(number[1]) + 1
         name = f"{version:05d}-{uuid5(NAMESPACE_URL, previous)}.metadata.json"
@@ -150,14 +150,14 @@ class Survey:
         write_whole(self._local(newest), json.dumps(metadata, separators=(",", ":")).encode())
         return Relocated(newest, previous)
 
-    def _put(self, location: str, write: Callable[[Path], int]) -> None:
+    def _rewrite(self, location: str, write: Callable[[Path], int]) -> None:
         """Write what replaces the file at `location` and remember its new location and its bytes."""
-        mine = self._new(location)
-        folder, _, old_name = mine.rpartition("/")
+        new_location = self._new_location(location)
+        folder, _, old_name = new_location.rpartition("/")
         suffix = old_name.rpartition(".")[2]
         # Some readers tell lists of manifests by the beginning of their names.
         head = "snap-" if old_name.startswith("snap-") else ""
-        target = f"{folder}/{head}{uuid5(NAMESPACE_URL, mine)}.{suffix}"
+        target = f"{folder}/{head}{uuid5(NAMESPACE_URL, new_location)}.{suffix}"
         self._sizes[location] = (target, write(self._local(target)))
 
     @staticmethod
@@ -178,14 +178,20 @@ class Survey:
                 _set(record, path, target)
                 _set(record, size, length)
             else:
-                _set(record, path, self._new(file))
+                _set(record, path, self._new_location(file))
             if referenced is not None and _get(record, referenced) is not None:
-                _set(record, referenced, self._new(str(_get(record, referenced))))
-            for at in bounds if kind is not None and _get(record, kind) == _POSITION_DELETES else ():
-                known = None if at is None else _get(record, at)
-                if at is not None and known is not None and _PATH_COLUMN in known:
-                    text = bytes(known[_PATH_COLUMN]).decode()
-                    _set(record, at, {**dict(known), _PATH_COLUMN: self._new(text).encode()})
+                _set(record, referenced, self._new_location(str(_get(record, referenced))))
+            for bound_position in (
+                bounds if kind is not None and _get(record, kind) == _POSITION_DELETES else ()
+            ):
+                bound_values = None if bound_position is None else _get(record, bound_position)
+                if bound_position is not None and bound_values is not None and _PATH_COLUMN in bound_values:
+                    text = bytes(bound_values[_PATH_COLUMN]).decode()
+                    _set(
+                        record,
+                        bound_position,
+                        {**dict(bound_values), _PATH_COLUMN: self._new_location(text).encode()},
+                    )
         return content
 
     def _rewritten_list(self, content: AvroContent, location: str) -> AvroContent:
@@ -200,39 +206,41 @@ class Survey:
         return content
 
     def _rewritten_metadata(self) -> dict[str, Any]:
-        found = json.loads(json.dumps(self._metadata))
-        found["location"] = self._new(found["location"])
-        if "properties" in found:
-            found["properties"] = {key: self._new(value) for key, value in found["properties"].items()}
-        for snapshot in found.get("snapshots", ()):
+        metadata = json.loads(json.dumps(self._metadata))
+        metadata["location"] = self._new_location(metadata["location"])
+        if "properties" in metadata:
+            metadata["properties"] = {
+                key: self._new_location(value) for key, value in metadata["properties"].items()
+            }
+        for snapshot in metadata.get("snapshots", ()):
             listed = self._sizes.get(snapshot["manifest-list"])
-            snapshot["manifest-list"] = listed[0] if listed else self._new(snapshot["manifest-list"])
+            snapshot["manifest-list"] = listed[0] if listed else self._new_location(snapshot["manifest-list"])
         for key, name in (*_FILE_LISTS, ("metadata-log", "metadata-file")):
-            for entry in found.get(key, ()):
-                entry[name] = self._new(entry[name])
-        return dict(found)
+            for entry in metadata.get(key, ()):
+                entry[name] = self._new_location(entry[name])
+        return dict(metadata)
 
     # -- paths --------------------------------------------------------------------------------------
 
-    def _new(self, location: str) -> str:
+    def _new_location(self, location: str) -> str:
         return self.moved.path(location) or location
 
-    def _here(self, location: str) -> Path | None:
+    def _path_in_new_folder(self, location: str) -> Path | None:
         """The file in the new folder; None for one of neither folder."""
-        mine = self.moved.path(location)
-        if mine is None and not self.moved.is_new(location):
+        new_location = self.moved.path(location)
+        if new_location is None and not self.moved.is_new(location):
             return None
-        return self._local(mine or location)
+        return self._local(new_location or location)
 
     def _local(self, location: str) -> Path:
-        return Path(re.sub(r"^file:(//[^/]*)?(?=/)", "", self._new(location)))
+        return Path(re.sub(r"^file:(//[^/]*)?(?=/)", "", self._new_location(location)))
 
-    def _is_there(self, location: str) -> bool:
-        path = self._here(location)
+    def _file_exists(self, location: str) -> bool:
+        path = self._path_in_new_folder(location)
         return path is not None and path.exists()
 
-    def _exists(self, location: str, into: dict[str, None]) -> bool:
-        path = self._here(location)
+    def _record_existing(self, location: str, into: dict[str, None]) -> bool:
+        path = self._path_in_new_folder(location)
         if path is None:
             self.outside.append(location)
             return False
@@ -249,28 +257,28 @@ _FILE_LISTS = (("statistics", "statistics-path"), ("partition-statistics", "stat
 def _metadata(path: Path) -> dict[str, Any]:
     raw = path.read_bytes()
     try:
-        found = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        metadata = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
     except ValueError as error:
         raise LakeError("METADATA_UNREADABLE", f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(metadata, dict):
         raise LakeError("METADATA_UNREADABLE", f"{path} is no metadata of a table")
-    return found
+    return metadata
 
 
 def _required(content: AvroContent, location: str, *field_ids: int) -> tuple[int, ...]:
-    found = content.position(*field_ids)
-    if found is None:
+    field_position = content.position(*field_ids)
+    if field_position is None:
         raise LakeError("METADATA_UNREADABLE", f"{location} has no field {field_ids[-1]}")
-    return found
+    return field_position
 
 
-def _get(record: Any, at: tuple[int, ...]) -> Any:
-    for position in at:
+def _get(record: Any, field_position: tuple[int, ...]) -> Any:
+    for position in field_position:
         record = record[position]
     return record
 
 
-def _set(record: Any, at: tuple[int, ...], value: Any) -> None:
-    for position in at[:-1]:
+def _set(record: Any, field_position: tuple[int, ...], value: Any) -> None:
+    for position in field_position[:-1]:
         record = record[position]
-    record[at[-1]] = value
+    record[field_position[-1]] = value

@@ -43,7 +43,7 @@ class IcebergMaintenance(IcebergReading):
         self, retention: Retention, fence: Fence, *, at_least: int = 1, dry_run: bool = False
     ) -> Expired:
         chosen: list[int] = []
-        made: list[Any] = []
+        metadata_pair: list[Any] = []
 
         def choose(loaded: Loaded) -> list[int]:
             text = str(self._iceberg.api.TableMetadataParser.toJson(loaded.metadata))
@@ -58,28 +58,28 @@ class IcebergMaintenance(IcebergReading):
             untrimmed = {k: v for k, v in TRIMMED.items() if not loaded.metadata.properties().containsKey(k)}
             if untrimmed:
                 builder.setProperties(self._iceberg.map(untrimmed))
-            made[:] = [loaded.metadata, builder.build()]
-            return made[1]
+            metadata_pair[:] = [loaded.metadata, builder.build()]
+            return metadata_pair[1]
 
         def done(loaded: Loaded) -> bool:
             return not any(loaded.metadata.snapshot(number) for number in chosen)
 
         loaded = load(self._iceberg, self._name)
         count = len(choose(loaded))
-        kept = int(loaded.metadata.snapshots().size()) - count
+        remaining = int(loaded.metadata.snapshots().size()) - count
         if count < at_least or not count:
-            return Expired(table=self._name, kept=kept + count)
+            return Expired(table=self._name, kept=remaining + count)
         if dry_run:
-            return Expired(table=self._name, versions=count, kept=kept)
+            return Expired(table=self._name, versions=count, kept=remaining)
         loaded = compare_and_set(
             self._iceberg, self._name, self._effects, Step.LAKE_EXPIRE, build=build, done=done
         )
         try:
-            files = unreachable_files(self._iceberg, loaded.table.io(), *made)
+            files = unreachable_files(self._iceberg, loaded.table.io(), *metadata_pair)
         except Py4JError as error:
             raise translate(error, self._name) from error
         self._remove(loaded, files, Step.LAKE_CLEAN)
-        return Expired(table=self._name, versions=len(chosen), files=len(files), kept=kept)
+        return Expired(table=self._name, versions=len(chosen), files=len(files), kept=remaining)
 
     def compact(
         self,
@@ -120,33 +120,33 @@ class IcebergMaintenance(IcebergReading):
             check_fence(self._name, loaded, fence)
             folder = require_own_folder(self._name, loaded, folders)
             old = old_files(self._iceberg, self._name, loaded, folder, before_ms)
-            found = unreferred(self._iceberg, load(self._iceberg, self._name), old)
-            if found and not dry_run:
+            orphans = unreferred(self._iceberg, load(self._iceberg, self._name), old)
+            if orphans and not dry_run:
                 self._seal(before_ms, fence)
                 loaded = load(self._iceberg, self._name)
-                found = unreferred(self._iceberg, loaded, found)
+                orphans = unreferred(self._iceberg, loaded, orphans)
         except Py4JError as error:
             raise translate(error, self._name) from error
-        files = tuple(file.location for file in found)
+        files = tuple(file.location for file in orphans)
         if not dry_run:
             self._remove(loaded, files, Step.LAKE_ORPHANS)
-        return Orphans(table=self._name, files=files, bytes=sum(file.bytes for file in found))
+        return Orphans(table=self._name, files=files, bytes=sum(file.bytes for file in orphans))
 
     def _seal(self, before_ms: int, fence: Fence) -> None:
         """See `orphans`. Always a commit, even when the table says the same already: it is the commit that
         makes worthless what others read before it."""
-        made: list[Any] = []
+        replaced_locations: list[Any] = []
 
         def build(loaded: Loaded) -> Any:
             check_fence(self._name, loaded, fence)
             newest = max(before_ms, int(loaded.metadata.properties().get(SEAL_KEY) or 0))
             builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
-            made[:] = [loaded.metadata.metadataFileLocation()]
+            replaced_locations[:] = [loaded.metadata.metadataFileLocation()]
             return builder.setProperties(self._iceberg.map({SEAL_KEY: str(newest)})).build()
 
         def done(loaded: Loaded) -> bool:
             sealed = int(loaded.metadata.properties().get(SEAL_KEY) or 0) >= before_ms
-            return sealed and loaded.metadata.metadataFileLocation() not in made
+            return sealed and loaded.metadata.metadataFileLocation() not in replaced_locations
 
         compare_and_set(self._iceberg, self._name, self._effects, Step.LAKE_SEAL, build=build, done=done)
 
@@ -179,7 +179,7 @@ class IcebergMaintenance(IcebergReading):
     def _swap(
         self, fork: Fork, commit_metadata: CommitMetadata, groups: Sequence[Rewritten], at_ms: int
     ) -> Version:
-        made: list[Version] = []
+        attempted_versions: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
             check_fence(self._name, loaded, commit_metadata.fence)
@@ -201,7 +201,7 @@ class IcebergMaintenance(IcebergReading):
                 snapshot = update.toBranch(MAIN).apply()
             except Py4JError as error:
                 raise translate(error, self._name) from error
-            made.append(Version(str(snapshot.snapshotId())))
+            attempted_versions.append(Version(str(snapshot.snapshotId())))
             newest = encode(carry_forward(loaded.commit_metadata, commit_metadata))
             builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
             builder.setBranchSnapshot(snapshot, MAIN).setProperties(
@@ -210,8 +210,10 @@ class IcebergMaintenance(IcebergReading):
             return builder.build()
 
         def ours(loaded: Loaded) -> Version | None:
-            found = (v for v in made if in_history(loaded.metadata, loaded.main, v, fork.version))
-            return next(found, None)
+            committed = (
+                v for v in attempted_versions if in_history(loaded.metadata, loaded.main, v, fork.version)
+            )
+            return next(committed, None)
 
         loaded = compare_and_set(
             self._iceberg,
@@ -221,7 +223,7 @@ class IcebergMaintenance(IcebergReading):
             build=build,
             done=lambda loaded: ours(loaded) is not None,
         )
-        return ours(loaded) or made[-1]
+        return ours(loaded) or attempted_versions[-1]
 
     def _remove(self, loaded: Loaded, paths: Sequence[str], step: Step) -> None:
         """Delete files that no version reaches. Missing ones are fine.

@@ -55,13 +55,13 @@ class IcebergReading:
         loaded = load(self._iceberg, self._name)
         if in_history(loaded.metadata, loaded.main, expected, NO_VERSION):
             return Outcome.COMMITTED
-        known = loaded.metadata.snapshot(int(expected)) is not None
-        return Outcome.PENDING if known else Outcome.LOST
+        exists = loaded.metadata.snapshot(int(expected)) is not None
+        return Outcome.PENDING if exists else Outcome.LOST
 
     def identity(self) -> str:
         # It never changes while the table is there.
-        known = self._last or load(self._iceberg, self._name)
-        return str(known.metadata.uuid())
+        loaded = self._last or load(self._iceberg, self._name)
+        return str(loaded.metadata.uuid())
 
     def current_version(self) -> Version:
         return load(self._iceberg, self._name).main
@@ -92,13 +92,13 @@ class IcebergReading:
         return companions_at(json.loads(text), versions)
 
     def change_between(self, old: Version, new: Version) -> TableChange:
-        return change_between(self._name, self._having(old, new).metadata, old, new)
+        return change_between(self._name, self._loaded_with(old, new).metadata, old, new)
 
     def common_ancestor(self, first: Version, second: Version) -> Version | None:
-        metadata = self._having(first, second).metadata
-        before = {str(snapshot.snapshotId()) for snapshot in ancestors(metadata, first)}
-        found = (str(snapshot.snapshotId()) for snapshot in ancestors(metadata, second))
-        return next((Version(version) for version in found if version in before), None)
+        metadata = self._loaded_with(first, second).metadata
+        first_ancestors = {str(snapshot.snapshotId()) for snapshot in ancestors(metadata, first)}
+        second_ancestors = (str(snapshot.snapshotId()) for snapshot in ancestors(metadata, second))
+        return next((Version(version) for version in second_ancestors if version in first_ancestors), None)
 
     def read(self, session: Any, version: Version) -> Rows:
         if version == NO_VERSION:
@@ -112,7 +112,7 @@ class IcebergReading:
         return {"start-snapshot-id": old, "end-snapshot-id": new}
 
     def changed_rows(self, session: Any, old: Version, new: Version) -> RowChange:
-        loaded = self._having(old, new)
+        loaded = self._loaded_with(old, new)
         change = change_between(self._name, loaded.metadata, old, new)
         if change.kind is ChangeKind.UNKNOWN:
             raise HistoryLostError("HISTORY_LOST", str(change.reason))
@@ -145,17 +145,18 @@ class IcebergReading:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _having(self, *versions: Version) -> Loaded:
+    def _loaded_with(self, *versions: Version) -> Loaded:
         """The table as last read when these versions were there: what is said of them never changes."""
-        known = self._last
-        if known is None or not all(
-            version == NO_VERSION or known.metadata.snapshot(int(version)) is not None for version in versions
+        loaded = self._last
+        if loaded is None or not all(
+            version == NO_VERSION or loaded.metadata.snapshot(int(version)) is not None
+            for version in versions
         ):
-            known = self._last = load(self._iceberg, self._name)
-        return known
+            loaded = self._last = load(self._iceberg, self._name)
+        return loaded
 
     def _count(self, version: Version) -> int | None:
-        loaded = self._having(version)
+        loaded = self._loaded_with(version)
         snapshot = loaded.metadata.snapshot(int(version))
         if snapshot is None:
             return None

@@ -18,7 +18,7 @@ BRANCH_PREFIX = "tautochrone-prepared-"
 
 def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
     """Batches on branches of ours, with the commit metadata that were written with them."""
-    found = []
+    batches = []
     for branch in metadata.refs().keySet():
         if not branch.startswith(BRANCH_PREFIX):
             continue
@@ -27,7 +27,7 @@ def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
         if commit_metadata is None:
             continue
         parent = snapshot.parentId()
-        found.append(
+        batches.append(
             Prepared(
                 table=name,
                 parent=NO_VERSION if parent is None else Version(str(parent)),
@@ -37,18 +37,18 @@ def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
                 rows=int(snapshot.summary().get("added-records") or 0),
             )
         )
-    return found
+    return batches
 
 
 def tags(metadata: Any) -> Sequence[str]:
     """Names of all tags, those of older snapshots first."""
     refs = {str(name): metadata.ref(name) for name in metadata.refs().keySet()}
-    found = [
+    numbered_tags = [
         (metadata.snapshot(ref.snapshotId()).sequenceNumber(), name)
         for name, ref in refs.items()
         if ref.isTag()
     ]
-    return [name for _, name in sorted(found)]
+    return [name for _, name in sorted(numbered_tags)]
 
 
 def own_files(loaded: Loaded, snapshot: Any) -> list[str]:

@@ -23,12 +23,12 @@ def commit_metadata_at(name: TableName, loaded: Loaded, version: Version) -> Com
             "VERSION_NOT_IN_HISTORY", f"{name} was rolled back or replaced since it stood at {version}"
         )
     chain = ancestors(loaded.metadata, version)
-    found: CommitMetadata | None = None
+    merged: CommitMetadata | None = None
     for snapshot in reversed(chain):
         commit_metadata = decode(snapshot.summary().get(COMMIT_METADATA_KEY))
-        found = found if commit_metadata is None else carry_forward(found, commit_metadata)
+        merged = merged if commit_metadata is None else carry_forward(merged, commit_metadata)
     newest = loaded.commit_metadata
-    unknown = set(newest.positions) - set(found.positions) if newest and found else set()
+    unknown = set(newest.positions) - set(merged.positions) if newest and merged else set()
     if unknown and chain[-1].parentId() is not None:
         raise HistoryLostError(
             "POSITIONS_LOST",
@@ -36,7 +36,7 @@ def commit_metadata_at(name: TableName, loaded: Loaded, version: Version) -> Com
             "are expired",
             hint="choose a later checkpoint, or clear the table with --full",
         )
-    return found
+    return merged
 
 
 def companions_at(
@@ -48,17 +48,17 @@ def companions_at(
         metadata: a table's metadata as its JSON says it: asking Java for each snapshot would take too long.
     """
     snapshots = {str(snapshot["snapshot-id"]): snapshot for snapshot in metadata.get("snapshots") or ()}
-    found: dict[TableName, set[Version]] = {}
+    companions: dict[TableName, set[Version]] = {}
     for version in versions:
-        at = snapshots.get(version)
+        current = snapshots.get(version)
         commit_metadata = None
         # A fence on top of a commit says nothing; the rows below it are still those of that commit.
-        while at is not None and (commit_metadata is None or commit_metadata.mode is None):
-            commit_metadata = decode(at.get("summary", {}).get(COMMIT_METADATA_KEY))
-            at = snapshots.get(str(at.get("parent-snapshot-id")))
+        while current is not None and (commit_metadata is None or commit_metadata.mode is None):
+            commit_metadata = decode(current.get("summary", {}).get(COMMIT_METADATA_KEY))
+            current = snapshots.get(str(current.get("parent-snapshot-id")))
         for name, companion in (commit_metadata.companions if commit_metadata else {}).items():
-            found.setdefault(TableName.parse(name), set()).add(Version(companion))
-    return {name: frozenset(of) for name, of in found.items()}
+            companions.setdefault(TableName.parse(name), set()).add(Version(companion))
+    return {name: frozenset(of) for name, of in companions.items()}
 
 
 def reverted(
@@ -76,7 +76,7 @@ def reverted(
     transaction = loaded.table.newTransaction()
     manage = transaction.manageSnapshots()
     manage.createTag(tag, int(loaded.main)).setCurrentSnapshot(int(version)).commit()
-    says = CommitMetadata(
+    snapshot_metadata = CommitMetadata(
         pipeline=commit_metadata.pipeline,
         job=commit_metadata.job,
         fence=commit_metadata.fence,
@@ -84,6 +84,6 @@ def reverted(
         positions=commit_metadata.positions,
         revoked=commit_metadata.revoked,
     )
-    transaction.newAppend().set(COMMIT_METADATA_KEY, encode(says)).commit()
+    transaction.newAppend().set(COMMIT_METADATA_KEY, encode(snapshot_metadata)).commit()
     metadata = transaction.currentMetadata()
     return metadata, Version(str(metadata.currentSnapshot().snapshotId()))

@@ -108,11 +108,11 @@ def widened(iceberg: Iceberg, name: TableName, loaded: Loaded, wanted: Any) -> A
 
 
 def _add_partition(spec: Any, text: str, definition: TableDefinition) -> None:
-    found = _TRANSFORM.match(text.strip())
-    if found is None:
+    match = _TRANSFORM.match(text.strip())
+    if match is None:
         spec.identity(text.strip().strip("`"))
         return
-    transform, first, column, last = found.groups()
+    transform, first, column, last = match.groups()
     width = first or last
     if transform.lower() in _TIME:
         getattr(spec, _TIME[transform.lower()])(column)

@@ -22,7 +22,7 @@ __all__ = ["IcebergAdoptable"]
 # Where Iceberg's streaming sink writes which batch of which query a snapshot is.
 _QUERY, _BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
 _FORMAT, _NEWEST_FORMAT = "format-version", 3
-_BEFORE_ALL = -1
+_NO_SNAPSHOT = -1
 
 
 class IcebergAdoptable:
@@ -42,20 +42,20 @@ class IcebergAdoptable:
 
     def stream_batches(self) -> Mapping[str, int]:
         loaded = load(self._iceberg, self.name)
-        found: dict[str, int] = {}
+        newest_batches: dict[str, int] = {}
         for snapshot in ancestors(loaded.metadata, loaded.main):
             summary = snapshot.summary()
             query, batch = summary.get(_QUERY), summary.get(_BATCH)
             if query is not None and batch is not None:
-                found[str(query)] = max(int(batch), found.get(str(query), 0))
-        return found
+                newest_batches[str(query)] = max(int(batch), newest_batches.get(str(query), 0))
+        return newest_batches
 
     def has_read(self, offset: str, version: Version) -> bool:
-        place = _place(offset)
-        if place is None:
+        offset_fields = _offset_fields(offset)
+        if offset_fields is None:
             return False
-        number, position, whole = place
-        if number == _BEFORE_ALL:
+        number, position, whole = offset_fields
+        if number == _NO_SNAPSHOT:
             return version == NO_VERSION
         metadata = load(self._iceberg, self.name).metadata
         snapshot = metadata.snapshot(number)
@@ -96,11 +96,11 @@ class IcebergAdoptable:
         return Committed(table=self.name, version=fork.version, parent=None)
 
 
-def _place(offset: str) -> tuple[int, int, bool] | None:
+def _offset_fields(offset: str) -> tuple[int, int, bool] | None:
     """Snapshot, files read of it, and whether all its files count or only those that it added."""
     try:
-        found = json.loads(offset)
-        return int(found["snapshot_id"]), int(found["position"]), bool(found["scan_all_files"])
+        fields = json.loads(offset)
+        return int(fields["snapshot_id"]), int(fields["position"]), bool(fields["scan_all_files"])
     except (ValueError, TypeError, KeyError):
         # Another source's offset.
         return None

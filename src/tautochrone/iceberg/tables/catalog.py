@@ -66,13 +66,13 @@ class IcebergLake:
                 self._ensure_namespace(catalog, identifier)
                 try:
                     builder = catalog.buildTable(identifier, shape.schema)
-                    made = (
+                    java_table = (
                         builder.withPartitionSpec(shape.spec)
                         .withSortOrder(shape.order)
                         .withProperties(self._iceberg.map(properties))
                         .create()
                     )
-                    sync_file_systems(self._iceberg.synced_folders(made.operations().current()))
+                    sync_file_systems(self._iceberg.synced_folders(java_table.operations().current()))
                 except Py4JJavaError as error:
                     # Another process was faster: its table is as good.
                     if not java_error_class(error).endswith("AlreadyExistsException"):
@@ -111,8 +111,8 @@ class IcebergLake:
             try:
                 self._ensure_namespace(catalog, identifier)
                 if catalog.viewExists(identifier):
-                    known = catalog.loadView(identifier).properties().get(_VIEW_KEY)
-                    if known == fingerprint:
+                    stored_fingerprint = catalog.loadView(identifier).properties().get(_VIEW_KEY)
+                    if stored_fingerprint == fingerprint:
                         return
                 converted = self._iceberg.api.spark.SparkSchemaUtil.convert(self._iceberg.java_schema(schema))
                 builder = catalog.buildView(identifier).withSchema(converted).withQuery("spark", query)
@@ -143,34 +143,34 @@ class IcebergLake:
 
     def tables(self) -> Sequence[TableName]:
         catalog = self._iceberg.catalog()
-        found: list[TableName] = []
+        names: list[TableName] = []
         try:
             for namespace in catalog.listNamespaces():
                 for identifier in catalog.listTables(namespace):
                     levels = tuple(str(level) for level in identifier.namespace().levels())
-                    found.append(TableName(self._iceberg.catalog_name, levels, str(identifier.name())))
+                    names.append(TableName(self._iceberg.catalog_name, levels, str(identifier.name())))
         except Py4JError as error:
             raise LakeError("CATALOG_UNREADABLE", f"The catalog cannot be listed: {error}") from error
-        return sorted(found)
+        return sorted(names)
 
     def folders(self) -> Mapping[TableName, str]:
-        catalog, found = self._iceberg.catalog(), dict[TableName, str]()
+        catalog, locations = self._iceberg.catalog(), dict[TableName, str]()
         try:
             for namespace in self._namespaces(catalog, self._iceberg.api.catalog.Namespace.empty()):
                 for identifier in items(catalog.listTables(namespace)):
                     levels = tuple(str(level) for level in identifier.namespace().levels())
                     name = TableName(self._iceberg.catalog_name, levels, str(identifier.name()))
-                    found[name] = str(catalog.loadTable(identifier).location())
+                    locations[name] = str(catalog.loadTable(identifier).location())
         except Py4JError as error:
             raise LakeError("CATALOG_UNREADABLE", f"The catalog cannot be listed: {error}") from error
-        return found
+        return locations
 
     def _namespaces(self, catalog: Any, parent: Any) -> list[Any]:
         """All below `parent`, however deep."""
-        found = []
+        namespaces = []
         for namespace in items(catalog.listNamespaces(parent)):
-            found += [namespace, *self._namespaces(catalog, namespace)]
-        return found
+            namespaces += [namespace, *self._namespaces(catalog, namespace)]
+        return namespaces
 
     def schema(self, name: TableName) -> StructType:
         table = self._iceberg.load(name)

@@ -62,7 +62,7 @@ def write_removal(
         )
     functions = iceberg.functions
     tasks = planned(functions, table, version, deletes.keys())
-    found = dict(zip(functions.task_paths(tasks), items(tasks), strict=True))
+    task_of_path = dict(zip(functions.task_paths(tasks), items(tasks), strict=True))
     removal = Removal(time.time_ns() // 1_000_000)
     previous = iceberg.jvm.java.util.HashMap()
     output = iceberg.api.io.OutputFileFactory.builderFor(table, 0, 0)
@@ -72,7 +72,7 @@ def write_removal(
     for path, positions in deletes.items():
         if not positions:
             continue
-        task = found.get(path)
+        task = task_of_path.get(path)
         if task is None:
             raise LakeError("FILE_NOT_IN_VERSION", f"{name} has no data file {path} at version {version}")
         file, older = task.file(), items(task.deletes())
@@ -85,16 +85,16 @@ def write_removal(
                 f"{path} of {name} has equality deletes: its rows cannot be told by position alone",
             )
         index = functions.positions(positions)
-        gone = len(positions)
+        deleted_count = len(positions)
         if older:
-            before = loader.loadPositionDeletes(task.deletes(), path)
-            previous.put(path, before)
-            gone += int(before.cardinality())
-            index.merge(before)
-        if int(index.cardinality()) != gone:
+            older_positions = loader.loadPositionDeletes(task.deletes(), path)
+            previous.put(path, older_positions)
+            deleted_count += int(older_positions.cardinality())
+            index.merge(older_positions)
+        if int(index.cardinality()) != deleted_count:
             raise LakeError("ROW_DELETED_TWICE", f"A row of {path} of {name} is deleted already")
         removal.rows += len(positions)
-        if gone == rows:
+        if deleted_count == rows:
             # Its older vector goes with it: Iceberg drops vectors of files that are gone.
             removal.emptied.append(file)
         else:

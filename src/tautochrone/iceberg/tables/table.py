@@ -72,13 +72,13 @@ class IcebergTable(IcebergMaintenance):
 
     def prepare(self, fork: Fork, staged: Sequence[Staged], commit_metadata: CommitMetadata) -> Prepared:
         branch = f"{BRANCH_PREFIX}{commit_metadata.fence}-{uuid.uuid4().hex[:12]}"
-        made: list[Any] = []
+        snapshots: list[Any] = []
 
         def build(loaded: Loaded) -> Any:
             check_main(self._name, loaded, fork.version, commit_metadata.fence)
             # Made for main: of a branch that is not there yet Iceberg counts the totals from nothing.
             snapshot = self._append(loaded, staged, commit_metadata)
-            made.append(snapshot)
+            snapshots.append(snapshot)
             return self._builder(loaded).setBranchSnapshot(snapshot, branch).build()
 
         def done(loaded: Loaded) -> bool:
@@ -88,7 +88,7 @@ class IcebergTable(IcebergMaintenance):
         return Prepared(
             table=self._name,
             parent=fork.version,
-            version=Version(str(made[-1].snapshotId())),
+            version=Version(str(snapshots[-1].snapshotId())),
             branch=branch,
             commit_metadata=commit_metadata,
             rows=sum(part.rows for part in staged),
@@ -119,7 +119,7 @@ class IcebergTable(IcebergMaintenance):
         return self._committed(prepared.version, prepared.parent, prepared.rows)
 
     def abort(self, prepared: Prepared) -> None:
-        doomed: list[str] = []
+        batch_files: list[str] = []
 
         def build(loaded: Loaded) -> Any:
             if in_history(loaded.metadata, loaded.main, prepared.version, prepared.parent):
@@ -128,16 +128,16 @@ class IcebergTable(IcebergMaintenance):
                     f"The batch {prepared.version} of {self._name} is committed; it cannot be aborted",
                 )
             snapshot = loaded.metadata.snapshot(int(prepared.version))
-            doomed[:] = own_files(loaded, snapshot)
-            gone = self._iceberg.jvm.java.util.ArrayList()
-            gone.add(snapshot)
-            return self._builder(loaded).removeRef(prepared.branch).removeSnapshots(gone).build()
+            batch_files[:] = own_files(loaded, snapshot)
+            aborted_snapshots = self._iceberg.jvm.java.util.ArrayList()
+            aborted_snapshots.add(snapshot)
+            return self._builder(loaded).removeRef(prepared.branch).removeSnapshots(aborted_snapshots).build()
 
         def done(loaded: Loaded) -> bool:
             return loaded.metadata.ref(prepared.branch) is None
 
         loaded = self._set(Step.LAKE_ABORT, build, done, ask_first=True)
-        self._remove(loaded, doomed, Step.LAKE_DISCARD)
+        self._remove(loaded, batch_files, Step.LAKE_DISCARD)
 
     # -- one step: what can be computed again -----------------------------------------------------
 
@@ -216,7 +216,7 @@ class IcebergTable(IcebergMaintenance):
         staged = self._effects.perform(
             Step.LAKE_STAGE, str(self._name), lambda: write_files(self._iceberg, self._name, replaced, rows)
         )
-        made: list[Version] = []
+        attempted_versions: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
             check_main(self._name, loaded, fork.version, commit_metadata.fence)
@@ -228,22 +228,22 @@ class IcebergTable(IcebergMaintenance):
                 append.appendFile(file)
             append.set(COMMIT_METADATA_KEY, encode(commit_metadata)).commit()
             metadata = transaction.currentMetadata()
-            made.append(Version(str(metadata.currentSnapshot().snapshotId())))
+            attempted_versions.append(Version(str(metadata.currentSnapshot().snapshotId())))
             builder = self._iceberg.api.TableMetadata.buildFrom(metadata)
             return self._with_commit_metadata(
                 builder, carry_forward(loaded.commit_metadata, commit_metadata)
             ).build()
 
         def done(loaded: Loaded) -> bool:
-            return loaded.main in made
+            return loaded.main in attempted_versions
 
         self._set(Step.LAKE_REDEFINE, build, done)
-        return self._committed(made[-1], fork.version, staged.rows)
+        return self._committed(attempted_versions[-1], fork.version, staged.rows)
 
     def widen(self, fork: Fork, schema: Any, commit_metadata: CommitMetadata) -> Sequence[str]:
-        before = {str(column.name()) for column in fork.handle.table.schema().columns()}
-        wanted = widened(self._iceberg, self._name, fork.handle, schema)
-        if wanted is None:
+        old_columns = {str(column.name()) for column in fork.handle.table.schema().columns()}
+        new_schema = widened(self._iceberg, self._name, fork.handle, schema)
+        if new_schema is None:
             return ()
 
         def build(loaded: Loaded) -> Any:
@@ -255,7 +255,9 @@ class IcebergTable(IcebergMaintenance):
             return widened(self._iceberg, self._name, loaded, schema) is None
 
         self._set(Step.LAKE_REDEFINE, build, done)
-        return [str(column.name()) for column in wanted.columns() if str(column.name()) not in before]
+        return [
+            str(column.name()) for column in new_schema.columns() if str(column.name()) not in old_columns
+        ]
 
     def commit_metadata_only(self, fork: Fork, commit_metadata: CommitMetadata) -> Committed:
         def build(loaded: Loaded) -> Any:
@@ -290,12 +292,12 @@ class IcebergTable(IcebergMaintenance):
         return self._committed(version, None, 0)
 
     def revert(self, version: Version, commit_metadata: CommitMetadata, tag: str) -> Committed:
-        made: list[Version] = []
+        attempted_versions: list[Version] = []
 
         def build(loaded: Loaded) -> Any:
             check_fence(self._name, loaded, commit_metadata.fence)
             metadata, newest = reverted(self._name, loaded, version, commit_metadata, tag)
-            made.append(newest)
+            attempted_versions.append(newest)
             return self._with_commit_metadata(
                 self._iceberg.api.TableMetadata.buildFrom(metadata), commit_metadata
             ).build()
@@ -304,7 +306,7 @@ class IcebergTable(IcebergMaintenance):
             return loaded.metadata.ref(tag) is not None
 
         loaded = self._set(Step.LAKE_REVERT, build, done, ask_first=True)
-        return self._committed(made[-1] if made else loaded.main, version, 0)
+        return self._committed(attempted_versions[-1] if attempted_versions else loaded.main, version, 0)
 
     # -- tags --------------------------------------------------------------------------------------
 
@@ -340,23 +342,25 @@ class IcebergTable(IcebergMaintenance):
         produce: Callable[[Loaded], Any],
         rows: int,
     ) -> Committed:
-        made: list[Version] = []
+        attempted_versions: list[Version] = []
 
         def ours(loaded: Loaded) -> Version | None:
-            found = (v for v in made if in_history(loaded.metadata, loaded.main, v, fork.version))
-            return next(found, None)
+            committed = (
+                v for v in attempted_versions if in_history(loaded.metadata, loaded.main, v, fork.version)
+            )
+            return next(committed, None)
 
         def build(loaded: Loaded) -> Any:
             check_main(self._name, loaded, fork.version, commit_metadata.fence)
             snapshot = produce(loaded)
-            made.append(Version(str(snapshot.snapshotId())))
+            attempted_versions.append(Version(str(snapshot.snapshotId())))
             builder = self._builder(loaded).setBranchSnapshot(snapshot, MAIN)
             return self._with_commit_metadata(
                 builder, carry_forward(loaded.commit_metadata, commit_metadata)
             ).build()
 
         loaded = self._set(step, build, lambda loaded: ours(loaded) is not None)
-        return self._committed(ours(loaded) or made[-1], fork.version, rows)
+        return self._committed(ours(loaded) or attempted_versions[-1], fork.version, rows)
 
     def _set(
         self,
