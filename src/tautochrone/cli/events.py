@@ -165,7 +165,7 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
     "spark_died": _spark_died,
     "spark_restarting": lambda _e, f: f"a new Spark is started in {f['in_s']:g} s (attempt {f['attempt']})",
     "flow_restarted": lambda _e, f: f"  flow {f['flow']} started again (attempt {f['attempt']})",
-    "flow_recovered": lambda _e, f: f"  flow {f['flow']} is well again",
+    "flow_recovered": lambda _e, f: f"  flow {f['flow']} has recovered",
     "checkpoint": _checkpoint,
     "checkpoints_expired": lambda _e, f: (
         f"maintenance: {f['count']} checkpoints {_done(f, 'expired')} ({f['first']} to {f['last']}): "

@@ -106,7 +106,7 @@ class Progress:
     def _on_flow_recovered(self, f: Mapping[str, Any]) -> None:
         line = self._line(f["dataset"])
         line.down.discard(f["flow"])
-        line.note = "well again"
+        line.note = "recovered"
 
     def _on_refresh(self, f: Mapping[str, Any]) -> None:
         line = self._line(f["dataset"])

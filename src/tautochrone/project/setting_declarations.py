@@ -254,7 +254,7 @@ SETTINGS = (
         key="maintenance.keep_last",
         kind=Whole(1),
         default=10,
-        meaning="so many checkpoints stay readable whatever their age",
+        meaning="minimum number of newest checkpoints that stay readable, whatever their age",
         variable="TAUTOCHRONE_MAINTENANCE_KEEP_LAST",
     ),
     Setting(
@@ -291,13 +291,13 @@ SETTINGS = (
         key="maintenance.min_files",
         kind=Whole(0),
         default=50,
-        meaning="from so many small files on they are rewritten as bigger ones; 0: never",
+        meaning="number of small files from which on they are rewritten as larger ones; 0: never",
     ),
     Setting(
         key="maintenance.max_files",
         kind=Whole(1),
         default=500,
-        meaning="about so many files are rewritten at a time",
+        meaning="approximate number of files that are rewritten at a time",
     ),
     Setting(
         key="maintenance.orphans",
@@ -315,17 +315,17 @@ SETTINGS = (
     Setting(
         key="flows.*.max_offsets_per_trigger",
         kind=Whole(1),
-        meaning="at most so many records of each Kafka source of this flow in one batch",
+        meaning="maximum records of each Kafka source of this flow in one batch",
     ),
     Setting(
         key="flows.*.max_files_per_trigger",
         kind=Whole(1),
-        meaning="at most so many files of each file source of this flow in one batch",
+        meaning="maximum files of each file source of this flow in one batch",
     ),
     Setting(
         key="flows.*.max_bytes_per_trigger",
         kind=Size(),
-        meaning="about so many bytes of each file source of this flow in one batch; one file at least",
+        meaning="approximate maximum bytes of each file source of this flow in one batch; at least one file",
     ),
     Setting(
         key="flows.*.bad_records",

@@ -74,7 +74,7 @@ class Topology:
         return [name for name in self.outside if is_clock(name)]
 
     @property
-    def outsiders(self) -> list[TableName]:
+    def external_tables(self) -> list[TableName]:
         return [name for name in self.outside if not is_clock(name)]
 
 
