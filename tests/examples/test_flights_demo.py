@@ -31,13 +31,14 @@ if behaviour == "breaks":
 last = "--continuous" not in sys.argv
 fell = behaviour == "compares" or (behaviour == "compares at the end" and last)
 reason = "following the change failed: x" if fell else "first"
+code = "INCREMENTAL_FAILED" if fell else "FIRST_BUILD"
 stopped = []
 signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
 checkpoint = 0
 while True:
     checkpoint += 1
     tell(event="refresh", dataset="lake.default.flights", checkpoint=checkpoint, mode="diff",
-         nodes=[], reason=reason, rows_inserted=1, rows_deleted=0, duration_ms=5)
+         nodes=[], reason=reason, reason_code=code, rows_inserted=1, rows_deleted=0, duration_ms=5)
     tell(event="checkpoint", checkpoint=checkpoint)
     if stopped or last:
         break
