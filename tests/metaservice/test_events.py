@@ -146,6 +146,11 @@ def _events(answer: httpx.Response) -> Iterator[Event]:
             fields = {}
 
 
+def without_open_checkpoints(events: Iterator[Event]) -> Iterator[Event]:
+    """A poll of the store may fall between the opening of a checkpoint and its first refresh."""
+    return (event for event in events if event[2].get("state") != "open")
+
+
 def test_a_client_that_comes_back_misses_nothing(shop: Shop) -> None:
     app = create_app(access=Access(anonymous=Role.READ), store=shop.store)
     with serving(app) as uri:
@@ -153,12 +158,13 @@ def test_a_client_that_comes_back_misses_nothing(shop: Shop) -> None:
             event, place, _ = next(events)
             assert (event, bool(place)) == ("", True)
             shop.checkpoint(2)
-            event, place, data = next(events)
+            event, place, data = next(without_open_checkpoints(events))
             assert (event, data["dataset"]) == ("refresh", "lake.db.totals")
         shop.checkpoint(3)
         with listening(uri, place) as events:
             next(events)
-            seen = [next(events) for _ in range(5)]
+            changes = without_open_checkpoints(events)
+            seen = [next(changes) for _ in range(5)]
         assert [d.get("dataset") or d["number"] for _, _, d in seen] == [
             "lake.db.top",
             *("lake.db.totals", "lake.db.top", 2, 3),

@@ -87,7 +87,8 @@ def test_all_jobs_go_back_together_and_meet_again(topology: Topology) -> None:
     topology.run("sums", "joins")
     check(topology, 1, 2, 3, 4)
     plan = take_back(topology, partial.number)
-    further = {one.table.table: f"checkpoint {newest}, the last one before" in one.reason for one in plan.changed}
+    earlier = f"checkpoint {newest}, the last one before"
+    further = {table.table.table: earlier in table.reason for table in plan.changed}
     assert further == {"word_value": False, "word_count": False, "word_sum": True, "both": True}
     assert {str(one.action) for one in plan.changed} == {"roll back"}
     assert store.checkpoints.get(last.number).state is CheckpointState.REVOKED
