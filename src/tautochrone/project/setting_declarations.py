@@ -171,8 +171,8 @@ SETTINGS = (
     Setting(
         key="events.openlineage",
         kind=Text(),
-        meaning="where refreshes are told as OpenLineage events: a URL, or a file that gets a line for each "
-        "([OpenLineage](service.md#openlineage))",
+        meaning="where refreshes are reported as OpenLineage events: a URL, or a file that gets a line for "
+        "each ([OpenLineage](service.md#openlineage))",
         variable="TAUTOCHRONE_EVENTS_OPENLINEAGE",
         by_reference=True,
     ),
@@ -331,7 +331,7 @@ SETTINGS = (
         key="flows.*.bad_records",
         kind=Choice(BadRecords),
         meaning="what becomes of Kafka records on which this flow's query fails: `fail` (as without it), or "
-        "`quarantine` into a table beside ([Kafka](kafka.md#bad-records))",
+        "`quarantine` into its quarantine table ([Kafka](kafka.md#bad-records))",
     ),
     Setting(
         key="flows.*.on_recreated_topic",
