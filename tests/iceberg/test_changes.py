@@ -49,11 +49,11 @@ class ExternalWriters(ChangeBench):
             "format-version": str(version), "write.delete.mode": "merge-on-read",
             "write.update.mode": "merge-on-read", "write.merge.mode": "merge-on-read", **more,
         }  # fmt: skip
-        told = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        property_list = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
         spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.outside")
         spark.sql(
             f"CREATE TABLE {name.sql} (id BIGINT, word STRING) USING iceberg"
-            f"{'' if flat else ' PARTITIONED BY (bucket(2, id))'} TBLPROPERTIES ({told})"
+            f"{'' if flat else ' PARTITIONED BY (bucket(2, id))'} TBLPROPERTIES ({property_list})"
         )
         self.fill(spark, name, 0, 20)
         return lake.load(name)
@@ -83,7 +83,7 @@ class TestSparkStatements(ExternalWriters):
     ) -> None:
         table = self.make(spark, lake, version, **more)
         sql = table.name.sql
-        seen = [table.current_version()]
+        versions = [table.current_version()]
         for statement in (
             f"DELETE FROM {sql} WHERE id IN (1, 2, 3)",
             f"UPDATE {sql} SET word = 'x' WHERE id IN (4, 5)",
@@ -94,13 +94,13 @@ class TestSparkStatements(ExternalWriters):
             f"INSERT INTO {sql} VALUES (100, 'z')",
         ):
             spark.sql(statement)
-            seen.append(table.current_version())
-        for old, new in [*pairwise(seen), (seen[0], seen[-1]), (seen[1], seen[3])]:
+            versions.append(table.current_version())
+        for old, new in [*pairwise(versions), (versions[0], versions[-1]), (versions[1], versions[3])]:
             self.check_change(spark, table, old, new)
             counted = table.row_count(new)
             assert counted in (None, table.read(spark, new).count())
             assert counted is not None or version == 2
-        deleted, _, bound = self.check_change(spark, table, seen[0], seen[1])
+        deleted, _, bound = self.check_change(spark, table, versions[0], versions[1])
         assert not deleted or "copy-on-write" in more.values()
         assert bound == 3 or "copy-on-write" in more.values()
 
@@ -147,8 +147,8 @@ class TestSparkStatements(ExternalWriters):
         old = table.current_version()
         spark.sql(f"DELETE FROM {sql} WHERE id IN (3, 4, 1002, 1007)")
         _, removed, bound = self.check_change(spark, table, old, table.current_version())
-        gone = [(3, "3"), (4, "4"), (1002, "second"), (1007, "second")]
-        assert (removed, bound) == (Counter(gone), 4)
+        deleted_rows = [(3, "3"), (4, "4"), (1002, "second"), (1007, "second")]
+        assert (removed, bound) == (Counter(deleted_rows), 4)
 
     def test_what_a_vector_held_before_costs_nothing(
         self, spark: SparkSession, lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
@@ -199,8 +199,8 @@ class TestSparkStatements(ExternalWriters):
         second = table.current_version()
         delete_by_word(lake, table.name, "8")
         third = table.current_version()
-        gone = self.check_change(spark, table, first, second)[1]
-        assert gone == Counter([(7, "7")])
+        deleted_rows = self.check_change(spark, table, first, second)[1]
+        assert deleted_rows == Counter([(7, "7")])
         self.check_change(spark, table, second, third)
         self.check_change(spark, table, first, third)
         assert table.row_count(third) is None
@@ -254,20 +254,20 @@ class TestPyIceberg(ExternalWriters):
     def test_a_table_of_pyiceberg(self, spark: SparkSession, lake: IcebergLake, outside: SqlCatalog) -> None:
         outside.create_namespace_if_not_exists("outside")
         name = TableName("lake", ("outside",), f"p_{uuid.uuid4().hex[:8]}")
-        theirs = outside.create_table(f"outside.{name.table}", self.rows().schema)
+        pyiceberg_table = outside.create_table(f"outside.{name.table}", self.rows().schema)
         table = lake.load(name)
-        seen = [table.current_version()]
-        theirs.append(self.rows(*range(10)))
-        seen.append(table.current_version())
-        theirs.append(self.rows(*range(10, 20)))
-        seen.append(table.current_version())
-        theirs.delete("id in (1, 11)")
-        seen.append(table.current_version())
-        theirs.overwrite(self.rows(2, word="x"), overwrite_filter="id = 2")
-        seen.append(table.current_version())
-        theirs.upsert(self.rows(3, 40, word="u"), join_cols=["id"])
-        seen.append(table.current_version())
-        for old, new in [*pairwise(seen), (seen[0], seen[-1]), (seen[1], seen[4])]:
+        versions = [table.current_version()]
+        pyiceberg_table.append(self.rows(*range(10)))
+        versions.append(table.current_version())
+        pyiceberg_table.append(self.rows(*range(10, 20)))
+        versions.append(table.current_version())
+        pyiceberg_table.delete("id in (1, 11)")
+        versions.append(table.current_version())
+        pyiceberg_table.overwrite(self.rows(2, word="x"), overwrite_filter="id = 2")
+        versions.append(table.current_version())
+        pyiceberg_table.upsert(self.rows(3, 40, word="u"), join_cols=["id"])
+        versions.append(table.current_version())
+        for old, new in [*pairwise(versions), (versions[0], versions[-1]), (versions[1], versions[4])]:
             self.check_change(spark, table, old, new)
             assert table.row_count(new) == table.read(spark, new).count()
 
@@ -278,8 +278,8 @@ class TestPyIceberg(ExternalWriters):
         table.commit_staged(fork, [table.stage(fork, local(spark, *range(5)), local=True)], commit_metadata())
         self.apply(spark, table, "id = 1")
         self.apply(spark, table, "id = 3", 30)
-        theirs = outside.load_table((*table.name.namespace, table.name.table))
-        assert sorted(theirs.scan().to_arrow()["id"].to_pylist()) == [0, 2, 4, 30]
+        pyiceberg_table = outside.load_table((*table.name.namespace, table.name.table))
+        assert sorted(pyiceberg_table.scan().to_arrow()["id"].to_pylist()) == [0, 2, 4, 30]
 
 
 class TestCost(ChangeBench):
@@ -291,28 +291,28 @@ class TestCost(ChangeBench):
         for start in range(0, 50, 10):
             self.append(spark, table, commit_metadata(), *range(start, start + 10))
         old = table.current_version()
-        (touched,) = self.where(spark, table, "id = 3")
+        (changed_file,) = self.where(spark, table, "id = 3")
         new = self.apply(spark, table, "id = 3", 100).version
-        (made,) = self.where(spark, table, "id = 100")
+        (added_file,) = self.where(spark, table, "id = 100")
         change = table.changed_rows(spark, old, new)
         assert change.rows == 2
-        assert sorted(held(lake, table).values()) == sorted([[touched], [made]])
+        assert sorted(held(lake, table).values()) == sorted([[changed_file], [added_file]])
         assert self.bag(change.removed) == Counter([(3, "3")])
 
     def test_file_sets_are_let_go(self, spark: SparkSession, lake: IcebergLake, table: LakeTable) -> None:
         versions = [self.append(spark, table, commit_metadata(), *range(5)).version]
-        kept: Any = None
-        for gone in range(4):
-            versions.append(self.apply(spark, table, f"id = {gone}").version)
+        retained: Any = None
+        for deleted_id in range(4):
+            versions.append(self.apply(spark, table, f"id = {deleted_id}").version)
             derived = table.changed_rows(spark, versions[-2], versions[-1]).removed.where("id >= 0")
-            assert [row["id"] for row in derived.collect()] == [gone]
-            if gone == 0:
-                kept = derived
+            assert [row["id"] for row in derived.collect()] == [deleted_id]
+            if deleted_id == 0:
+                retained = derived
             del derived
         # Releasing is part of making the next one.
-        patience = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         last: Any = None
-        while time.monotonic() < patience:
+        while time.monotonic() < deadline:
             last = None
             collect_garbage(spark)
             last = table.changed_rows(spark, versions[-2], versions[-1])
@@ -320,7 +320,7 @@ class TestCost(ChangeBench):
                 break
             time.sleep(0.5)
         assert len(held(lake, table)) == 2, "more sets are held than that of `kept` and the last one"
-        assert [row["id"] for row in kept.groupBy("id").count().collect()] == [0]
+        assert [row["id"] for row in retained.groupBy("id").count().collect()] == [0]
         assert last.removed.count() == 1
 
 

@@ -123,11 +123,11 @@ class TestOwn(LakeBench):
 
         effects.before[Step.LAKE_SEAL] = meddle
         effects.lose.add(Step.LAKE_SEAL)
-        found = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
+        orphans = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
         assert not effects.before
         assert not effects.lose
         # A file that was an orphan at the first look is none at the second.
-        assert [*map(path_of, found.files)] == [path_of(str(file.location())) for file in orphan.files]
+        assert [*map(path_of, orphans.files)] == [path_of(str(file.location())) for file in orphan.files]
         for prepared in table.prepared():
             table.commit(prepared, Fence(1))
         assert self.ids(spark, table) == [1]
@@ -139,17 +139,17 @@ class TestOwn(LakeBench):
         fork = table.fork()
         staged = table.stage(fork, self.frame(spark, 1))
         folder = Path(path_of(lake.folders()[table.name]))
-        known = {*folder.rglob("*.*")}
+        files_before = {*folder.rglob("*.*")}
         effects.before[Step.LAKE_COMMIT_STAGED] = lambda: table.remove_orphans(
             soon_ms(), Fence(1), lake.folders()
         )
         with pytest.raises(ConflictError, match="STAGED_FILES_EXPIRED"):
             table.commit_staged(fork, [staged], commit_metadata())
         (folder / "metadata" / "00007-0.metadata.json").write_text("{}")
-        left = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
+        orphans = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
         # The refused writer left one too: the compare-and-set writes before it asks.
-        assert [Path(path_of(file)).name[:5] for file in left.files] == ["00002", "00007"]
-        added = {path.name for path in {*folder.rglob("*.*")} - known if not path.name.startswith(".")}
+        assert [Path(path_of(file)).name[:5] for file in orphans.files] == ["00002", "00007"]
+        added = {path.name for path in {*folder.rglob("*.*")} - files_before if not path.name.startswith(".")}
         assert all(name.endswith(".metadata.json") for name in added), added
         assert self.ids(spark, table) == []
 
@@ -187,8 +187,8 @@ class TestOwn(LakeBench):
         fork = table.fork()
         prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], commit_metadata())
         table.commit(prepared, Fence(1))
-        taken = {step: count for step, count in effects.steps.items() if step is not Step.LAKE_STAGE}
-        assert taken == {Step.LAKE_PREPARE: 1, Step.LAKE_COMMIT: 1}
+        commits = {step: count for step, count in effects.steps.items() if step is not Step.LAKE_STAGE}
+        assert commits == {Step.LAKE_PREPARE: 1, Step.LAKE_COMMIT: 1}
 
     def test_a_name_that_stands_for_another_column(self, spark: SparkSession, table: LakeTable) -> None:
         """What changed is unknown; whoever takes new rows only may go on while no others were moved."""
@@ -216,8 +216,8 @@ class TestOwn(LakeBench):
         )  # fmt: skip
         self.append(spark, table, commit_metadata(), *range(20))
         assert self.ids(spark, table) == list(range(20))
-        shown = {row[0]: row[1] for row in spark.sql(f"DESCRIBE EXTENDED {name.sql}").collect()}
-        assert shown["Comment"] == "a comment"
+        description = {row[0]: row[1] for row in spark.sql(f"DESCRIBE EXTENDED {name.sql}").collect()}
+        assert description["Comment"] == "a comment"
         assert spark.sql(f"SELECT DISTINCT partition.word FROM {name.sql}.partitions").count() == 20
 
     @pytest.mark.parametrize("column", ["nonsense(id)", "bucket(id)"])

@@ -103,5 +103,5 @@ class TestLocal(ChangeBench):
             uri=f"sqlite:///{file.removeprefix('file:')}",
             warehouse=spark.conf.get("spark.sql.catalog.lake.warehouse"),
         )
-        found = catalog.load_table((*table.name.namespace, table.name.table)).scan().to_arrow()
-        assert found.sort_by("id").to_pylist() == every_value().to_pylist()
+        rows = catalog.load_table((*table.name.namespace, table.name.table)).scan().to_arrow()
+        assert rows.sort_by("id").to_pylist() == every_value().to_pylist()

@@ -62,66 +62,66 @@ def align(
     for name in newest.keys() & times.keys():
         if not times[name]:
             roots[name] = last.get(name, newest[name])
-    ways = {name: _Way(times[name], last.get(name)) for name in newest if times.get(name)}
+    candidates = {name: _RootVersions(times[name], last.get(name)) for name in newest if times.get(name)}
     unknown = sorted(name for name in newest.keys() & times.keys() if not times[name])
     behind = unknown[0] if unknown else ""
     # Whoever goes back may become the slowest: then the others must not be ahead of what is left of it.
-    while ways and not unknown:
-        slowest = min(ways, key=lambda name: (ways[name].at_ms, ways[name].is_held, name))
-        moved = [way.go_back(ways[slowest].at_ms + bound_ms) for way in ways.values()]
+    while candidates and not unknown:
+        slowest = min(candidates, key=lambda name: (candidates[name].at_ms, candidates[name].is_held, name))
+        moved = [root.go_back(candidates[slowest].at_ms + bound_ms) for root in candidates.values()]
         if not any(moved):
             behind = slowest
             break
     if unknown:
-        for way in ways.values():
-            way.stay()
-    roots |= {name: way.version for name, way in ways.items()}
-    held = {
+        for root in candidates.values():
+            root.stay()
+    roots |= {name: root.version for name, root in candidates.items()}
+    held_back = {
         name: HeldBack(
-            ahead_ms=None if unknown else way.newest_ms - ways[behind].at_ms,
-            taken_ms=way.at_ms,
+            ahead_ms=None if unknown else root.newest_ms - candidates[behind].at_ms,
+            taken_ms=root.at_ms,
             behind=behind,
         )
-        for name, way in ways.items()
-        if way.is_held
+        for name, root in candidates.items()
+        if root.is_held
     }
-    return Alignment(roots=roots, held=held)
+    return Alignment(roots=roots, held=held_back)
 
 
-class _Way:
+class _RootVersions:
     """The versions of one root that may be taken: from the newest back to that of the last cut."""
 
     def __init__(self, found: Sequence[SourceTime], last: str | None) -> None:
-        versions = [one.version for one in found]
-        self._found = found
-        self._floor = versions.index(Version(last)) if last in versions else 0
-        self._at = len(found) - 1
+        versions = [source_time.version for source_time in found]
+        self._source_times = found
+        self._oldest_index = versions.index(Version(last)) if last in versions else 0
+        self._index = len(found) - 1
         # What was told need not have the version of the last cut: the root stays there until it has.
-        self._stays = last if last is not None and last not in versions else None
+        self._last_version = last if last is not None and last not in versions else None
 
     @property
     def at_ms(self) -> int:
-        return self._found[self._at].at_ms
+        return self._source_times[self._index].at_ms
 
     @property
     def newest_ms(self) -> int:
-        return self._found[-1].at_ms
+        return self._source_times[-1].at_ms
 
     @property
     def version(self) -> str:
-        return self._found[self._at].version if self._stays is None else self._stays
+        return self._source_times[self._index].version if self._last_version is None else self._last_version
 
     @property
     def is_held(self) -> bool:
-        return self._at < len(self._found) - 1 or self._stays is not None
+        return self._index < len(self._source_times) - 1 or self._last_version is not None
 
     def stay(self) -> None:
         """As far back as possible."""
-        self._at = self._floor
+        self._index = self._oldest_index
 
     def go_back(self, until_ms: int) -> bool:
         """To the newest version that is not after `until_ms`, as far as possible; whether it moved."""
-        before = self._at
-        while self._at > self._floor and self.at_ms > until_ms:
-            self._at -= 1
-        return self._at < before
+        before = self._index
+        while self._index > self._oldest_index and self.at_ms > until_ms:
+            self._index -= 1
+        return self._index < before

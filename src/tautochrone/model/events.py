@@ -20,7 +20,7 @@ class Emit(Protocol):
 
 def as_json_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an event as JSON: a reason is its text, with its code and parameters beside it."""
-    shown: dict[str, Any] = {}
+    json_fields: dict[str, Any] = {}
     for name, value in fields.items():
-        shown |= reason_fields(name, value) if isinstance(value, Reason) else {name: value}
-    return shown
+        json_fields |= reason_fields(name, value) if isinstance(value, Reason) else {name: value}
+    return json_fields

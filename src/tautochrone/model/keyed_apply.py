@@ -39,11 +39,11 @@ def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply |
     >>> keyed_apply_of({"tautochrone.apply.keys": "id", "tautochrone.apply.sequence": "point"}, "a.py:1").keys
     ('id',)
     """
-    ours = {name: text for name, text in properties.items() if name.startswith(_PREFIX)}
-    given = {name.removeprefix(_PREFIX): text for name, text in ours.items()}
-    if not given:
+    prefixed = {name: text for name, text in properties.items() if name.startswith(_PREFIX)}
+    texts = {name.removeprefix(_PREFIX): text for name, text in prefixed.items()}
+    if not texts:
         return None
-    keys, sequence = (_columns(given.get(name, "")) for name in ("keys", "sequence"))
+    keys, sequence = (_columns(texts.get(name, "")) for name in ("keys", "sequence"))
     if not keys or not sequence:
         raise DefinitionError(
             "KEYED_APPLY_INCOMPLETE",
@@ -52,7 +52,7 @@ def keyed_apply_of(properties: Mapping[str, str], location: str) -> KeyedApply |
             hint="name the columns that identify a row, and those that order its events",
         )
     return KeyedApply(
-        keys=keys, sequence=sequence, delete=given.get("delete"), relation=given.get("relation")
+        keys=keys, sequence=sequence, delete=texts.get("delete"), relation=texts.get("relation")
     )
 
 

@@ -238,8 +238,8 @@ def _costs_text(params: Mapping[str, Any]) -> str:
         for way in ("incremental", "full")
     )
     policy = params.get("policy")
-    asked = f"its refresh policy is {policy}; " if policy else ""
-    return f"{asked}{', '.join(moved)}; {ways}"
+    policy_text = f"its refresh policy is {policy}; " if policy else ""
+    return f"{policy_text}{', '.join(moved)}; {ways}"
 
 
 def _changed_share(table: str, changed_rows: int | None, rows: int | None) -> str:

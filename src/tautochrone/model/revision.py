@@ -90,13 +90,13 @@ class RevisionPlan:
             "to": self.to,
             "tables": [
                 {
-                    "table": str(one.table),
-                    "action": one.action.value,
-                    "reason": one.reason,
-                    "job": one.job,
-                    "version": one.version,
+                    "table": str(table.table),
+                    "action": table.action.value,
+                    "reason": table.reason,
+                    "job": table.job,
+                    "version": table.version,
                 }
-                for one in self.tables
+                for table in self.tables
             ],
             "revoked": list(self.revoked),
             "sinks": list(self.sinks),
@@ -110,13 +110,13 @@ class RevisionPlan:
             to=None if value["to"] is None else CheckpointNumber(value["to"]),
             tables=tuple(
                 RevisedTable(
-                    table=TableName.parse(one["table"]),
-                    action=RevisionAction(one["action"]),
-                    reason=one["reason"],
-                    job=one["job"],
-                    version=None if one["version"] is None else Version(one["version"]),
+                    table=TableName.parse(fields["table"]),
+                    action=RevisionAction(fields["action"]),
+                    reason=fields["reason"],
+                    job=fields["job"],
+                    version=None if fields["version"] is None else Version(fields["version"]),
                 )
-                for one in value["tables"]
+                for fields in value["tables"]
             ),
             revoked=tuple(CheckpointNumber(number) for number in value["revoked"]),
             sinks=tuple(value["sinks"]),

@@ -70,10 +70,10 @@ class BulkProgress:
 
     def copied(self, relation: str, chunk: str, pass_at: int) -> BulkProgress:
         """After a chunk was copied, behind which the log must pass the point `pass_at`."""
-        left = tuple(other for other in self.pending[relation] if other != chunk)
+        remaining = tuple(other for other in self.pending[relation] if other != chunk)
         pending = {name: chunks for name, chunks in self.pending.items() if name != relation}
-        if left:
-            pending[relation] = left
+        if remaining:
+            pending[relation] = remaining
         latest = max(pass_at, self.pass_at.get(relation, pass_at))
         return BulkProgress(pending=pending, pass_at={**self.pass_at, relation: latest})
 
@@ -83,8 +83,12 @@ class BulkProgress:
         >>> BulkProgress(pass_at={"accounts": 7}).at(7).waiting
         frozenset()
         """
-        left = {name: at for name, at in self.pass_at.items() if name in self.pending or at > point}
-        return BulkProgress(pending=self.pending, pass_at=left)
+        not_passed = {
+            name: pass_point
+            for name, pass_point in self.pass_at.items()
+            if name in self.pending or pass_point > point
+        }
+        return BulkProgress(pending=self.pending, pass_at=not_passed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,10 +47,10 @@ class ChangeBench(LakeBench):
     def where(spark: SparkSession, table: LakeTable, condition: str) -> dict[str, list[int]]:
         """File and position of the rows that match."""
         rows = table.read(spark, table.current_version()).where(condition).select("_file", "_pos").collect()
-        found: dict[str, list[int]] = {}
+        positions_of_file: dict[str, list[int]] = {}
         for file, position in rows:
-            found.setdefault(file, []).append(position)
-        return found
+            positions_of_file.setdefault(file, []).append(position)
+        return positions_of_file
 
     def apply(self, spark: SparkSession, table: LakeTable, condition: str, *ids: int, fence: int = 1) -> Any:
         fork = table.fork()
@@ -91,9 +91,9 @@ class ChangeConformance(ChangeBench):
     def test_deleting_from_a_file_again_and_again(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
         table.commit_staged(fork, [table.stage(fork, local(spark, *range(6)), local=True)], commit_metadata())
-        for gone in range(6):
-            self.apply(spark, table, f"id = {gone}")
-            assert self.ids(spark, table) == list(range(gone + 1, 6))
+        for deleted_id in range(6):
+            self.apply(spark, table, f"id = {deleted_id}")
+            assert self.ids(spark, table) == list(range(deleted_id + 1, 6))
         assert table.row_count(table.current_version()) == 0
         self.apply(spark, table, "id < 0", 7)
         assert self.ids(spark, table) == [7]
@@ -101,7 +101,9 @@ class ChangeConformance(ChangeBench):
     def test_duplicates_are_deleted_one_by_one(self, spark: SparkSession, table: LakeTable) -> None:
         self.append(spark, table, commit_metadata(), 1, 1, 1, 2)
         file, positions = next(
-            (file, found) for file, found in self.where(spark, table, "id = 1").items() if found
+            (file, row_positions)
+            for file, row_positions in self.where(spark, table, "id = 1").items()
+            if row_positions
         )
         done = table.apply(table.fork(), [], {file: positions[:1]}, commit_metadata())
         assert done.rows_deleted == 1
@@ -175,15 +177,15 @@ class ChangeConformance(ChangeBench):
         assert spark_jobs(spark) == jobs
         assert staged.rows == 2
         table.commit_staged(fork, [staged], commit_metadata())
-        found = table.read(spark, table.current_version()).orderBy("id").collect()
-        assert found == rows.orderBy("id").collect()
+        stored_rows = table.read(spark, table.current_version()).orderBy("id").collect()
+        assert stored_rows == rows.orderBy("id").collect()
         by_spark = lake.create(
             TableDefinition(name=TableName("lake", ("conformance",), f"{name.table}_s"), schema=rows.schema),
             commit_metadata(),
         )
         fork = by_spark.fork()
         by_spark.commit_staged(fork, [by_spark.stage(fork, rows)], commit_metadata())
-        assert by_spark.read(spark, by_spark.current_version()).orderBy("id").collect() == found
+        assert by_spark.read(spark, by_spark.current_version()).orderBy("id").collect() == stored_rows
 
     def test_rows_that_are_not_local_are_written_too(self, spark: SparkSession, table: LakeTable) -> None:
         frames = (

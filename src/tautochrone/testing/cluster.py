@@ -121,17 +121,17 @@ def executor_writes(event_logs: Path) -> dict[str, int]:
 
     Executors that were there and wrote nothing count 0; tasks in the driver's process go under `driver`.
     """
-    found: dict[str, int] = {}
+    rows_written: dict[str, int] = {}
     for path in sorted(event_logs.rglob("*")):
         if not path.is_file() or path.name.startswith("."):
             continue
         for line in path.read_text("utf-8").splitlines():
             event = json.loads(line)
             if event["Event"] == "SparkListenerExecutorAdded":
-                found.setdefault(event["Executor ID"], 0)
+                rows_written.setdefault(event["Executor ID"], 0)
             elif event["Event"] == "SparkListenerTaskEnd":
                 # A task that failed has no metrics.
                 output = (event.get("Task Metrics") or {}).get("Output Metrics", {})
                 executor = event["Task Info"]["Executor ID"]
-                found[executor] = found.get(executor, 0) + output.get("Records Written", 0)
-    return found
+                rows_written[executor] = rows_written.get(executor, 0) + output.get("Records Written", 0)
+    return rows_written

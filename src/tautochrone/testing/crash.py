@@ -52,11 +52,11 @@ class Ended:
         assert self.status == 0, f"exit {self.status}\n{self.describe()}"
 
     def named(self, event: str) -> list[dict[str, Any]]:
-        return [found for found in self.events if found["event"] == event]
+        return [entry for entry in self.events if entry["event"] == event]
 
     def describe(self) -> str:
-        shown = "\n".join(json.dumps(event) for event in self.events)
-        return f"--- events\n{shown}\n--- stderr\n{self.stderr[-4000:]}"
+        event_lines = "\n".join(json.dumps(event) for event in self.events)
+        return f"--- events\n{event_lines}\n--- stderr\n{self.stderr[-4000:]}"
 
 
 class Running:
@@ -73,7 +73,7 @@ class Running:
 
     def count(self, event: str) -> int:
         """How often the process has told `event` so far."""
-        return sum(found["event"] == event for found in self._events())
+        return sum(entry["event"] == event for entry in self._events())
 
     def wait_for(self, event: str, times: int = 1) -> None:
         """Until the process has told `event` so often; it must not end before."""

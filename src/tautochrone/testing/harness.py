@@ -47,7 +47,7 @@ class Happened(list[dict[str, Any]]):
     """The events of a run in their order, each with its name under `event`."""
 
     def of(self, event: str) -> list[dict[str, Any]]:
-        return [told for told in self if told["event"] == event]
+        return [entry for entry in self if entry["event"] == event]
 
     @property
     def state(self) -> str:
@@ -55,7 +55,7 @@ class Happened(list[dict[str, Any]]):
 
     @property
     def checkpoints(self) -> list[int]:
-        return [told["checkpoint"] for told in self.of("checkpoint")]
+        return [entry["checkpoint"] for entry in self.of("checkpoint")]
 
     def refresh(self, table: str) -> dict[str, Any]:
         """The last refresh of a table, by the last part of its name."""
@@ -63,8 +63,8 @@ class Happened(list[dict[str, Any]]):
 
     def mode(self, table: str) -> tuple[str, str]:
         """Mode and reason of the table's last refresh."""
-        found = self.refresh(table)
-        return found["mode"], found["reason"]
+        refresh = self.refresh(table)
+        return refresh["mode"], refresh["reason"]
 
     def failure(self, name: str) -> str:
         """The error of a table (last part of its name) or of a flow."""
@@ -154,7 +154,9 @@ class Pipeline:
         finally:
             ended(self._job)
         refreshes = happened.of("refresh")
-        fell_back = [one for one in refreshes if one["reason_code"] == ReasonCode.INCREMENTAL_FAILED]
+        fell_back = [
+            refresh for refresh in refreshes if refresh["reason_code"] == ReasonCode.INCREMENTAL_FAILED
+        ]
         assert self._may_fall_back or not fell_back, fell_back
 
     @contextmanager
@@ -190,12 +192,12 @@ class Pipeline:
         """
         job = self.job
         views = job.topology.derived_tables
-        found = list(
+        verdicts = list(
             verify(self.session, job.store, job.read_points, job.definitions, job.graph, views, number)
         )
-        wrong = [verdict for verdict in found if verdict.equal is False]
+        wrong = [verdict for verdict in verdicts if verdict.equal is False]
         assert not wrong, wrong
-        return found
+        return verdicts
 
     @property
     def reader(self) -> Reader:

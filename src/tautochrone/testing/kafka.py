@@ -153,13 +153,13 @@ class KafkaTopics:
 
     def create(self, topic: str, partitions: int = 1) -> None:
         optional = self._jvm.java.util.Optional
-        made = self._kafka.clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
-        self._admin.createTopics(self._jvm.java.util.Collections.singleton(made)).all().get()
+        new_topic = self._kafka.clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
+        self._admin.createTopics(self._jvm.java.util.Collections.singleton(new_topic)).all().get()
 
     def delete(self, topic: str) -> None:
         """Delete a topic and wait until the broker knows it no more, so that its name is free."""
-        one = self._jvm.java.util.Collections.singleton(topic)
-        self._admin.deleteTopics(one).all().get()
+        topics = self._jvm.java.util.Collections.singleton(topic)
+        self._admin.deleteTopics(topics).all().get()
         deadline = time.monotonic() + _START_TIMEOUT_S
         while topic in {str(name) for name in self._admin.listTopics().names().get()}:
             if time.monotonic() > deadline:
@@ -168,13 +168,13 @@ class KafkaTopics:
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Raise the number of partitions and wait until each of them has a leader."""
-        wanted = self._kafka.clients.admin.NewPartitions.increaseTo(total)
-        self._admin.createPartitions(self._map({topic: wanted})).all().get()
-        one = self._jvm.java.util.Collections.singleton(topic)
+        new_partitions = self._kafka.clients.admin.NewPartitions.increaseTo(total)
+        self._admin.createPartitions(self._map({topic: new_partitions})).all().get()
+        topics = self._jvm.java.util.Collections.singleton(topic)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
-            known = self._admin.describeTopics(one).allTopicNames().get().get(topic).partitions()
-            if len(known) == total and all(part.leader() is not None for part in known):
+            described = self._admin.describeTopics(topics).allTopicNames().get().get(topic).partitions()
+            if len(described) == total and all(part.leader() is not None for part in described):
                 return
             time.sleep(0.05)
         raise EnvironmentProblemError("KAFKA_NOT_WRITTEN", f"{topic} does not get {total} partitions")
@@ -185,7 +185,7 @@ class KafkaTopics:
 
     def send(self, topic: str, records: Iterable[Record]) -> None:
         """Write records and wait until the broker has all of them."""
-        made, header = (
+        producer_record, header = (
             self._kafka.clients.producer.ProducerRecord,
             self._kafka.common.header.internals.RecordHeader,
         )
@@ -196,8 +196,8 @@ class KafkaTopics:
                 headers = self._jvm.java.util.ArrayList()
                 for name, value in record.headers:
                     headers.add(header(name, value))
-            place = (topic, record.partition, record.timestamp_ms)
-            sent.append(self._producer.send(made(*place, record.key, record.value, headers)))
+            target = (topic, record.partition, record.timestamp_ms)
+            sent.append(self._producer.send(producer_record(*target, record.key, record.value, headers)))
         self._producer.flush()
         for future in sent:
             # What the broker did not take is raised here and nowhere else.
@@ -205,11 +205,11 @@ class KafkaTopics:
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Make the broker forget what lies before an offset, by partition."""
-        wanted = {
+        records_to_delete = {
             self._kafka.common.TopicPartition(topic, partition): self._before(offset)
             for partition, offset in before.items()
         }
-        self._admin.deleteRecords(self._map(wanted)).all().get()
+        self._admin.deleteRecords(self._map(records_to_delete)).all().get()
 
     def close(self) -> None:
         self._producer.close()

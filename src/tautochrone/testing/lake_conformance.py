@@ -119,8 +119,8 @@ class LakeConformance(LakeBench):
 
     def test_prepare_then_commit(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
-        said = commit_metadata(positions={"f": position(0)})
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1, 2))], said)
+        written = commit_metadata(positions={"f": position(0)})
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1, 2))], written)
         assert table.current_version() == fork.version
         assert table.outcome(prepared.version) is Outcome.PENDING
         assert list(table.prepared()) == [prepared]
@@ -129,7 +129,7 @@ class LakeConformance(LakeBench):
         assert table.outcome(prepared.version) is Outcome.COMMITTED
         assert not table.prepared()
         assert self.ids(spark, table) == [1, 2]
-        assert table.fork().commit_metadata == said
+        assert table.fork().commit_metadata == written
 
     def test_rows_are_counted_over_prepared_batches(self, spark: SparkSession, table: LakeTable) -> None:
         for number in range(3):
@@ -158,8 +158,8 @@ class LakeConformance(LakeBench):
         for number in (1, 2, 3):
             fork = table.fork()
             staged = table.stage(fork, self.frame(spark, number))
-            made = table.commit(table.prepare(fork, [staged], commit_metadata()), Fence(1))
-            assert table.row_count(made.version) == number
+            committed = table.commit(table.prepare(fork, [staged], commit_metadata()), Fence(1))
+            assert table.row_count(committed.version) == number
 
     def test_an_aborted_batch_is_gone(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
@@ -225,8 +225,8 @@ class LakeConformance(LakeBench):
         self, spark: SparkSession, table: LakeTable
     ) -> None:
         fork = table.fork()
-        said = commit_metadata(positions={"f": position(3)})
-        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], said)
+        written = commit_metadata(positions={"f": position(3)})
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], written)
         table.commit(prepared, Fence(2))
         after = table.fork()
         assert after.fence == 2
@@ -238,27 +238,27 @@ class LakeConformance(LakeBench):
         self.append(spark, table, commit_metadata(positions={"b": position(2)}), 2)
         table.raise_fence(table.fork(), commit_metadata(2))
         table.commit_metadata_only(table.fork(), commit_metadata(2, positions={"a": position(4)}))
-        found = table.fork().commit_metadata
-        assert found is not None
-        assert found.positions == {"a": position(4), "b": position(2)}
+        current = table.fork().commit_metadata
+        assert current is not None
+        assert current.positions == {"a": position(4), "b": position(2)}
 
     def test_a_reset_forgets_positions(self, spark: SparkSession, table: LakeTable) -> None:
         self.append(spark, table, commit_metadata(positions={"a": position(1)}), 1)
         table.replace_rows(table.fork(), [], commit_metadata(reset=True))
-        found = table.fork().commit_metadata
-        assert found is not None
-        assert not found.positions
+        current = table.fork().commit_metadata
+        assert current is not None
+        assert not current.positions
         assert self.ids(spark, table) == []
 
     def test_a_refresh_is_remembered_behind_fences(self, spark: SparkSession, table: LakeTable) -> None:
-        said = commit_metadata(
+        written = commit_metadata(
             checkpoint=CheckpointNumber(4), mode="append", definition="d", inputs={"lake.a.b": "7"},
             companions={"lake.a.state": "9"},
         )  # fmt: skip
-        self.append(spark, table, said, 1)
+        self.append(spark, table, written, 1)
         table.raise_fence(table.fork(), commit_metadata(2))
-        assert table.fork().commit_metadata == replace(said, fence=Fence(2))
-        assert [told.checkpoint for _, told, _ in table.versions() if told] == [None, 4, None]
+        assert table.fork().commit_metadata == replace(written, fence=Fence(2))
+        assert [recorded.checkpoint for _, recorded, _ in table.versions() if recorded] == [None, 4, None]
 
     def test_replacing_rows_and_files(self, spark: SparkSession, table: LakeTable) -> None:
         self.append(spark, table, commit_metadata(), 1, 2)
@@ -313,25 +313,28 @@ class LakeConformance(LakeBench):
 
     def test_rolling_back(self, spark: SparkSession, table: LakeTable) -> None:
         self.append(spark, table, commit_metadata(positions={"f": position(1)}), 1)
-        kept = table.fork()
+        earlier = table.fork()
         self.append(spark, table, commit_metadata(positions={"f": position(2)}), 2)
-        assert kept.commit_metadata is not None
-        table.roll_back(kept.version, kept.commit_metadata)
+        assert earlier.commit_metadata is not None
+        table.roll_back(earlier.version, earlier.commit_metadata)
         assert self.ids(spark, table) == [1]
-        assert table.fork().commit_metadata == kept.commit_metadata
+        assert table.fork().commit_metadata == earlier.commit_metadata
 
     def test_reverting(self, spark: SparkSession, table: LakeTable) -> None:
         first = self.append(spark, table, commit_metadata(positions={"f": position(1), "g": position(5)}), 1)
         self.append(spark, table, commit_metadata(positions={"f": position(2)}), 2)
         wrong = self.append(spark, table, commit_metadata(positions={"f": position(3)}), 3).version
         early = table.fork()
-        then = table.commit_metadata_at(first.version)
-        assert then is not None
-        assert then.positions == {"f": position(1), "g": position(5)}
-        done = table.revert(first.version, replace(then, fence=Fence(2)), "kept")
-        assert table.revert(first.version, replace(then, fence=Fence(2)), "kept").version == done.version
+        metadata_at_first = table.commit_metadata_at(first.version)
+        assert metadata_at_first is not None
+        assert metadata_at_first.positions == {"f": position(1), "g": position(5)}
+        done = table.revert(first.version, replace(metadata_at_first, fence=Fence(2)), "kept")
+        assert (
+            table.revert(first.version, replace(metadata_at_first, fence=Fence(2)), "kept").version
+            == done.version
+        )
         assert self.ids(spark, table) == [1]
-        assert table.fork().commit_metadata == replace(then, fence=Fence(2))
+        assert table.fork().commit_metadata == replace(metadata_at_first, fence=Fence(2))
         assert sorted(row["id"] for row in table.read(spark, wrong).collect()) == [1, 2, 3]
         assert list(table.tags()) == ["kept"]
         # The rows of then come before it, what was taken back does not.
@@ -351,11 +354,11 @@ class LakeConformance(LakeBench):
     def test_going_back_over_expired_versions(
         self, spark: SparkSession, lake: LakeCatalog, table: LakeTable
     ) -> None:
-        said = commit_metadata(
+        written = commit_metadata(
             checkpoint=CheckpointNumber(1), mode="append", definition="d", companions={"lake.a.state": "9"}
         )
         self.append(spark, table, commit_metadata(positions={"g": position(5)}), 0)
-        first = self.append(spark, table, said, 1).version
+        first = self.append(spark, table, written, 1).version
         table.raise_fence(table.fork(), commit_metadata())
         fenced = table.current_version()
         for number in (2, 3, 4):
@@ -368,10 +371,10 @@ class LakeConformance(LakeBench):
         assert table.goes_back_to(first)
         assert not table.goes_back_to(fenced)
         assert table.companions_at([first, fenced]) == {state: frozenset([Version("9")])}
-        then = table.commit_metadata_at(first)
-        assert then is not None
-        assert (then.definition, then.positions) == ("d", {"g": position(5)})
-        table.revert(first, then, "kept")
+        metadata_at_first = table.commit_metadata_at(first)
+        assert metadata_at_first is not None
+        assert (metadata_at_first.definition, metadata_at_first.positions) == ("d", {"g": position(5)})
+        table.revert(first, metadata_at_first, "kept")
         assert self.ids(spark, table) == [0, 1]
         self.append(spark, table, commit_metadata(), 5)
         assert table.change_between(first, table.current_version()).kind is ChangeKind.APPEND

@@ -37,22 +37,22 @@ class MaintenanceConformance(LakeBench):
     @staticmethod
     def is_there(spark: SparkSession, path: str) -> bool:
         jvm: Any = spark._jvm  # noqa: SLF001
-        place = jvm.org.apache.hadoop.fs.Path(path)
+        java_path = jvm.org.apache.hadoop.fs.Path(path)
         configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
-        return bool(place.getFileSystem(configuration).exists(place))
+        return bool(java_path.getFileSystem(configuration).exists(java_path))
 
     def test_expiring(self, spark: SparkSession, table: LakeTable) -> None:
-        said = commit_metadata(positions={"f": position(1)})
+        written = commit_metadata(positions={"f": position(1)})
         versions = [table.current_version()]
-        versions += [self.append(spark, table, said, number).version for number in range(5)]
+        versions += [self.append(spark, table, written, number).version for number in range(5)]
         table.tag(versions[1], "kept")
         before = table.fork()
         retention = Retention(
             readable=frozenset({versions[2]}), followed=frozenset({versions[4]}), after_ms=_NEVER
         )
         assert table.expire(retention, Fence(1), at_least=3).versions == 0
-        told = table.expire(retention, Fence(1), dry_run=True)
-        assert (told.versions, told.kept) == (2, 4)
+        dry = table.expire(retention, Fence(1), dry_run=True)
+        assert (dry.versions, dry.kept) == (2, 4)
         assert table.current_version() == before.version
         done = table.expire(retention, Fence(1), at_least=2)
         assert (done.versions, done.kept) == (2, 4)
@@ -61,9 +61,9 @@ class MaintenanceConformance(LakeBench):
         after = table.fork()
         assert (after.version, after.commit_metadata) == (before.version, before.commit_metadata)
         assert self.ids(spark, table) == [0, 1, 2, 3, 4]
-        for place in (1, 2, 4):
-            rows = table.read(spark, versions[place]).collect()
-            assert sorted(row["id"] for row in rows) == list(range(place))
+        for index in (1, 2, 4):
+            rows = table.read(spark, versions[index]).collect()
+            assert sorted(row["id"] for row in rows) == list(range(index))
         assert table.change_between(versions[4], versions[5]).kind is ChangeKind.APPEND
         assert table.change_between(versions[2], versions[5]).kind is ChangeKind.UNKNOWN
         assert table.change_between(versions[3], versions[5]).kind is ChangeKind.UNKNOWN
@@ -72,17 +72,19 @@ class MaintenanceConformance(LakeBench):
         self, spark: SparkSession, table: LakeTable
     ) -> None:
         self.append(spark, table, commit_metadata(), 1)
-        gone = {row[0] for row in table.read(spark, table.current_version()).select("_file").collect()}
-        kept = table.fork()
+        expired_files = {
+            row[0] for row in table.read(spark, table.current_version()).select("_file").collect()
+        }
+        fork = table.fork()
         rewritten = table.replace_rows(
-            kept, [table.stage(kept, self.frame(spark, 2))], commit_metadata()
+            fork, [table.stage(fork, self.frame(spark, 2))], commit_metadata()
         ).version
-        table.expire(Retention(readable=frozenset({kept.version}), after_ms=_NEVER), Fence(1))
-        assert [row["id"] for row in table.read(spark, kept.version).collect()] == [1]
+        table.expire(Retention(readable=frozenset({fork.version}), after_ms=_NEVER), Fence(1))
+        assert [row["id"] for row in table.read(spark, fork.version).collect()] == [1]
         table.expire(Retention(after_ms=_NEVER), Fence(1))
-        left = {row[0] for row in table.read(spark, rewritten).select("_file").collect()}
-        files = {path: self.is_there(spark, path) for path in gone | left}
-        assert files == dict.fromkeys(gone, False) | dict.fromkeys(left, True)
+        live_files = {row[0] for row in table.read(spark, rewritten).select("_file").collect()}
+        files = {path: self.is_there(spark, path) for path in expired_files | live_files}
+        assert files == dict.fromkeys(expired_files, False) | dict.fromkeys(live_files, True)
 
     def test_expiry_spares_what_is_prepared(self, spark: SparkSession, table: LakeTable) -> None:
         fork = table.fork()
@@ -98,24 +100,24 @@ class MaintenanceConformance(LakeBench):
         table.expire(Retention(after_ms=_NEVER), Fence(5))
 
     def test_compacting(self, spark: SparkSession, table: LakeTable) -> None:
-        said = commit_metadata(positions={"f": position(1)})
+        written = commit_metadata(positions={"f": position(1)})
         for number in range(4):
             fork = table.fork()
             rows = self.frame(spark, number, number + 10).coalesce(1)
-            table.commit_staged(fork, [table.stage(fork, rows)], said)
+            table.commit_staged(fork, [table.stage(fork, rows)], written)
         fork = table.fork()
-        (place,) = table.read(spark, fork.version).where("id = 12").select("_file", "_pos").collect()
-        table.apply(fork, [], {place[0]: [place[1]]}, said)
+        (deleted_row,) = table.read(spark, fork.version).where("id = 12").select("_file", "_pos").collect()
+        table.apply(fork, [], {deleted_row[0]: [deleted_row[1]]}, written)
         fork = table.fork()
         # An append that comes in between is no conflict.
-        newest = self.append(spark, table, said, 20).version
+        newest = self.append(spark, table, written, 20).version
         done = table.compact(fork, commit_metadata(), min_files=4, max_files=100, exclusive=nullcontext())
         assert (done.files_before, done.files_after) == (4, 1)
         assert done.version == table.current_version()
         assert self.ids(spark, table) == [0, 1, 2, 3, 10, 11, 13, 20]
         assert table.change_between(newest, table.current_version()).kind is ChangeKind.NONE
         assert table.change_between(fork.version, table.current_version()).kind is ChangeKind.APPEND
-        assert table.fork().commit_metadata == said
+        assert table.fork().commit_metadata == written
         again = table.compact(
             table.fork(), commit_metadata(), min_files=4, max_files=100, exclusive=nullcontext()
         )
@@ -141,19 +143,19 @@ class MaintenanceConformance(LakeBench):
     def test_orphans_and_nothing_else(self, spark: SparkSession, lake: LakeCatalog, table: LakeTable) -> None:
         versions = [self.append(spark, table, commit_metadata(), n, n + 10).version for n in range(3)]
         table.tag(versions[0], "kept")
-        (place,) = table.read(spark, versions[2]).where("id = 12").select("_file", "_pos").collect()
-        table.apply(table.fork(), [], {place[0]: [place[1]]}, commit_metadata())
+        (row,) = table.read(spark, versions[2]).where("id = 12").select("_file", "_pos").collect()
+        table.apply(table.fork(), [], {row[0]: [row[1]]}, commit_metadata())
         fork = table.fork()
         prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 7))], commit_metadata())
         old = table.stage(fork, self.frame(spark, 8))
         before_ms = soon_ms()
         table.stage(fork, self.frame(spark, 9))
-        told = table.remove_orphans(before_ms, Fence(1), lake.folders(), dry_run=True)
-        assert len(told.files) == len(old.files) > 0
-        assert told.bytes > 0
-        assert all(self.is_there(spark, file) for file in told.files)
-        assert table.remove_orphans(before_ms, Fence(1), lake.folders()) == told
-        assert not any(self.is_there(spark, file) for file in told.files)
+        orphans = table.remove_orphans(before_ms, Fence(1), lake.folders(), dry_run=True)
+        assert len(orphans.files) == len(old.files) > 0
+        assert orphans.bytes > 0
+        assert all(self.is_there(spark, file) for file in orphans.files)
+        assert table.remove_orphans(before_ms, Fence(1), lake.folders()) == orphans
+        assert not any(self.is_there(spark, file) for file in orphans.files)
         assert not table.remove_orphans(before_ms, Fence(1), lake.folders()).files
         table.commit(prepared, Fence(1))
         assert self.ids(spark, table) == [0, 1, 2, 7, 10, 11]
@@ -175,13 +177,13 @@ class MaintenanceConformance(LakeBench):
         self.append(spark, table, commit_metadata(), 1)
         fork = table.fork()
         staged = table.stage(fork, self.frame(spark, 2))
-        (place,) = table.read(spark, fork.version).select("_file", "_pos").collect()
+        (row,) = table.read(spark, fork.version).select("_file", "_pos").collect()
         assert table.remove_orphans(soon_ms(), Fence(1), lake.folders()).files
         for write in (table.prepare, table.commit_staged, table.replace_rows):
             with pytest.raises(ConflictError, match="STAGED_FILES_EXPIRED"):
                 write(table.fork(), [staged], commit_metadata())
         with pytest.raises(ConflictError, match="STAGED_FILES_EXPIRED"):
-            table.apply(table.fork(), [staged], {place[0]: [place[1]]}, commit_metadata())
+            table.apply(table.fork(), [staged], {row[0]: [row[1]]}, commit_metadata())
         assert self.ids(spark, table) == [1]
         self.append(spark, table, commit_metadata(), 3)
         assert self.ids(spark, table) == [1, 3]
@@ -200,8 +202,8 @@ class MaintenanceConformance(LakeBench):
         table.stage(table.fork(), self.frame(spark, 2))
         folders = lake.folders()
         other = replace(table.name, table="other")
-        for theirs in (folders[table.name], f"{folders[table.name]}/data/x", "file:/"):
+        for other_folder in (folders[table.name], f"{folders[table.name]}/data/x", "file:/"):
             with pytest.raises(LakeError, match="ORPHANS_UNKNOWN"):
-                table.remove_orphans(soon_ms(), Fence(1), {**folders, other: theirs})
-        beside = {**folders, other: f"{folders[table.name]}_2"}
-        assert table.remove_orphans(soon_ms(), Fence(1), beside).files
+                table.remove_orphans(soon_ms(), Fence(1), {**folders, other: other_folder})
+        separate_folders = {**folders, other: f"{folders[table.name]}_2"}
+        assert table.remove_orphans(soon_ms(), Fence(1), separate_folders).files

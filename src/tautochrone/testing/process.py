@@ -45,7 +45,7 @@ class TautProcess(Closing):
             time.sleep(0.02)
 
     def count(self, event: str) -> int:
-        return sum(told["event"] == event for told in list(self.events))
+        return sum(entry["event"] == event for entry in list(self.events))
 
     def kill(self) -> None:
         """SIGKILL: it gets no chance to finish anything."""
@@ -62,9 +62,9 @@ class TautProcess(Closing):
         """The end of what it told, for assertion messages."""
         self._errors.flush()
         text = Path(self._errors.name).read_text(errors="replace")
-        counts = Counter(str(told["event"]) for told in list(self.events))
-        wrong = [told for told in list(self.events) if "error" in told][-3:]
-        return f"{dict(counts)}\n{wrong}\n{self.events[-5:]}\n{text[-3000:]}"
+        counts = Counter(str(entry["event"]) for entry in list(self.events))
+        errors = [entry for entry in list(self.events) if "error" in entry][-3:]
+        return f"{dict(counts)}\n{errors}\n{self.events[-5:]}\n{text[-3000:]}"
 
     def close(self) -> None:
         """Kill the process if it still runs."""

@@ -313,13 +313,13 @@ class SinkConformance:
         again = bench.open()
         again.fence(Fence(2))
         for _ in range(2):
-            (found,) = again.recover([what], Fence(2))
-            assert found.transaction == what.transaction
-            committed = found.state is TransactionState.COMMITTED
+            (recovered,) = again.recover([what], Fence(2))
+            assert recovered.transaction == what.transaction
+            committed = recovered.state is TransactionState.COMMITTED
             if state in (TransactionState.COMMITTING, TransactionState.COMMITTED):
                 assert committed
             elif state is not TransactionState.PREPARED:
-                assert found == Recovered(what.transaction, TransactionState.ABORTED)
+                assert recovered == Recovered(what.transaction, TransactionState.ABORTED)
             self.same_rows(bench, again, *([(1, "one")] if committed else []))
             assert (again.published() is not None) is committed
         if committed:
@@ -342,9 +342,9 @@ class SinkConformance:
             self._operate(bench, sink, operation, what)
         again = bench.open()
         again.fence(Fence(2))
-        (found,) = again.recover([what], Fence(2))
-        rows = [(1, "one")] if found.state is TransactionState.COMMITTED else []
-        assert (found.state is TransactionState.COMMITTED) is (operation is Operation.COMMIT)
+        (recovered,) = again.recover([what], Fence(2))
+        rows = [(1, "one")] if recovered.state is TransactionState.COMMITTED else []
+        assert (recovered.state is TransactionState.COMMITTED) is (operation is Operation.COMMIT)
         self.same_rows(bench, again, *rows)
         self.deliver(bench, again, intent(2, fence=2), (2, "two"))
         self.same_rows(bench, again, *rows, (2, "two"))
@@ -394,9 +394,9 @@ class SinkConformance:
         zombie = self.bring_to(bench, sink, TransactionState.PREPARED)
         owner = bench.open()
         owner.fence(Fence(2))
-        (found,) = owner.recover([zombie], Fence(2))
+        (recovered,) = owner.recover([zombie], Fence(2))
         rows: list[Row] = [(1, "one")]
-        if found.state is not TransactionState.COMMITTED:
+        if recovered.state is not TransactionState.COMMITTED:
             self.deliver(bench, owner, intent(1, fence=2), *rows)
         with pytest.raises(SinkError):
             sink.commit(zombie.transaction, Fence(1))

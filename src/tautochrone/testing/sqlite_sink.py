@@ -128,12 +128,12 @@ class SqliteSink:
         # Columns carry no type: SQLite keeps each value as it comes.
         columns = [str(name) for name in schema.fieldNames()]
         with self._write(fence) as connection:
-            known = self._columns(table)
-            if not known:
+            existing_columns = self._columns(table)
+            if not existing_columns:
                 listed = ", ".join(map(_quoted, columns))
                 connection.execute(f"CREATE TABLE {_sql_name(table)} ({listed})")
-            for column in columns if known else ():
-                if column not in known:
+            for column in columns if existing_columns else ():
+                if column not in existing_columns:
                     connection.execute(f"ALTER TABLE {_sql_name(table)} ADD COLUMN {_quoted(column)}")
 
     def begin(self, intent: Intent) -> TransactionState:
@@ -191,14 +191,18 @@ class SqliteSink:
         self._answer()
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
-        known = {str(intent.transaction): intent for intent in intents}
+        intent_by_name = {str(intent.transaction): intent for intent in intents}
         listed = self._connection.execute("SELECT id, intent FROM taut_transactions").fetchall()
         stored = {name: Intent.from_json(json.loads(text)) for name, text in listed if text != "null"}
         final: dict[str, TransactionState] = {}
-        for name, intent in (stored | known).items():
+        for name, intent in (stored | intent_by_name).items():
             transaction = intent.transaction
             state = self._state(transaction)
-            is_whole = state is TransactionState.PREPARED and name in known and self._is_whole(known[name])
+            is_whole = (
+                state is TransactionState.PREPARED
+                and name in intent_by_name
+                and self._is_whole(intent_by_name[name])
+            )
             if is_whole or state in (TransactionState.COMMITTING, TransactionState.COMMITTED):
                 self.commit(transaction, fence)
             elif state is not TransactionState.ABORTED:
@@ -226,8 +230,8 @@ class SqliteSink:
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
         published = self.published()
         if published is None or published.checkpoint != checkpoint:
-            shown = "nothing" if published is None else f"checkpoint {published.checkpoint}"
-            raise SinkError("SINK_CHECKPOINT_GONE", f"Sink {self.name} shows {shown}, not {checkpoint}")
+            visible = "nothing" if published is None else f"checkpoint {published.checkpoint}"
+            raise SinkError("SINK_CHECKPOINT_GONE", f"Sink {self.name} shows {visible}, not {checkpoint}")
         columns = self._columns(table)
         rows = self._connection.execute(f"SELECT * FROM {_sql_name(table)}") if columns else []
         return {"": _digest(json.dumps(dict(zip(columns, row, strict=True)), sort_keys=True) for row in rows)}
@@ -357,8 +361,10 @@ class SqliteSink:
             columns = ", ".join(map(_quoted, row))
             if sign == _REMOVED:
                 same = " AND ".join(f"{_quoted(column)} IS ?" for column in row)
-                one = f"SELECT rowid FROM {target} WHERE {same} LIMIT 1"
-                done = connection.execute(f"DELETE FROM {target} WHERE rowid IN ({one})", tuple(row.values()))
+                row_query = f"SELECT rowid FROM {target} WHERE {same} LIMIT 1"
+                done = connection.execute(
+                    f"DELETE FROM {target} WHERE rowid IN ({row_query})", tuple(row.values())
+                )
                 if done.rowcount != 1:
                     raise SinkContentError(
                         "SINK_ROW_MISSING", f"Sink {self.name}: {table} has no row {text} to remove"

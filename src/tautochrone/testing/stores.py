@@ -64,8 +64,8 @@ def service_app(store: Store, token: str | None = None) -> FastAPI:
     async def guard(request: Request, answer: Callable[[Request], Any]) -> Response:
         if token is not None and request.headers.get("Authorization") != f"Bearer {token}":
             return Response(status_code=401)
-        found: Response = await answer(request)
-        return found
+        response: Response = await answer(request)
+        return response
 
     return app
 
@@ -161,9 +161,9 @@ class Backing:
         engine = create_engine(parsed_url(self.url))
         with engine.begin() as connection:
             result = connection.execute(text(statement))
-            found = result.scalar() if result.returns_rows else None
+            value = result.scalar() if result.returns_rows else None
         engine.dispose()
-        return found
+        return value
 
     def close(self) -> None:
         while self._closing:

@@ -108,13 +108,13 @@ class ToyDatabase:
             is_kept = connection.execute("SELECT count(*) FROM slot").fetchone() != (0,)
             for sequence, change in enumerate(changes):
                 key = (change.relation, change.id)
-                known = connection.execute(
+                existing = connection.execute(
                     "SELECT 1 FROM state WHERE relation = ? AND id = ?", key
                 ).fetchone()
                 connection.execute("DELETE FROM state WHERE relation = ? AND id = ?", key)
                 operation = "delete"
                 if change.amount is not None:
-                    operation = "update" if known else "insert"
+                    operation = "update" if existing else "insert"
                     connection.execute("INSERT INTO state VALUES (?, ?, ?)", (*key, change.amount))
                 row = (change.relation, change.id, change.amount)
                 connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", (point, *row))
@@ -131,18 +131,18 @@ class ToyDatabase:
 
     def states(self) -> list[dict[str, dict[int, int]]]:
         """All states that the database ever had, one for each transaction; the first is empty."""
-        found: list[dict[str, dict[int, int]]] = [{relation: {} for relation in RELATIONS}]
+        states: list[dict[str, dict[int, int]]] = [{relation: {} for relation in RELATIONS}]
         with self.connect() as connection:
             query = "SELECT point, relation, id, amount FROM history ORDER BY point, rowid"
             last = 0
             for point, relation, key, amount in connection.execute(query):
                 if point != last:
-                    found.append({name: dict(rows) for name, rows in found[-1].items()})
+                    states.append({name: dict(rows) for name, rows in states[-1].items()})
                     last = point
-                found[-1][relation].pop(key, None)
+                states[-1][relation].pop(key, None)
                 if amount is not None:
-                    found[-1][relation][key] = amount
-        return found
+                    states[-1][relation][key] = amount
+        return states
 
     @property
     def acknowledged(self) -> list[int]:
@@ -229,10 +229,10 @@ class ToyChangeLog:
             connection.execute("BEGIN")
             visible = connection.execute("SELECT point FROM counter").fetchone()[0]
             query = "SELECT id, amount FROM state WHERE relation = ? AND id >= ? AND id < ?"
-            found = connection.execute(query, (relation, low, high)).fetchall()
+            copied = connection.execute(query, (relation, low, high)).fetchall()
         with self._database.connect() as connection:
             pass_at = connection.execute("SELECT point FROM counter").fetchone()[0]
-        return _table([(visible, _AFTER_ALL, relation, "copy", *row) for row in found]), pass_at
+        return _table([(visible, _AFTER_ALL, relation, "copy", *row) for row in copied]), pass_at
 
     def completed_rows(self, relations: Sequence[str], position: LogPosition) -> pa.Table:
         point = position.point

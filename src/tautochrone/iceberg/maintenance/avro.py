@@ -1,8 +1,8 @@
-"""Iceberg's Avro files with other values in them: same schema, same header, same records.
+"""Rewrites values in Iceberg's Avro files, with the same schema, header and number of records.
 
-PyIceberg reads and writes the records. Its own header would be made anew from what it understands of the
-schema; here the old one is kept word for word, so that nothing that it does not know is lost. What was
-written is read again and compared before it counts.
+PyIceberg reads and writes the records. It would write a new header from its own model of the schema, so the
+old header is copied instead and fields that PyIceberg does not know are not lost. The written file is read
+again and compared before it is used.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _io = PyArrowFileIO()
 
 
 class AvroContent:
-    """A whole file: its header's entries, the schema and the records, each a list by position."""
+    """A complete file: the header's entries, the schema, and the records with fields by position."""
 
     def __init__(self, header: dict[str, str], schema: Schema, records: Sequence[Record]) -> None:
         self.header, self.schema, self.records = header, schema, records
 
     def position(self, *field_ids: int) -> tuple[int, ...] | None:
-        """Where a field is: its position in the record, or in the record at the position before it."""
+        """The path to a field, as positions of nested fields. None if the schema has no such field."""
         fields: Any = self.schema.fields
         positions: list[int] = []
         for field_id in field_ids:
@@ -45,7 +45,7 @@ class AvroContent:
 
 
 class _SameHeader(AvroOutputFile[Record]):
-    """Writes `avro.schema` and all other entries of the header as they were."""
+    """Writes all entries of the header unchanged, `avro.schema` included."""
 
     def _write_header(self) -> None:
         construct_writer(META_SCHEMA).write(
@@ -54,7 +54,7 @@ class _SameHeader(AvroOutputFile[Record]):
 
 
 def read_avro(path: Path) -> AvroContent:
-    """All of a file of manifests, or of a manifest.
+    """Read a manifest list or a manifest completely.
 
     Raises:
         LakeError: `METADATA_UNREADABLE`.
@@ -67,10 +67,10 @@ def read_avro(path: Path) -> AvroContent:
 
 
 def write_avro(path: Path, content: AvroContent, write: Callable[[Path, bytes], None]) -> int:
-    """Write `content` whole through `write`; the bytes written.
+    """Write `content` through `write`. Returns the number of bytes written.
 
     Raises:
-        LakeError: `METADATA_UNREADABLE`, what was written does not read as what was meant.
+        LakeError: `METADATA_UNREADABLE`, the written file differs from `content` when read again.
     """
     draft = path.with_name(f".{path.name}.draft")
     with _SameHeader(_io.new_output(str(draft)), content.schema, "", metadata=content.header) as out:

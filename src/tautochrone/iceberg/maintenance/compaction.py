@@ -1,7 +1,7 @@
-"""Small data files into bigger ones: Iceberg's own planner and its own way to read and write them.
+"""Rewrites small data files into bigger ones with Iceberg's own planner, reader and writer.
 
-Only its commit is left out, which would retry blindly. Rows keep their identity (`_row_id`) because the
-rewrite goes through Iceberg's rewrite tables on both sides.
+Iceberg's commit is not used, because it retries without checks. Rows keep their `_row_id` because Iceberg's
+rewrite tables are used for reading and writing.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["Rewritten", "rewrite_groups", "rewrite_options"]
 
 _MIB = 1 << 20
 _TIERS = ((8 * _MIB, 1), (128 * _MIB, 2))
-"""Target size of a file, and how many times `min_files` are wanted for it. Two tiers, so that a row is
-rewritten a few times until its file is big, and not again with each handful of small files."""
+"""Target size of a file, and the factor of `min_files` that it needs. With two tiers a row is rewritten a few
+times until its file is big, and not again with each few small files."""
 
 _HALF_DELETED = "0.5"
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Java values of one group: files before and after, the deletion vectors that go with the former."""
+    """Java values of one group: files before and after, and deletion vectors of the files before."""
 
     before: Any
     vectors: Any
@@ -51,9 +51,9 @@ def rewrite_options(min_files: int, max_files: int) -> list[Mapping[str, str]]:
 def rewrite_groups(
     iceberg: Iceberg, table: Any, version: int, options: Mapping[str, str]
 ) -> Iterator[Rewritten]:
-    """Write the files of each group that is worth it anew; nothing is committed.
+    """Rewrite the files of each group that the planner selects; nothing is committed.
 
-    A group holds files of one partition. Lazy: the next group is rewritten when it is asked for.
+    A group holds files of one partition. Lazy: a group is rewritten when the iterator reaches it.
     """
     session = iceberg.session
     iceberg.activate(session)
@@ -76,7 +76,7 @@ def _rewrite(iceberg: Iceberg, session: SparkSession, table: Any, group: Any) ->
     try:
         reader = session.read.format("iceberg").option("file-open-cost", "0")
         rows = reader.option("split-size", str(group.inputSplitSize())).load(key)
-        # Splits are as big as files shall be, and each is one task: no shuffle.
+        # Each split has the target size of a file and is one task, so no shuffle is needed.
         writer = rows.write.format("iceberg").option("distribution-mode", "none")
         writer = writer.option("target-file-size-bytes", str(group.maxOutputFileSize()))
         writer.mode("append").save(key)

@@ -1,8 +1,8 @@
-"""Which snapshots of a table nobody needs, and which files only they had.
+"""Selects the snapshots of a table that can expire, and the files that only they reference.
 
-Iceberg's own `expireSnapshots` chooses by age and retries its commit blindly. Here the choice is ours, a
-pure function of the metadata; the commit is a compare-and-set like every other; only the question which
-files have become unreachable is left to Iceberg's code.
+Iceberg's own `expireSnapshots` selects by age and retries its commit without checks. Here a pure function of
+the metadata selects the snapshots, and the commit is a compare-and-set like every other. Iceberg's code only
+finds the files that became unreachable.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _CLEANUP = "org.apache.iceberg.ReachableFileCleanup"
 
 
 def expirable(metadata: Mapping[str, Any], retention: Retention) -> list[int]:
-    """Ids of the snapshots that may go, oldest first.
+    """Ids of the snapshots that can expire, oldest first.
 
     Args:
-        metadata: a table's metadata as its JSON says it.
+        metadata: a table's metadata, parsed from its JSON.
     """
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots") or ()}
     needed_ids = {ref["snapshot-id"] for ref in (metadata.get("refs") or {}).values()}
@@ -30,7 +30,7 @@ def expirable(metadata: Mapping[str, Any], retention: Retention) -> list[int]:
     needed_ids.update(int(version) for version in retention.readable)
     history = _history(snapshots, metadata.get("current-snapshot-id"))
     followed = {int(version) for version in retention.followed}
-    # Between two kept snapshots of this stretch none may go: the chain of parents is the only proof of
+    # Snapshots between main and the oldest followed one stay: only the unbroken chain of parents proves
     # what changed.
     followed_indexes = [index for index, number in enumerate(history) if number in followed]
     needed_ids.update(history[: followed_indexes[-1] + 1] if followed_indexes else history[:1])
@@ -39,7 +39,7 @@ def expirable(metadata: Mapping[str, Any], retention: Retention) -> list[int]:
 
 
 def _history(snapshots: Mapping[int, Mapping[str, Any]], main: int | None) -> list[int]:
-    """Main and its ancestors up to the first that is gone, newest first."""
+    """Main and its ancestors up to the first expired one, newest first."""
     ids: list[int] = []
     current = main
     while current is not None and current in snapshots:
@@ -49,7 +49,8 @@ def _history(snapshots: Mapping[int, Mapping[str, Any]], main: int | None) -> li
 
 
 def unreachable_files(iceberg: Iceberg, io: Any, before: Any, after: Any) -> Sequence[str]:
-    """Paths of data files, delete files, manifests and lists that `before` reaches and `after` does not.
+    """Paths of data files, delete files, manifests and manifest lists that are reachable from `before` and
+    not from `after`.
 
     Args:
         io: the table's Java `FileIO`.
@@ -57,7 +58,7 @@ def unreachable_files(iceberg: Iceberg, io: Any, before: Any, after: Any) -> Seq
     """
     consumer, paths = iceberg.functions.collector()
     loader = iceberg.jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    # Not public: the class behind `expireSnapshots`, which would also commit.
+    # This class is not public. The public `expireSnapshots` that uses it would also commit.
     constructor = loader.loadClass(_CLEANUP).getDeclaredConstructors()[0]
     constructor.setAccessible(True)
     pools = iceberg.api.util.ThreadPools
@@ -73,7 +74,7 @@ def unreachable_files(iceberg: Iceberg, io: Any, before: Any, after: Any) -> Seq
 
 
 def _clean(iceberg: Iceberg, cleanup: Any, before: Any, after: Any, level: Any) -> None:
-    """Py4J calls only public methods of public classes; this one is neither's."""
+    """Call `cleanFiles` by reflection: Py4J calls only public methods of public classes."""
     metadata = iceberg.api.TableMetadata._java_lang_class  # noqa: SLF001
     kinds = iceberg.array(iceberg.jvm.java.lang.Class, [metadata, metadata, level.getClass()])
     method = cleanup.getClass().getDeclaredMethod("cleanFiles", kinds)

@@ -1,13 +1,13 @@
-"""Files in a table's folder that nothing refers to, and how a table is sealed before they are deleted.
+"""Finds orphan files in a table's folder, and seals the table before they are deleted.
 
-    1. list what is old   2. read what is referred to   3. seal the table
-    4. read again what is referred to   5. delete the rest (by the caller)
+    1. list old files   2. read the references   3. seal the table
+    4. read the references again   5. the caller deletes the unreferenced files
 
-Files are listed before references are read, so one that is committed in between is referred to. What
-is in danger is a writer that staged files, slept for days, and commits them after 4. The seal is a
-property that says before when unreferred files are gone: each commit is a compare-and-set, so it comes
-before the seal, and 4 sees it, or after it, and sees the seal and is refused. The same seal makes every
-metadata file that was written and not yet swapped in worthless.
+Files are listed before references are read, so a file that is committed in between is referenced. A writer
+that staged files, paused for days and commits them after step 4 would lose them. The seal, a table property
+with a time, prevents that: files staged before this time cannot be committed any more. Each commit is a
+compare-and-set, so it comes either before the seal, and step 4 sees its references, or after it, and it is
+refused. The seal also changes the metadata, so a commit of metadata files written before it fails.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class OldFile:
 
 
 def path_of(location: str) -> str:
-    """A location without scheme and authority: the same file is `file:/a`, `file:///a` and `/a`.
+    """A location without scheme and authority: `file:/a`, `file:///a` and `/a` are the same file.
 
-    Files of two buckets may become equal so; then one that is referred to spares the other.
+    Files in two buckets can get the same path. Then a reference to one of them also protects the other.
     """
     return re.sub("/+", "/", _SCHEME.sub("", location, count=1))
 
 
 def check_seal(name: TableName, loaded: Loaded, at_ms: int) -> None:
-    """Refuse files whose writer began at `at_ms`, when they may be deleted by now.
+    """Refuse to commit files whose writer started at `at_ms` if they may have been deleted as orphans.
 
     Raises:
         ConflictError: `STAGED_FILES_EXPIRED`.
@@ -68,7 +68,7 @@ def check_seal(name: TableName, loaded: Loaded, at_ms: int) -> None:
 
 
 def require_own_folder(name: TableName, loaded: Loaded, folders: Mapping[TableName, str]) -> str:
-    """The table's folder, when nobody else's files can be in it.
+    """The table's folder, after a check that it cannot contain files of other tables.
 
     Raises:
         LakeError: `ORPHANS_UNKNOWN`.
@@ -99,7 +99,7 @@ def old_files(
         raise LakeError(
             "ORPHANS_UNKNOWN", f"The storage of {name} ({io.getClass().getName()}) cannot be listed"
         )
-    # With the slash: for an object store `…/events` is also the beginning of `…/events_of_others/`.
+    # The slash matters: in an object store `…/events` is also a prefix of `…/events_of_others/`.
     try:
         listed = iceberg.functions.listed(io.listPrefix(f"{folder}/"))
     except ValueError as error:
@@ -116,8 +116,8 @@ def old_files(
 
 
 def _lister(iceberg: Iceberg, io: Any, folder: str) -> Any:
-    """What lists a folder. Of local ones Hadoop's own file system: the one that writes faster goes round in
-    circles at a symbolic link (see `iceberg.sessions.spark_sessions`)."""
+    """The FileIO that lists a folder. Local folders are listed by Hadoop's own file system, because the
+    faster one that is used for writing loops at a symbolic link (see `iceberg.sessions.spark_sessions`)."""
     local = folder.startswith(("/", "file:"))
     if not (local and iceberg.api.hadoop.HadoopConfigurable._java_lang_class.isInstance(io)):  # noqa: SLF001
         return io
@@ -127,7 +127,7 @@ def _lister(iceberg: Iceberg, io: Any, folder: str) -> Any:
 
 
 def unreferred(iceberg: Iceberg, loaded: Loaded, files: Sequence[OldFile]) -> list[OldFile]:
-    """Those of `files` that the table's metadata does not lead to."""
+    """The `files` that the table's metadata does not reference."""
     referred_paths = {path_of(location) for location in _referred(iceberg, loaded)}
     return [file for file in files if path_of(file.location) not in referred_paths]
 
@@ -136,12 +136,12 @@ def _referred(iceberg: Iceberg, loaded: Loaded) -> set[str]:
     table, metadata, functions = loaded.table, loaded.metadata, iceberg.functions
     reachable, manifests = iceberg.api.ReachableFileUtil, iceberg.api.ManifestFiles
     locations = {str(metadata.metadataFileLocation()), str(reachable.versionHintLocation(table))}
-    # Not further back: the files that older metadata names are trimmed with each commit.
+    # Only the current metadata log: each commit removes older metadata files from it.
     locations.update(functions.texts(reachable.metadataFileLocations(table, False)))
     locations.update(functions.texts(reachable.manifestListLocations(table)))
     locations.update(functions.texts(reachable.statisticsFilesLocations(table)))
     io, specs = table.io(), table.specs()
-    # All snapshots, not only main's: tags, prepared batches, versions that readers have pinned.
+    # All snapshots, not only main's: also those of tags, prepared batches and pinned versions.
     for snapshot in items(metadata.snapshots()):
         for manifest in items(snapshot.allManifests(io)):
             path = str(manifest.path())

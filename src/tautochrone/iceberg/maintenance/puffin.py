@@ -1,7 +1,7 @@
-"""Puffin files that hold deletion vectors, with other names of data files in their footer.
+"""Replaces paths of data files in the footer of Puffin files, which hold deletion vectors.
 
-A footer is JSON between its length and two marks; the blobs before it stay where they are, so the offsets
-that manifests name stay right.
+The footer is JSON at the end of the file. The blobs before it do not move, so the offsets in manifests stay
+valid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PATHS = ("referenced-data-file",)
 
 
 def with_other_paths(data: bytes, path: str, renamed: Callable[[str], str | None]) -> bytes:
-    """The file's bytes, every name of a data file that `renamed` knows replaced.
+    """The file's bytes, with each path of a data file replaced for which `renamed` returns a new one.
 
     Raises:
         LakeError: `METADATA_UNREADABLE`, no Puffin file, or one with a compressed footer.

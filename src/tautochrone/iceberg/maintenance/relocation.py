@@ -1,10 +1,10 @@
-"""Tables and views whose files are in another folder now: their metadata, with the new paths in it.
+"""Rewrites the metadata of tables and views whose files were moved to another folder.
 
-    survey   everything that the newest metadata leads to is read; nothing is written
-    write    manifests and deletion vectors, lists of manifests, and last the metadata file, each under a new
-             name that follows from the old one: done twice, the same files are there once
+    survey   reads all files that the newest metadata references; nothing is written
+    write    writes deletion vectors, manifests, manifest lists and last the metadata file. New names are
+             derived from the old ones, so repeating it writes the same files.
 
-The old folder is never opened: what it held is looked for in the new one. No catalog is asked here.
+The old folder is never opened: its files are looked up in the new one. The catalog is not accessed here.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ _NUMBER = re.compile(r"^(\d+)-")
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """Where the newest metadata file of a table or view is written, and where the one before it lies."""
+    """Locations of a table's or view's new metadata file and of its previous one."""
 
     location: str
     previous: str
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all, and stays there."""
+    """Write a file atomically and durably: it exists completely or not at all."""
     draft = path.with_name(f".{path.name}.new")
     with draft.open("wb") as out:
         out.write(data)
         out.flush()
         os.fsync(out.fileno())
-    # Hadoop keeps a checksum beside each file that it writes: the old one must not outlive its content.
+    # Hadoop stores a checksum file next to each file. The old checksum must go, or reads would fail.
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     draft.rename(path)
 
 
 @dataclass(slots=True)
 class Survey:
-    """One table or view, by the location that its catalog names.
+    """Reads and rewrites one table or view, given the metadata location that its catalog names.
 
     Attributes:
-        ours: a pipeline writes it.
-        missing: files that the metadata names and the new folder has not.
-        outside: files that lie in neither folder.
-        refused: files that cannot be rewritten: positions of deleted rows as a table of paths.
+        ours: whether a pipeline writes the table.
+        missing: files that the metadata names and that are not in the new folder.
+        outside: files that are in neither folder.
+        refused: files that cannot be rewritten, such as position delete files.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Survey:
     _sizes: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def read(self) -> None:
-        """See the class: fill it.
+        """Read the metadata and fill the attributes.
 
         Raises:
             LakeError: `METADATA_UNREADABLE`.
@@ -97,7 +97,7 @@ class Survey:
         for snapshot in self._metadata.get("snapshots", ()):
             location = snapshot.get("manifest-list")
             if location is None:
-                # Format version 1 may name manifests in the metadata itself.
+                # Format version 1 may list manifests in the metadata file itself.
                 self.refused.append(f"{self.location} (snapshot {snapshot.get('snapshot-id')})")
             elif self._record_existing(location, self._lists):
                 self._read_list(location)
@@ -124,14 +124,14 @@ class Survey:
             deletes = kind is not None and _get(record, kind) == _POSITION_DELETES
             vector = deletes and str(_get(record, form)).upper() == "PUFFIN"
             if _get(record, status) == _DELETED and not self._file_exists(file):
-                continue  # only its name is left, as it should be
+                continue  # a deleted entry references a file that may be gone
             if self._record_existing(file, self._vectors if vector else {}) and deletes and not vector:
                 self.refused.append(file)
 
     # -- writing ----------------------------------------------------------------------------------
 
     def write(self) -> Relocated:
-        """Write the new files and answer what the catalog is to name. Repeatable."""
+        """Write the new files. Returns the locations for the catalog. Repeatable."""
         for vector in self._vectors:
             data = with_other_paths(self._local(vector).read_bytes(), vector, self.moved.path)
             self._rewrite(vector, lambda path, data=data: self._written(path, data))  # type: ignore[misc]
@@ -151,11 +151,11 @@ class Survey:
         return Relocated(newest, previous)
 
     def _rewrite(self, location: str, write: Callable[[Path], int]) -> None:
-        """Write what replaces the file at `location` and remember its new location and its bytes."""
+        """Write the replacement of the file at `location`, and record its new location and size."""
         new_location = self._new_location(location)
         folder, _, old_name = new_location.rpartition("/")
         suffix = old_name.rpartition(".")[2]
-        # Some readers tell lists of manifests by the beginning of their names.
+        # Some readers recognise manifest lists by the prefix of their names.
         head = "snap-" if old_name.startswith("snap-") else ""
         target = f"{folder}/{head}{uuid5(NAMESPACE_URL, new_location)}.{suffix}"
         self._sizes[location] = (target, write(self._local(target)))
@@ -226,7 +226,7 @@ class Survey:
         return self.moved.path(location) or location
 
     def _path_in_new_folder(self, location: str) -> Path | None:
-        """The file in the new folder; None for one of neither folder."""
+        """The file's path in the new folder; None if the location is in neither folder."""
         new_location = self.moved.path(location)
         if new_location is None and not self.moved.is_new(location):
             return None

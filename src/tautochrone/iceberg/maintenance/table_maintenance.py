@@ -1,4 +1,4 @@
-"""The maintaining half of an Iceberg table: what keeps it small. Nothing here changes its rows."""
+"""Maintenance of an Iceberg table: expiry, compaction and orphan removal. None of it changes rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class IcebergMaintenance(IcebergReading):
         def build(loaded: Loaded) -> Any:
             check_fence(self._name, loaded, fence)
             builder = self._iceberg.api.TableMetadata.buildFrom(loaded.metadata)
-            # A set: of a list Py4J cannot tell whether it holds ids or snapshots.
+            # A set selects the right overload: for a list Py4J cannot tell ids from snapshots.
             builder.removeSnapshots(self._iceberg.functions.longs(choose(loaded)))
             untrimmed = {k: v for k, v in TRIMMED.items() if not loaded.metadata.properties().containsKey(k)}
             if untrimmed:
@@ -99,7 +99,7 @@ class IcebergMaintenance(IcebergReading):
             with exclusive:
                 version = self._swap(fork, commit_metadata, groups, at_ms)
         except CommitOutcomeUnknownError:
-            # The files may be the table's by now.
+            # The commit may have succeeded, so the files must not be deleted.
             raise
         except LakeError:
             self._remove(fork.handle, paths, Step.LAKE_CLEAN)
@@ -133,8 +133,8 @@ class IcebergMaintenance(IcebergReading):
         return Orphans(table=self._name, files=files, bytes=sum(file.bytes for file in orphans))
 
     def _seal(self, before_ms: int, fence: Fence) -> None:
-        """See `orphans`. Always a commit, even when the table says the same already: it is the commit that
-        makes worthless what others read before it."""
+        """Seal the table, see `orphans`. It always commits, even if the property does not change: the
+        commit itself makes concurrent commits fail that are based on older metadata."""
         replaced_locations: list[Any] = []
 
         def build(loaded: Loaded) -> Any:
@@ -160,7 +160,7 @@ class IcebergMaintenance(IcebergReading):
         groups: list[Rewritten] = []
 
         def rewrite() -> None:
-            # The tier of big files takes the small ones along, so never both at once.
+            # The tier of big files includes the small ones, so only one tier is rewritten at a time.
             for options in reversed(rewrite_options(min_files, max_files)):
                 groups.extend(rewrite_groups(self._iceberg, table, int(fork.version), options))
                 if groups:
@@ -189,7 +189,7 @@ class IcebergMaintenance(IcebergReading):
                     "BATCH_PREPARED",
                     f"A batch of {self._name} is prepared beside main; moving main would make it stale",
                 )
-            # Main may have moved by appends: Iceberg checks that the files are there still, undeleted from.
+            # Main may have moved by appends: Iceberg checks that the files still exist without new deletes.
             update = loaded.table.newRewrite().validateFromSnapshot(int(fork.version))
             sequence = int(loaded.metadata.snapshot(int(fork.version)).sequenceNumber())
             update.dataSequenceNumber(sequence)
@@ -226,14 +226,14 @@ class IcebergMaintenance(IcebergReading):
         return ours(loaded) or attempted_versions[-1]
 
     def _remove(self, loaded: Loaded, paths: Sequence[str], step: Step) -> None:
-        """Delete files that no version reaches. Missing ones are fine.
+        """Delete files that no version references. Missing files are ignored.
 
         Raises:
-            LakeError: some could not be deleted; they are orphans now.
+            LakeError: some files could not be deleted and remain as orphans.
         """
 
         def delete() -> None:
-            # Not `CatalogUtil.deleteFiles`: it keeps failures to itself.
+            # Not `CatalogUtil.deleteFiles`: it does not report failures.
             io, bulk = loaded.table.io(), self._iceberg.api.io.SupportsBulkOperations
             try:
                 if bulk._java_lang_class.isInstance(io):  # noqa: SLF001

@@ -1,1 +1,1 @@
-"""The reading half of an Iceberg table: snapshots, refs, schemas, rows."""
+"""Reading of Iceberg tables: snapshots, refs, schemas, rows."""

@@ -1,4 +1,4 @@
-"""The reading half of an Iceberg table: its fork, versions, changes and rows. Nothing here commits."""
+"""Reading of an Iceberg table: fork, versions, changes and rows. Nothing here commits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class IcebergReading:
         return Outcome.PENDING if exists else Outcome.LOST
 
     def identity(self) -> str:
-        # It never changes while the table is there.
+        # The UUID never changes while the table exists.
         loaded = self._last or load(self._iceberg, self._name)
         return str(loaded.metadata.uuid())
 
@@ -79,7 +79,7 @@ class IcebergReading:
         ]
 
     def goes_back_to(self, version: Version) -> bool:
-        # Fresh: where main stands is what it depends on.
+        # Loaded afresh, because the answer depends on the current main.
         loaded = load(self._iceberg, self._name)
         return stood_at(loaded.metadata, loaded.main, version)
 
@@ -107,7 +107,7 @@ class IcebergReading:
 
     def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
         if old == NO_VERSION:
-            # Everything was appended since; Iceberg refuses an end without a start.
+            # The whole version was appended. Iceberg refuses an end snapshot without a start snapshot.
             return {"snapshot-id": new}
         return {"start-snapshot-id": old, "end-snapshot-id": new}
 
@@ -119,7 +119,7 @@ class IcebergReading:
         if change.kind is ChangeKind.NONE:
             return RowChange()
         if change.kind is ChangeKind.CHANGED or old == NO_VERSION:
-            # From nothing: a read of the version would have the columns of then.
+            # From an empty table: reading the version itself would return the columns of that time.
             return rows_changed(self._iceberg, self._name, loaded, session, old, new)
         rows = rows_appended(loaded, old, new)
         if not rows:
@@ -146,7 +146,8 @@ class IcebergReading:
     # -- inside -----------------------------------------------------------------------------------
 
     def _loaded_with(self, *versions: Version) -> Loaded:
-        """The table as last read when these versions were there: what is said of them never changes."""
+        """The last loaded table if it has these versions, else a fresh one. A snapshot never changes, so
+        an older load is valid for it."""
         loaded = self._last
         if loaded is None or not all(
             version == NO_VERSION or loaded.metadata.snapshot(int(version)) is not None

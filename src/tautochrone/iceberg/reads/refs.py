@@ -1,4 +1,4 @@
-"""Branches, tags and files of snapshots, read from a table's metadata."""
+"""Reads branches, tags and files of snapshots from a table's metadata."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tautochrone.model.names import TableName, Version
 __all__ = ["BRANCH_PREFIX", "own_files", "prepared_batches", "tags"]
 
 BRANCH_PREFIX = "tautochrone-prepared-"
-"""Every prepared batch sits on a branch of its own under this prefix."""
+"""Every prepared batch has its own branch, whose name begins with this prefix."""
 
 
 def prepared_batches(name: TableName, metadata: Any) -> list[Prepared]:
-    """Batches on branches of ours, with the commit metadata that were written with them."""
+    """Prepared batches on branches with our prefix, with their commit metadata."""
     batches = []
     for branch in metadata.refs().keySet():
         if not branch.startswith(BRANCH_PREFIX):
@@ -52,7 +52,7 @@ def tags(metadata: Any) -> Sequence[str]:
 
 
 def own_files(loaded: Loaded, snapshot: Any) -> list[str]:
-    """Data files, manifests and manifest list that only this snapshot has."""
+    """Data files, manifests and the manifest list that this snapshot added."""
     io = loaded.table.io()
     manifests = [m for m in snapshot.allManifests(io) if m.snapshotId() == snapshot.snapshotId()]
     data = [str(file.location()) for file in snapshot.addedDataFiles(io)]

@@ -1,5 +1,5 @@
-"""A table taken back to an older version: what it knew then, and the metadata that says so. Nothing here
-commits."""
+"""Reads the commit metadata of older versions, and builds the table metadata that reverts to one. Nothing
+here commits."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def companions_at(
     """See `LakeTable.companions_at`.
 
     Args:
-        metadata: a table's metadata as its JSON says it: asking Java for each snapshot would take too long.
+        metadata: a table's metadata, parsed from its JSON, because one Java call per snapshot is too slow.
     """
     snapshots = {str(snapshot["snapshot-id"]): snapshot for snapshot in metadata.get("snapshots") or ()}
     companions: dict[TableName, set[Version]] = {}
     for version in versions:
         current = snapshots.get(version)
         commit_metadata = None
-        # A fence on top of a commit says nothing; the rows below it are still those of that commit.
+        # A fence commit names no companions; its rows are still those of the commit below it.
         while current is not None and (commit_metadata is None or commit_metadata.mode is None):
             commit_metadata = decode(current.get("summary", {}).get(COMMIT_METADATA_KEY))
             current = snapshots.get(str(current.get("parent-snapshot-id")))
@@ -64,15 +64,15 @@ def companions_at(
 def reverted(
     name: TableName, loaded: Loaded, version: Version, commit_metadata: CommitMetadata, tag: str
 ) -> tuple[Any, Version]:
-    """Java TableMetadata that names main `tag`, moves main to `version` and puts an empty snapshot on top;
-    and the version of that snapshot.
+    """Java TableMetadata that tags main as `tag`, moves main to `version` and adds an empty snapshot; and
+    the version of that snapshot.
 
-    The snapshot says who wrote it and where the flows stand, not that it is a refresh: its rows are told by
-    the commit that made them.
+    The snapshot's commit metadata has its writer and the positions of the flows, but no refresh fields:
+    these stay on the commit that wrote the rows.
     """
     if not stood_at(loaded.metadata, loaded.main, version):
         raise LakeError("VERSION_NOT_IN_HISTORY", f"{name} never stood at {version}")
-    # Used only to produce metadata: its own commit would retry blindly.
+    # The transaction only produces metadata. Its own commit would retry without checks.
     transaction = loaded.table.newTransaction()
     manage = transaction.manageSnapshots()
     manage.createTag(tag, int(loaded.main)).setCurrentSnapshot(int(version)).commit()

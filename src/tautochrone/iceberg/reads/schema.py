@@ -1,4 +1,4 @@
-"""From a `TableDefinition` to Iceberg's schema, partition spec and sort order."""
+"""Converts a `TableDefinition` to Iceberg's schema, partition spec and sort order."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TRIMMED = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
-"""Every commit writes the whole metadata anew, so the files of before must go: nobody reads them any more
-once they were replaced, but whoever just asked the catalog for one must still find it."""
+"""Every commit writes a new metadata file, so old ones must be deleted. A few are kept, because a reader may
+just have got the location of an older one from the catalog."""
 
 _TRANSFORM = re.compile(r"^(\w+)\((?:(\d+)\s*,\s*)?`?([^`,()]+)`?\s*(?:,\s*(\d+))?\)$")
 _TIME = {
@@ -38,7 +38,7 @@ _TIME = {
 
 
 class TableShape:
-    """Java values: `schema`, `spec`, `order`, and the properties that we set."""
+    """Java values `schema`, `spec` and `order`, and the table properties that are set."""
 
     def __init__(self, schema: Any, spec: Any, order: Any, properties: dict[str, str]) -> None:
         self.schema = schema
@@ -66,7 +66,7 @@ def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
             properties["comment"] = definition.comment
         return TableShape(schema, spec.build(), order.build(), properties)
     except (Py4JError, PySparkException) as error:
-        # PySpark turns the Java exceptions that it knows into its own, everything else stays Py4J's.
+        # PySpark converts Java exceptions that it knows; all others stay Py4J errors.
         raise DefinitionError(
             "UNSUPPORTED_TABLE_SHAPE",
             f"{definition.name} cannot be an Iceberg table: {problem_of(error).message}",
@@ -75,8 +75,8 @@ def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
 
 
 def replacement(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableShape) -> Any:
-    """A Java transaction that replaces the table's schema and rows. Never commit it: it retries blindly;
-    take its metadata and compare-and-set."""
+    """A Java transaction that replaces the table's schema and rows. Never commit it, because it retries
+    without checks; commit its metadata by compare-and-set instead."""
     metadata = loaded.metadata.buildReplacement(
         shape.schema,
         shape.spec,
@@ -89,7 +89,7 @@ def replacement(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableS
 
 
 def widened(iceberg: Iceberg, name: TableName, loaded: Loaded, wanted: Any) -> Any | None:
-    """The table's Java schema with the columns of `wanted` added as optional ones; None when it has all.
+    """The table's Java schema with the columns of `wanted` added as optional; None if it has all of them.
 
     Raises:
         DefinitionError: a column of a type that Iceberg cannot change into the wanted one.

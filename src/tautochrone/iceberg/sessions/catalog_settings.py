@@ -1,4 +1,4 @@
-"""Settings of the Iceberg catalog, as values. Importing this must not import Spark: the command line reads
+"""Settings of the Iceberg catalog. This module must not import Spark, because the command line reads the
 settings before it prints anything."""
 
 from __future__ import annotations

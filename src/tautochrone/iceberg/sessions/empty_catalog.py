@@ -1,6 +1,6 @@
-"""A catalog of empty tables in which a graph resolves before anything is built.
+"""A catalog of empty tables, in which a graph is resolved before anything is built.
 
-Nothing is written anywhere: the tables are metadata in memory and live as long as the session.
+Nothing is written to storage: the tables are metadata in memory and exist as long as the session.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EmptyCatalog:
         self.tables: dict[TableName, StructType] = {}
 
     def ensure_namespace(self, namespace: tuple[str, ...]) -> None:
-        """Create a namespace and its parents unless they are there."""
+        """Create a namespace and its parents unless they exist."""
         for depth in range(1, len(namespace) + 1):
             part = namespace[:depth]
             if part not in self._namespaces:

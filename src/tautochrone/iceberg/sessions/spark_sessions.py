@@ -1,10 +1,10 @@
-"""The kinds of Spark sessions that share one Spark context. They differ in what the lake's catalog is.
+"""The kinds of Spark sessions that share one Spark context. They differ in their lake catalog.
 
 * the *base* session: `lake` is the real catalog; everything that writes goes through it;
 * a *reader* session: `lake` is the read-only REST catalog of a checkpoint or of an open checkpoint;
 * an *empty* session: `lake` is an empty in-memory catalog in which a graph resolves before anything is built.
 
-A session never changes its kind: Spark keeps a catalog once it was used.
+A session never changes its kind, because Spark keeps a catalog after its first use.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _EXTENSIONS = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.Iceb
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
 _LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
-"""Hadoop's own implementation starts two `chmod` processes for every file that it creates: 10 ms instead of
-1, and a refresh writes about ten files. Only the lake's catalog uses this one, because it does not list
-folders behind symbolic links."""
+"""Hadoop's own implementation starts two `chmod` processes for every file that it creates, which takes 10 ms
+instead of 1 ms, and a refresh writes about ten files. Only the lake's catalog uses this implementation,
+because it cannot list folders behind symbolic links."""
 
 
 def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSession:
@@ -42,17 +42,17 @@ def lake_conf(catalog: CatalogSettings) -> dict[str, str]:
     conf = _catalog_conf(catalog.name, _CATALOG, catalog.options)
     kind = catalog.options.get("type") or catalog.options.get("catalog-impl", "")
     if kind == "hadoop" or kind.endswith(".HadoopCatalog"):
-        # It lists folders as its namespaces and tables, so it needs Hadoop's own implementation.
+        # This catalog lists folders as namespaces and tables, so it needs Hadoop's own implementation.
         return conf
     prefix = f"spark.sql.catalog.{catalog.name}.hadoop.fs.file.impl"
-    # Hadoop caches file systems without regard to settings.
+    # Hadoop's cache of file systems ignores settings, so it is disabled.
     return {prefix: _LOCAL_FILES, f"{prefix}.disable.cache": "true"} | conf
 
 
 def _catalog_conf(name: str, implementation: str, options: Mapping[str, str]) -> dict[str, str]:
     prefix = f"spark.sql.catalog.{name}"
     conf = {prefix: implementation}
-    # With the cache, commits of external writers and new branches stay invisible.
+    # With the cache, commits of external writers and new branches would not be seen.
     conf[f"{prefix}.cache-enabled"] = "false"
     conf.update({f"{prefix}.{key}": value for key, value in options.items()})
     return conf

@@ -1,4 +1,4 @@
-"""An Iceberg table that somebody else made, behind the port `model.adoptable.AdoptableTable`."""
+"""Implements `model.adoptable.AdoptableTable`: an Iceberg table that another system created."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tautochrone.model.names import TableName, Version
 
 __all__ = ["IcebergAdoptable"]
 
-# Where Iceberg's streaming sink writes which batch of which query a snapshot is.
+# Iceberg's streaming sink stores the query and the batch under these keys of a snapshot's summary.
 _QUERY, _BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
 _FORMAT, _NEWEST_FORMAT = "format-version", 3
 _NO_SNAPSHOT = -1
@@ -68,7 +68,7 @@ class IcebergAdoptable:
 
     def adopt(self, fork: Fork, definition: TableDefinition, commit_metadata: CommitMetadata) -> Committed:
         if fork.version == NO_VERSION:
-            # A table without a first snapshot has no parent that a fork could be checked against.
+            # Without a first snapshot there is no parent to check a fork against.
             first = replace(
                 commit_metadata, mode=None, checkpoint=None, positions={}, inputs={}, definition=None
             )
@@ -97,10 +97,11 @@ class IcebergAdoptable:
 
 
 def _offset_fields(offset: str) -> tuple[int, int, bool] | None:
-    """Snapshot, files read of it, and whether all its files count or only those that it added."""
+    """The offset's snapshot, the number of its files read, and whether all its files are read or only the
+    added ones. None for an offset of another source."""
     try:
         fields = json.loads(offset)
         return int(fields["snapshot_id"]), int(fields["position"]), bool(fields["scan_all_files"])
     except (ValueError, TypeError, KeyError):
-        # Another source's offset.
+        # This is an offset of another source.
         return None

@@ -1,4 +1,4 @@
-"""An Iceberg catalog behind the port `model.catalog.LakeCatalog`."""
+"""Implements `model.catalog.LakeCatalog` with an Iceberg catalog."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class IcebergLake:
         first = replace(commit_metadata, mode=None, checkpoint=None)
         if not self.exists(name):
             shape = shape_of(self._iceberg, definition)
-            # In the creating commit already: a crash right after it must not leave a table that nobody owns.
+            # The creating commit already has the commit metadata, so a crash leaves no table without owner.
             properties = {**shape.properties, COMMIT_METADATA_KEY: encode(first)}
 
             def make() -> None:
@@ -74,25 +74,26 @@ class IcebergLake:
                     )
                     sync_file_systems(self._iceberg.synced_folders(java_table.operations().current()))
                 except Py4JJavaError as error:
-                    # Another process was faster: its table is as good.
+                    # Another process created the table first; it is used as it is.
                     if not java_error_class(error).endswith("AlreadyExistsException"):
                         raise translate(error, name) from error
 
             self._effects.perform(Step.LAKE_CREATE, str(name), make)
         fork = table.fork()
         if fork.version == NO_VERSION:
-            # A table without a first snapshot has no parent that a fork could be checked against.
+            # Without a first snapshot there is no parent to check a fork against.
             table.raise_fence(fork, first)
         return table
 
     def _ensure_namespace(self, catalog: Any, identifier: Any) -> None:
-        """On its own: that somebody else was faster with the namespace says nothing of the table."""
+        """Create the namespace unless it exists. Done separately, because another process may create the
+        namespace at the same time without creating the table."""
         namespace = identifier.namespace()
         try:
             if not catalog.namespaceExists(namespace):
                 catalog.createNamespace(namespace)
         except Py4JJavaError:
-            # Some catalogs look first and insert then: the slower of two is told of a violated key.
+            # Some catalogs check first and insert then, so the slower of two processes gets a key violation.
             if not catalog.namespaceExists(namespace):
                 raise
 
@@ -166,7 +167,7 @@ class IcebergLake:
         return locations
 
     def _namespaces(self, catalog: Any, parent: Any) -> list[Any]:
-        """All below `parent`, however deep."""
+        """All namespaces below `parent`, at any depth."""
         namespaces = []
         for namespace in items(catalog.listNamespaces(parent)):
             namespaces += [namespace, *self._namespaces(catalog, namespace)]

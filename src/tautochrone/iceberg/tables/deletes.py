@@ -1,4 +1,4 @@
-"""Deleting rows by file and position, with deletion vectors that the driver writes itself."""
+"""Deletes rows by file and position, with deletion vectors that the driver writes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _VECTORS_SINCE = 3
 
 @dataclass(slots=True)
 class Removal:
-    """What a row delta takes away: all values are Java's, nothing is committed yet.
+    """The removals of a row delta, as Java values; nothing is committed yet.
 
-    `at_ms` (epoch milliseconds) lies before its file was begun.
+    `at_ms` (epoch milliseconds) is before the start of writing.
     """
 
     at_ms: int
@@ -33,7 +33,7 @@ class Removal:
     rows: int = 0
 
     def put_into(self, delta: Any) -> None:
-        """Add all of it to a Java `RowDelta`."""
+        """Add all removals to a Java `RowDelta`."""
         for file in self.emptied:
             delta.removeRows(file)
         for vector in self.vectors:
@@ -47,8 +47,8 @@ def write_removal(
 ) -> Removal:
     """Write one Puffin file with a deletion vector for each data file of `deletes`.
 
-    A file has at most one vector, so the positions of an older one go into the new one and the older
-    one is replaced. A file of which no row is left is taken out whole instead.
+    A data file has at most one vector, so the positions of an older vector are merged into the new one, which
+    replaces it. A data file without remaining rows is removed instead.
 
     Raises:
         LakeError: `FILE_NOT_IN_VERSION`, `NO_SUCH_ROW`, `ROW_DELETED_TWICE`, or
@@ -95,7 +95,7 @@ def write_removal(
             raise LakeError("ROW_DELETED_TWICE", f"A row of {path} of {name} is deleted already")
         removal.rows += len(positions)
         if deleted_count == rows:
-            # Its older vector goes with it: Iceberg drops vectors of files that are gone.
+            # Iceberg removes the older vector together with its data file.
             removal.emptied.append(file)
         else:
             writer.delete(path, index, task.spec(), file.partition())

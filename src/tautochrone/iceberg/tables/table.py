@@ -1,8 +1,8 @@
-"""One Iceberg table behind the port `model.lake.LakeTable`.
+"""Implements the commit protocol `model.lake.LakeTable` for one Iceberg table.
 
-Data files are written by Spark through Iceberg's rewrite door (`SparkTableCache` plus
-`FileRewriteCoordinator`): tasks write the files, the driver gets them as `DataFile` values, and no
-catalog commit happens. Snapshots are then produced with `apply()` and committed by compare-and-set.
+Spark writes data files through Iceberg's rewrite API (`SparkTableCache` and `FileRewriteCoordinator`): tasks
+write the files and the driver gets them as `DataFile` values, without a catalog commit. Snapshots are then
+produced with `apply()` and committed by compare-and-set.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class IcebergTable(IcebergMaintenance):
 
         def build(loaded: Loaded) -> Any:
             check_main(self._name, loaded, fork.version, commit_metadata.fence)
-            # Made for main: of a branch that is not there yet Iceberg counts the totals from nothing.
+            # The snapshot is produced for main: for a new branch Iceberg would count the totals from zero.
             snapshot = self._append(loaded, staged, commit_metadata)
             snapshots.append(snapshot)
             return self._builder(loaded).setBranchSnapshot(snapshot, branch).build()
@@ -167,7 +167,7 @@ class IcebergTable(IcebergMaintenance):
         )
 
         def snapshot(loaded: Loaded) -> Any:
-            # Without a start, Iceberg compares with every vector that was ever added.
+            # Without a start snapshot, Iceberg compares with every vector in the history.
             delta = loaded.table.newRowDelta().validateFromSnapshot(int(fork.version))
             check_seal(self._name, loaded, removal.at_ms)
             removal.put_into(delta)
@@ -221,7 +221,7 @@ class IcebergTable(IcebergMaintenance):
         def build(loaded: Loaded) -> Any:
             check_main(self._name, loaded, fork.version, commit_metadata.fence)
             check_seal(self._name, loaded, staged.at_ms)
-            # A table transaction is used only to produce metadata: its own commit would retry blindly.
+            # The transaction only produces metadata. Its own commit would retry without checks.
             transaction = replacement(self._iceberg, self._name, loaded, shape)
             append = transaction.newFastAppend()
             for file in staged.files:
@@ -283,7 +283,7 @@ class IcebergTable(IcebergMaintenance):
                 raise LakeError("VERSION_NOT_IN_HISTORY", f"{self._name} never stood at {version}")
             check_main(self._name, loaded, loaded.main, commit_metadata.fence)
             ref = self._iceberg.api.SnapshotRef.branchBuilder(int(version)).build()
-            # The positions of that version count again, so nothing is carried forward.
+            # The positions of that version are valid again, so none are carried forward.
             return self._with_commit_metadata(
                 self._builder(loaded).setRef(MAIN, ref), commit_metadata
             ).build()
@@ -381,7 +381,7 @@ class IcebergTable(IcebergMaintenance):
         )
 
     def _append(self, loaded: Loaded, staged: Sequence[Staged], commit_metadata: CommitMetadata) -> Any:
-        # Not the fast one: it never merges manifests, and a table that gets one a second must.
+        # Not `newFastAppend`: it never merges manifests, and a table with a commit per second needs that.
         append = loaded.table.newAppend()
         return self._produce(loaded, append, append.appendFile, staged, commit_metadata)
 
@@ -393,7 +393,7 @@ class IcebergTable(IcebergMaintenance):
         staged: Sequence[Staged],
         commit_metadata: CommitMetadata,
     ) -> Any:
-        """The snapshot of an update, written (manifests) but not committed."""
+        """The snapshot of an update: its manifests are written, but it is not committed."""
         for part in staged:
             check_seal(self._name, loaded, part.at_ms)
             for file in part.files:
