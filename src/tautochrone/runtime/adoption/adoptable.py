@@ -144,7 +144,7 @@ class Survey:
             )
 
     def _require_table(self, name: TableName) -> None:
-        fork, wanted = self._forks.get(name), self._job.graph.schemas[name].simpleString()
+        fork, expected = self._forks.get(name), self._job.graph.schemas[name].simpleString()
         if fork is None:
             hint = _AGAIN
             if self._job.topology.is_view(name):
@@ -156,10 +156,10 @@ class Survey:
                 sqlstate="55000",
             )
         stored = str(self._job.lake.schema(name).simpleString())
-        if stored != wanted:
+        if stored != expected:
             raise LakeError(
                 "ADOPTION_COLUMNS_DIFFER",
-                f"{name} has the columns {stored}, its definition gives {wanted}",
+                f"{name} has the columns {stored}, its definition gives {expected}",
                 hint=self._or_rebuild(name),
                 sqlstate="55000",
             )
@@ -209,13 +209,13 @@ class Survey:
 
     def _reached(self, name: TableName, flow: ResolvedFlow, batches: Mapping[str, int]) -> Reached:
         folder, is_ours = self._streams.spark_folder(name, flow)
-        stand = stream_position(folder.state(), batches)
-        problem = stand.problem
-        if problem is None and flow.stateful and stand.batch is not None:
+        stream = stream_position(folder.state(), batches)
+        problem = stream.problem
+        if problem is None and flow.stateful and stream.batch is not None:
             if not is_ours:
                 problem = f"it keeps state, which cannot be moved here from {folder.path}"
-            elif not folder.has_state(stand.batch + 1):
-                problem = f"it keeps state, and the state after batch {stand.batch} is missing"
+            elif not folder.has_state(stream.batch + 1):
+                problem = f"it keeps state, and the state after batch {stream.batch} is missing"
         if problem is not None:
             raise LakeError(
                 "ADOPTION_POSITION_UNKNOWN",
@@ -223,10 +223,10 @@ class Survey:
                 hint=f"{_AGAIN}; if that does not help, move the table away and let `taut run` build it",
                 sqlstate="55000",
             )
-        offsets = None if stand.batch is None else folder.offsets(stand.batch)
+        offsets = None if stream.batch is None else folder.offsets(stream.batch)
         for source in sorted(flow.inputs.stream):
             self._require_read(name, flow, source, source_offsets(offsets) if offsets else [])
-        return Reached(folder, stand.batch)
+        return Reached(folder, stream.batch)
 
     def _require_read(
         self, name: TableName, flow: ResolvedFlow, source: TableName, offsets: list[str]

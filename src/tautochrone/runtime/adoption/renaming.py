@@ -95,13 +95,13 @@ def _take_over(job: Job, forks: Mapping[TableName, Fork], before: str) -> dict[s
         assert fork.commit_metadata is not None
         owner = _job_of(fork.commit_metadata, before, job.spec.name)
         in_lake[owner] = max(in_lake.get(owner, Fence(0)), fork.fence)
-    known = {status.name for status in job.store.jobs.states()}
+    stored_jobs = {status.name for status in job.store.jobs.states()}
     process = f"{socket.gethostname()}:{os.getpid()}"
     fences: dict[str, Fence] = {}
     for owner, highest in in_lake.items():
         # If the store does not know the job, the next run rebuilds the store from the lake.
         fences[owner] = Fence(highest + 1)
-        if owner in known:
-            taken = partial(job.store.jobs.take_over, owner, at_least=highest, owner=process)
-            fences[owner] = job.effects.perform(Step.META_TAKE_OVER, owner, taken)
+        if owner in stored_jobs:
+            take_over = partial(job.store.jobs.take_over, owner, at_least=highest, owner=process)
+            fences[owner] = job.effects.perform(Step.META_TAKE_OVER, owner, take_over)
     return fences

@@ -90,17 +90,17 @@ class Delivery:
     def _claimed(self) -> Sink:
         if self._sink is not None:
             return self._sink
-        said = self.declaration
+        declaration = self.declaration
         # First of all: what is wrong with the sink has to be found in the store.
-        self._journal.claim(said, Fence(0))
-        sink = open_sink(said.name, said.format, said.options)
+        self._journal.claim(declaration, Fence(0))
+        sink = open_sink(declaration.name, declaration.format, declaration.options)
         try:
             self._require_fit(sink)
-            tables = {name: self._table(name) for name in said.tables if self._exists(name)}
+            tables = {name: self._table(name) for name in declaration.tables if self._exists(name)}
             status = self._journal.status()
-            require_own(said.name, sink.published(), status, self.job.incarnation, tables)
+            require_own(declaration.name, sink.published(), status, self.job.incarnation, tables)
             if sink.highest_fence() >= self._journal.fence:
-                self._journal.claim(said, sink.highest_fence())
+                self._journal.claim(declaration, sink.highest_fence())
             self._journal.raise_fence(sink)
         except BaseException:
             sink.close()
@@ -109,39 +109,39 @@ class Delivery:
         return sink
 
     def _require_fit(self, sink: Sink) -> None:
-        said, can = self.declaration, sink.capabilities
-        if len(said.tables) > 1 and not can.several_tables:
+        declaration, capabilities = self.declaration, sink.capabilities
+        if len(declaration.tables) > 1 and not capabilities.several_tables:
             raise SinkError(
                 "SINK_TAKES_ONE_TABLE",
-                f"Sink {said.name} ({said.format}) takes one table, and {len(said.tables)} go to it",
+                f"Sink {declaration.name} ({declaration.format}) takes one table, and {len(declaration.tables)} go to it",
                 hint="Declare a sink for each table.",
-                location=said.location or None,
+                location=declaration.location or None,
             )
-        if can.keyed and not said.key:
+        if capabilities.keyed and not declaration.key:
             raise SinkError(
                 "SINK_NEEDS_KEY",
-                f"Sink {said.name} ({said.format}) needs to know which columns identify a row",
-                hint=f'[sinks.{said.name}] key = ["id"] in tautochrone.toml',
-                location=said.location or None,
+                f"Sink {declaration.name} ({declaration.format}) needs to know which columns identify a row",
+                hint=f'[sinks.{declaration.name}] key = ["id"] in tautochrone.toml',
+                location=declaration.location or None,
             )
 
     def _recover(self, sink: Sink) -> None:
         status = self._journal.status()
         intent = None if status is None else status.intent
-        found = self._journal.recover(sink, [] if intent is None else [intent])
+        outcomes = self._journal.recover(sink, [] if intent is None else [intent])
         published = sink.published()
-        known = None if status is None else status.delivered
-        is_known = (
+        delivered = None if status is None else status.delivered
+        is_recorded = (
             published is not None
-            and known is not None
-            and (known.incarnation, known.checkpoint)
+            and delivered is not None
+            and (delivered.incarnation, delivered.checkpoint)
             == (published.transaction.incarnation, published.checkpoint)
         )
-        if published is not None and not is_known:
+        if published is not None and not is_recorded:
             self._journal.delivered(published)
         elif intent is not None:
             self._journal.aborted()
-        for outcome in found:
+        for outcome in outcomes:
             self.job.emit(
                 "sink_recovered",
                 sink=self.declaration.name,
@@ -171,12 +171,12 @@ class Delivery:
         return resolution
 
     def _is_news(self, resolution: Resolution) -> bool:
-        shown = self._published
+        published = self._published
         assert resolution.checkpoint is not None
-        if shown is None or shown.transaction.incarnation != self.job.incarnation:
+        if published is None or published.transaction.incarnation != self.job.incarnation:
             return True
         # After a revision readers see an older checkpoint for a while; the sink waits for the next one.
-        return resolution.checkpoint > shown.checkpoint
+        return resolution.checkpoint > published.checkpoint
 
     def _deliver(self, sink: Sink, resolution: Resolution) -> None:
         started = time.monotonic()
@@ -247,11 +247,11 @@ class Delivery:
         return self._journal.write(partial(sink.write, transaction, delta.table, delta.change))
 
     def _delta(self, sink: Sink, name: TableName, resolution: Resolution) -> TableDelta:
-        shown = None if self._published is None else self._published.versions.get(name)
+        delivered = None if self._published is None else self._published.versions.get(name)
         table = self._table(name)
-        delta = delta_of(table, self.job.base, shown, resolution.versions[name])
+        delta = delta_of(table, self.job.base, delivered, resolution.versions[name])
         only_inserts = not sink.capabilities.retractions or name in self.declaration.insert_only
-        if only_inserts and shown is not None and not delta.is_insert_only:
+        if only_inserts and delivered is not None and not delta.is_insert_only:
             why = delta.reason or "rows of it were updated or deleted"
             raise SinkError(
                 "SINK_TAKES_INSERTS_ONLY",

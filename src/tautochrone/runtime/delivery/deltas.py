@@ -91,5 +91,5 @@ def _net(change: RowChange) -> RowChange:
     removed: DataFrame | None = change.removed
     if added is None or removed is None:
         return change
-    came, left = consolidated(added, removed)
-    return RowChange(added=came, removed=left, rows=change.rows)
+    consolidated_added, consolidated_removed = consolidated(added, removed)
+    return RowChange(added=consolidated_added, removed=consolidated_removed, rows=change.rows)

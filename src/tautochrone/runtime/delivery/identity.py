@@ -42,9 +42,9 @@ def require_own(
     if published is None:
         return
     transaction = published.transaction
-    known = None if status is None else status.delivered
+    delivered = None if status is None else status.delivered
     if transaction.sink == name:
-        if known is not None and (known.incarnation, known.checkpoint) == (
+        if delivered is not None and (delivered.incarnation, delivered.checkpoint) == (
             transaction.incarnation,
             transaction.checkpoint,
         ):
@@ -53,7 +53,7 @@ def require_own(
             return
         if _is_of_lake(published, tables):
             return
-    origins = {incarnation} | ({known.incarnation} if known is not None else set())
+    origins = {incarnation} | ({delivered.incarnation} if delivered is not None else set())
     hint = _HINT.format(name=name)
     parameters = {
         "sink": name,
@@ -81,5 +81,5 @@ def require_own(
 
 def _is_of_lake(published: Published, tables: Mapping[TableName, LakeTable]) -> bool:
     """Whether the lake has every version that the sink shows of the tables that it mirrors."""
-    shown = {name: version for name, version in published.versions.items() if name in tables}
-    return bool(shown) and all(tables[name].goes_back_to(version) for name, version in shown.items())
+    versions = {name: version for name, version in published.versions.items() if name in tables}
+    return bool(versions) and all(tables[name].goes_back_to(version) for name, version in versions.items())

@@ -28,7 +28,9 @@ class DeliveryJournal:
 
     def status(self) -> SinkStatus | None:
         """What the store remembers of the sink."""
-        return next((found for found in self.job.store.deliveries.sinks() if found.name == self.name), None)
+        return next(
+            (status for status in self.job.store.deliveries.sinks() if status.name == self.name), None
+        )
 
     # -- the store --------------------------------------------------------------------------------
 

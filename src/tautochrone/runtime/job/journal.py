@@ -109,11 +109,11 @@ class Journal:
         """Start the job's part of the open checkpoint, if there is one."""
         if self.store.checkpoints.next_for(self.name) is None:
             return None
-        taken = self.effects.perform(
+        checkpoint = self.effects.perform(
             Step.META_TAKE, self.name, lambda: self.store.checkpoints.begin_next(self.name, self.fence)
         )
-        self.highest_number = max(self.highest_number, 0 if taken is None else taken.number)
-        return taken
+        self.highest_number = max(self.highest_number, 0 if checkpoint is None else checkpoint.number)
+        return checkpoint
 
     def version(self, number: CheckpointNumber, table: TableName, version: Version, refresh: Refresh) -> None:
         # Reasons may quote expressions, and a definition can contain a secret.

@@ -52,13 +52,13 @@ def _machine_id() -> str:
 def process_of(run: str) -> RunProcess:
     """This process as the owner `run`."""
     pid = os.getpid()
-    known = _stat(pid)
+    stat = _stat(pid)
     return RunProcess(
         run=run,
         host=socket.gethostname(),
         pid=pid,
         machine=this_machine(),
-        started=None if known is None else known.started,
+        started=None if stat is None else stat.started,
     )
 
 
@@ -73,11 +73,11 @@ def is_gone(process: RunProcess) -> bool:
     except PermissionError:
         # A process of another user has this id; its start time tells whether it is the same process.
         pass
-    known = _stat(process.pid)
-    if known is None:
+    stat = _stat(process.pid)
+    if stat is None:
         return False
-    reused = process.started is not None and known.started != process.started
-    return reused or known.over
+    reused = process.started is not None and stat.started != process.started
+    return reused or stat.over
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class Ownership:
     def claim(self, store: Store, job: str) -> Claim:
         """A claim to the job, which says whether its owner is known to be dead."""
         owner = store.jobs.owner_process(job)
-        gone = owner.run if owner is not None and self.gone(owner) else None
-        return Claim(process=process_of(self.run), takeover=self.takeover, gone=gone)
+        dead_run = owner.run if owner is not None and self.gone(owner) else None
+        return Claim(process=process_of(self.run), takeover=self.takeover, gone=dead_run)
 
     def require_free(self, store: Store, job: str, emit: Emit) -> None:
         """Return when no other run has the job, or when this run may fence it off.

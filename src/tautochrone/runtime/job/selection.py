@@ -37,13 +37,13 @@ def find_all(definitions: Definitions, names: Sequence[str]) -> list[TableName]:
     for text in names:
         name = definitions.dataset_named(tuple(text.split(".")), definitions.scope)
         if name is None:
-            known = [table.table for table in definitions.datasets]
-            near = difflib.get_close_matches(text, known, n=1)
+            dataset_names = [table.table for table in definitions.datasets]
+            near = difflib.get_close_matches(text, dataset_names, n=1)
             raise DefinitionError(
                 "DATASET_NOT_FOUND",
                 f"No dataset is called {text}",
                 sqlstate="42P01",
-                hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}",
+                hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(dataset_names))}",
             )
         datasets.append(name)
     return datasets

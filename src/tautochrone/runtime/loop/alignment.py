@@ -36,8 +36,8 @@ class Aligner:
         self._job = job
         self._columns: dict[TableName, str] = {}
         self._times: dict[TableName, list[SourceTime]] = {}
-        self._told: dict[TableName, tuple[SourceTime, ...]] | None = None
-        self._held: frozenset[str] = frozenset()
+        self._reported_times: dict[TableName, tuple[SourceTime, ...]] | None = None
+        self._held_back_roots: frozenset[str] = frozenset()
 
     def begin(self) -> None:
         """Say which roots take part."""
@@ -67,17 +67,17 @@ class Aligner:
         if bound_ms is None:
             return cut
         times = {
-            name: tuple(self._look(name, cut.roots[name], last.get(name)))
+            name: tuple(self._source_times(name, cut.roots[name], last.get(name)))
             for name in self._columns
             if name in cut.roots
         }
-        if times != self._told:
+        if times != self._reported_times:
             # Repeated at every start, and decides nothing by itself: no step of its own.
             job.store.roots.report_source_times(job.name, job.journal.fence, times)
-            self._told = times
+            self._reported_times = times
         alignment = job.store.roots.aligned_cut(job.name, cut.roots, bound_ms)
-        if alignment.held.keys() != self._held:
-            self._held = frozenset(alignment.held)
+        if alignment.held.keys() != self._held_back_roots:
+            self._held_back_roots = frozenset(alignment.held)
             for name, held in sorted(alignment.held.items()):
                 job.emit(
                     "cut_aligned",
@@ -90,44 +90,48 @@ class Aligner:
         looks = {name: at for name, at in cut.looks.items() if str(name) not in alignment.held}
         return replace(cut, roots=roots, looks=looks)
 
-    def _look(self, name: TableName, newest: Version, last: Version | None) -> list[SourceTime]:
+    def _source_times(self, name: TableName, newest: Version, last: Version | None) -> list[SourceTime]:
         """The versions of a root from the last cut's to the newest, with their source times."""
-        known = self._times.get(name, [])
-        if not known or known[-1].version != newest or last not in [one.version for one in known]:
-            known = self._times[name] = self._go_on(name, known, newest, last)
-        versions = [one.version for one in known]
+        times = self._times.get(name, [])
+        if not times or times[-1].version != newest or last not in [time.version for time in times]:
+            times = self._times[name] = self._extended_times(name, times, newest, last)
+        versions = [time.version for time in times]
         if last in versions:
-            del known[: versions.index(last)]
-        if len(known) > _KEPT:
+            del times[: versions.index(last)]
+        if len(times) > _KEPT:
             # The first is where the root stands, the last is its newest.
-            del known[1:-1:2]
-        return known
+            del times[1:-1:2]
+        return times
 
-    def _go_on(
-        self, name: TableName, known: list[SourceTime], newest: Version, last: Version | None
+    def _extended_times(
+        self, name: TableName, previous: list[SourceTime], newest: Version, last: Version | None
     ) -> list[SourceTime]:
         table, column = self._job.tables[name], self._columns[name]
         history = [version for version, _, _ in table.versions()]
-        if last in history and last not in [one.version for one in known]:
-            known, start = [], last
-        elif known and known[-1].version in history:
-            start = known[-1].version
+        if last in history and last not in [time.version for time in previous]:
+            previous, start = [], last
+        elif previous and previous[-1].version in history:
+            start = previous[-1].version
         else:
             # Before the first cut any version may be taken; after it, when its version is gone, the newest.
-            known, start = [], history[0] if last is None and history else newest
+            previous, start = [], history[0] if last is None and history else newest
         if newest not in history:
-            known, start, history = [], newest, [newest]
-        at = known[-1].at_ms if known else self._greatest(table.read(self._job.base, start), column)
-        found = list(known) if known or at is None else [SourceTime(version=start, at_ms=at)]
-        for version in _some(history[history.index(start) + 1 : history.index(newest) + 1]):
-            came = self._came(table, column, start, version)
-            at = came if at is None else max(at, came or at)
-            if at is not None:
-                found.append(SourceTime(version=version, at_ms=at))
+            previous, start, history = [], newest, [newest]
+        latest_ms = (
+            previous[-1].at_ms if previous else self._greatest(table.read(self._job.base, start), column)
+        )
+        times = (
+            list(previous) if previous or latest_ms is None else [SourceTime(version=start, at_ms=latest_ms)]
+        )
+        for version in _evenly_spaced(history[history.index(start) + 1 : history.index(newest) + 1]):
+            newest_ms = self._greatest_added(table, column, start, version)
+            latest_ms = newest_ms if latest_ms is None else max(latest_ms, newest_ms or latest_ms)
+            if latest_ms is not None:
+                times.append(SourceTime(version=version, at_ms=latest_ms))
             start = version
-        return found
+        return times
 
-    def _came(self, table: LakeTable, column: str, old: Version, new: Version) -> int | None:
+    def _greatest_added(self, table: LakeTable, column: str, old: Version, new: Version) -> int | None:
         try:
             added = table.changed_rows(self._job.base, old, new).added
         except HistoryLostError:
@@ -139,16 +143,14 @@ class Aligner:
         return None if row is None or row[0] is None else int(row[0])
 
 
-def _reason(name: str, held: HeldBack) -> str:
-    if held.ahead_ms is None:
-        return (
-            f"its job has not looked yet how far {held.behind} has come: {name} stays where it is until then"
-        )
-    late = f"{held.behind} is further behind than run.align allows"
+def _reason(name: str, held_back: HeldBack) -> str:
+    if held_back.ahead_ms is None:
+        return f"its job has not looked yet how far {held_back.behind} has come: {name} stays where it is until then"
+    late = f"{held_back.behind} is further behind than run.align allows"
     return f"{late}: an older version of {name} is shown until it has come nearer"
 
 
-def _some(versions: list[Version]) -> list[Version]:
+def _evenly_spaced(versions: list[Version]) -> list[Version]:
     """At most `_MOST`, evenly, the last among them."""
     step = -(-len(versions) // _MOST) or 1
     return versions[::-1][::step][::-1]

@@ -22,10 +22,10 @@ def wait_while_alive(stopping: threading.Event, seconds: float) -> None:
         SparkDiedError: Spark's process ended meanwhile.
     """
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0 and not stopping.wait(min(left, _CHECK_S)):
-        died = jvm_failure()
-        if died is not None:
-            raise died
+    while (remaining := until - time.monotonic()) > 0 and not stopping.wait(min(remaining, _CHECK_S)):
+        failure = jvm_failure()
+        if failure is not None:
+            raise failure
 
 
 def report_spark_death(job: str, emit: Emit, error: Exception) -> SparkDiedError:

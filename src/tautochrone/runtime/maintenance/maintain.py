@@ -180,10 +180,10 @@ class Maintenance:
         candidates = outlived(job.store.checkpoints.unexpired(job.name), now, rules)
         pinned = job.store.pins.pinned_checkpoints()
         expired: list[CheckpointNumber] = []
-        kept: dict[str, str] = {}
+        needed: dict[str, str] = {}
         for number in candidates:
             if number in pinned:
-                kept[str(number)] = "CHECKPOINT_PINNED"
+                needed[str(number)] = "CHECKPOINT_PINNED"
                 continue
             try:
                 if not dry_run:
@@ -192,7 +192,7 @@ class Maintenance:
                 # A reader or a refresh needs the checkpoint: no failure.
                 if error.error_class not in ("CHECKPOINT_PINNED", "CHECKPOINT_NEEDED"):
                     raise
-                kept[str(number)] = error.error_class
+                needed[str(number)] = error.error_class
                 continue
             expired.append(number)
         if expired:
@@ -201,7 +201,7 @@ class Maintenance:
                 count=len(expired),
                 first=int(expired[0]),
                 last=int(expired[-1]),
-                held=kept,
+                held=needed,
                 dry_run=dry_run,
                 reason=f"older than {rules.keep_ms / 1000:g} s or closer than {rules.spacing_ms / 1000:g} s "
                 f"to another, and not among the newest {rules.keep_last}",

@@ -108,8 +108,8 @@ def follow_sinks(needs: Needs, sinks: Iterable[SinkStatus], now_ms: int) -> None
         is_late = sink.behind_since_ms is not None and now_ms - sink.behind_since_ms > sink.catch_up_ms
         if sink.delivered is None or is_late or sink.state is DeliveryState.RETIRED:
             continue
-        shown = [sink.delivered.versions] + ([] if sink.intent is None else [sink.intent.versions])
-        for versions in shown:
+        required = [sink.delivered.versions] + ([] if sink.intent is None else [sink.intent.versions])
+        for versions in required:
             for name, version in versions.items():
                 _follow(needs, name, version)
                 # After a revision it is no ancestor of main, and has to be kept by itself.

@@ -107,18 +107,20 @@ def _require_same_lake(
     full: Collection[TableName],
     pool: ThreadPoolExecutor,
 ) -> None:
-    known = {
+    stored_ids = {
         name: identity
         for name, identity in job.store.datasets.table_ids(job.name).items()
         if name in job.graph.order and name not in full
     }
-    present = [name for name in known if name in existing]
+    present = [name for name in stored_ids if name in existing]
     ids = dict(zip(present, pool.map(lambda name: existing[name].identity(), present), strict=True))
-    replaced = [name for name in present if ids[name] != known[name]]
+    replaced = [name for name in present if ids[name] != stored_ids[name]]
     if replaced:
         what = f"{replaced[0]} is not the table that the store knows by this name"
-    elif known and not present:
-        what = f"no table that the store knows of job {job.name} is in this lake, neither is {min(known)}"
+    elif stored_ids and not present:
+        what = (
+            f"no table that the store knows of job {job.name} is in this lake, neither is {min(stored_ids)}"
+        )
     else:
         return
     raise MetaError(
@@ -126,7 +128,7 @@ def _require_same_lake(
         f"{what}: the store's checkpoints belong to another lake, or tables were recreated",
         hint="give this pipeline its own store ([meta] url); if the old tables are gone for good, rebuild "
         "all tables with `taut run --full-refresh-all`",
-        parameters={"job": job.name, "table": str(replaced[0] if replaced else min(known))},
+        parameters={"job": job.name, "table": str(replaced[0] if replaced else min(stored_ids))},
     )
 
 
@@ -173,9 +175,9 @@ def _history(table: LakeTable) -> list[LakeVersion]:
     fork = table.fork()
     checkpoints = {version.checkpoint for version in history}
     if history and fork.commit_metadata is not None:
-        known = fork.commit_metadata.checkpoint in checkpoints
+        is_recorded = fork.commit_metadata.checkpoint in checkpoints
         commit_metadata = replace(
-            fork.commit_metadata, checkpoint=None if known else fork.commit_metadata.checkpoint
+            fork.commit_metadata, checkpoint=None if is_recorded else fork.commit_metadata.checkpoint
         )
         history.append(
             LakeVersion(

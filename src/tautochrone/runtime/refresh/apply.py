@@ -46,17 +46,17 @@ def find_rows(
     stored.createOrReplaceTempView(_STORED)
     deletes.createOrReplaceTempView(_REMOVED)
     try:
-        found = session.sql(_query(deletes.dtypes, rows, few=few, one_task=one_task)).collect()
+        matches = session.sql(_query(deletes.dtypes, rows, few=few, one_task=one_task)).collect()
     finally:
         session.catalog.dropTempView(_STORED)
         session.catalog.dropTempView(_REMOVED)
-    places = _assigned(found)
-    held = sum(len(positions) for positions in places.values())
+    places = _assigned(matches)
+    found_count = sum(len(positions) for positions in places.values())
     count = len(rows) if few else deletes.count()
-    if held != count:
+    if found_count != count:
         raise RefreshError(
             "REFRESH_INCONSISTENT",
-            f"{table} should lose {count} rows and holds only {held} of them",
+            f"{table} should lose {count} rows and holds only {found_count} of them",
             hint="its old version stays; rebuild it with --full-refresh, and please report the query",
             sqlstate="XX000",
         )
@@ -71,11 +71,11 @@ def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, 
     conditions = [f"({condition})" for condition in _literals(kinds, rows)] or ["true"]
     here = "/*+ COALESCE(1) */" if one_task else ""
     join = "/*+ SHUFFLE_HASH(w) */" if one_task and not all(floats) else "/*+ BROADCAST(w) */" if few else ""
-    equal = [f"s.h{place} <=> w.k{place}" for place in places]
+    equal = [f"s.h{i} <=> w.k{i}" for i in places]
     same = [_close(f"s.h{p}", f"w.k{p}") if floats[p] else equal[p] for p in places]
-    stored = ", ".join(f"{name} AS h{place}" for place, name in enumerate(names))
-    wanted = ", ".join(f"k{place}" for place in places)
-    removed = ", ".join(f"{name} AS k{place}" for place, name in enumerate(names))
+    stored = ", ".join(f"{name} AS h{i}" for i, name in enumerate(names))
+    key_columns = ", ".join(f"k{i}" for i in places)
+    removed = ", ".join(f"{name} AS k{i}" for i, name in enumerate(names))
     return f"""
         SELECT {join} {_ROW}, {_GONE}, {" AND ".join(equal)} AS {_EXACT}, {FILE_COLUMN}, {POSITION_COLUMN}
         FROM (
@@ -84,8 +84,8 @@ def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, 
         ) s
         JOIN (
             SELECT *, monotonically_increasing_id() AS {_ROW} FROM (
-                SELECT {wanted}, count(1) AS {_GONE}
-                FROM (SELECT {here} {removed} FROM {_REMOVED}) GROUP BY {wanted}
+                SELECT {key_columns}, count(1) AS {_GONE}
+                FROM (SELECT {here} {removed} FROM {_REMOVED}) GROUP BY {key_columns}
             )
         ) w ON {" AND ".join(same)}
     """
@@ -97,32 +97,32 @@ def _close(ours: str, theirs: str) -> str:
     return f"({ours} <=> {theirs} OR coalesce({near}, false))"
 
 
-def _assigned(found: Sequence[Row]) -> dict[str, list[int]]:
+def _assigned(matches: Sequence[Row]) -> dict[str, list[int]]:
     """One stored copy for each row to remove, exact ones first."""
-    left: dict[int, int] = {}
-    taken: set[tuple[str, int]] = set()
+    missing_copies: dict[int, int] = {}
+    assigned: set[tuple[str, int]] = set()
     places: dict[str, list[int]] = {}
-    for row in sorted(found, key=lambda row: (not row[_EXACT], row[FILE_COLUMN], row[POSITION_COLUMN])):
-        place = row[FILE_COLUMN], row[POSITION_COLUMN]
-        missing = left.setdefault(row[_ROW], row[_GONE])
-        if missing and place not in taken:
-            left[row[_ROW]] = missing - 1
-            taken.add(place)
+    for row in sorted(matches, key=lambda row: (not row[_EXACT], row[FILE_COLUMN], row[POSITION_COLUMN])):
+        position = row[FILE_COLUMN], row[POSITION_COLUMN]
+        missing = missing_copies.setdefault(row[_ROW], row[_GONE])
+        if missing and position not in assigned:
+            missing_copies[row[_ROW]] = missing - 1
+            assigned.add(position)
             places.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
     return places
 
 
 def _literals(kinds: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str]:
     """Conditions `column IN (…)` for the columns that tell the rows apart best."""
-    found = []
-    for place, (name, kind) in enumerate(kinds):
+    candidates = []
+    for i, (name, kind) in enumerate(kinds):
         if not rows or not has_literals(kind) or kind == "timestamp":
             continue
-        values = {row[place] for row in rows}
+        values = {row[i] for row in rows}
         if len(values) <= limits.MAX_IN_LIST_VALUES:
-            found.append((len(values), quoted(name), kind, values))
-    found.sort(key=lambda entry: entry[0], reverse=True)
-    return [_in(name, kind, values) for _, name, kind, values in found[: limits.MAX_PRUNING_COLUMNS]]
+            candidates.append((len(values), quoted(name), kind, values))
+    candidates.sort(key=lambda entry: entry[0], reverse=True)
+    return [_in(name, kind, values) for _, name, kind, values in candidates[: limits.MAX_PRUNING_COLUMNS]]
 
 
 def _in(name: str, kind: str, values: set[Any]) -> str:

@@ -27,7 +27,7 @@ _Between = tuple[TableName, Version, Version]
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _MaterializedChange:
     """A change whose rows are held, with some of its columns."""
 
     columns: frozenset[str]
@@ -60,26 +60,26 @@ class Changes:
         self._columns = columns
         self.lookups = KeyLookups(columns)
         self._lock = threading.Lock()
-        self._counting = threading.Lock()
-        self._told: OrderedDict[_Between, TableDelta] = OrderedDict()
-        self._read: OrderedDict[_Between, RowChange] = OrderedDict()
-        self._held: OrderedDict[_Between, _Held] = OrderedDict()
-        self._holding: defaultdict[TableName, threading.Lock] = defaultdict(threading.Lock)
+        self._count_lock = threading.Lock()
+        self._view_deltas: OrderedDict[_Between, TableDelta] = OrderedDict()
+        self._table_changes: OrderedDict[_Between, RowChange] = OrderedDict()
+        self._materialized: OrderedDict[_Between, _MaterializedChange] = OrderedDict()
+        self._table_locks: defaultdict[TableName, threading.Lock] = defaultdict(threading.Lock)
 
     def forget(self) -> None:
         """Let go of what was read for a checkpoint."""
         with self._lock:
-            self._held.clear()
+            self._materialized.clear()
         self.lookups.forget()
 
     def tell(self, table: TableName, old: Version, new: Version, delta: TableDelta) -> None:
         """Keep a change for the views downstream; the oldest ones are forgotten."""
         with self._lock:
-            self._told[table, old, new] = delta
-            while len(self._told) > limits.MAX_CACHED_VIEW_DELTAS or (
-                len(self._told) > 1 and self._rows_told() > limits.MAX_CACHED_VIEW_DELTA_ROWS
+            self._view_deltas[table, old, new] = delta
+            while len(self._view_deltas) > limits.MAX_CACHED_VIEW_DELTAS or (
+                len(self._view_deltas) > 1 and self._view_delta_rows() > limits.MAX_CACHED_VIEW_DELTA_ROWS
             ):
-                self._told.popitem(last=False)
+                self._view_deltas.popitem(last=False)
 
     def delta(
         self, table: TableName, old: Version, new: Version, columns: Collection[str]
@@ -92,34 +92,36 @@ class Changes:
         if old == new:
             return None
         with self._lock:
-            told = self._told.get((table, old, new))
-        if told is not None:
-            return told
-        found = self._rows(table, old, new)
-        if found.added is None and found.removed is None:
+            cached = self._view_deltas.get((table, old, new))
+        if cached is not None:
+            return cached
+        change = self._rows(table, old, new)
+        if change.added is None and change.removed is None:
             return None
-        if found.rows > limits.MAX_CACHED_TABLE_CHANGE_ROWS or not self._is_shared(table):
-            return TableDelta(found.added, found.removed, found.rows)
+        if change.rows > limits.MAX_CACHED_TABLE_CHANGE_ROWS or not self._is_shared(table):
+            return TableDelta(change.added, change.removed, change.rows)
         with self._lock:
-            turn = self._holding[table]
-        with turn:
-            delta = self._held_delta((table, old, new), found, columns)
+            table_lock = self._table_locks[table]
+        with table_lock:
+            delta = self._materialized_delta((table, old, new), change, columns)
         return delta if delta.rows else None
 
-    def _rows_told(self) -> int:
-        return sum(delta.rows for delta in self._told.values())
+    def _view_delta_rows(self) -> int:
+        return sum(delta.rows for delta in self._view_deltas.values())
 
-    def _held_delta(self, at: _Between, found: RowChange, columns: Collection[str]) -> TableDelta:
-        known = self._held.get(at)
-        if known is None or not known.columns.issuperset(columns):
-            there = frozenset(next(rows for rows in (found.added, found.removed) if rows is not None).columns)
-            wanted = (self._columns(at[0]) & there).union(columns)
-            known = _Held(wanted, _computed(found, sorted(wanted)))
+    def _materialized_delta(self, key: _Between, change: RowChange, columns: Collection[str]) -> TableDelta:
+        cached = self._materialized.get(key)
+        if cached is None or not cached.columns.issuperset(columns):
+            change_columns = frozenset(
+                next(rows for rows in (change.added, change.removed) if rows is not None).columns
+            )
+            read_columns = (self._columns(key[0]) & change_columns).union(columns)
+            cached = _MaterializedChange(read_columns, _computed(change, sorted(read_columns)))
             with self._lock:
-                self._held[at] = known
-                while len(self._held) > limits.MAX_CACHED_TABLE_CHANGES:
-                    self._held.popitem(last=False)
-        return known.delta
+                self._materialized[key] = cached
+                while len(self._materialized) > limits.MAX_CACHED_TABLE_CHANGES:
+                    self._materialized.popitem(last=False)
+        return cached.delta
 
     def size(self, table: TableName, old: Version, new: Version) -> int | None:
         """Upper bound of the rows that changed; None when nobody knows.
@@ -134,7 +136,7 @@ class Changes:
             or not self._rows(table, old, new).carried
         ):
             return bound
-        with self._counting:
+        with self._count_lock:
             return self._counted(table, old, new).rows
 
     def bound(self, table: TableName, old: Version, new: Version) -> int | None:
@@ -142,9 +144,9 @@ class Changes:
         if old == new:
             return 0
         with self._lock:
-            told = self._told.get((table, old, new))
-        if told is not None:
-            return told.rows
+            cached = self._view_deltas.get((table, old, new))
+        if cached is not None:
+            return cached.rows
         lake_table = self._load_input(table)
         if lake_table.change_between(old, new).kind is ChangeKind.UNKNOWN:
             return None
@@ -153,33 +155,35 @@ class Changes:
     def _rows(self, table: TableName, old: Version, new: Version) -> RowChange:
         key = (table, old, new)
         with self._lock:
-            known = self._read.get(key)
-        if known is not None:
-            return known
+            cached = self._table_changes.get(key)
+        if cached is not None:
+            return cached
         lake_table = self._load_input(table)
-        found = lake_table.changed_rows(self._base, old, new)
-        self._remember(key, found)
-        return found
+        change = lake_table.changed_rows(self._base, old, new)
+        self._remember(key, change)
+        return change
 
     def _counted(self, table: TableName, old: Version, new: Version) -> RowChange:
-        found = self._rows(table, old, new)
-        if not found.carried:  # Another view has just counted them.
-            return found
-        came, left = (
+        change = self._rows(table, old, new)
+        if not change.carried:  # Another view has just counted them.
+            return change
+        added, removed = (
             (None, 0) if rows is None else materialize_if_small(rows, limits.MIN_REWRITTEN_ROWS_TO_COUNT)
-            for rows in (found.added, found.removed)
+            for rows in (change.added, change.removed)
         )
-        found = RowChange(
-            added=came[0] if came[1] else None, removed=left[0] if left[1] else None, rows=came[1] + left[1]
+        change = RowChange(
+            added=added[0] if added[1] else None,
+            removed=removed[0] if removed[1] else None,
+            rows=added[1] + removed[1],
         )
-        self._remember((table, old, new), found)
-        return found
+        self._remember((table, old, new), change)
+        return change
 
-    def _remember(self, key: tuple[TableName, Version, Version], found: RowChange) -> None:
+    def _remember(self, key: tuple[TableName, Version, Version], change: RowChange) -> None:
         with self._lock:
-            self._read[key] = found
-            while len(self._read) > limits.MAX_CACHED_VIEW_DELTAS:
-                self._read.popitem(last=False)
+            self._table_changes[key] = change
+            while len(self._table_changes) > limits.MAX_CACHED_VIEW_DELTAS:
+                self._table_changes.popitem(last=False)
 
 
 def _computed(change: RowChange, columns: Collection[str]) -> TableDelta:
@@ -188,8 +192,8 @@ def _computed(change: RowChange, columns: Collection[str]) -> TableDelta:
     def side(rows: DataFrame | None) -> tuple[DataFrame | None, int]:
         if rows is None:
             return None, 0
-        found, count = materialize(rows.select(*map(quoted, columns)), most=change.rows)
-        return (found, count) if count else (None, 0)
+        materialized, count = materialize(rows.select(*map(quoted, columns)), most=change.rows)
+        return (materialized, count) if count else (None, 0)
 
-    (added, came), (removed, left) = side(change.added), side(change.removed)
-    return TableDelta(added, removed, came + left, held=True)
+    (added, added_rows), (removed, removed_rows) = side(change.added), side(change.removed)
+    return TableDelta(added, removed, added_rows + removed_rows, held=True)

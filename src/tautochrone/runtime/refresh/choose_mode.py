@@ -259,5 +259,5 @@ def _facts_of(name: TableName, size: Size) -> InputFacts:
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    known = list(counts)
-    return None if None in known else sum(count or 0 for count in known)
+    values = list(counts)
+    return None if None in values else sum(count or 0 for count in values)

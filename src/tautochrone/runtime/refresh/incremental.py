@@ -74,12 +74,14 @@ class IncrementalRefresh:
             return self._refresh(choice, engine, states)
 
     def _refresh(self, choice: Choice, engine: SparkEngine, states: States) -> Refreshed:
-        at = Differentiator(engine, RULES, states=states.numbers())
-        change = at.materialized_change(self.planned.view.plan, consolidated=True)
-        nodes = tuple(dict.fromkeys(at.nodes))
+        differentiator = Differentiator(engine, RULES, states=states.numbers())
+        change = differentiator.materialized_change(self.planned.view.plan, consolidated=True)
+        nodes = tuple(dict.fromkeys(differentiator.nodes))
         require_incremental(self.task, nodes)
-        updates = {number: engine.frame(update) for number, update in at.state_updates.items()}
-        here = {number for number, update in at.state_updates.items() if engine.is_on_driver(update)}
+        updates = {number: engine.frame(update) for number, update in differentiator.state_updates.items()}
+        here = {
+            number for number, update in differentiator.state_updates.items() if engine.is_on_driver(update)
+        }
         delta = self._delta(engine, change)
         local = change.plan is not None and engine.is_on_driver(change.plan)
         places: Mapping[str, Sequence[int]] = {}
@@ -99,13 +101,13 @@ class IncrementalRefresh:
         rows_out = sum(len(positions) for positions in places.values())
         if rows_in or rows_out:
             # A side without rows is left out: views above save much where nothing was removed.
-            told = TableDelta(
+            view_delta = TableDelta(
                 delta.added if rows_in else None,
                 delta.removed if rows_out else None,
                 rows_in + rows_out,
                 held=True,
             )
-            self.changes.tell(self.task.name, self.task.fork.version, version, told)
+            self.changes.tell(self.task.name, self.task.fork.version, version, view_delta)
         refresh = self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
         return Refreshed(version, refresh)
 
@@ -126,12 +128,16 @@ class IncrementalRefresh:
         )
         for layout in self.planned.layouts.values():
             node = layout.node
-            at = Differentiator(engine, RULES, states=frozenset(built))
-            rows = at.rows_after(node.child)
-            plan = aggregate_state(node, rows, at) if isinstance(node, Aggregate) else top_k_state(node, rows)
+            differentiator = Differentiator(engine, RULES, states=frozenset(built))
+            rows = differentiator.rows_after(node.child)
+            plan = (
+                aggregate_state(node, rows, differentiator)
+                if isinstance(node, Aggregate)
+                else top_k_state(node, rows)
+            )
             built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.metadata)
-        at = Differentiator(engine, RULES, states=frozenset(built))
-        frame = engine.lowering.frame(at.rows_after(self.planned.view.plan)).toDF(*self._names())
+        differentiator = Differentiator(engine, RULES, states=frozenset(built))
+        frame = engine.lowering.frame(differentiator.rows_after(self.planned.view.plan)).toDF(*self._names())
         return frame, states.companions(built)
 
     def _states(self) -> States:
@@ -160,9 +166,9 @@ class IncrementalRefresh:
             return Version(old[str(table)]) if side is CutSide.BEFORE else self.task.inputs[table]
 
         def read(table: TableName, side: CutSide) -> DataFrame:
-            at = version(table, side)
+            input_version = version(table, side)
             if (table, side) not in frames:
-                frames[table, side] = self.context.load_input(table).read(self.context.base, at)
+                frames[table, side] = self.context.load_input(table).read(self.context.base, input_version)
             return frames[table, side]
 
         def change(table: TableName, columns: Sequence[str]) -> TableDelta | None:
@@ -172,8 +178,8 @@ class IncrementalRefresh:
         def looked_up(
             table: TableName, side: CutSide, wanted: LookupRequest, wider: Callable[[], LookupRequest | None]
         ) -> DataFrame | None:
-            at = version(table, side)
-            return self.changes.lookups.rows(table, at, wanted, wider, lambda: read(table, side))
+            input_version = version(table, side)
+            return self.changes.lookups.rows(table, input_version, wanted, wider, lambda: read(table, side))
 
         inputs = Inputs(
             read=read,

@@ -158,10 +158,10 @@ class _Merge:
         equal: Column = sf.lit(True)
         for name in names:
             equal = equal & sf.col(f"stored.{name}").eqNullSafe(sf.col(f"touched.{name}"))
-        found: dict[str, list[int]] = {}
+        places: dict[str, list[int]] = {}
         for row in stored.join(touched, equal, "left_semi").select(FILE_COLUMN, POSITION_COLUMN).collect():
-            found.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
-        return {file: sorted(positions) for file, positions in found.items()}
+            places.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
+        return {file: sorted(positions) for file, positions in places.items()}
 
 
 def _commit(

@@ -84,8 +84,8 @@ class SessionPool:
         """The version to show of a table; None: it does not exist at the checkpoint."""
         with self._lock:
             version = NO_VERSION if table in self._empty else self._versions.get(table)
-        known = version is not None or table in self._own_tables
-        return version if known else NEWEST
+        is_versioned = version is not None or table in self._own_tables
+        return version if is_versioned else NEWEST
 
     def session(self, name: str, conf: Mapping[str, str], lookup: Lookup | None = None) -> SparkSession:
         """The session of this name; the first call makes it.

@@ -70,18 +70,18 @@ class Planned:
 
 def planned(view: View) -> Planned:
     """Lay out every state of a plan whose types a table can hold."""
-    found = {node.number: _layout(view, node) for node in stateful_nodes(view.plan)}
-    layouts = {number: layout for number, layout in sorted(found.items()) if layout is not None}
+    all_layouts = {node.number: _layout(view, node) for node in stateful_nodes(view.plan)}
+    layouts = {number: layout for number, layout in sorted(all_layouts.items()) if layout is not None}
     return Planned(view, layouts, _reads(view))
 
 
 def _reads(view: View) -> dict[TableName, frozenset[str]]:
-    found: dict[TableName, frozenset[str]] = {}
+    columns: dict[TableName, frozenset[str]] = {}
     for node in walk(view.plan):
         if isinstance(node, Scan):
             names = frozenset(str(view.attributes[column].name()) for column in node.handle)
-            found[node.table] = found.get(node.table, frozenset()) | names
-    return found
+            columns[node.table] = columns.get(node.table, frozenset()) | names
+    return columns
 
 
 def _layout(view: View, node: Aggregate | TopK) -> StateLayout | None:
@@ -91,20 +91,22 @@ def _layout(view: View, node: Aggregate | TopK) -> StateLayout | None:
         return None
     keys: tuple[str, ...] = ()
     if isinstance(node, Aggregate):
-        keys = tuple(f"k{place}" for place in range(len(node.keys)))
+        keys = tuple(f"k{i}" for i in range(len(node.keys)))
         what = [str(view.attributes[key].name()) for key in node.keys] + [call.text for call in node.calls]
     else:
         what = [str(entry.toString()) for entry in node.order] + [str(node.limit), str(node.offset)]
-    values = tuple(f"a{place}" for place in range(len(types) - len(keys)))
+    values = tuple(f"a{i}" for i in range(len(types) - len(keys)))
     named = zip((*keys, *values, RUN), (*types, "long"), strict=True)
     fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in named]
     # Spark numbers its columns anew each time.
     what = [re.sub(r"\d+", "", text) for text in what]
-    told = json.dumps([_FORMAT, pyspark.__version__, node.number, node.label.capitalize(), what, fields])
+    signature_text = json.dumps(
+        [_FORMAT, pyspark.__version__, node.number, node.label.capitalize(), what, fields]
+    )
     return StateLayout(
         node=node,
         keys=keys,
         values=values,
         schema=StructType.fromJson({"type": "struct", "fields": fields}),
-        signature=hashlib.sha256(told.encode()).hexdigest()[:16],
+        signature=hashlib.sha256(signature_text.encode()).hexdigest()[:16],
     )

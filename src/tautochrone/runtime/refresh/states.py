@@ -44,17 +44,17 @@ class States:
 
     def missing(self) -> Reason | None:
         """Why the states do not belong to the view's rows, or None."""
-        known = {} if self.fork.commit_metadata is None else self.fork.commit_metadata.companions
-        wanted = {str(self._name(number)) for number in self.layouts}
-        if others := sorted(known.keys() - wanted):
+        companions = {} if self.fork.commit_metadata is None else self.fork.commit_metadata.companions
+        expected = {str(self._name(number)) for number in self.layouts}
+        if others := sorted(companions.keys() - expected):
             # Rows that were computed with another state may differ from new ones in the last bit of a float.
             return Reason.of(ReasonCode.STATE_NOT_IN_PLAN, state=others[0])
-        reasons = (self._why_unusable(number, layout, known) for number, layout in self.layouts.items())
+        reasons = (self._why_unusable(number, layout, companions) for number, layout in self.layouts.items())
         return next((reason for reason in reasons if reason is not None), None)
 
-    def _why_unusable(self, number: int, layout: StateLayout, known: Mapping[str, str]) -> Reason | None:
+    def _why_unusable(self, number: int, layout: StateLayout, companions: Mapping[str, str]) -> Reason | None:
         name = self._name(number)
-        if str(name) not in known:
+        if str(name) not in companions:
             return Reason.of(ReasonCode.STATE_MISSING, state=name.table)
         try:
             fork = self._table(number).fork()
@@ -119,13 +119,15 @@ class States:
             local: the updates whose rows the driver holds.
         """
         assert self.fork.commit_metadata is not None
-        known = {str(self._name(number)) for number in self.layouts}
-        found = {name: at for name, at in self.fork.commit_metadata.companions.items() if name in known}
+        names = {str(self._name(number)) for number in self.layouts}
+        companions = {
+            name: version for name, version in self.fork.commit_metadata.companions.items() if name in names
+        }
         for number, frame in updates.items():
-            found[str(self._name(number))] = str(
+            companions[str(self._name(number))] = str(
                 self._append(number, frame, commit_metadata, local=number in local)
             )
-        return found
+        return companions
 
     def _append(
         self, number: int, frame: DataFrame, commit_metadata: CommitMetadata, *, local: bool
@@ -136,9 +138,9 @@ class States:
             # A refresh that died between its state and its view.
             # Its sequence goes on from there: what is rolled back may hold newer runs than what stays.
             version = self._version(number)
-            known = table.commit_metadata_at(version)
-            runs = 0 if known is None or known.runs is None else known.runs
-            table.roll_back(version, _with_run(layout, commit_metadata, _last_run(fork, known), runs))
+            metadata = table.commit_metadata_at(version)
+            runs = 0 if metadata is None or metadata.runs is None else metadata.runs
+            table.roll_back(version, _with_run(layout, commit_metadata, _last_run(fork, metadata), runs))
             fork = table.fork()
         run, runs = _next_run(fork), _runs(fork)
         rows = self._run(layout, frame, run)

@@ -51,19 +51,19 @@ class Sessions:
 
     def __init__(self, base: SparkSession, read_points: ReadPointServer, definitions: Definitions) -> None:
         self._base, self._read_points, self._definitions = base, read_points, definitions
-        self._made: dict[tuple[object, ...], SparkSession] = {}
+        self._sessions: dict[tuple[object, ...], SparkSession] = {}
 
     def at(self, read_point: str, catalog: str, flow: ResolvedFlow) -> SparkSession:
         """The session that shows `read_point` as `catalog` to the flow of a view."""
         settings = tuple(sorted(flow.flow.conf.items()))
         key = (read_point, catalog, settings)
-        if key not in self._made:
+        if key not in self._sessions:
             session = reader_session(self._base, catalog, self._read_points.uri, read_point)
             use_database(session, catalog, self._definitions.scope.namespace[0], create=False)
             for name, value in settings:
                 session.conf.set(name, value)
-            self._made[key] = session
-        return self._made[key]
+            self._sessions[key] = session
+        return self._sessions[key]
 
 
 def verify(
@@ -87,31 +87,31 @@ def verify(
     for view in views:
         if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW:
             continue
-        at = newest.get(view) if number is None else CheckpointNumber(number)
-        if at is None:
+        checkpoint = newest.get(view) if number is None else CheckpointNumber(number)
+        if checkpoint is None:
             yield _unknown(view, None, "it was never built")
             continue
         (flow,) = graph.flows_of(view)
         if not flow.deterministic:
-            yield _unknown(view, at, f"its query is not deterministic: {flow.deterministic_reason}")
+            yield _unknown(view, checkpoint, f"its query is not deterministic: {flow.deterministic_reason}")
             continue
-        versions = store.checkpoints.versions_at(at)
+        versions = store.checkpoints.versions_at(checkpoint)
         if view not in versions:
             raise CheckpointUnavailableError(
-                "CHECKPOINT_INCOMPLETE", f"{view} has no version at checkpoint {at}"
+                "CHECKPOINT_INCOMPLETE", f"{view} has no version at checkpoint {checkpoint}"
             )
         untold = sorted(flow.inputs.clocks - versions.keys())
         if untold:
-            reason = f"checkpoint {at} does not tell {spoken(untold[0])}, which its query asks for"
-            yield _unknown(view, at, reason)
+            reason = f"checkpoint {checkpoint} does not tell {spoken(untold[0])}, which its query asks for"
+            yield _unknown(view, checkpoint, reason)
             continue
-        session = sessions.at(f"checkpoint-{at}", view.catalog, flow)
+        session = sessions.at(f"checkpoint-{checkpoint}", view.catalog, flow)
         missing, unexpected = recompute(session, definitions, graph, view, versions)
         equal: bool | None = missing == unexpected == 0
         several = () if equal else nondeterminism(graph, flow, view.catalog)
         yield Verdict(
             dataset=view,
-            checkpoint=at,
+            checkpoint=checkpoint,
             equal=None if several else equal,
             missing=missing,
             unexpected=unexpected,
@@ -134,13 +134,13 @@ def recompute(
     """
     (flow,) = graph.flows_of(view)
     definitions.prepare(session, flow.views)
-    asked = with_fixed_time(flow.flow.evaluate(session), versions)
-    expected = align(asked, graph.schemas[view], flow.flow.name)
+    actual_query = with_fixed_time(flow.flow.evaluate(session), versions)
+    expected = align(actual_query, graph.schemas[view], flow.flow.name)
     return diff_sizes(expected, session.table(view.sql))
 
 
-def _unknown(view: TableName, at: CheckpointNumber | None, reason: str) -> Verdict:
-    return Verdict(dataset=view, checkpoint=at, equal=None, missing=0, unexpected=0, reason=reason)
+def _unknown(view: TableName, checkpoint: CheckpointNumber | None, reason: str) -> Verdict:
+    return Verdict(dataset=view, checkpoint=checkpoint, equal=None, missing=0, unexpected=0, reason=reason)
 
 
 def nondeterminism(graph: Graph, flow: ResolvedFlow, catalog: str) -> Sequence[str]:

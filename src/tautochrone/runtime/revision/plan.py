@@ -94,13 +94,15 @@ def affected(request: RevisionRequest, nodes: Mapping[TableName, DatasetNode]) -
                 f"No dataset is computed from {name}, so there is nothing to revert",
                 hint="to read its own source again: --read-again" if node else "name a dataset or its input",
             )
-    kept = set(request.named) - starts
+    unaffected = set(request.named) - starts
     affected_tables, todo = set(starts), [*request.named]
     while todo:
         name = todo.pop()
         for other in nodes.values():
             holds_bad_records = other.bad_records_of == name and name in affected_tables
-            if (name in other.inputs or holds_bad_records) and other.table not in affected_tables | kept:
+            if (
+                name in other.inputs or holds_bad_records
+            ) and other.table not in affected_tables | unaffected:
                 affected_tables.add(other.table)
                 todo.append(other.table)
     return _ordered(affected_tables, nodes)
@@ -156,11 +158,11 @@ def plan_revision(
 
 def _reverted(
     node: DatasetNode,
-    at: Mapping[TableName, Version],
+    versions: Mapping[TableName, Version],
     checks: Mapping[TableName, RevertCheck],
     older: Mapping[TableName, CheckpointNumber],
 ) -> RevisedTable:
-    version = at.get(node.table)
+    version = versions.get(node.table)
     if version is None:
         return _cleared(node, "it has no version at that checkpoint")
     obstacle = checks[node.table].obstacle

@@ -109,12 +109,12 @@ def _rebuild(table: LakeTable, commit: RevisionCommit, tag: str) -> Version:
 
 def _commit_metadata(table: LakeTable, commit: RevisionCommit) -> CommitMetadata:
     """The commit metadata of the table's owner, without inputs and positions."""
-    known = table.fork().commit_metadata
-    if known is None:
+    current = table.fork().commit_metadata
+    if current is None:
         raise LakeError("NOT_A_TABLE_OF_OURS", f"{table.name} was not written by Tautochrone")
     return CommitMetadata(
-        pipeline=known.pipeline,
-        job=known.job,
+        pipeline=current.pipeline,
+        job=current.job,
         fence=commit.fence,
         store=commit.store,
         revoked=commit.revoked,

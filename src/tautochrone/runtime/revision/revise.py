@@ -60,10 +60,10 @@ def tables_named(job: Job, texts: Sequence[str]) -> tuple[TableName, ...]:
         DefinitionError: `DATASET_NOT_FOUND`.
     """
     entries = job.store.datasets.entries()
-    known = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
+    names = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
     tables = []
     for text in texts:
-        matches = [name for name in sorted(known) if text in (str(name), name.without_catalog, name.table)]
+        matches = [name for name in sorted(names) if text in (str(name), name.without_catalog, name.table)]
         # Ambiguous and unknown names: a dataset of the project wins, or its error names the nearest one.
         tables.append(matches[0] if len(matches) == 1 else find_all(job.definitions, [text])[0])
     return tuple(tables)
@@ -86,15 +86,15 @@ def _survey(job: Job, request: RevisionRequest) -> RevisionPlan:
     nodes = _nodes(job)
     changing = affected(request, nodes)
     names = {node.table for node in changing}
-    at: dict[TableName, Version] = {}
+    versions: dict[TableName, Version] = {}
     older: dict[TableName, CheckpointNumber] = {}
     if request.to is not None:
-        at |= store.reads.published_versions(request.to)
+        versions |= store.reads.published_versions(request.to)
         # A dataset without a version at that checkpoint is reverted to the last one before it.
         for name, (number, version) in store.revisions.last_complete(
-            request.to, sorted(names - at.keys())
+            request.to, sorted(names - versions.keys())
         ).items():
-            at[name], older[name] = version, number
+            versions[name], older[name] = version, number
     around = sorted(names | {name for node in changing for name in node.streamed})
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         checks = dict(
@@ -102,7 +102,7 @@ def _survey(job: Job, request: RevisionRequest) -> RevisionPlan:
                 around,
                 pool.map(
                     lambda name: _revert_check(
-                        job, name, at.get(name), is_view=name in nodes and nodes[name].is_view
+                        job, name, versions.get(name), is_view=name in nodes and nodes[name].is_view
                     ),
                     around,
                 ),
@@ -112,7 +112,7 @@ def _survey(job: Job, request: RevisionRequest) -> RevisionPlan:
     sinks = {name.table: job.graph.inputs(name).tables for name in job.definitions.sinks}
     jobs = {node.job for node in changing}
     revoked = () if request.to is None else store.revisions.published_after(request.to, jobs)
-    return plan_revision(request, nodes, at, checks, sinks, revoked, older)
+    return plan_revision(request, nodes, versions, checks, sinks, revoked, older)
 
 
 def revise(job: Job, request: RevisionRequest, accepted: RevisionPlan) -> Revision:
@@ -252,17 +252,17 @@ def _streamed(entry: DatasetEntry) -> frozenset[TableName]:
     return frozenset(name for name in entry.inputs if not is_clock(name))
 
 
-def _revert_check(job: Job, name: TableName, at: Version | None, *, is_view: bool) -> RevertCheck:
-    if at is None:
+def _revert_check(job: Job, name: TableName, version: Version | None, *, is_view: bool) -> RevertCheck:
+    if version is None:
         return RevertCheck()
     table = job.lake.load(name)
     fork = table.fork()
-    change = table.change_between(at, fork.version)
+    change = table.change_between(version, fork.version)
     can_follow = change.kind in (ChangeKind.NONE, ChangeKind.APPEND)
     changed = None if can_follow else str(change.reason)
     try:
         return RevertCheck(
-            obstacle=_obstacle(table.commit_metadata_at(at), fork.commit_metadata, is_view=is_view),
+            obstacle=_obstacle(table.commit_metadata_at(version), fork.commit_metadata, is_view=is_view),
             changed=changed,
         )
     except HistoryLostError as error:

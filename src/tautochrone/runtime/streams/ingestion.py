@@ -114,8 +114,8 @@ class Ingestion:
         times: dict[TableName, list[int | None]] = {}
         for flow in self._flows:
             times.setdefault(flow.query.table, []).append(flow.query.committed_up_to_ms)
-        known = {table: [ms for ms in flows if ms is not None] for table, flows in times.items()}
-        return {table: min(flows) for table, flows in known.items() if len(flows) == len(times[table])}
+        reported = {table: [ms for ms in flows if ms is not None] for table, flows in times.items()}
+        return {table: min(flows) for table, flows in reported.items() if len(flows) == len(times[table])}
 
     def stop(self) -> None:
         """End all after their running batches; nothing is started again.
