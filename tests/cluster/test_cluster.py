@@ -132,9 +132,9 @@ def test_executors_write_and_the_driver_commits(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_smallest_bench(tmp_path: Path) -> None:
-    found = {"cluster": cluster.measure(tmp_path, rows=160, executors=[2])}
-    assert found["cluster"]["rows"] == 160
-    result = found["cluster"]["executors"]["2"]
+    measured = {"cluster": cluster.measure(tmp_path, rows=160, executors=[2])}
+    assert measured["cluster"]["rows"] == 160
+    result = measured["cluster"]["executors"]["2"]
     assert result["rows_per_s"] > 0
     assert 0 < result["fewest_rows"] <= result["most_rows"] < 160
-    assert "  2 executors:" in report.write(found, tmp_path / "out").read_text()
+    assert "  2 executors:" in report.write(measured, tmp_path / "out").read_text()

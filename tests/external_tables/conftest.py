@@ -32,7 +32,7 @@ class ExternalWriter:
     def rows(self, *rows: tuple[int, str, int]) -> pa.Table:
         names = ("id", "kind", "amount")
         return pa.table(
-            {name: [row[place] for row in rows] for place, name in enumerate(names)},
+            {name: [row[i] for row in rows] for i, name in enumerate(names)},
             schema=pa.schema([("id", pa.int64()), ("kind", pa.string()), ("amount", pa.int64())]),
         )
 
@@ -62,7 +62,7 @@ def pipeline(pipeline: Pipeline) -> Pipeline:
 @pytest.fixture
 def writer(pipeline: Pipeline) -> ExternalWriter:
     """`raw.orders` with three rows, `raw.others` with one."""
-    made = ExternalWriter(Path(pipeline.settings.storage))
-    made.create("orders", (1, "a", 5), (2, "a", 10), (3, "b", 20))
-    made.create("others", (1, "x", 1))
-    return made
+    external_writer = ExternalWriter(Path(pipeline.settings.storage))
+    external_writer.create("orders", (1, "a", 5), (2, "a", 10), (3, "b", 20))
+    external_writer.create("others", (1, "x", 1))
+    return external_writer

@@ -17,7 +17,7 @@ LINEAR = "rows were only added to inputs of a linear query"
 
 def right(pipeline: Pipeline, writer: ExternalWriter, happened: Happened) -> None:
     """The views say what the external table says, by Spark and by hand."""
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     pipeline.verify()
     orders = writer.table().scan().to_arrow().to_pylist()
     big = sorted((row["id"], row["amount"]) for row in orders if row["amount"] >= 10)
@@ -41,11 +41,11 @@ def test_appends_then_no_news(pipeline: Pipeline, writer: ExternalWriter) -> Non
     assert second.mode("apart")[0] == "no_data"
     commits = pipeline.effects.by_subject
     for table in ("big", "totals", "top", "apart"):
-        found = {step: commits[step, f"lake.default.{table}"] for step in Step if "lake." in step}
-        moved = sum(found[step] for step in (Step.LAKE_PREPARE, Step.LAKE_COMMIT, Step.LAKE_COMMIT_STAGED))
-        assert moved <= 2, (table, found)
-        assert found[Step.LAKE_FENCE] == 1
-        assert moved == (0 if table == "apart" else 1), (table, found)
+        steps = {step: commits[step, f"lake.default.{table}"] for step in Step if "lake." in step}
+        moved = sum(steps[step] for step in (Step.LAKE_PREPARE, Step.LAKE_COMMIT, Step.LAKE_COMMIT_STAGED))
+        assert moved <= 2, (table, steps)
+        assert steps[Step.LAKE_FENCE] == 1
+        assert moved == (0 if table == "apart" else 1), (table, steps)
 
     before = pipeline.spark_jobs()
     pointers = pipeline.pointers()

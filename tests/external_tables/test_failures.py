@@ -25,7 +25,7 @@ def failing(pipeline: Pipeline, writer: ExternalWriter) -> Pipeline:
     pipeline.write("definitions/views.sql", VIEWS)
     writer.table("others").overwrite(writer.rows((1, "11", 1)))
     happened = pipeline.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     writer.append((4, "b", 0))
     writer.table("others").append(writer.rows((2, "x", 1)))
     return pipeline
@@ -62,7 +62,7 @@ def test_siblings_go_on(failing: Pipeline, writer: ExternalWriter) -> None:
     writer.append((5, "b", 1))
     writer.table("others").delete("kind = 'x'")
     happened = failing.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     failing.verify()
     assert failing.query("SELECT best FROM best") == [(100,)]
     assert failing.query("SELECT id, number FROM numbers") == [(1, 11)]
@@ -76,7 +76,7 @@ def test_definition_repaired(failing: Pipeline, writer: ExternalWriter) -> None:
         VIEWS.replace("100 DIV amount", "try_divide(100, amount)").replace("CAST", "TRY_CAST"),
     )
     happened = failing.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     assert happened.mode("shares") == ("full", "the definition changed")
     failing.verify()
     assert failing.query("SELECT id, number FROM numbers") == [(1, 11), (2, None)]

@@ -64,11 +64,11 @@ def test_a_late_source_holds_the_other_one_back(pipeline: Pipeline) -> None:
     put(pipeline, "slow", 1)
     happened = pipeline.run()
     assert happened.state == "COMPLETED", list(happened)
-    (told,) = happened.of("alignment")
-    assert told["roots"] == ["lake.default.fast", "lake.default.slow"]
-    (held,) = happened.of("cut_aligned")
-    assert (held["root"], held["behind"]) == ("lake.default.fast", "lake.default.slow")
-    assert held["ahead_ms"] == 4 * 3_600_000
+    (alignment,) = happened.of("alignment")
+    assert alignment["roots"] == ["lake.default.fast", "lake.default.slow"]
+    (aligned,) = happened.of("cut_aligned")
+    assert (aligned["root"], aligned["behind"]) == ("lake.default.fast", "lake.default.slow")
+    assert aligned["ahead_ms"] == 4 * 3_600_000
     assert shown(pipeline) == [([1, 2], 1, 2)]
     assert pipeline.query("SELECT count(*) FROM fast") == [(2,)]
     assert pipeline.query("SELECT count(*) FROM fast", consistency="weak") == [(5,)]

@@ -102,12 +102,12 @@ def test_under_every_policy_no_news_is_no_work_and_a_new_definition_is_full(
 
 def test_a_change_is_followed(world: World) -> None:
     world.moved(ORDERS)
-    found = world.choose()
-    assert found.mode is RefreshMode.INCREMENTAL
+    choice = world.choose()
+    assert choice.mode is RefreshMode.INCREMENTAL
     costs = "incremental 0.3 s expected, full 0.3 s expected"
-    assert str(found.reason) == f"less than 0.01 % of orders changed; {costs}"
-    assert found.ranges == {ORDERS: (Version("1"), Version("2"))}
-    assert (found.estimate_ms, found.delta_rows) == (300, 10)
+    assert str(choice.reason) == f"less than 0.01 % of orders changed; {costs}"
+    assert choice.ranges == {ORDERS: (Version("1"), Version("2"))}
+    assert (choice.estimate_ms, choice.delta_rows) == (300, 10)
 
 
 def test_added_rows_of_a_linear_query_are_appended_unless_the_policy_is_full(world: World) -> None:
@@ -170,8 +170,8 @@ def test_why_a_planned_view_cannot_follow(world: World, spoil: Any, reason: str)
 
 
 def test_forced_comparison(world: World) -> None:
-    found = world.choose(forced=UNVERSIONED)
-    assert (found.mode, str(found.reason)) == (RefreshMode.DIFF, "it reads csv:x, which has no versions")
+    choice = world.choose(forced=UNVERSIONED)
+    assert (choice.mode, str(choice.reason)) == (RefreshMode.DIFF, "it reads csv:x, which has no versions")
     world.policy = STRICT
     with pytest.raises(RefreshError, match="which has no versions"):
         world.choose(forced=UNVERSIONED)

@@ -56,14 +56,14 @@ class Clocked:
             self.pipeline.session.sql(statement).collect()
 
     def event(self, number: int, hours_ago: float) -> None:
-        at = self.micros - int(hours_ago * HOUR)
-        self.sql(f"INSERT INTO lake.src.events VALUES ({number}, timestamp_micros({at}))")
+        micros = self.micros - int(hours_ago * HOUR)
+        self.sql(f"INSERT INTO lake.src.events VALUES ({number}, timestamp_micros({micros}))")
 
     def run(self) -> Happened:
         with self.pipeline.opened() as (job, happened):
             job.clock_us = lambda: self.micros
             Run(job, select(job.topology, (), (), everything=False)).once()
-        assert not [told for told in happened if "error" in told], list(happened)
+        assert not [event for event in happened if "error" in event], list(happened)
         return happened
 
     def rows(self, view: str) -> list[tuple[object, ...]]:
@@ -72,13 +72,13 @@ class Clocked:
 
 @pytest.fixture
 def clocked(tmp_path: Path, spark: SparkSession) -> Iterator[Clocked]:
-    made = Clocked(tmp_path, spark)
-    made.sql(
+    pipeline = Clocked(tmp_path, spark)
+    pipeline.sql(
         "CREATE NAMESPACE IF NOT EXISTS lake.src",
         "CREATE TABLE lake.src.events (id INT, at TIMESTAMP) USING iceberg",
     )
-    yield made
-    made.pipeline.close()
+    yield pipeline
+    pipeline.pipeline.close()
 
 
 def test_views_stand_at_the_checkpoints_time(clocked: Clocked) -> None:
@@ -133,7 +133,7 @@ def test_what_was_cut_before_the_query_asked_for_the_time_has_none(clocked: Cloc
         # As a process leaves it that dies right after its cut.
         take_over(job)
         cut = take_cut(job, Ingestion(job.emit))
-        left = job.journal.open(cut.roots, cut.taken_at_us // 1000)
+        unfinished = job.journal.open(cut.roots, cut.taken_at_us // 1000)
     clocked.pipeline.write("definitions/views.sql", TIMED)
 
     with clocked.pipeline.opened():
@@ -143,7 +143,7 @@ def test_what_was_cut_before_the_query_asked_for_the_time_has_none(clocked: Cloc
 
     happened = clocked.run()
     (aborted,) = happened.of("checkpoint_aborted")
-    assert aborted["checkpoint"] == left.number
+    assert aborted["checkpoint"] == unfinished.number
     assert aborted["reason"].startswith("its cut has no version of tautochrone.clock.now")
-    assert happened.checkpoints == [left.number + 1]
+    assert happened.checkpoints == [unfinished.number + 1]
     assert [verdict.equal for verdict in clocked.pipeline.verify()] == [True]

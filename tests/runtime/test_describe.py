@@ -43,9 +43,9 @@ def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
 
 
 def told(pipeline: Pipeline, table: str) -> DatasetDetails:
-    found = pipeline.job.store.datasets.details(TableName("lake", ("default",), table))
-    assert found is not None
-    return found
+    details = pipeline.job.store.datasets.details(TableName("lake", ("default",), table))
+    assert details is not None
+    return details
 
 
 def test_definitions_columns_and_lineage(pipeline: Pipeline) -> None:

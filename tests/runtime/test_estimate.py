@@ -61,8 +61,8 @@ def test_half_of_a_small_input_may_meet_half_of_a_large_one() -> None:
     small = InputFacts(name="nations", changed_rows=12, rows=25)
     large = InputFacts(name="orders", changed_rows=10, rows=10_000_000)
     assert decide(AUTO, Facts(changed=(large,), unchanged_rows=25)).mode is INCREMENTAL
-    found = decide(AUTO, Facts(changed=(small,), unchanged_rows=10_000_000))
-    assert found.mode is FULL
+    decision = decide(AUTO, Facts(changed=(small,), unchanged_rows=10_000_000))
+    assert decision.mode is FULL
     both = estimate(Facts(changed=(small, large)))
     assert both.share == pytest.approx(0.480, abs=0.001)
 
@@ -91,16 +91,16 @@ def test_only_a_small_change_tells_that_the_next_one_will_not_be_followed(
 ) -> None:
     """After a large one a state is of use again."""
     slow = [ran(INCREMENTAL, 3_000, 10)] * 3
-    found = decide(AUTO, facts(changed, 10_000, *slow))
-    assert (found.mode, found.for_long) == (FULL, for_long)
+    decision = decide(AUTO, facts(changed, 10_000, *slow))
+    assert (decision.mode, decision.for_long) == (FULL, for_long)
 
 
 def test_the_reason_says_what_it_rests_on() -> None:
-    found = decide(AUTO, facts(30_000, 10_000_000, *[ran(FULL, 2_100)] * 3))
-    assert found.mode is INCREMENTAL
-    assert str(found.reason) == "0.3 % of orders changed; incremental 0.3 s expected, full 2.1 s measured"
-    assert found.estimate is not None
-    assert found.expected_ms == found.estimate.incremental_ms
+    decision = decide(AUTO, facts(30_000, 10_000_000, *[ran(FULL, 2_100)] * 3))
+    assert decision.mode is INCREMENTAL
+    assert str(decision.reason) == "0.3 % of orders changed; incremental 0.3 s expected, full 2.1 s measured"
+    assert decision.estimate is not None
+    assert decision.expected_ms == decision.estimate.incremental_ms
     assert "less than 0.01 % of orders" in str(decide(AUTO, facts(1, 10_000_000)).reason)
     assert str(decide(AUTO, facts(9, 10)).reason).startswith("90 % of orders changed; ")
     assert str(decide(AUTO, facts(None, 10)).reason).startswith("orders changed; ")
@@ -109,11 +109,11 @@ def test_the_reason_says_what_it_rests_on() -> None:
 @pytest.mark.parametrize(("incremental_ms", "mode"), [(400, INCREMENTAL), (540, INCREMENTAL), (700, FULL)])
 def test_measured_durations_decide_for_small_views(incremental_ms: int, mode: RefreshMode) -> None:
     past = [ran(INCREMENTAL, incremental_ms, 1)] * 3 + [ran(FULL, 500)] * 3
-    found = decide(AUTO, facts(1, 100, *past))
-    assert found.mode is mode
-    assert found.estimate is not None
-    assert (found.estimate.incremental_ms, found.estimate.full_ms) == (incremental_ms, 500)
-    assert (found.estimate.incremental_runs, found.estimate.full_runs) == (3, 3)
+    decision = decide(AUTO, facts(1, 100, *past))
+    assert decision.mode is mode
+    assert decision.estimate is not None
+    assert (decision.estimate.incremental_ms, decision.estimate.full_ms) == (incremental_ms, 500)
+    assert (decision.estimate.incremental_runs, decision.estimate.full_runs) == (3, 3)
 
 
 def test_one_cold_first_build_does_not_hide_that_computing_all_is_cheap() -> None:
@@ -157,22 +157,22 @@ def test_a_diff_of_the_whole_query_counts_as_computed_and_one_node_does_not() ->
 def test_a_policy_outweighs_the_costs(policy: RefreshPolicy) -> None:
     everything = facts(10_000_000, 10_000_000)
     assert decide(AUTO, everything).mode is FULL
-    found = decide(policy, everything)
-    assert found.mode is INCREMENTAL
-    assert str(found.reason).startswith(f"its refresh policy is {policy}; 100 % of orders changed")
-    found = decide(RefreshPolicy.FULL, facts(1, 10_000_000))
-    assert (found.mode, str(found.reason)) == (FULL, "its refresh policy is full")
+    decision = decide(policy, everything)
+    assert decision.mode is INCREMENTAL
+    assert str(decision.reason).startswith(f"its refresh policy is {policy}; 100 % of orders changed")
+    decision = decide(RefreshPolicy.FULL, facts(1, 10_000_000))
+    assert (decision.mode, str(decision.reason)) == (FULL, "its refresh policy is full")
 
 
 @pytest.mark.parametrize("policy", [AUTO, RefreshPolicy.INCREMENTAL, RefreshPolicy.INCREMENTAL_STRICT])
 def test_obstacles_mean_comparing(policy: RefreshPolicy) -> None:
     part = InputFacts(name="orders", changed_rows=1, rows=1_000)
-    found = decide(
+    decision = decide(
         policy, Facts(changed=(part,), obstacles=tuple(map(unclassified, ("recursive query", "rand()"))))
     )
-    assert (found.mode, str(found.reason)) == (DIFF, "recursive query; rand()")
-    assert found.estimate is not None
-    assert found.expected_ms == found.estimate.full_ms
+    assert (decision.mode, str(decision.reason)) == (DIFF, "recursive query; rand()")
+    assert decision.estimate is not None
+    assert decision.expected_ms == decision.estimate.full_ms
 
 
 counts = st.none() | st.integers(0, 10**12)
@@ -188,12 +188,12 @@ runs = st.builds(ran, st.sampled_from(RefreshMode), st.integers(0, 10**7), st.in
 def test_no_numbers_break_it(
     changed: list[InputFacts], unchanged: int | None, view: int | None, history: list[Refresh]
 ) -> None:
-    found = estimate(
+    decision = estimate(
         Facts(changed=tuple(changed), unchanged_rows=unchanged, view_rows=view, history=tuple(history))
     )
-    assert found.incremental_ms > 0
-    assert found.full_ms > 0
-    assert found.share is None or 0 <= found.share <= 1
+    assert decision.incremental_ms > 0
+    assert decision.full_ms > 0
+    assert decision.share is None or 0 <= decision.share <= 1
 
 
 @given(st.integers(1, 10**8), st.integers(0, 10**8), st.lists(runs, max_size=30))

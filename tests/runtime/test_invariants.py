@@ -102,9 +102,9 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, spark: SparkSession) -> Iterator[World]:
-    made = World(tmp_path, spark)
-    yield made
-    made.pipeline.close()
+    project = World(tmp_path, spark)
+    yield project
+    project.pipeline.close()
 
 
 def test_a_broken_invariant_keeps_the_old_checkpoint(world: World) -> None:
@@ -130,8 +130,10 @@ def test_a_broken_invariant_keeps_the_old_checkpoint(world: World) -> None:
     for consistency in Consistency:
         assert world.balances(consistency) == [("a", 5), ("b", 7)]
         assert world.pipeline.query("SELECT count(*) FROM payments", consistency=consistency) == [(2,)]
-        found = store.reads.resolve(consistency, lease_ms=0)
-        assert all("[INVARIANT_BROKEN]" in found.behind[t] for t in world.pipeline.job.graph.order), found
+        resolution = store.reads.resolve(consistency, lease_ms=0)
+        assert all("[INVARIANT_BROKEN]" in resolution.behind[t] for t in world.pipeline.job.graph.order), (
+            resolution
+        )
     errors = {str(status.dataset): status.error for status in store.datasets.statuses()}
     assert "[INVARIANT_BROKEN]" in str(errors["lake.default.payments"])
 
@@ -163,17 +165,17 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
         (record,) = store_of(world).history.refreshes(TableName.parse(f"lake.default.{dataset}"))
         assert record.refresh is not None
         assert 0 < (record.refresh.cpu_ms or 0) < 60_000
-    held = store_of(world).invariants.last_check("test")
-    assert held is not None
-    assert set(held.definitions) == {"known", "solvent"}
+    last_check = store_of(world).invariants.last_check("test")
+    assert last_check is not None
+    assert set(last_check.definitions) == {"known", "solvent"}
 
-    asked: list[str] = []
+    evaluated: list[str] = []
     evaluate = invariants._evaluate
 
     def evaluate_and_note(
         definitions: Definitions, invariant: Invariant, *rest: Any
     ) -> BrokenInvariant | None:
-        asked.append(invariant.name)
+        evaluated.append(invariant.name)
         return evaluate(definitions, invariant, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -181,7 +183,7 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
         # Another new process; only an external table moved, which one of the two reads through a view.
         world.sql("INSERT INTO lake.src.accounts VALUES ('c', 'Cy')")
         assert world.run().state == "COMPLETED"
-        assert asked == ["known"]
+        assert evaluated == ["known"]
 
         # An unknown account, in a loop: one number, one question, until something moves.
         world.pay(("d", 1))
@@ -191,7 +193,7 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
             wait_for(lambda: not run._ingestion.active)
             for _ in range(5):
                 run._checkpoints.advance()
-            assert asked == ["known", "known", "solvent"]
+            assert evaluated == ["known", "known", "solvent"]
             assert len(happened.of("checkpoint_aborted")) == 1
             assert "known" in str(run.problems)
             world.sql("INSERT INTO lake.src.accounts VALUES ('d', 'Di')")
@@ -203,11 +205,11 @@ def test_only_what_changed_is_asked_and_nothing_spins(world: World) -> None:
         assert world.balances() == [("a", 5), ("d", 1)]
 
         # A new invariant is asked although nothing else is new.
-        asked.clear()
+        evaluated.clear()
         world.pipeline.write("invariants/small.sql", "SELECT * FROM balances WHERE total > 4")
-        found = world.run()
-        assert asked == ["small"]
-        assert found.state == "FAILED"
+        with_new_invariant = world.run()
+        assert evaluated == ["small"]
+        assert with_new_invariant.state == "FAILED"
         assert world.balances() == [("a", 5), ("d", 1)]
 
     world.pipeline.write("invariants/small.sql", "SELECT 1 / (total - total) FROM balances")

@@ -236,20 +236,20 @@ def test_an_invariant_over_tables_of_two_jobs(topology: Topology) -> None:
     # Its own part is done, and readers do not see it: whom it would have to wait for it says.
     (done,) = happened["counts"].of("checkpoint")
     assert (done["state"], done["waits_for"]) == ("open", ["sums"])
-    (left,) = happened["counts"].of("checkpoint_left")
-    assert left["error_class"] == "CHECKPOINT_NOT_READABLE"
-    assert (left["checkpoint"], left["jobs"]) == (done["checkpoint"], ["sums"])
+    (event,) = happened["counts"].of("checkpoint_left")
+    assert event["error_class"] == "CHECKPOINT_NOT_READABLE"
+    assert (event["checkpoint"], event["jobs"]) == (done["checkpoint"], ["sums"])
     assert happened["counts"].state == "FAILED"
     assert happened["sums"].state == "FAILED"
     assert happened["sums"].of("invariant_broken")[0]["rows"] == 3
     newest = topology.jobs["sums"].job.store.checkpoints.newest(1)[0]
     assert newest.state is CheckpointState.PARTIAL
-    assert [one.name for one in newest.broken] == ["same"]
+    assert [invariant.name for invariant in newest.broken] == ["same"]
     # Whoever runs next hears what holds its tables back.
     again = topology.run("counts")["counts"]
     assert again.of("checkpoint") == []
-    (left,) = again.of("checkpoint_left")
-    assert (left["jobs"], left["invariants"]) == (["sums"], ["same"])
+    (event,) = again.of("checkpoint_left")
+    assert (event["jobs"], event["invariants"]) == (["sums"], ["same"])
     assert again.state == "FAILED"
     # Also the table of the job that did its part stays where both stood.
     for consistency in ("strong", "weak"):

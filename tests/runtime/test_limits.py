@@ -52,9 +52,9 @@ def files(pipeline: Pipeline, *numbers: int) -> None:
 
 def batches(pipeline: Pipeline) -> list[int]:
     happened = pipeline.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     # The last batches of a stream with a watermark only move it on.
-    return [told["rows"] for told in happened.of("batch") if told["flow"] == "events" and told["rows"]]
+    return [event["rows"] for event in happened.of("batch") if event["flow"] == "events" and event["rows"]]
 
 
 def test_batches_of_files(pipeline: Pipeline) -> None:
@@ -103,8 +103,10 @@ def test_a_topic_takes_it_as_its_option(spark: SparkSession) -> None:
     assert stream.sources == ("kafka",)
     assert stream.applied == {"maxOffsetsPerTrigger"}
     relation = bounded._jdf.queryExecution().analyzed().collectLeaves().apply(0)
-    found = {str(key): str(value) for key, value in relation.extraOptions().asCaseSensitiveMap().items()}
-    assert found == {
+    source_options = {
+        str(key): str(value) for key, value in relation.extraOptions().asCaseSensitiveMap().items()
+    }
+    assert source_options == {
         "kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", "maxOffsetsPerTrigger": "7",
     }  # fmt: skip
     assert bounded.columns == ["value"]

@@ -109,14 +109,14 @@ def test_a_run_whose_process_is_gone_is_replaced_at_once(
 def test_waiting_until_the_other_has_ended(store: Store) -> None:
     first = begin(store, Ownership(), [])
     events: list[dict[str, object]] = []
-    told = threading.Event()
-    ended = threading.Thread(target=lambda: (told.wait(30), store.jobs.end_run("job", first)))
+    is_waiting = threading.Event()
+    ended = threading.Thread(target=lambda: (is_waiting.wait(30), store.jobs.end_run("job", first)))
     ended.start()
 
     class Told(list[dict[str, object]]):
         def append(self, event: dict[str, object]) -> None:
             events.append(event)
-            told.set()
+            is_waiting.set()
 
     assert begin(store, Ownership(wait_ms=None), Told()) == 2
     ended.join()
@@ -131,7 +131,7 @@ def test_waiting_has_an_end(store: Store) -> None:
     events: list[dict[str, object]] = []
     with pytest.raises(MetaError, match="JOB_RUNNING"):
         begin(store, Ownership(wait_ms=300), events)
-    assert [told["event"] for told in events] == ["waiting_for_run"]
+    assert [event["event"] for event in events] == ["waiting_for_run"]
     asked_to_end = Ownership(wait_ms=None)
     asked_to_end.cancelled.set()
     with pytest.raises(MetaError, match="JOB_RUNNING"):

@@ -44,7 +44,7 @@ def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
 
 def put(pipeline: Pipeline, number: int) -> None:
     """Two words move: groups of `totals` come, shrink, vanish and come back."""
-    rows = [{"id": 3 * number + place, "word": f"w{(number + place) % 4}"} for place in range(2)]
+    rows = [{"id": 3 * number + i, "word": f"w{(number + i) % 4}"} for i in range(2)]
     pipeline.write(f"in/{number}.json", "\n".join(map(json.dumps, rows)))
 
 
@@ -56,15 +56,15 @@ def runs(pipeline: Pipeline) -> int:
 
 def test_runs_are_folded(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_STATE_RUNS", 2)
-    seen = []
+    run_counts = []
     for number in range(6):
         put(pipeline, number)
         happened = pipeline.run()
-        assert happened.state == "COMPLETED", [told for told in happened if "error" in told]
+        assert happened.state == "COMPLETED", [event for event in happened if "error" in event]
         assert happened.refresh("totals")["mode"] == ("incremental" if number else "full")
         pipeline.verify()
-        seen.append(runs(pipeline))
-    assert seen == [0, 1, 2, 0, 1, 2]
+        run_counts.append(runs(pipeline))
+    assert run_counts == [0, 1, 2, 0, 1, 2]
 
 
 def test_a_state_of_another_release_is_built_anew(

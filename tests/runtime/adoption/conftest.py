@@ -17,6 +17,6 @@ def original(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> O
 
 @pytest.fixture
 def built(original: Original) -> Iterator[Built]:
-    made = original.again()
-    yield made
-    made.pipeline.close()
+    project = original.again()
+    yield project
+    project.pipeline.close()

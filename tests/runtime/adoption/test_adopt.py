@@ -18,7 +18,7 @@ VIEWS = {"sales", "dear", "top"}
 def test_nothing_is_rewritten_and_the_next_run_goes_on(built: Built) -> None:
     versions, files, rows = built.versions(), built.files(), built.sql("SELECT * FROM lake.default.both")
     happened = built.adopt()
-    assert {told["dataset"].rpartition(".")[2] for told in happened.of("adopted")} == STREAMS | VIEWS
+    assert {event["dataset"].rpartition(".")[2] for event in happened.of("adopted")} == STREAMS | VIEWS
     assert built.versions() == versions
     assert built.files() == files
     assert happened.checkpoints == [1]
@@ -38,8 +38,8 @@ def test_nothing_is_rewritten_and_the_next_run_goes_on(built: Built) -> None:
     assert (mode, reason) == ("full", "the view has no state default__sales__1 yet")
     assert not first.of("flow_folder")
     now = built.files()
-    kept = {name for name in STREAMS | {"dear"} if files[name] <= now[name]}
-    assert kept == STREAMS | {"dear"}
+    unchanged = {name for name in STREAMS | {"dear"} if files[name] <= now[name]}
+    assert unchanged == STREAMS | {"dear"}
     built.check()
 
     built.add(4)

@@ -29,17 +29,17 @@ def taut(built: Built, *arguments: str, fault: str = "") -> subprocess.Completed
 
 def test_a_killed_command_is_completed_by_the_next(built: Built) -> None:
     pointers = built.pipeline.pointers()
-    told = taut(built, "--dry-run", "--json")
-    assert told.returncode == 0, told.stderr
-    events = [json.loads(line) for line in told.stdout.splitlines()]
+    survey = taut(built, "--dry-run", "--json")
+    assert survey.returncode == 0, survey.stderr
+    events = [json.loads(line) for line in survey.stdout.splitlines()]
     surveyed = {e["dataset"]: e["action"] for e in events if e["event"] == "surveyed"}
     assert surveyed == {f"lake.{table}": "adopt" for table in pointers}
     assert built.pipeline.pointers() == pointers
 
     killed = taut(built, fault=fault(Step.LAKE_ADOPT, "after", "kill", nth=3))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    half = [name for name, place in built.pipeline.pointers().items() if pointers[name] != place]
-    assert len(half) == 3
+    moved = [name for name, pointer in built.pipeline.pointers().items() if pointers[name] != pointer]
+    assert len(moved) == 3
 
     done = taut(built)
     assert done.returncode == 0, done.stderr

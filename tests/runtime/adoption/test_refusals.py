@@ -17,17 +17,17 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 def refused(built: Built, *rebuild: str) -> dict[str, str]:
     """Error classes by dataset; the survey and the refused adoption change nothing."""
     before = built.pipeline.pointers()
-    found = {
+    error_classes = {
         name: finding.error.error_class
         for name, finding in built.survey(*rebuild).items()
         if finding.error is not None
     }
-    if found:
+    if error_classes:
         with pytest.raises(LakeError) as caught:
             built.adopt(*rebuild)
         assert caught.value.error_class == "ADOPTION_REFUSED"
     assert built.pipeline.pointers() == before
-    return found
+    return error_classes
 
 
 def test_every_doubt_has_its_class(built: Built) -> None:
@@ -76,9 +76,9 @@ def test_views_are_rebuilt_when_told(built: Built) -> None:
     run("DROP TABLE lake.default.dear")
     with pytest.raises(SettingsError, match="ADOPTION_REBUILD_OF_STREAM"):
         built.survey("orders")
-    found = built.survey("sales", "dear")
-    assert found["top"].action is Action.REBUILD, "it reads a view that is rebuilt"
-    assert found["orders"].action is Action.ADOPT
+    findings = built.survey("sales", "dear")
+    assert findings["top"].action is Action.REBUILD, "it reads a view that is rebuilt"
+    assert findings["orders"].action is Action.ADOPT
     happened = built.adopt("sales", "dear")
     assert happened.of("checkpoint")[-1]["failed"] == [
         f"lake.default.{name}" for name in ("dear", "sales", "top")

@@ -243,8 +243,8 @@ class Original:
     place: tables name their files by absolute paths."""
 
     def __init__(self, place: Path, spark: SparkSession) -> None:
-        self._place, self._spark = place, spark
-        built = self._made()
+        self._folder, self._spark = place, spark
+        built = self._written()
         for name in ("orders", "extra"):
             (built.folder / name).mkdir()
         built.add(6)
@@ -254,21 +254,21 @@ class Original:
         spark_pipelines(built.folder)
         self._rows = built.rows
         built.pipeline.close()
-        self._kept = place.with_name("kept")
-        shutil.copytree(place, self._kept)
+        self._copy = place.with_name("kept")
+        shutil.copytree(place, self._copy)
 
     def again(self) -> Built:
         """The project as it was."""
-        shutil.rmtree(self._place)
-        shutil.copytree(self._kept, self._place)
-        built = self._made()
+        shutil.rmtree(self._folder)
+        shutil.copytree(self._copy, self._folder)
+        built = self._written()
         built.rows = self._rows
         return built
 
-    def _made(self) -> Built:
-        storage = (self._place / "storage").as_uri()
+    def _written(self) -> Built:
+        storage = (self._folder / "storage").as_uri()
         spec = SPEC.format(name="shop", storage=storage)
-        built = Built(Pipeline(self._place, self._spark, spec=spec, settings=SETTINGS))
+        built = Built(Pipeline(self._folder, self._spark, spec=spec, settings=SETTINGS))
         built.pipeline.write("definitions/streams.py", _STREAMS)
         built.pipeline.write("definitions/views.sql", VIEWS)
         return built

@@ -101,9 +101,9 @@ class Upkept:
         """What a killed writer leaves: a data file that no metadata names."""
         folder = self.folder(namespace) / table / "data"
         folder.mkdir(parents=True, exist_ok=True)
-        left = folder / f"left-{time.time_ns()}.parquet"
-        left.write_bytes(b"half a file")
-        return left
+        path = folder / f"left-{time.time_ns()}.parquet"
+        path.write_bytes(b"half a file")
+        return path
 
     def set(self, setting: str, value: str) -> None:
         """A setting of `[maintenance]` for the runs to come."""
@@ -122,7 +122,7 @@ def upkept(spark: SparkSession, tmp_path: Path) -> Iterator[Upkept]:
     pipeline.write("definitions/ingest.py", _INGEST)
     pipeline.write("definitions/views.sql", _VIEWS)
     (pipeline.folder / "input").mkdir()
-    made = Upkept(pipeline)
-    made.stream("clean")
-    yield made
+    upkept_pipeline = Upkept(pipeline)
+    upkept_pipeline.stream("clean")
+    yield upkept_pipeline
     pipeline.close()

@@ -51,17 +51,17 @@ def test_a_stream_of_checkpoints_is_thinned_and_stays_so(gaps: list[int]) -> Non
     for number, gap in enumerate(gaps, 1):
         now += gap * 1000
         standing.append(Standing(CheckpointNumber(number), now))
-        gone = set(outlived(standing, now, RULES))
-        kept = [c for c in standing if c.number not in gone]
-        assert kept[-3:] == standing[-3:]
-        older = kept[:-3]
+        outlived_numbers = set(outlived(standing, now, RULES))
+        remaining = [c for c in standing if c.number not in outlived_numbers]
+        assert remaining[-3:] == standing[-3:]
+        older = remaining[:-3]
         assert all(now - c.at_ms <= RULES.keep_ms for c in older)
         assert all(b.at_ms - a.at_ms >= RULES.spacing_ms for a, b in pairwise(older))
         before = [c for c in standing[:-3] if now - c.at_ms <= RULES.keep_ms]
         if before:
             # Never thinner than asked: within twice the distance of each there is one that stays.
             assert all(any(abs(c.at_ms - k.at_ms) < RULES.spacing_ms for k in older) for c in before)
-        standing = kept
+        standing = remaining
 
 
 def table(*parents: int | None, main: int, refs: dict[str, int] | None = None) -> dict[str, Any]:

@@ -30,12 +30,12 @@ def test_changes_are_followed_over_what_expired(upkept: Upkept) -> None:
         happened = upkept.pipeline.run()
         assert happened.state == "COMPLETED", happened
         if turn > 2:
-            assert [told for told in happened.of("versions_expired") if told["files"]]
+            assert [event for event in happened.of("versions_expired") if event["files"]]
             assert not happened.of("maintenance_failed")
             assert happened.mode("totals")[0] == "incremental"
             assert happened.mode("odd")[0] == "append"
             assert happened.mode("clean")[0] == "append"
-    compacted = [told for told in happened.of("compacted") if told["dataset"] == "lake.default.events"]
+    compacted = [event for event in happened.of("compacted") if event["dataset"] == "lake.default.events"]
     assert compacted
     assert upkept.ids("events") == list(range(upkept.rows))
     assert upkept.ids("clean") == [n for n in range(upkept.rows) if n % 5]
@@ -82,10 +82,10 @@ def test_what_is_told_dry_is_done(upkept: Upkept) -> None:
     with upkept.pipeline.opened() as (job, _):
         mains = {name: job.lake.load(name).fork() for name in job.graph.order}
         files = upkept.files("events")
-        said = {f.table: f.versions for f in Maintenance(job).run(dry_run=True)}
+        previewed = {f.table: f.versions for f in Maintenance(job).run(dry_run=True)}
         assert upkept.files("events") == files
         done = {f.table: f.versions for f in Maintenance(job).run()}
-        assert said == done
+        assert previewed == done
         assert any(done.values())
         assert not any(f.versions for f in Maintenance(job).run())
         for name, fork in mains.items():
@@ -134,8 +134,8 @@ def test_small_files_are_merged_without_a_run(upkept: Upkept) -> None:
         assert job.lake.load(TableName.parse("lake.default.events")).current_version() == main
         take_over(job)
         Maintenance(job).run()
-        (told,) = [t for t in happened.of("compacted") if t["dataset"] == "lake.default.events"]
-        assert (told["files_before"], told["files_after"]) == (before, 1)
+        (event,) = [t for t in happened.of("compacted") if t["dataset"] == "lake.default.events"]
+        assert (event["files_before"], event["files_after"]) == (before, 1)
     assert upkept.ids("events") == list(range(upkept.rows))
     upkept.add()
     happened = upkept.pipeline.run()
@@ -151,9 +151,9 @@ def test_a_compaction_that_fails_is_told_and_ends_nothing(upkept: Upkept) -> Non
     upkept.add()
     happened = upkept.pipeline.run()
     assert happened.state == "COMPLETED"
-    (told,) = happened.of("compaction_skipped")
-    assert told["dataset"] == "lake.default.events"
-    assert told["reason"].startswith("[LAKE_OPERATION_FAILED]")
+    (event,) = happened.of("compaction_skipped")
+    assert event["dataset"] == "lake.default.events"
+    assert event["reason"].startswith("[LAKE_OPERATION_FAILED]")
     assert len(upkept.files("events", ".parquet")) == 1, "what it wrote is removed"
 
 
@@ -170,8 +170,8 @@ def test_a_table_that_fails_keeps_no_other_waiting(upkept: Upkept, monkeypatch: 
         upkept.add()
         happened = upkept.pipeline.run()
         assert happened.state == "COMPLETED"
-    (told,) = happened.of("maintenance_failed")
-    assert told["dataset"] == "lake.default.events"
-    assert "a manifest is gone" in told["error"]
-    expired = {told["dataset"] for told in happened.of("versions_expired")}
+    (event,) = happened.of("maintenance_failed")
+    assert event["dataset"] == "lake.default.events"
+    assert "a manifest is gone" in event["error"]
+    expired = {event["dataset"] for event in happened.of("versions_expired")}
     assert {"lake.default.clean", "lake.default.totals"} <= expired

@@ -60,7 +60,7 @@ def run(upkept: Upkept) -> Happened:
 
 
 def begun(happened: Happened) -> list[str]:
-    return [str(told["dataset"]) for told in happened.of("flow_from_snapshot")]
+    return [str(event["dataset"]) for event in happened.of("flow_from_snapshot")]
 
 
 def check(upkept: Upkept, table: str = "late") -> None:
@@ -310,7 +310,7 @@ def test_a_run_goes_on_after_a_batch_failed(upkept: Upkept) -> None:
         try:
             until(lambda: "third batch" in " ".join(map(str, happened.of("refresh_failed"))))
             upkept.add()
-            until(lambda: "lake.default.late" in {told["dataset"] for told in happened.of("refresh")})
+            until(lambda: "lake.default.late" in {event["dataset"] for event in happened.of("refresh")})
         finally:
             going.stop()
             thread.join()

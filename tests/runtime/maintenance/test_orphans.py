@@ -43,16 +43,16 @@ def test_what_is_told_dry_is_deleted(upkept: Upkept) -> None:
     with upkept.pipeline.opened() as (job, happened):
         maintenance = Maintenance(job)
         maintenance.run(dry_run=True)
-        told = happened.of("orphans_removed")
-        listed = {path_of(file) for event in told for file in event["files"]}
+        previews = happened.of("orphans_removed")
+        listed = {path_of(file) for event in previews for file in event["files"]}
         assert {str(path) for path in old} <= listed
         assert str(theirs) not in listed
         assert str(young) not in listed
         assert all(path.exists() for path in old)
-        said = {event["dataset"]: (event["count"], event["bytes"]) for event in told}
+        announced = {event["dataset"]: (event["count"], event["bytes"]) for event in previews}
         maintenance.run()
         done = [event for event in happened.of("orphans_removed") if not event["dry_run"]]
-        assert {event["dataset"]: (event["count"], event["bytes"]) for event in done} == said
+        assert {event["dataset"]: (event["count"], event["bytes"]) for event in done} == announced
         assert not any(path.exists() for path in old)
         assert theirs.exists()
         assert young.exists()
@@ -76,18 +76,18 @@ def test_a_run_looks_once_in_a_period(upkept: Upkept) -> None:
         # The checkpoint before the newest tells when an earlier process looked.
         now = [job.store.checkpoints.unexpired(job.name)[-2].at_ms]
         search = OrphanSearch(job, lambda: now[0])
-        seen: list[bool] = []
+        due: list[bool] = []
         for hours in (0, 24, 0, 24, 0):
             now[0] += hours * 3_600_000
-            seen.append(search.due())
-        assert seen == [False, True, False, True, False]
-    left = upkept.orphan("events")
+            due.append(search.due())
+        assert due == [False, True, False, True, False]
+    orphan = upkept.orphan("events")
     upkept.grow_old()
     upkept.set("orphans_every", '"1ms"')
     upkept.add()
-    told = upkept.pipeline.run().of("orphans_removed")
-    assert {event["dataset"] for event in told} >= {"lake.default.events"}
-    assert not left.exists()
+    removals = upkept.pipeline.run().of("orphans_removed")
+    assert {event["dataset"] for event in removals} >= {"lake.default.events"}
+    assert not orphan.exists()
 
 
 @pytest.mark.spark
@@ -95,19 +95,19 @@ def test_a_folder_behind_a_symbolic_link(upkept: Upkept) -> None:
     """Somebody moved a table to another disk."""
     upkept.add()
     upkept.pipeline.run()
-    place, other = upkept.folder("default") / "events", upkept.folder("elsewhere")
-    place.rename(other)
-    place.symlink_to(other, target_is_directory=True)
+    folder, other = upkept.folder("default") / "events", upkept.folder("elsewhere")
+    folder.rename(other)
+    folder.symlink_to(other, target_is_directory=True)
     for _ in range(2):
         upkept.add()
         upkept.pipeline.run()
-    left = upkept.orphan("events")
+    orphan = upkept.orphan("events")
     upkept.grow_old()
     with upkept.pipeline.opened() as (job, happened):
         Maintenance(job).run()
-    (told,) = (e for e in happened.of("orphans_removed") if e["dataset"] == "lake.default.events")
-    assert told["count"] == 1
-    assert not left.exists()
+    (removal,) = (e for e in happened.of("orphans_removed") if e["dataset"] == "lake.default.events")
+    assert removal["count"] == 1
+    assert not orphan.exists()
     assert upkept.ids("events") == list(range(upkept.rows))
 
 
@@ -121,9 +121,9 @@ def test_a_table_that_keeps_files_elsewhere_is_told(upkept: Upkept) -> None:
     with upkept.pipeline.opened() as (job, happened):
         maintenance = Maintenance(job)
         maintenance.run()
-        (told,) = happened.of("orphans_skipped")
-        assert told["dataset"] == "lake.default.odd"
-        assert "write.data.path" in told["reason"]
+        (skipped,) = happened.of("orphans_skipped")
+        assert skipped["dataset"] == "lake.default.odd"
+        assert "write.data.path" in skipped["reason"]
         assert not maintenance.failed
 
 
@@ -137,6 +137,6 @@ def test_a_table_of_somebody_else_is_left_alone(upkept: Upkept) -> None:
     upkept.grow_old()
     with upkept.pipeline.opened() as (job, happened):
         Maintenance(job).run()
-    (told,) = happened.of("orphans_skipped")
-    assert "was not written by this pipeline" in told["reason"]
+    (skipped,) = happened.of("orphans_skipped")
+    assert "was not written by this pipeline" in skipped["reason"]
     assert theirs.exists()

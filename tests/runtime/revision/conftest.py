@@ -13,14 +13,14 @@ from .world import SETTINGS, World
 
 @pytest.fixture
 def world(tmp_path: Path, spark: SparkSession) -> Iterator[World]:
-    made = World(tmp_path / "project", spark)
-    yield made
-    made.close()
+    project = World(tmp_path / "project", spark)
+    yield project
+    project.close()
 
 
 @pytest.fixture
 def one_at_a_time(tmp_path: Path, spark: SparkSession) -> Iterator[World]:
     """Tables are taken back one after the other, so that the n-th step is always the same."""
-    made = World(tmp_path / "project", spark, settings=f"{SETTINGS}[run]\nparallelism = 1\n")
-    yield made
-    made.close()
+    project = World(tmp_path / "project", spark, settings=f"{SETTINGS}[run]\nparallelism = 1\n")
+    yield project
+    project.close()

@@ -31,8 +31,8 @@ def taut(world: World, *arguments: str, fault: str = "") -> subprocess.Completed
 
 def told(done: subprocess.CompletedProcess[str], event: str) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    return [one for one in found if one["event"] == event]
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    return [fields for fields in events if fields["event"] == event]
 
 
 def test_listed_accepted_killed_finished_confirmed(world: World) -> None:
@@ -45,16 +45,16 @@ def test_listed_accepted_killed_finished_confirmed(world: World) -> None:
     assert "checkpoints that are revoked: 2, 3" in listed.stderr
     assert world.pipeline.pointers() == pointers
 
-    asked = ("revise", "events", "--to", "1", "--read-again", "--accept")
-    killed = taut(world, *asked, fault=fault(Step.LAKE_REVERT, "after", "kill", nth=2))
+    command = ("revise", "events", "--to", "1", "--read-again", "--accept")
+    killed = taut(world, *command, fault=fault(Step.LAKE_REVERT, "after", "kill", nth=2))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    shown = taut(world, "query", "SELECT id FROM clean ORDER BY id", "--format", "csv")
-    assert shown.stdout.split() == ["id", *(str(row[0]) for row in GOOD)], shown.stderr
+    rows = taut(world, "query", "SELECT id FROM clean ORDER BY id", "--format", "csv")
+    assert rows.stdout.split() == ["id", *(str(row[0]) for row in GOOD)], rows.stderr
 
     finished = taut(world, "revise", "--json")
     (revision,) = told(finished, "revision")
     assert len(told(finished, "revised")) == 5
-    assert [one["state"] for one in told(finished, "revision_waiting")] == ["done"]
+    assert [event["state"] for event in told(finished, "revision_waiting")] == ["done"]
     world.run()
     world.check(*GOOD, *RIGHT, *LATER)
     assert told(taut(world, "revise", "--confirm", revision["revision"], "--json"), "revision_confirmed")

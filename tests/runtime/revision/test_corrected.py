@@ -52,9 +52,9 @@ def test_an_external_table(world: World) -> None:
     world.revise(OUTSIDE, to=1)
     # Nobody reads what is revoked, neither by its number nor because a session has read it.
     for how in ({"checkpoint": 2}, {}):
-        with pytest.raises((CheckpointUnavailableError, QueryError)) as told:
+        with pytest.raises((CheckpointUnavailableError, QueryError)) as refused_read:
             world.rows("richest", **how)
-        assert told.value.error_class == "CHECKPOINT_REVOKED"
+        assert refused_read.value.error_class == "CHECKPOINT_REVOKED"
     happened = world.run()
     assert happened.checkpoints == [3]
     for view in ("worth", "richest"):
@@ -86,8 +86,12 @@ def test_old_data_is_kept_until_it_is_confirmed_and_zombies_do_not_land(world: W
         assert rules.keep_last
         maintenance.run(orphans=False)
         assert tagged(job, revision, "events")
-        kept = world.pipeline.session.read.option("versionAsOf", f"taut-revision-{revision.id}")
-        assert {tuple(row) for row in kept.table("lake.default.events").collect()} == {*GOOD, *WRONG, *LATER}
+        tagged_rows = world.pipeline.session.read.option("versionAsOf", f"taut-revision-{revision.id}")
+        assert {tuple(row) for row in tagged_rows.table("lake.default.events").collect()} == {
+            *GOOD,
+            *WRONG,
+            *LATER,
+        }
         assert confirm(job, revision.id).state is RevisionState.CONFIRMED
         assert confirm(job, revision.id).state is RevisionState.CONFIRMED
         assert not tagged(job, revision, "events")
@@ -107,7 +111,7 @@ def test_full_clears_and_builds_anew_in_one_revision(world: World) -> None:
     # Without a checkpoint nothing is revoked: the old instant stays until the new one is there.
     assert world.rows("totals", checkpoint=3)
     with world.pipeline.opened() as (job, _):
-        assert all(tagged(job, revision, one.table.table) for one in plan.changed)
+        assert all(tagged(job, revision, revised.table.table) for revised in plan.changed)
     happened = world.run()
     assert {happened.mode(view)[0] for view in ("totals", "sizes", "labelled")} == {"full"}
     world.check(*GOOD, *RIGHT, *LATER)
@@ -126,21 +130,21 @@ def test_refusals_change_nothing(world: World) -> None:
     with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_NOT_FOUND"):
         world.plan("events", to=77, again=True)
     with world.pipeline.opened() as (job, _):
-        asked = request("events", to=1, again=True)
-        plan = survey(job, asked)
+        original = request("events", to=1, again=True)
+        plan = survey(job, original)
         with pytest.raises(ConflictError, match="REVISION_PLAN_CHANGED"):
-            revise(job, asked, survey(job, request("totals", to=1)))
+            revise(job, original, survey(job, request("totals", to=1)))
         # Somebody takes the job over between the fence and the decision.
         honest = job.store.jobs.take_over
 
         def contested(of: str, **how: Any) -> Fence:
-            mine = honest(of, **how)
+            fence = honest(of, **how)
             honest(of)
-            return mine
+            return fence
 
         job.store.jobs.take_over = contested  # type: ignore[method-assign]
         with pytest.raises(FencedError, match="REVISION_CONTESTED"):
-            revise(job, asked, plan)
+            revise(job, original, plan)
         assert job.store.revisions.find() == ()
         assert tables_named(job, ["totals", "default.events"]) == (name("totals"), name("events"))
     assert world.pipeline.pointers() == pointers
@@ -155,7 +159,9 @@ def test_a_root_that_was_updated_by_hand_is_taken_as_it_is(world: World) -> None
     world.revise("events", full=True)
     happened = world.run()
     # The stream cannot be led past the update: it begins with what the table is now.
-    assert [told["dataset"] for told in happened.of("flow_from_snapshot")] == ["lake.default.clean"]
+    assert [refused_read["dataset"] for refused_read in happened.of("flow_from_snapshot")] == [
+        "lake.default.clean"
+    ]
     world.check(*GOOD, (5, 1), (6, 1), *LATER)
     world.put("d", (8, 1))
     assert world.run().mode("clean")[0] == "append"

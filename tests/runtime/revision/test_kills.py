@@ -50,8 +50,8 @@ def attempt(world: World, strike: Strike | None, act: Callable[[Job], object]) -
 
 
 def do(job: Job) -> None:
-    asked = request("events", to=1, again=True)
-    revise(job, asked, survey(job, asked))
+    revision = request("events", to=1, again=True)
+    revise(job, revision, survey(job, revision))
 
 
 def states(world: World) -> list[str]:
@@ -61,7 +61,7 @@ def states(world: World) -> list[str]:
 
 def revisions(world: World) -> list[RevisionState]:
     with world.pipeline.opened() as (job, _):
-        return [found.state for found in job.store.revisions.find()]
+        return [revision.state for revision in job.store.revisions.find()]
 
 
 def run(job: Job) -> None:

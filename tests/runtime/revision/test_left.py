@@ -21,7 +21,7 @@ def left(action: RevisionAction, *, exists: bool) -> list[dict[str, Any]]:
     )
     plan = RevisionPlan(to=None, tables=changed)
     decided = Revision(id="r1", state=RevisionState.DECIDED, plan=plan, decided_at_ms=1)
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     job = SimpleNamespace(
         name="mine",
         spec=SimpleNamespace(name="shop"),
@@ -35,19 +35,19 @@ def left(action: RevisionAction, *, exists: bool) -> list[dict[str, Any]]:
             revisions=SimpleNamespace(find=lambda _states: [decided]),
         ),
         lake=SimpleNamespace(exists=lambda _table: exists),
-        emit=lambda event, **fields: told.append({"event": event, **fields}),
+        emit=lambda event, **fields: events.append({"event": event, **fields}),
     )
     assert complete_pending(cast(Job, job)) == []
-    return told
+    return events
 
 
 def test_a_table_that_only_its_own_project_can_clear() -> None:
-    (told,) = left(RevisionAction.CLEAR, exists=True)
-    assert (told["event"], told["revision"]) == ("revision_left", "r1")
-    assert (told["dataset"], told["job"]) == (str(THEIRS), "other")
-    assert "only the project of its job can complete it" in told["reason"]
+    (event,) = left(RevisionAction.CLEAR, exists=True)
+    assert (event["event"], event["revision"]) == ("revision_left", "r1")
+    assert (event["dataset"], event["job"]) == (str(THEIRS), "other")
+    assert "only the project of its job can complete it" in event["reason"]
 
 
 def test_a_table_that_is_in_another_lake() -> None:
-    (told,) = left(RevisionAction.ROLL_BACK, exists=False)
-    assert (told["event"], told["dataset"]) == ("revision_left", str(THEIRS))
+    (event,) = left(RevisionAction.ROLL_BACK, exists=False)
+    assert (event["event"], event["dataset"]) == ("revision_left", str(THEIRS))

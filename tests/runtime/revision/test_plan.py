@@ -69,12 +69,14 @@ def plan(
     **checks: RevertCheck,
 ) -> RevisionPlan:
     request = RevisionRequest(named=tuple(map(name, named)), to=to, read_again=again, full=full)
-    known = {one: RevertCheck() for one in nodes} | {name(table): stand for table, stand in checks.items()}
-    return plan_revision(request, nodes, at, known, SINKS, [CheckpointNumber(5)], older)
+    all_checks = {one: RevertCheck() for one in nodes} | {
+        name(table): check for table, check in checks.items()
+    }
+    return plan_revision(request, nodes, at, all_checks, SINKS, [CheckpointNumber(5)], older)
 
 
 def steps(found: RevisionPlan) -> list[tuple[str, str]]:
-    return [(one.table.table, str(one.action)) for one in found.tables]
+    return [(revised.table.table, str(revised.action)) for revised in found.tables]
 
 
 def test_what_is_downstream_goes_back_in_order_over_all_jobs_and_the_source_stays() -> None:
@@ -149,10 +151,10 @@ def test_what_could_not_be_replayed_is_refused_before_anything_happens(
 
 def test_a_stream_of_another_project_cannot_be_cleared() -> None:
     nodes = NODES | {name("far"): node("far", STREAM, streams="clean", job="c", own=False)}
-    at = AT | {name("far"): Version("v")}
-    assert ("far", "roll back") in steps(plan("events", nodes=nodes, at=at))
+    versions = AT | {name("far"): Version("v")}
+    assert ("far", "roll back") in steps(plan("events", nodes=nodes, at=versions))
     with pytest.raises(MetaError, match="the project of job c"):
-        plan("events", nodes=nodes, at=at, full=True)
+        plan("events", nodes=nodes, at=versions, full=True)
 
 
 @pytest.mark.parametrize(("named", "hint"), [("nobody", "name a dataset"), ("apart_root", "--read-again")])
@@ -173,7 +175,7 @@ def test_more_checkpoints_are_no_other_work() -> None:
 
 def test_a_table_that_the_checkpoint_does_not_show_says_where_it_goes_back_to() -> None:
     found = plan("names", older={name("apart"): CheckpointNumber(3)})
-    reasons = {one.table.table: one.reason for one in found.changed}
+    reasons = {revised.table.table: revised.reason for revised in found.changed}
     assert reasons == {
         "apart": "rows and state of checkpoint 3, the last one before it that has them",
         "report": "rows and state of that checkpoint",

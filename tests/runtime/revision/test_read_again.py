@@ -36,7 +36,7 @@ def test_rows_state_and_positions_go_back_and_are_replayed(world: World) -> None
     with world.pipeline.opened() as (job, happened):
         # Hours later: of the versions between, and of the states, only what checkpoints need is left.
         Maintenance(job, now_ms=lambda: time.time_ns() // 1_000_000 + 36_000_000).run(orphans=False)
-        assert {told["dataset"] for told in happened.of("versions_expired")} >= {str(name("totals"))}
+        assert {event["dataset"] for event in happened.of("versions_expired")} >= {str(name("totals"))}
     plan = world.plan("events", to=1, again=True)
     assert actions(plan) == [(t, "roll back") for t in ("events", "clean", "totals", "labelled", "sizes")]
     assert plan.revoked == (2, 3)
@@ -49,7 +49,7 @@ def test_rows_state_and_positions_go_back_and_are_replayed(world: World) -> None
             "revoked",
             "revoked",
         ]
-        assert {t for t, at in world.pipeline.pointers().items() if at == pointers[t]} == {
+        assert {t for t, pointer in world.pipeline.pointers().items() if pointer == pointers[t]} == {
             t for t in pointers if t.startswith("_tautochrone")
         }
     happened = world.run()

@@ -53,8 +53,8 @@ def test_state_goes_back_with_the_table(pipeline: Pipeline) -> None:
     put(pipeline, "b", 1, 5)
     put(pipeline, "c", 5, 4)
     with pipeline.opened() as (job, _):
-        asked = request("once", to=1, again=True)
-        revise(job, asked, survey(job, asked))
+        revision = request("once", to=1, again=True)
+        revise(job, revision, survey(job, revision))
     pipeline.run()
     assert ids(pipeline) == [1, 2, 4, 5]
     put(pipeline, "d", 1, 3, 5)

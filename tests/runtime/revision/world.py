@@ -82,8 +82,8 @@ class World:
     ) -> tuple[Revision, Happened]:
         """A revision by a process of its own, everything accepted."""
         with self.pipeline.opened() as (job, happened):
-            asked = request(*names, to=to, again=again, full=full)
-            return revise(job, asked, survey(job, asked)), happened
+            revision_request = request(*names, to=to, again=again, full=full)
+            return revise(job, revision_request, survey(job, revision_request)), happened
 
     def table(self, table: str) -> LakeTable:
         with self.pipeline.opened() as (job, _):
@@ -109,7 +109,7 @@ def request(*names: str, to: int | None = None, again: bool = False, full: bool 
 
 
 def actions(plan: RevisionPlan) -> Sequence[tuple[str, str]]:
-    return [(one.table.table, str(one.action)) for one in plan.tables]
+    return [(revised.table.table, str(revised.action)) for revised in plan.tables]
 
 
 def tagged(job: Job, revision: Revision, table: str) -> bool:

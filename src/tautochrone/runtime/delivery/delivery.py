@@ -113,7 +113,8 @@ class Delivery:
         if len(declaration.tables) > 1 and not capabilities.several_tables:
             raise SinkError(
                 "SINK_TAKES_ONE_TABLE",
-                f"Sink {declaration.name} ({declaration.format}) takes one table, and {len(declaration.tables)} go to it",
+                f"Sink {declaration.name} ({declaration.format}) takes one table, "
+                f"and {len(declaration.tables)} go to it",
                 hint="Declare a sink for each table.",
                 location=declaration.location or None,
             )

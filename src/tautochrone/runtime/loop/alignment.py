@@ -104,30 +104,26 @@ class Aligner:
         return times
 
     def _extended_times(
-        self, name: TableName, previous: list[SourceTime], newest: Version, last: Version | None
+        self, name: TableName, earlier: list[SourceTime], newest: Version, last: Version | None
     ) -> list[SourceTime]:
         table, column = self._job.tables[name], self._columns[name]
         history = [version for version, _, _ in table.versions()]
-        if last in history and last not in [time.version for time in previous]:
-            previous, start = [], last
-        elif previous and previous[-1].version in history:
-            start = previous[-1].version
+        if last in history and last not in [time.version for time in earlier]:
+            earlier, start = [], last
+        elif earlier and earlier[-1].version in history:
+            start = earlier[-1].version
         else:
             # Before the first cut any version may be taken; after it, when its version is gone, the newest.
-            previous, start = [], history[0] if last is None and history else newest
+            earlier, start = [], history[0] if last is None and history else newest
         if newest not in history:
-            previous, start, history = [], newest, [newest]
-        latest_ms = (
-            previous[-1].at_ms if previous else self._greatest(table.read(self._job.base, start), column)
-        )
-        times = (
-            list(previous) if previous or latest_ms is None else [SourceTime(version=start, at_ms=latest_ms)]
-        )
+            earlier, start, history = [], newest, [newest]
+        max_ms = earlier[-1].at_ms if earlier else self._greatest(table.read(self._job.base, start), column)
+        times = list(earlier) if earlier or max_ms is None else [SourceTime(version=start, at_ms=max_ms)]
         for version in _evenly_spaced(history[history.index(start) + 1 : history.index(newest) + 1]):
             newest_ms = self._greatest_added(table, column, start, version)
-            latest_ms = newest_ms if latest_ms is None else max(latest_ms, newest_ms or latest_ms)
-            if latest_ms is not None:
-                times.append(SourceTime(version=version, at_ms=latest_ms))
+            max_ms = newest_ms if max_ms is None else max(max_ms, newest_ms or max_ms)
+            if max_ms is not None:
+                times.append(SourceTime(version=version, at_ms=max_ms))
             start = version
         return times
 
@@ -143,10 +139,12 @@ class Aligner:
         return None if row is None or row[0] is None else int(row[0])
 
 
-def _reason(name: str, held_back: HeldBack) -> str:
-    if held_back.ahead_ms is None:
-        return f"its job has not looked yet how far {held_back.behind} has come: {name} stays where it is until then"
-    late = f"{held_back.behind} is further behind than run.align allows"
+def _reason(name: str, lag: HeldBack) -> str:
+    if lag.ahead_ms is None:
+        return (
+            f"its job has not looked yet how far {lag.behind} has come: {name} stays where it is until then"
+        )
+    late = f"{lag.behind} is further behind than run.align allows"
     return f"{late}: an older version of {name} is shown until it has come nearer"
 
 

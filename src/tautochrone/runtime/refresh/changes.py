@@ -112,10 +112,10 @@ class Changes:
     def _materialized_delta(self, key: _Between, change: RowChange, columns: Collection[str]) -> TableDelta:
         cached = self._materialized.get(key)
         if cached is None or not cached.columns.issuperset(columns):
-            change_columns = frozenset(
+            available = frozenset(
                 next(rows for rows in (change.added, change.removed) if rows is not None).columns
             )
-            read_columns = (self._columns(key[0]) & change_columns).union(columns)
+            read_columns = (self._columns(key[0]) & available).union(columns)
             cached = _MaterializedChange(read_columns, _computed(change, sorted(read_columns)))
             with self._lock:
                 self._materialized[key] = cached

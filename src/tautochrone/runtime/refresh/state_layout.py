@@ -100,13 +100,11 @@ def _layout(view: View, node: Aggregate | TopK) -> StateLayout | None:
     fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in named]
     # Spark numbers its columns anew each time.
     what = [re.sub(r"\d+", "", text) for text in what]
-    signature_text = json.dumps(
-        [_FORMAT, pyspark.__version__, node.number, node.label.capitalize(), what, fields]
-    )
+    signed = json.dumps([_FORMAT, pyspark.__version__, node.number, node.label.capitalize(), what, fields])
     return StateLayout(
         node=node,
         keys=keys,
         values=values,
         schema=StructType.fromJson({"type": "struct", "fields": fields}),
-        signature=hashlib.sha256(signature_text.encode()).hexdigest()[:16],
+        signature=hashlib.sha256(signed.encode()).hexdigest()[:16],
     )

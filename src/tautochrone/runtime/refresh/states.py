@@ -120,14 +120,14 @@ class States:
         """
         assert self.fork.commit_metadata is not None
         names = {str(self._name(number)) for number in self.layouts}
-        companions = {
+        stored = {
             name: version for name, version in self.fork.commit_metadata.companions.items() if name in names
         }
         for number, frame in updates.items():
-            companions[str(self._name(number))] = str(
+            stored[str(self._name(number))] = str(
                 self._append(number, frame, commit_metadata, local=number in local)
             )
-        return companions
+        return stored
 
     def _append(
         self, number: int, frame: DataFrame, commit_metadata: CommitMetadata, *, local: bool

@@ -94,15 +94,13 @@ def affected(request: RevisionRequest, nodes: Mapping[TableName, DatasetNode]) -
                 f"No dataset is computed from {name}, so there is nothing to revert",
                 hint="to read its own source again: --read-again" if node else "name a dataset or its input",
             )
-    unaffected = set(request.named) - starts
+    stay = set(request.named) - starts
     affected_tables, todo = set(starts), [*request.named]
     while todo:
         name = todo.pop()
         for other in nodes.values():
             holds_bad_records = other.bad_records_of == name and name in affected_tables
-            if (
-                name in other.inputs or holds_bad_records
-            ) and other.table not in affected_tables | unaffected:
+            if (name in other.inputs or holds_bad_records) and other.table not in affected_tables | stay:
                 affected_tables.add(other.table)
                 todo.append(other.table)
     return _ordered(affected_tables, nodes)
