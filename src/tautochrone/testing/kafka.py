@@ -42,6 +42,8 @@ listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 log.dirs={logs}
+# Tests send records with old timestamps, which retention by time would delete before they are read.
+log.retention.ms=-1
 num.partitions=1
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
