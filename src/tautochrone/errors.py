@@ -152,8 +152,8 @@ class TautochroneError(Exception):
 
     def __str__(self) -> str:
         sentence = self.message if self.message.endswith((".", "!", "?")) else f"{self.message}."
-        place = f"; {self.location}" if self.location else ""
-        return f"[{self.error_class}] {sentence} SQLSTATE: {self.sqlstate}{place}"
+        suffix = f"; {self.location}" if self.location else ""
+        return f"[{self.error_class}] {sentence} SQLSTATE: {self.sqlstate}{suffix}"
 
     def render(self) -> str:
         """What the command line prints: the message, the underlined line, the hint, each on its own line."""

@@ -112,7 +112,7 @@ def trace_of(error: BaseException, where: str, more: Mapping[str, str] | None = 
 
 def traces_in(folder: Path) -> list[Trace]:
     """The traces in a folder, newest first."""
-    found = []
+    paths = []
     for path in sorted(folder.glob(f"*{_SUFFIX}"), reverse=True):
         try:
             with path.open(encoding="utf-8", errors="replace") as lines:
@@ -123,8 +123,8 @@ def traces_in(folder: Path) -> list[Trace]:
             # Another process has just made room.
             continue
         at, where, error_class, message = (head.get(key, "") for key in _HEAD[:4])
-        found.append(Trace(at, where, error_class, message, path))
-    return found
+        paths.append(Trace(at, where, error_class, message, path))
+    return paths
 
 
 def _write(folder: Path, error: BaseException, where: str, text: str) -> Path:
@@ -141,9 +141,9 @@ def _write(folder: Path, error: BaseException, where: str, text: str) -> Path:
         half = _KEPT_BYTES // 2
         whole = whole[:half] + b"\n[...]\n" + whole[-half:]
     # Readers see whole files only.
-    beside = folder / f".{name}"
-    beside.write_bytes(whole)
-    beside.rename(path)
+    draft = folder / f".{name}"
+    draft.write_bytes(whole)
+    draft.rename(path)
     return path
 
 

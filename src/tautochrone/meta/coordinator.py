@@ -35,7 +35,7 @@ _C, _P, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c
 
 
 def holders(connection: Connection, job: str, found: Topology, now: int, patience_ms: int) -> list[Holder]:
-    """See `Coordinator.held_back_by`."""
+    """See `Checkpoints.busy_jobs`."""
     others = found.jobs_with(job) - {job}
     if not others:
         return []

@@ -109,14 +109,14 @@ def _add_store(app: FastAPI, store: Store, forms: Forms | str) -> Metrics:
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            made = get_openapi(title=app.title, version=app.version, routes=app.routes)
-            schemas = made.setdefault("components", {}).setdefault("schemas", {})
+            schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             schemas["Problem"] = Problem.model_json_schema()
-            made["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+            schema["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
             if app.state.access.anonymous is None:
-                made["security"] = [{"bearer": []}]
-                made["paths"]["/healthz"]["get"]["security"] = []
-            app.openapi_schema = made
+                schema["security"] = [{"bearer": []}]
+                schema["paths"]["/healthz"]["get"]["security"] = []
+            app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]

@@ -126,7 +126,7 @@ class OpenLineage:
             (RunState.START, began, {}, {}),
             (state, ended, of_run, of_output),
         ):
-            told = RunEvent(
+            event = RunEvent(
                 eventTime=at.isoformat(),
                 eventType=of,
                 producer=_PRODUCER,
@@ -141,20 +141,20 @@ class OpenLineage:
                 ],
             )
             try:
-                self._waiting.put_nowait(told)
+                self._waiting.put_nowait(event)
             except Full:
                 self._tell("openlineage_failed", dropped=1, error=f"{_WAITING} events wait already")
 
     def _send(self) -> None:
         while True:
             try:
-                told = self._waiting.get(timeout=0.2)
+                event = self._waiting.get(timeout=0.2)
             except Empty:
                 if self._closing.is_set():
                     return
                 continue
             try:
-                self._transport.emit(told)
+                self._transport.emit(event)
             except Exception as error:
                 # A library's transport raises what its own libraries raise.
                 self._tell("openlineage_failed", dropped=1, error=f"{type(error).__name__}: {error}")

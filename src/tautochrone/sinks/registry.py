@@ -63,4 +63,4 @@ def open_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
 
 @cache
 def _installed() -> Mapping[str, EntryPoint]:
-    return {found.name.lower(): found for found in entry_points(group=_GROUP)}
+    return {entry.name.lower(): entry for entry in entry_points(group=_GROUP)}

@@ -70,7 +70,7 @@ class Checkpoints(Protocol):
             cut_at_ms: by the job's clock.
             at_least: the lowest number that will do.
             looked_ms: when the job began to look at its roots, by the store's clock.
-            looks: as of `beat`, for the versions in `roots`.
+            looks: as of `jobs.heartbeat`, for the versions in `roots`.
             patience_ms: so long a job that is at work holds the others back.
             align_ms: the greatest skew of the cut in source time (`model.alignment`): of roots that are
                 further ahead an older version is taken, also of those in `roots`. None: any.
@@ -82,8 +82,8 @@ class Checkpoints(Protocol):
 
         Raises:
             MetaError: `META_STORE_REPLACED`;
-                `CHECKPOINT_ALREADY_OPEN`: finish or abort `open_target(job)` first;
-                `CHECKPOINT_HELD_BACK` (retryable): see `held_back_by`, or a revision is not finished.
+                `CHECKPOINT_ALREADY_OPEN`: finish or abort `next_for(job)` first;
+                `CHECKPOINT_HELD_BACK` (retryable): see `busy_jobs`, or a revision is not finished.
         """
 
     @reads(wire="open_target")
@@ -92,7 +92,7 @@ class Checkpoints(Protocol):
 
     @writes(wire="take_target")
     def begin_next(self, job: str, fence: Fence) -> Checkpoint | None:
-        """As `open_target`, and the job begins: older ones that it has not done it will never do.
+        """As `next_for`, and the job begins it. It skips the older ones that it has not done.
 
         Raises:
             FencedError: a newer owner exists.

@@ -77,7 +77,7 @@ class Jobs(Protocol):
 
         `at_least` is the highest fence seen in the lake: it matters when the store is younger than
         the lake. From here on every write of an older owner raises `FencedError`. The lease is as in
-        `beat`; `ingests` are the tables that the job brings in from outside (None: as before).
+        `heartbeat`; `ingests` are the tables that the job brings in from outside (None: as before).
         Without `claim` whoever runs the job is fenced off.
 
         Raises:

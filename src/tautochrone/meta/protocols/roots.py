@@ -81,6 +81,6 @@ class Roots(Protocol):
         """What a cut would take now, of the roots given and of all that the topology of `job` reports.
 
         Args:
-            roots: as of `open_checkpoint`.
+            roots: as of `checkpoints.open`.
             bound_ms: the greatest skew in source time.
         """

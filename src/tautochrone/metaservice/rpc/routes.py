@@ -109,26 +109,26 @@ class _Answers:
             return act()
         with self._lock:
             known = self._calls.get(call_id)
-            mine: Future[_Answer] = Future()
+            answer: Future[_Answer] = Future()
             if known is None:
-                self._calls[call_id] = mine
+                self._calls[call_id] = answer
                 self._forget()
         if known is not None:
             return known.result()
         try:
-            found = act()
+            outcome = act()
         except BaseException as error:
             # A defect, which the caller meets as a 500: the next try is a try.
             with self._lock:
                 self._calls.pop(call_id, None)
-            mine.set_exception(error)
+            answer.set_exception(error)
             raise
-        mine.set_result(found)
-        if found[1].get("error", {}).get("retryable"):
+        answer.set_result(outcome)
+        if outcome[1].get("error", {}).get("retryable"):
             # Nothing took place, and the next try is meant as one.
             with self._lock:
                 self._calls.pop(call_id, None)
-        return found
+        return outcome
 
     def _forget(self) -> None:
         for call_id in list(self._calls)[: max(0, len(self._calls) - _KEPT)]:
