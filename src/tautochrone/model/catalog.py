@@ -1,4 +1,4 @@
-"""The port of a catalog of lake tables: what every format must offer beside the tables themselves."""
+"""The catalog of lake tables, as the commit protocol needs it. Tables are Iceberg; tests put others here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port of a lake table: what every format must offer, and the states of a commit.
+"""The commit protocol of a lake table: its operations, and the states of a commit.
 
 The commit protocol in types: `fork → stage → prepare → commit`, each step repeatable.
 

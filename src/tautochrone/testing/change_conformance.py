@@ -1,6 +1,6 @@
-"""What every lake format must do for incremental views: row deltas in, row changes out, companions.
+"""What tables promise to incremental views: row deltas in, row changes out, companions.
 
-See `tautochrone.testing.lake_conformance` for how an adapter runs it.
+See `tautochrone.testing.lake_conformance` for how to run it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What every lake format must do: one suite of behaviours, run by each adapter's tests.
+"""What the commit protocol promises: one suite of behaviours. Iceberg runs it, and so may tables of tests.
 
-An adapter subclasses `LakeConformance` and provides the fixture `lake`. What it cannot do is marked with
-`notimpl` (we have not written it), `notyet` (the format cannot yet) or `never` (it cannot, with the
-reason); all three are strict: a behaviour that starts to work fails the suite until its mark is removed.
+A test class subclasses `LakeConformance` and provides the fixture `lake`. What its tables cannot do is marked
+with `notimpl` (not written), `notyet` (a library under it cannot yet) or `never` (with the reason);
+all three are strict: a behaviour that starts to work fails the suite until its mark is removed.
 """
 
 from __future__ import annotations

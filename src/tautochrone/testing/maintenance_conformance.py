@@ -1,4 +1,4 @@
-"""What every lake format must do to stay small: the second half of the conformance suite."""
+"""What tables promise to stay small: the second half of the conformance suite."""
 
 from __future__ import annotations
 
