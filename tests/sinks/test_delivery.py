@@ -195,6 +195,22 @@ def test_deltas_follow_the_checkpoints(world: World) -> None:
     assert not any(told["replaced"] for told in later)
 
 
+def test_a_sink_without_news_writes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    delivery = world.delivery()
+    world.publish([bag(1), bag(1)])
+    assert delivery.deliver()
+
+    def resolve(*_args: object, **_options: object) -> None:
+        raise AssertionError("a pin is a write")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store.reads, "resolve", resolve)
+        assert not delivery.deliver()
+    newest = world.publish([bag(2), bag(1)])
+    assert delivery.deliver()
+    assert world.check() == newest
+
+
 def test_several_checkpoints_arrive_as_one(world: World) -> None:
     delivery = world.delivery()
     first = world.publish([bag(1), bag(1)])

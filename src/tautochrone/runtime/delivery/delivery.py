@@ -64,6 +64,8 @@ class Delivery:
         sink = self._claimed()
         if not self._is_recovered:
             self._recover(sink)
+        if self._has_newest_number():
+            return False
         resolution = self._resolve()
         if resolution is None:
             return False
@@ -155,6 +157,16 @@ class Delivery:
 
     # -- one checkpoint ---------------------------------------------------------------------------
 
+    def _has_newest_number(self) -> bool:
+        """Whether the store gave no number since the delivered checkpoint. This only reads, while a pin
+        is a write, and a sink asks every few seconds."""
+        published = self._published
+        return (
+            published is not None
+            and published.transaction.incarnation == self.job.incarnation
+            and self.job.store.checkpoints.last_number() <= published.checkpoint
+        )
+
     def _resolve(self) -> Resolution | None:
         """The checkpoint that a strong read of the tables would see now, pinned."""
         try:
@@ -222,7 +234,7 @@ class Delivery:
         )
 
     def _prepared(self, sink: Sink, intent: Intent, deltas: Sequence[TableDelta]) -> list[Chunk]:
-        """Steps 6: all of it, or the transaction is aborted."""
+        """Step 6: all of it, or the transaction is aborted."""
         journal, transaction = self._journal, intent.transaction
         journal.begin(sink, intent)
         chunks: list[Chunk] = []
