@@ -85,6 +85,7 @@ class ReasonCode(StrEnum):
 
     # Why a checkpoint waits, is held back or given up.
     JOBS_AT_WORK = "JOBS_AT_WORK"
+    SINK_LACKS_CHECKPOINT = "SINK_LACKS_CHECKPOINT"
     CHECKPOINT_OPENED_BY_OTHERS = "CHECKPOINT_OPENED_BY_OTHERS"
     WAITS_FOR_VERSION = "WAITS_FOR_VERSION"
     ROOT_NOT_IN_CUT = "ROOT_NOT_IN_CUT"
@@ -313,6 +314,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.JOBS_AT_WORK: (
         "they still work on it; jobs that share tables have one open checkpoint at a time"
     ),
+    ReasonCode.SINK_LACKS_CHECKPOINT: "sink {sink} does not have the last one: {cause}",
     ReasonCode.CHECKPOINT_OPENED_BY_OTHERS: "{text}",
     ReasonCode.WAITS_FOR_VERSION: "it has no version for this checkpoint yet",
     ReasonCode.ROOT_NOT_IN_CUT: "its cut has no version of {table}, which the project has now",

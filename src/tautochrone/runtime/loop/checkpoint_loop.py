@@ -119,7 +119,7 @@ class CheckpointLoop:
         """Whether a sink that must have each checkpoint before the next one lacks the last."""
         sinks = self._deliveries.holding_back
         for name, error in sinks.items():
-            reason = f"sink {name} does not have the last one: {error}"
+            reason = Reason.of(ReasonCode.SINK_LACKS_CHECKPOINT, sink=name, cause=error)
             self._report_once("held_back", checkpoint=None, jobs=[], reason=reason)
         return bool(sinks)
 
