@@ -6,7 +6,6 @@ One per process and store; safe to share between threads. It must never know Spa
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from uuid import uuid4
 
 from sqlalchemy import insert, select
@@ -27,11 +26,12 @@ from tautochrone.meta.sql.recovery import SqlRecovery
 from tautochrone.meta.sql.registrations import SqlRegistrations
 from tautochrone.meta.sql.revisions import SqlRevisions
 from tautochrone.meta.sql.roots import SqlRoots
+from tautochrone.model.closing import Closing
 
 __all__ = ["MetaStore"]
 
 
-class MetaStore:
+class MetaStore(Closing):
     """The `Store` in a database. Open it with `MetaStore.open(url)`.
 
     >>> with MetaStore.open("sqlite:////data/shop/meta.db") as store:
@@ -88,17 +88,6 @@ class MetaStore:
     def close(self) -> None:
         """Close this process's connections."""
         self._database.close()
-
-    def __enter__(self) -> MetaStore:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _identify(self) -> None:
         query = select(t.stores.c.incarnation)

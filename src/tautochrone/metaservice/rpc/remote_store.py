@@ -11,7 +11,6 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -22,6 +21,7 @@ from tautochrone.meta import protocols
 from tautochrone.meta.protocols.store import Store
 from tautochrone.meta.wire import Call, UnreadableError, calls_of, decode, decode_error
 from tautochrone.metaservice.rpc.routes import CALL_ID, PATH
+from tautochrone.model.closing import Closing
 from tautochrone.model.events import Emit
 from tautochrone.redaction import redacted
 
@@ -72,7 +72,7 @@ def _remote_part(part: str, protocol: type[_Part], ask: _Ask) -> _Part:
     return cast("_Part", _RemotePart(part, protocol, ask))
 
 
-class RemoteStore:
+class RemoteStore(Closing):
     """The store of the service at `url`, which is asked for its incarnation first.
 
     Args:
@@ -135,17 +135,6 @@ class RemoteStore:
     def close(self) -> None:
         """Close the connections to the service."""
         self._client.close()
-
-    def __enter__(self) -> RemoteStore:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _ask(self, call: Call, arguments: dict[str, Any]) -> Any:
         """One call, with all its tries."""
