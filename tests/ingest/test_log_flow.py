@@ -71,7 +71,7 @@ class Bench:
         self._monkeypatch = monkeypatch
         self.flow = self.new_flow()
 
-    def new_flow(self, max_rows: int = 1_000) -> LogFlow:
+    def new_flow(self, max_events: int = 1_000) -> LogFlow:
         """The flow of a new process."""
         flow: Any = LogFlow(
             name="bank",
@@ -81,7 +81,7 @@ class Bench:
             effects=self.steps,
             emit=lambda event, /, **fields: self.events.append((event, fields)),
             require_fence=self.require_fence,
-            max_rows=max_rows,
+            max_events=max_events,
         )
 
         def stage(_flow: LogFlow, rows: Any) -> Staged:
@@ -95,9 +95,9 @@ class Bench:
         if self.fenced is not None:
             raise self.fenced
 
-    def run(self, max_rows: int = 1_000) -> LogFlow:
+    def run(self, max_events: int = 1_000) -> LogFlow:
         """Take in all that is there, as a new process."""
-        flow = self.new_flow(max_rows)
+        flow = self.new_flow(max_events)
         flow.start(SimpleNamespace(), availableNow=True)  # type: ignore[arg-type]
         assert flow._thread is not None
         flow._thread.join(30)
@@ -150,7 +150,7 @@ def test_batches_end_at_transactions(bench: Bench) -> None:
     done = len(bench.table.staged)
     points = [deposit(bench, key, key) for key in range(5)]
     big = bench.database.transaction(*(Change("transfers", key, 1) for key in range(9)))
-    assert bench.run(max_rows=3).failure() is None
+    assert bench.run(max_events=3).failure() is None
     batches = [sorted({row["point"] for row in batch}) for batch in bench.table.staged[done:]]
     assert batches == [points[:2], points[2:4], [points[4], big]]
     assert [len(batch) for batch in bench.table.staged[done:]] == [4, 4, 11]

@@ -104,7 +104,7 @@ class Attempt:
         self.events.append({"event": event, **fields})
 
     def named(self, event: str) -> list[dict[str, Any]]:
-        return [found for found in self.events if found["event"] == event]
+        return [fields for fields in self.events if fields["event"] == event]
 
     def require_completed(self) -> None:
         assert self.state is RunState.COMPLETED, self.describe()
@@ -114,8 +114,8 @@ class Attempt:
         return f"{self.state} {self.error!r}\n{events}\n{dict(self.effects.seen)}"
 
 
-def _deaf(_event: str, /, **_fields: Any) -> None:
-    """For what nobody asks to hear of."""
+def _ignore(_event: str, /, **_fields: Any) -> None:
+    """For events that no test looks at."""
 
 
 @dataclass
@@ -165,6 +165,10 @@ class Bank:
                 Change("savings", taker, savings.get(taker, 0) + amount),
                 Change("transfers", self.transfers % 100, amount),
             )
+
+    def set(self, settings: str) -> None:
+        """Run with these settings from now on, besides those of every bank."""
+        (self.folder / "tautochrone.toml").write_text(f"{_SETTINGS}\n{settings}\n")
 
     @contextmanager
     def open(self, effects: StrikingEffects, emit: Emit) -> Iterator[Project]:
@@ -218,7 +222,7 @@ class Bank:
 
     def position(self) -> LogPosition | None:
         """Where the log table says that its flow stands."""
-        with self.open(StrikingEffects(), _deaf) as project:
+        with self.open(StrikingEffects(), _ignore) as project:
             metadata = project.lake.load(TableName("lake", ("default",), "bank_log")).fork().commit_metadata
         position = None if metadata is None else metadata.positions.get("bank_log")
         assert position is None or isinstance(position, LogPosition)
@@ -271,8 +275,8 @@ class Bank:
     def _check_log(self, catalog: SqlCatalog) -> None:
         rows = catalog.load_table("default.bank_log").scan().to_arrow().to_pylist()
         events = [row for row in rows if row["operation"] not in ("copy", "completed")]
-        found = Counter((row["point"], row["sequence"]) for row in events)
-        assert set(found.values()) <= {1}, [event for event, count in found.items() if count > 1]
+        occurrences = Counter((row["point"], row["sequence"]) for row in events)
+        assert set(occurrences.values()) <= {1}, [event for event, count in occurrences.items() if count > 1]
         first = min((row["point"] for row in events), default=0)
         points = {row["point"] for row in events}
         assert points == set(range(first, first + len(points))), sorted(points)

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 from tests.crash.faults import Strike
 
-from tautochrone.errors import MetaError
+from tautochrone.errors import MetaError, SettingsError
 from tautochrone.model.effects import Step
 from tautochrone.runtime.loop.run import RunState
 from tautochrone.testing.crash import Taut, fault
@@ -199,3 +199,22 @@ def test_lost_log_stops_the_flow_until_a_full_refresh(bank: Bank) -> None:
     bank.work()
     bank.run().require_completed()
     bank.check()
+
+
+def test_batches_are_bounded_by_the_setting(bank: Bank) -> None:
+    bank.run().require_completed()
+    bank.set("[flows.bank_log]\nmax_events_per_trigger = 4")
+    bank.work(4)
+    attempt = bank.run()
+    attempt.require_completed()
+    # A transfer is a transaction of three events: two of them bring a batch to the bound.
+    assert [event["rows"] for event in attempt.named("batch")] == [6, 6]
+
+
+def test_limits_of_other_sources_are_refused(bank: Bank) -> None:
+    bank.set("[flows.bank_log]\nmax_offsets_per_trigger = 4")
+    attempt = bank.run()
+    assert isinstance(attempt.error, SettingsError), attempt.describe()
+    assert attempt.error.error_class == "RATE_LIMIT_NOT_SUPPORTED"
+    assert "change logs take max_events_per_trigger" in str(attempt.error.hint)
+    bank.set("")

@@ -28,9 +28,9 @@ def stream_position(folder: FolderState, committed: Mapping[str, int]) -> Stream
     """Compare the folder with the table's newest batch of each query (query id → batch).
 
     >>> folder = FolderState(query_id="q", planned=3, finished=3)
-    >>> stand_of(folder, {"q": 3})
-    Stand(batch=3, problem=None)
-    >>> stand_of(folder, {"q": 2}).problem
+    >>> stream_position(folder, {"q": 3})
+    StreamPosition(batch=3, problem=None)
+    >>> stream_position(folder, {"q": 2}).problem
     'its folder planned batch 3, the newest in the table is batch 2'
     """
     if folder.query_id is None:

@@ -75,8 +75,8 @@ def compare_folder(
         folder: what the folder says.
         planned_offsets: the folder's offsets file for the batch of `position`.
 
-    >>> compare(None, FolderState(query_id=None, planned=None, finished=None), None).action
-    <Plan.KEEP: 'keep'>
+    >>> compare_folder(None, FolderState(query_id=None, planned=None, finished=None), None).action
+    <FolderAction.KEEP: 'keep'>
     """
     if position is None:
         return _without_position(folder)

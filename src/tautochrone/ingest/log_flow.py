@@ -34,10 +34,10 @@ from tautochrone.model.names import TableName
 from tautochrone.model.source import ChangeLog, SourceRows
 from tautochrone.model.source_position import LogPosition
 
-__all__ = ["LogFlow"]
+__all__ = ["DEFAULT_MAX_EVENTS", "LogFlow"]
 
 T = TypeVar("T")
-_MAX_ROWS = 100_000
+DEFAULT_MAX_EVENTS = 100_000
 _STOP_TIMEOUT_S = 60.0
 _INTERVAL_S = 1.0
 
@@ -51,7 +51,7 @@ class LogFlow:
         log: the source.
         schema: the table's columns.
         require_fence: raises FencedError when a newer owner of the job exists.
-        max_rows: a batch ends at the first end of a transaction behind so many events.
+        max_events: a batch ends with the transaction that brings it to this many events.
     """
 
     name: str
@@ -61,7 +61,7 @@ class LogFlow:
     effects: Effects
     emit: Emit
     require_fence: Callable[[], object] = lambda: None
-    max_rows: int = _MAX_ROWS
+    max_events: int = DEFAULT_MAX_EVENTS
     rows: int = 0
     position: LogPosition | None = None
     observations: SourceObservations = field(default_factory=SourceObservations)
@@ -156,7 +156,7 @@ class LogFlow:
             rows, pass_at = self.log.read_chunk(*chunk)
             bulk = position.bulk.copied(*chunk, pass_at).at(position.point)
             position = self._commit(rows, position, replace(position, bulk=bulk))
-        batch = self.log.read(position, self.max_rows)
+        batch = self.log.read(position, self.max_events)
         bulk = position.bulk.at(batch.position.point)
         reached = replace(batch.position, bulk=bulk)
         if reached != self.position or batch.rows.num_rows:

@@ -16,7 +16,15 @@ from typing import Any, Protocol
 
 from tautochrone.model.source_position import LogPosition
 
-__all__ = ["ChangeLog", "LogBatch", "RateLimits", "Source", "SourceRows", "Unsupported"]
+__all__ = [
+    "CHANGE_LOG_LIMITS",
+    "ChangeLog",
+    "LogBatch",
+    "RateLimits",
+    "Source",
+    "SourceRows",
+    "Unsupported",
+]
 
 SourceRows = Any
 """A pyarrow Table. The model must not import Arrow, so the port cannot name the type."""
@@ -34,6 +42,10 @@ class RateLimits:
     """Options that bound how much one batch takes. Of these a source accepts one at a time."""
 
     options: tuple[str, ...]
+
+
+CHANGE_LOG_LIMITS = RateLimits(("maxEventsPerTrigger",))
+"""What every change log accepts: the bound that `ChangeLog.read` gets."""
 
 
 class Source(Protocol):
@@ -92,9 +104,9 @@ class ChangeLog(Source, Protocol):
             IngestError: the log cannot be read: rights, settings of the database.
         """
 
-    def read(self, after: LogPosition, max_rows: int) -> LogBatch:
-        """The transactions behind `after`, whole ones, until there are at least `max_rows` events or the log
-        ends. A transaction that is bigger than the bound comes alone and whole. Without news the batch has
+    def read(self, after: LogPosition, max_events: int) -> LogBatch:
+        """The transactions behind `after`, whole ones, until there are at least `max_events` events or the
+        log ends. A transaction that is bigger than the bound comes alone and whole. Without news the batch has
         no rows; its position may still move on.
 
         Raises:

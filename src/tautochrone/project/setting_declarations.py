@@ -328,6 +328,12 @@ SETTINGS = (
         meaning="approximate maximum bytes of each file source of this flow in one batch; at least one file",
     ),
     Setting(
+        key="flows.*.max_events_per_trigger",
+        kind=Whole(1),
+        meaning="a batch of this flow's change log ends with the transaction that brings it to this many "
+        "events; 100000 without it",
+    ),
+    Setting(
         key="flows.*.bad_records",
         kind=Choice(BadRecords),
         meaning="what becomes of Kafka records on which this flow's query fails: `fail` (as without it), or "
@@ -381,8 +387,9 @@ LIMITS = {
     "max_offsets_per_trigger": "maxOffsetsPerTrigger",
     "max_files_per_trigger": "maxFilesPerTrigger",
     "max_bytes_per_trigger": "maxBytesPerTrigger",
+    "max_events_per_trigger": "maxEventsPerTrigger",
 }
-"""The limits of a flow, and Spark's options for them."""
+"""The limits of a flow, and the options of its sources for them: Spark's, but for a change log's."""
 
 OTHER_VARIABLES = {
     "TAUTOCHRONE_HOME": "where jars are kept; the user's cache folder without it",

@@ -32,7 +32,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from tautochrone.errors import IngestError
-from tautochrone.model.source import LogBatch, RateLimits, Unsupported
+from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimits
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.registry import register_change_log
 
@@ -181,8 +181,8 @@ class ToyChangeLog:
     def identity(self) -> frozenset[str]:
         return frozenset({str(self._database.path)})
 
-    def rate_limits(self) -> RateLimits | Unsupported:
-        return Unsupported("its batches end at transactions")
+    def rate_limits(self) -> RateLimits:
+        return CHANGE_LOG_LIMITS
 
     def schema(self) -> StructType:
         return _SCHEMA
@@ -201,7 +201,7 @@ class ToyChangeLog:
         bulk = BulkProgress(pending=dict.fromkeys(RELATIONS, chunks))
         return LogPosition(log=slot[0], point=slot[1], bulk=bulk)
 
-    def read(self, after: LogPosition, max_rows: int) -> LogBatch:
+    def read(self, after: LogPosition, max_events: int) -> LogBatch:
         with self._database.connect() as connection:
             connection.execute("BEGIN")
             slot = connection.execute("SELECT log, acknowledged FROM slot").fetchone()
@@ -216,7 +216,7 @@ class ToyChangeLog:
             rows: list[tuple[Any, ...]] = []
             caught_up = True
             for row in connection.execute(query, (after.point,)):
-                if len(rows) >= max_rows and row[0] != rows[-1][0]:
+                if len(rows) >= max_events and row[0] != rows[-1][0]:
                     caught_up = False
                     break
                 rows.append(row)

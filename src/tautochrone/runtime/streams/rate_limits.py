@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -10,9 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import SettingsError
 from tautochrone.ingest.flow import StreamingFlow
 from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.source import CHANGE_LOG_LIMITS, Unsupported
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.setting_declarations import LIMITS, nearest
 from tautochrone.project.settings import FlowLimits
+from tautochrone.runtime.streams.change_logs import change_log_of
 from tautochrone.spark.sources.rate_limits import limited
 from tautochrone.spark.sources.registry import rate_limits_by_label
 
@@ -21,7 +23,7 @@ __all__ = ["LimitedFlow", "check_limits", "from_outside", "known_flow"]
 _SETTING = {option: name for name, option in LIMITS.items()}
 _HINT = "; ".join(
     f"{label} take {' or '.join(_SETTING[option] for option in limits.options)}"
-    for label, limits in rate_limits_by_label().items()
+    for label, limits in {**rate_limits_by_label(), "change logs": CHANGE_LOG_LIMITS}.items()
 )
 
 
@@ -54,20 +56,32 @@ def check_limits(limits: Mapping[str, FlowLimits], graph: Graph) -> None:
                 "RATE_LIMIT_WITHOUT_SOURCE",
                 f"Flow {name} reads nothing from outside that could be limited",
                 location=setting.origin,
-                hint="what reads datasets is brought to each checkpoint as a whole",
+                hint="what reads datasets is refreshed to each checkpoint as a whole",
             )
-        assert graph.analysis_session is not None
-        frame = resolved.flow.evaluate(graph.analysis_session)
-        stream = limited(graph.analysis_session, frame, setting.options)
-        missing = sorted(_SETTING[option] for option in set(setting.options) - stream.applied)
+        sources, supported = _limits_of_sources(graph, resolved, setting.options)
+        missing = sorted(_SETTING[option] for option in set(setting.options) - supported)
         if missing:
-            read = ", ".join(sorted(stream.sources))
+            read = ", ".join(sorted(sources))
             raise SettingsError(
                 "RATE_LIMIT_NOT_SUPPORTED",
                 f"Flow {name} reads {read}, which does not know {', '.join(missing)}",
                 location=setting.origin,
                 hint=_HINT,
             )
+
+
+def _limits_of_sources(
+    graph: Graph, resolved: ResolvedFlow, options: Mapping[str, int]
+) -> tuple[Sequence[str], frozenset[str]]:
+    """The names of a flow's sources, and which of the options at least one of them accepts."""
+    log = change_log_of(graph, resolved)
+    if log is not None:
+        limits = log.rate_limits()
+        return [log.name], frozenset(() if isinstance(limits, Unsupported) else limits.options)
+    assert graph.analysis_session is not None
+    frame = resolved.flow.evaluate(graph.analysis_session)
+    stream = limited(graph.analysis_session, frame, options)
+    return stream.sources, stream.applied
 
 
 def known_flow(graph: Graph, name: str, origin: str) -> ResolvedFlow:

@@ -16,7 +16,7 @@ from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow import FlowQuery, spark_position
 from tautochrone.ingest.flow_folders import FlowFolders
 from tautochrone.ingest.kafka_topics import KafkaTopics
-from tautochrone.ingest.log_flow import LogFlow
+from tautochrone.ingest.log_flow import DEFAULT_MAX_EVENTS, LogFlow
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_files import SourceFiles
@@ -119,7 +119,10 @@ class Streams:
             log = change_log_of(self._job.graph, flow)
             if log is None:
                 return self.query(table, flow)
+            limits = self._job.settings.limits.get(name)
+            max_events = DEFAULT_MAX_EVENTS if limits is None else limits.options["maxEventsPerTrigger"]
             self._logs[name] = LogFlow(
+                max_events=max_events,
                 name=name,
                 log=log,
                 schema=self._job.graph.schemas[table],
