@@ -65,7 +65,7 @@ class SourceTimes:
         store.roots.report_source_times(process.job, process.fence, times)
         found = store.roots.aligned_cut(process.job, own, self.bound_ms)
         return {name: Version(found.roots[str(name)]) for name in own}, {
-            name for name in own if str(name) in found.held
+            name for name in own if str(name) in found.held_back
         }
 
     def _between(self, table: TableName, last: Version | None, newest: Version) -> tuple[SourceTime, ...]:

@@ -29,10 +29,10 @@ def test_who_runs_ahead_waits_within_the_bound() -> None:
     newest = {"fast": "v3", "slow": "v1", "plain": "p9"}
     found = align(newest, told, {"fast": "v0", "slow": "v0"}, HOUR)
     assert found.roots == {"fast": "v2", "slow": "v1", "plain": "p9"}
-    held = found.held["fast"]
+    held = found.held_back["fast"]
     assert (held.ahead_ms, held.taken_ms, held.behind) == (2 * HOUR, 3 * HOUR, "slow")
     assert align(newest, told, {}, 2 * HOUR).roots == newest
-    assert not align(newest, told, {}, 2 * HOUR).held
+    assert not align(newest, told, {}, 2 * HOUR).held_back
 
 
 def test_nothing_goes_back_behind_the_last_cut() -> None:
@@ -49,7 +49,7 @@ def test_nobody_runs_ahead_of_what_is_not_known() -> None:
     told = {"fast": times(5, 6, 7), "slow": ()}
     found = align({"fast": "v2", "slow": "v9"}, told, {"fast": "v1", "slow": "v3"}, HOUR)
     assert found.roots == {"fast": "v1", "slow": "v3"}
-    assert (found.held["fast"].ahead_ms, found.held["fast"].behind) == (None, "slow")
+    assert (found.held_back["fast"].ahead_ms, found.held_back["fast"].behind) == (None, "slow")
     assert align({"fast": "v1", "slow": "v9"}, told, {"fast": "v1", "slow": "v3"}, HOUR).roots["fast"] == "v1"
     assert not align({"fast": "v2", "slow": "v9"}, {"fast": times(5, 6, 7)[2:], "slow": ()}, {}, 0).held
 
@@ -131,7 +131,7 @@ def jobs(backing: Backing) -> Jobs:
 def test_roots_of_other_jobs_are_held_back_too(jobs: Jobs) -> None:
     jobs.came("fast", FAST, 1, 2, 3, 4)
     jobs.came("slow", SLOW, 1)
-    assert jobs.store.roots.aligned_cut("views", {}, HOUR).held.keys() == {str(FAST)}
+    assert jobs.store.roots.aligned_cut("views", {}, HOUR).held_back.keys() == {str(FAST)}
     assert jobs.cut(1) == {FAST: "v1", SLOW: "v0"}
 
 

@@ -120,10 +120,10 @@ def test_a_takeover_that_is_asked_for_fences_a_live_run(store: Store) -> None:
 
 def test_only_the_owner_that_is_known_to_be_gone_is_replaced(store: Store) -> None:
     begin(store, "one")
-    assert begin(store, "two", gone="one") == 2
+    assert begin(store, "two", ended_run="one") == 2
     # Somebody saw that `one` was gone, and meanwhile another run has the job.
     with pytest.raises(MetaError, match="host-two"):
-        begin(store, "three", gone="one")
+        begin(store, "three", ended_run="one")
 
 
 def test_what_a_run_says_twice_is_not_refused(store: Store) -> None:

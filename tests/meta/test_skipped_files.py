@@ -10,13 +10,13 @@ import pytest
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.names import Fence, TableName
-from tautochrone.model.sources import MOST_PATHS, SkippedFiles, SkipReason
+from tautochrone.model.sources import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
 from tautochrone.testing.stores import Backing
 
 TABLE = TableName("lake", ("db",), "orders")
 OLD = SkippedFiles("left", SkipReason.TOO_OLD, 2, ("file:///in/a%20b", "file:///in/c"))
 GONE = SkippedFiles("left", SkipReason.MISSING, 1, ("file:///in/d",))
-OTHER = SkippedFiles("right", SkipReason.REPLACED, 30, tuple(f"f{n}" for n in range(MOST_PATHS)))
+OTHER = SkippedFiles("right", SkipReason.REPLACED, 30, tuple(f"f{n}" for n in range(MAX_REPORTED_PATHS)))
 
 
 @pytest.fixture

@@ -29,9 +29,9 @@ def test_sources_answer_for_themselves(spark: SparkSession, tmp_path: Path) -> N
     found = sources_of(kafka.union(files).union(python).union(rate))
     assert [type(source) for source in found] == [KafkaSource, FileSource, PythonSource, OtherSource]
     assert [source.number for source in found] == [0, 1, 2, 3]
-    assert found[0].identity() == {"topic t of a:1,b:1"}
-    assert found[1].identity() == {f"files in {tmp_path}"}
-    assert found[2].identity() == found[3].identity() == frozenset()
+    assert found[0].input_ids() == {"topic t of a:1,b:1"}
+    assert found[1].input_ids() == {f"files in {tmp_path}"}
+    assert found[2].input_ids() == found[3].input_ids() == frozenset()
     assert [isinstance(source.rate_limits(), RateLimits) for source in found] == [True, True, False, False]
     assert [isinstance(source.topic_ids(spark), Unsupported) for source in found] == [False, True, True, True]
     assert found[1].takes_all_listed(f"FileStreamSource[file:{tmp_path}]") is False

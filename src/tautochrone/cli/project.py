@@ -75,7 +75,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
 
 
 def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:
-    from tautochrone.model.clock import spoken
+    from tautochrone.model.clock import describe_clock
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.model.refresh import RefreshPolicy
     from tautochrone.project.policy import policy_of
@@ -83,7 +83,7 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
 
     dataset = graph.definitions.datasets[name]
     inputs, flows = graph.inputs(name), graph.flows_of(name)
-    outside = [*map(spoken, sorted(inputs.clocks)), *inputs.unversioned]
+    outside = [*map(describe_clock, sorted(inputs.clocks)), *inputs.unversioned]
     outside += ["a stream from outside"] if inputs.external_streams else []
     outside += [f"bad records of {dataset.bad_records_of.table}"] if dataset.bad_records_of else []
     view = dataset.kind is DatasetKind.MATERIALIZED_VIEW

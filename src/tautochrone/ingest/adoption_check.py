@@ -1,6 +1,6 @@
 """How far a stream that another engine ran into a table has come. Pure, no I/O.
 
-Two witnesses must agree: the query's checkpoint folder, which says what was planned and finished, and the
+Two records must agree: the query's checkpoint folder, which says what was planned and finished, and the
 table, whose versions name the query and the batch that they hold. One alone proves nothing: a folder may
 be older or newer than the table, which then holds rows twice or misses some.
 """
@@ -17,8 +17,8 @@ __all__ = ["StreamPosition", "stream_position"]
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """The last batch that is both planned and in the table; None: there is none yet. `problem` says why
-    that cannot be told; then `batch` means nothing."""
+    """The last batch that is both planned and in the table; None: there is none yet. With a `problem` the
+    batch is not known."""
 
     batch: int | None
     problem: str | None = None

@@ -27,7 +27,7 @@ _EMPTY_BEFORE = ("offsets", "commits", "state")
 # batch itself stands in its offsets file.
 _PLAIN_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 _REWRITING = "_rewriting"
-"""Is there while the folder is written anew; what else is in it then proves nothing but the state."""
+"""A file that exists while the folder is written anew; then only the state in the folder can be trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class CheckpointFolder:
         )
 
     def position(self, planned: Planned, before: SparkPosition | None, *, stateful: bool) -> SparkPosition:
-        """The position after the batch, archiving what the sources remember since `known`."""
+        """The position after the batch, archiving what the sources wrote since `before`."""
         finished = self._newest("commits")
         commit = None if finished is None else self._files.read(f"{self.path}/commits/{finished}")
         return SparkPosition(
@@ -116,7 +116,7 @@ class CheckpointFolder:
         )
 
     def committed(self) -> None:
-        """The table has the position that was made of the last plan, and needs nothing of it again."""
+        """The table has the position of the last plan: its source files need not be archived again."""
         self._archived = self._stamps
 
     @property
@@ -224,8 +224,9 @@ class CheckpointFolder:
             names = sorted(self._files.stamps(other.path), key=lambda name: (name == "metadata", name))
             self._files.copy(other.path, self.path, names)
 
-    def relocate(self) -> None:
-        """Correct the folder's name where operators wrote down with it where the schema of their state is."""
+    def correct_schema_paths(self) -> None:
+        """Put this folder's name into the paths of state schemas, which contain the name of the folder that
+        the state was moved from."""
         parent, name = self.path.rsplit("/", 1)
         flow = parent.rsplit("/", 1)[-1]
         older = re.compile(rf"(/{re.escape(flow)}/)[^/]+(/state/)")
@@ -318,7 +319,7 @@ class CheckpointFolder:
                 for path in sorted(needed)
             }
         elif len(content) == len(planned.present):
-            # All there is: nothing of before is needed.
+            # These are all source files: earlier archives are not needed.
             before = ()
         text = json.dumps(content)
         # Named after what is in it: an older owner that wakes up cannot put other content under the name.

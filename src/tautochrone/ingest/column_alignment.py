@@ -37,7 +37,7 @@ def align(rows: DataFrame, schema: StructType, flow: str) -> DataFrame:
     )
 
 
-def _without_collation(value: Column, name: str, of: DataType) -> Column:
+def _without_collation(value: Column, name: str, data_type: DataType) -> Column:
     """Lake tables have no collations: what comes back is plain text."""
-    collated = isinstance(of, StringType) and "collate" in of.simpleString()
+    collated = isinstance(data_type, StringType) and "collate" in data_type.simpleString()
     return value.cast(StringType()).alias(name) if collated else value

@@ -362,11 +362,13 @@ class FlowQuery:
             raise RuntimeError(str(self._error)) from None
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
-        after = self.position
-        if after is not None and batch_id <= after.batch_id:
-            if batch_id != after.batch_id or not same_offsets(self.folder.offsets(batch_id), after.offsets):
+        previous = self.position
+        if previous is not None and batch_id <= previous.batch_id:
+            if batch_id != previous.batch_id or not same_offsets(
+                self.folder.offsets(batch_id), previous.offsets
+            ):
                 raise self._diverged(
-                    batch_id, f"differs from batch {after.batch_id} that {self._target} holds"
+                    batch_id, f"differs from batch {previous.batch_id} that {self._target} holds"
                 )
             self.emit(
                 "batch_skipped",
@@ -380,13 +382,13 @@ class FlowQuery:
                 rows.write.format("noop").mode("append").save()
             return
         planned = self._planned(batch_id)
-        self.checks.before_batch(batch_id, after)
+        self.checks.before_batch(batch_id, previous)
         split = self._stage(rows, batch_id)
         position = self.step(
             Step.INGEST_SOURCE_FILES,
-            lambda: self.folder.position(planned, after, stateful=self.stateful),
+            lambda: self.folder.position(planned, previous, stateful=self.stateful),
         )
-        position = self.checks.after_batch(after, position)
+        position = self.checks.after_batch(previous, position)
         if self._planned(batch_id) != planned:
             raise self._diverged(batch_id, "is planned otherwise than when its rows were read")
         self.committer.submit(self.flow.name, split.good, position, split.bad)

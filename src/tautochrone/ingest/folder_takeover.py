@@ -66,7 +66,7 @@ def take_over_folder(
 
     def move() -> None:
         own.move_from(source)
-        own.relocate()
+        own.correct_schema_paths()
 
     if own.can_be_renamed:
         return FolderTakeover(FolderDecision(FolderAction.TAKE), move)

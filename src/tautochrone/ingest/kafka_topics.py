@@ -102,9 +102,9 @@ class KafkaTopics(SourceCheck):
         )
         return restart_topics(position, earliest, self._ids_in(position.offsets))
 
-    def after_batch(self, after: SparkPosition | None, position: SparkPosition) -> SparkPosition:
+    def after_batch(self, previous: SparkPosition | None, position: SparkPosition) -> SparkPosition:
         """See `SourceCheck`: adds the ids of the batch's topics. Raises as `ids_after`."""
-        del after
+        del previous
         return replace(position, topics=self.ids_after(position.batch_id, position.offsets))
 
     def ids_after(self, batch_id: int, offsets: str) -> TopicIdsBySource:

@@ -41,12 +41,12 @@ class SourceCheck:
     ) -> None:
         """`query` runs over `rows` and keeps its logs in `folder`."""
 
-    def before_batch(self, batch_id: int, after: SparkPosition | None) -> None:
-        """A batch is about to be read, behind the position `after`."""
+    def before_batch(self, batch_id: int, previous: SparkPosition | None) -> None:
+        """A batch is about to be read, behind the position `previous`."""
 
-    def after_batch(self, after: SparkPosition | None, position: SparkPosition) -> SparkPosition:
+    def after_batch(self, previous: SparkPosition | None, position: SparkPosition) -> SparkPosition:
         """A batch was read and is about to be committed with `position`: that, with what the check adds."""
-        del after
+        del previous
         return position
 
     def idle(self, progress: Mapping[str, Any] | None) -> None:
@@ -98,8 +98,8 @@ class SourceChecks:
         finally:
             self._started.set()
 
-    def before_batch(self, batch_id: int, after: SparkPosition | None) -> None:
-        """A batch is about to be read, behind the position `after`.
+    def before_batch(self, batch_id: int, previous: SparkPosition | None) -> None:
+        """A batch is about to be read, behind the position `previous`.
 
         Raises:
             IngestError: a part of the batch is gone.
@@ -108,16 +108,16 @@ class SourceChecks:
             # The first batch may run before the query's start has returned.
             self._started.wait()
         for check in self.checks:
-            check.before_batch(batch_id, after)
+            check.before_batch(batch_id, previous)
 
-    def after_batch(self, after: SparkPosition | None, position: SparkPosition) -> SparkPosition:
+    def after_batch(self, previous: SparkPosition | None, position: SparkPosition) -> SparkPosition:
         """A batch was read and is about to be committed with `position`: that, with what the checks add.
 
         Raises:
             IngestError: a source is not the one of before, or does not answer.
         """
         for check in self.checks:
-            position = check.after_batch(after, position)
+            position = check.after_batch(previous, position)
         return position
 
     def same_sources(self, progress: Mapping[str, Any] | None) -> bool:

@@ -23,15 +23,15 @@ from tautochrone.ingest.source_checks import SourceCheck
 from tautochrone.model.events import Emit
 from tautochrone.model.source import Unsupported
 from tautochrone.model.source_position import SparkPosition
-from tautochrone.model.sources import MOST_PATHS, SkippedFiles, SkipReason
+from tautochrone.model.sources import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import FileListing
 
 __all__ = ["SourceFiles", "skipped_files"]
 
-_REST_S = 10.0
-_SHARE = 20
-"""A listing that took a second is repeated after this many."""
+_MIN_INTERVAL_S = 10.0
+_INTERVAL_PER_LISTING = 20
+"""Seconds until the next listing for each second that the last one took."""
 
 
 def skipped_files(
@@ -99,7 +99,7 @@ class SourceFiles(SourceCheck):
         self._listing = supported[0] if supported else None
         self._may_miss = any(listing.may_miss_files for listing in supported)
 
-    def before_batch(self, batch_id: int, after: SparkPosition | None) -> None:
+    def before_batch(self, batch_id: int, previous: SparkPosition | None) -> None:
         """See `SourceCheck`: the batch that runs reads all files that were planned for it.
 
         Spark leaves out, without an error, a file that went away after it was planned.
@@ -110,7 +110,7 @@ class SourceFiles(SourceCheck):
         if self._listing is None:
             return
         try:
-            missing = sorted(self._planned(batch_id, after) - self._listing.read_by_batch())
+            missing = sorted(self._planned(batch_id, previous) - self._listing.read_by_batch())
         except (Py4JError, PySparkException) as error:
             self._report_unchecked(error)
             return
@@ -126,20 +126,22 @@ class SourceFiles(SourceCheck):
             )
         self._missing += missing
 
-    def after_batch(self, after: SparkPosition | None, position: SparkPosition) -> SparkPosition:
-        """See `SourceCheck`: are all files of the batch still there, where missing ones are ignored?"""
-        self._note_missing(position.batch_id, after)
+    def after_batch(self, previous: SparkPosition | None, position: SparkPosition) -> SparkPosition:
+        """See `SourceCheck`: records files of the batch that are gone, if missing files are ignored."""
+        self._record_missing(position.batch_id, previous)
         return position
 
-    def _note_missing(self, batch_id: int, after: SparkPosition | None) -> None:
+    def _record_missing(self, batch_id: int, previous: SparkPosition | None) -> None:
         if self._listing is not None and self._may_miss:
             try:
-                there = {path for source in self._listing.sources() for path in self._listing.listed(source)}
+                existing = {
+                    path for source in self._listing.sources() for path in self._listing.listed(source)
+                }
             except (Py4JError, PySparkException) as error:
                 self._report_unchecked(error)
                 return
-            gone = self._planned(batch_id, after) - there - {*self._missing}
-            self._missing += sorted(gone)
+            missing_paths = self._planned(batch_id, previous) - existing - {*self._missing}
+            self._missing += sorted(missing_paths)
 
     def inspect(self, *, at_once: bool = False) -> None:
         """Compare what is there with what was taken, unless that was done a moment ago. One listing.
@@ -154,10 +156,10 @@ class SourceFiles(SourceCheck):
             skipped = self._compare(self._listing)
         except (Py4JError, PySparkException) as error:
             self._report_unchecked(error)
-            self._next_s = time.monotonic() + _REST_S
+            self._next_s = time.monotonic() + _MIN_INTERVAL_S
             return
         took_s = time.monotonic() - began
-        self._next_s = time.monotonic() + max(_REST_S, _SHARE * took_s)
+        self._next_s = time.monotonic() + max(_MIN_INTERVAL_S, _INTERVAL_PER_LISTING * took_s)
         self._report(skipped)
 
     def _report_unchecked(self, error: Exception) -> None:
@@ -191,21 +193,21 @@ class SourceFiles(SourceCheck):
                     dataset=self.dataset,
                     reason=str(reason),
                     files=len(paths),
-                    paths=paths[:MOST_PATHS],
+                    paths=paths[:MAX_REPORTED_PATHS],
                 )
         new = [
-            SkippedFiles(self.flow, reason, len(paths), tuple(paths[:MOST_PATHS]))
+            SkippedFiles(self.flow, reason, len(paths), tuple(paths[:MAX_REPORTED_PATHS]))
             for reason, paths in skipped.items()
         ]
         if self._has_reported or _differs(self.stored(), new):
             self.store(new)
         self._last_report, self._has_reported = skipped, True
 
-    def _planned(self, batch_id: int, after: SparkPosition | None) -> set[str]:
+    def _planned(self, batch_id: int, previous: SparkPosition | None) -> set[str]:
         assert self._listing is not None
         assert self._folder is not None
         ends = source_offsets(self._folder.offsets(batch_id) or "")
-        starts = [] if after is None else source_offsets(after.offsets)
+        starts = [] if previous is None else source_offsets(previous.offsets)
         planned: set[str] = set()
         for source in self._listing.sources():
             start = _log_offset(starts, source.number)

@@ -187,14 +187,14 @@ class BatchSplitter:
         return staged
 
 
-def ranges_of(folder: CheckpointFolder, after: SparkPosition | None, batch_id: int) -> tuple[str, str]:
+def ranges_of(folder: CheckpointFolder, previous: SparkPosition | None, batch_id: int) -> tuple[str, str]:
     """Where a batch of a flow with one source begins and ends, in the words of the source.
 
     Raises:
         FileNotFoundError: the folder does not tell.
     """
     planned = folder.offsets(batch_id)
-    first = folder.initial_offsets() if after is None else source_offsets(after.offsets)[0]
+    first = folder.initial_offsets() if previous is None else source_offsets(previous.offsets)[0]
     if planned is None or first is None:
         raise FileNotFoundError(f"{folder.path}: no offsets of batch {batch_id}")
     return first, source_offsets(planned)[0]

@@ -118,11 +118,11 @@ def state_lost(flow: str, table: str, path: str, reason: str) -> StateLostError:
     )
 
 
-def diverged(flow: str, what: str) -> IngestError:
-    """The folder no longer says what the query planned; `what` is the batch, and how it differs."""
+def diverged(flow: str, difference: str) -> IngestError:
+    """The folder no longer says what the query planned; `difference` names the batch and how it differs."""
     return IngestError(
         "FLOW_POSITIONS_DIVERGED",
-        f"Flow {flow}: {what}; nothing of it is committed",
+        f"Flow {flow}: {difference}; nothing of it is committed",
         hint="something else writes into this folder: find it and end it; the next start of the flow goes on "
         "from where its table is",
     )

@@ -33,7 +33,7 @@ def require_free(connection: Connection, job: str, claim: Claim, now: int, *, lo
         return
     process = row.process or {}
     # A repeated call of the very run that has it, or an owner that is no more.
-    if process and process["run"] in (claim.process.run, claim.gone):
+    if process and process["run"] in (claim.process.run, claim.ended_run):
         return
     raise _running(connection, row, process, now)
 

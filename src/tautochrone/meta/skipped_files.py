@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tautochrone.meta import tables as t
-from tautochrone.model.sources import MOST_PATHS, SkippedFiles, SkipReason
+from tautochrone.model.sources import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
 
 __all__ = ["skipped_of"]
 
@@ -27,4 +27,7 @@ def merged_skipped_files(known: dict[str, Any], told: dict[str, Any] | None) -> 
         return known
     new = [path for path in told["paths"] if path not in known["paths"]]
     unnamed = max(0, told["count"] - len(told["paths"])) if new else 0
-    return {"count": known["count"] + len(new) + unnamed, "paths": [*new, *known["paths"]][:MOST_PATHS]}
+    return {
+        "count": known["count"] + len(new) + unnamed,
+        "paths": [*new, *known["paths"]][:MAX_REPORTED_PATHS],
+    }

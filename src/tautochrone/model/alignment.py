@@ -40,7 +40,7 @@ class Alignment:
     """What a cut takes of each root, and which of them are held back."""
 
     roots: Mapping[str, str]
-    held: Mapping[str, HeldBack]
+    held_back: Mapping[str, HeldBack]
 
 
 def align(
@@ -54,9 +54,9 @@ def align(
     Args:
         newest: what an unaligned cut would take.
         times: of the roots that take part, the versions that a cut may take, from that of the last cut on,
-            oldest first. Empty: nothing is known yet of a root that takes part; it stays where it is, and
-            so do the others, for nobody knows how far ahead of it they are.
-        last: what the last cut took. Nothing goes back behind it.
+            oldest first. Empty: no source time of the root is known yet. It stays where it is, and so do the
+            others, because nobody knows how far ahead of it they are.
+        last: what the last cut took. No root goes back behind it.
     """
     roots = dict(newest)
     for name in newest.keys() & times.keys():
@@ -65,9 +65,11 @@ def align(
     candidates = {name: _RootVersions(times[name], last.get(name)) for name in newest if times.get(name)}
     unknown = sorted(name for name in newest.keys() & times.keys() if not times[name])
     behind = unknown[0] if unknown else ""
-    # Whoever goes back may become the slowest: then the others must not be ahead of what is left of it.
+    # A root that goes back may become the slowest, and then bounds the others.
     while candidates and not unknown:
-        slowest = min(candidates, key=lambda name: (candidates[name].at_ms, candidates[name].is_held, name))
+        slowest = min(
+            candidates, key=lambda name: (candidates[name].at_ms, candidates[name].is_held_back, name)
+        )
         moved = [root.go_back(candidates[slowest].at_ms + bound_ms) for root in candidates.values()]
         if not any(moved):
             behind = slowest
@@ -83,20 +85,20 @@ def align(
             behind=behind,
         )
         for name, root in candidates.items()
-        if root.is_held
+        if root.is_held_back
     }
-    return Alignment(roots=roots, held=held_back)
+    return Alignment(roots=roots, held_back=held_back)
 
 
 class _RootVersions:
     """The versions of one root that may be taken: from the newest back to that of the last cut."""
 
-    def __init__(self, found: Sequence[SourceTime], last: str | None) -> None:
-        versions = [source_time.version for source_time in found]
-        self._source_times = found
+    def __init__(self, source_times: Sequence[SourceTime], last: str | None) -> None:
+        versions = [source_time.version for source_time in source_times]
+        self._source_times = source_times
         self._oldest_index = versions.index(Version(last)) if last in versions else 0
-        self._index = len(found) - 1
-        # What was told need not have the version of the last cut: the root stays there until it has.
+        self._index = len(source_times) - 1
+        # The source times need not include the version of the last cut: the root stays at it until they do.
         self._last_version = last if last is not None and last not in versions else None
 
     @property
@@ -112,7 +114,7 @@ class _RootVersions:
         return self._source_times[self._index].version if self._last_version is None else self._last_version
 
     @property
-    def is_held(self) -> bool:
+    def is_held_back(self) -> bool:
         return self._index < len(self._source_times) - 1 or self._last_version is not None
 
     def stay(self) -> None:

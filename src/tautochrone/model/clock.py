@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tautochrone.model.names import TableName
 
-__all__ = ["NOW", "is_clock", "spoken", "today", "zone_of"]
+__all__ = ["NOW", "describe_clock", "is_clock", "today", "zone_of"]
 
 _CATALOG = "tautochrone"
 _TODAY = ("clock", "today")
@@ -26,8 +26,8 @@ def is_clock(name: TableName) -> bool:
     return name == NOW or (name.catalog == _CATALOG and name.namespace == _TODAY)
 
 
-def spoken(clock: TableName) -> str:
-    """A clock as people say it."""
+def describe_clock(clock: TableName) -> str:
+    """A clock as messages name it."""
     return "the time" if clock == NOW else f"the date in {zone_of(clock)}"
 
 

@@ -1,7 +1,7 @@
-"""The durable steps of the system, by name, and the door that every one of them goes through.
+"""The durable steps of the system, by name, and the function through which each of them is taken.
 
 A step is whatever survives the process: a catalog commit, a file, a row of the store. Code that
-takes one calls `perform(step, subject, action)`; what stands behind the door (`runtime.job.effects`) counts
+takes one calls `perform(step, subject, action)`; its implementation (`runtime.job.effects`) counts
 the steps and lets the crash suite kill the process before or after any of them, or lose an answer.
 A step that is not listed here cannot be taken, so the suite cannot miss it.
 """
@@ -85,6 +85,6 @@ class Step(StrEnum):
 
 
 class Effects(Protocol):
-    """The door. `subject` names what the step is done to, usually a table."""
+    """Takes durable steps. `subject` names what a step changes, usually a table."""
 
     def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T: ...

@@ -50,13 +50,13 @@ class BrokenInvariant:
                 "INVARIANT_FAILED",
                 f"The invariant {self.name} could not be checked: {self.problem}",
                 location=self.location,
-                hint="correct the query or the data; until then the old instant stays",
+                hint="correct the query or the data; until then readers stay at the checkpoint before",
             )
         count = f"{'at least ' if self.at_least else ''}{self.rows:,} {'row' if self.rows == 1 else 'rows'}"
         return InvariantError(
             "INVARIANT_BROKEN",
             f"The invariant {self.name} returned {count} instead of none",
             location=self.location,
-            hint="`taut checkpoints --json` has some of the rows; correct the data, until then the old "
-            "instant stays",
+            hint="`taut checkpoints --json` has some of the rows; correct the data, until then "
+            "readers stay at the checkpoint before",
         )

@@ -85,12 +85,12 @@ class Claim:
     Args:
         process: of the run that asks.
         takeover: whoever runs the job is fenced off.
-        gone: the `RunProcess.run` of an owner whose process is known to have ended.
+        ended_run: the `RunProcess.run` of an owner whose process is known to have ended.
     """
 
     process: RunProcess
     takeover: bool = False
-    gone: str | None = None
+    ended_run: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

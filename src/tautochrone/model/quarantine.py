@@ -1,4 +1,4 @@
-"""Bad records: those on which a flow's own query fails, and the table beside that takes them."""
+"""Bad records: those on which a flow's own query fails, and the quarantine table that takes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BadRecords(StrEnum):
 
 
 def quarantine_of(table: TableName) -> TableName:
-    """The table beside `table`.
+    """The quarantine table of `table`.
 
     >>> str(quarantine_of(TableName.parse("lake.default.events")))
     'lake.default.events__quarantine'

@@ -39,7 +39,7 @@ class RefreshPolicy(StrEnum):
 
 
 def worst_mode(modes: list[RefreshMode]) -> RefreshMode:
-    """The dearest of several modes; `NO_DATA` for none."""
+    """The most expensive of several modes; `NO_DATA` for none."""
     order = list(RefreshMode)
     return max(modes, key=order.index, default=RefreshMode.NO_DATA)
 

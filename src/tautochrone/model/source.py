@@ -1,4 +1,4 @@
-"""The port of a source: what can be asked of whatever rows come from.
+"""The port of a source: what the engine asks of whatever delivers rows.
 
 Two kinds stand behind it. Sources that Spark's Structured Streaming reads itself (Kafka, files, Python data
 sources) are leaves of a query's plan: `spark.sources.registry` finds them. Change logs of databases are read
@@ -55,9 +55,9 @@ class Source(Protocol):
     def name(self) -> str:
         """For people."""
 
-    def identity(self) -> frozenset[str]:
-        """What is read, as text by which two flows over the same thing are recognised. Empty: each reader
-        gets rows of its own."""
+    def input_ids(self) -> frozenset[str]:
+        """Names of what is read, such as a topic of a broker: two flows that share a name read the same
+        input. Empty: each reader gets rows of its own."""
 
     def rate_limits(self) -> RateLimits | Unsupported:
         """How its batches can be bounded."""
@@ -106,8 +106,8 @@ class ChangeLog(Source, Protocol):
 
     def read(self, after: LogPosition, max_events: int) -> LogBatch:
         """The transactions behind `after`, whole ones, until there are at least `max_events` events or the
-        log ends. A transaction that is bigger than the bound comes alone and whole. Without news the batch has
-        no rows; its position may still move on.
+        log ends. A transaction that is bigger than the bound comes alone and whole. Without new transactions
+        the batch has no rows; its position may still move on.
 
         Raises:
             IngestError: `SOURCE_LOG_LOST`: what follows `after` is no longer there, or it is another log.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["MOST_PATHS", "RecreatedTopic", "SkipReason", "SkippedFiles"]
+__all__ = ["MAX_REPORTED_PATHS", "RecreatedTopic", "SkipReason", "SkippedFiles"]
 
-MOST_PATHS = 20
-"""So many paths are named in an event and in the store; the count is of all."""
+MAX_REPORTED_PATHS = 20
+"""At most this many paths are named in an event and in the store; the count is of all files."""
 
 
 class RecreatedTopic(StrEnum):

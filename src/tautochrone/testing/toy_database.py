@@ -178,7 +178,7 @@ class ToyChangeLog:
     def name(self) -> str:
         return f"toy database {self._database.path.name}"
 
-    def identity(self) -> frozenset[str]:
+    def input_ids(self) -> frozenset[str]:
         return frozenset({str(self._database.path)})
 
     def rate_limits(self) -> RateLimits:

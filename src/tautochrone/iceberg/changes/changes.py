@@ -140,21 +140,21 @@ class _Reader:
     def read(self, run: _Run) -> None:
         """Add the rows of one run."""
         functions = self._functions
-        wanted_before = None if run.anywhere else run.removed | run.touched
-        wanted_after = None if run.anywhere else run.added | run.touched
-        before = planned(functions, self._table, run.base, wanted_before)
-        after = planned(functions, self._table, run.end, wanted_after)
+        paths_read_before = None if run.anywhere else run.removed | run.touched
+        paths_read_after = None if run.anywhere else run.added | run.touched
+        before = planned(functions, self._table, run.base, paths_read_before)
+        after = planned(functions, self._table, run.end, paths_read_after)
         paths_before, paths_after = functions.task_paths(before), functions.task_paths(after)
         if run.anywhere:
             run.touched |= self._touched_anywhere(before, after, paths_before, paths_after)
-        lost = (run.removed - set(paths_before)) | (run.added - set(paths_after))
+        missing = (run.removed - set(paths_before)) | (run.added - set(paths_after))
         stayed = (run.touched - run.added - run.removed) & (set(paths_before) | set(paths_after))
-        lost |= stayed - set(paths_before) | stayed - set(paths_after)
-        if lost:
+        missing |= stayed - set(paths_before) | stayed - set(paths_after)
+        if missing:
             raise LakeError(
                 "CHANGE_UNREADABLE",
                 f"{self._name}: the commits between {run.base} and {run.end} name files that the versions"
-                f" don't have: {', '.join(sorted(lost)[:3])}",
+                f" don't have: {', '.join(sorted(missing)[:3])}",
             )
         whole = self._read_stayed(
             stayed,
@@ -207,8 +207,8 @@ class _Reader:
         self, before: Any, after: Any, paths_before: list[str], paths_after: list[str]
     ) -> set[str]:
         """Files in both versions whose lists of delete files differ."""
-        deletes_before = dict(zip(paths_before, self._functions.task_deletes(before), strict=True))
-        deletes_after = dict(zip(paths_after, self._functions.task_deletes(after), strict=True))
+        deletes_before = dict(zip(paths_before, self._functions.described_delete_files(before), strict=True))
+        deletes_after = dict(zip(paths_after, self._functions.described_delete_files(after), strict=True))
         return {
             path
             for path in deletes_before.keys() & deletes_after.keys()

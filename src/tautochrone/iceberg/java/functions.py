@@ -122,7 +122,7 @@ class Functions:
         """Paths of the data files of a Java list of tasks, in its order."""
         return self._texts(tasks.stream().map(self._path_of_task))
 
-    def task_deletes(self, tasks: Any) -> list[str]:
+    def described_delete_files(self, tasks: Any) -> list[str]:
         """A text for each task's delete files; two texts are equal only if the delete files are."""
         return self._texts(tasks.stream().map(self._described_deletes))
 

@@ -58,7 +58,7 @@ def companions_at(
             current = snapshots.get(str(current.get("parent-snapshot-id")))
         for name, companion in (commit_metadata.companions if commit_metadata else {}).items():
             companions.setdefault(TableName.parse(name), set()).add(Version(companion))
-    return {name: frozenset(of) for name, of in companions.items()}
+    return {name: frozenset(versions_of_companion) for name, versions_of_companion in companions.items()}
 
 
 def reverted(

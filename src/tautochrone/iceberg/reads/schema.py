@@ -88,14 +88,14 @@ def replacement(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableS
     return transactions.replaceTableTransaction(str(name), loaded.operations, metadata)
 
 
-def widened(iceberg: Iceberg, name: TableName, loaded: Loaded, wanted: Any) -> Any | None:
-    """The table's Java schema with the columns of `wanted` added as optional; None if it has all of them.
+def widened(iceberg: Iceberg, name: TableName, loaded: Loaded, new_schema: Any) -> Any | None:
+    """The table's Java schema with the columns of `new_schema` added as optional; None if it has all of them.
 
     Raises:
-        DefinitionError: a column of a type that Iceberg cannot change into the wanted one.
+        DefinitionError: a column of a type that Iceberg cannot change into that of `new_schema`.
     """
     try:
-        added = iceberg.api.spark.SparkSchemaUtil.convert(iceberg.java_schema(wanted))
+        added = iceberg.api.spark.SparkSchemaUtil.convert(iceberg.java_schema(new_schema))
         update = loaded.table.updateSchema().caseSensitive(False).unionByNameWith(added)
         schema = update.apply()
     except (Py4JError, PySparkException) as error:

@@ -120,7 +120,7 @@ class SqlCheckpoints(Repository):
             held: Collection[str] = ()
             if align_ms is not None:
                 alignment = aligned_cut(connection, found.jobs_with(job), cut, align_ms)
-                cut, held = dict(alignment.roots), alignment.held
+                cut, held = dict(alignment.roots), alignment.held_back
             connection.execute(
                 insert(t.checkpoints).values(
                     number=number,

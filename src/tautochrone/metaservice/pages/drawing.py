@@ -10,7 +10,7 @@ from itertools import pairwise
 from tautochrone.metaservice.pages.dataset_status import DatasetLine, DatasetState, Topology
 from tautochrone.metaservice.pages.layout import layered
 from tautochrone.metaservice.pages.words import duration
-from tautochrone.model.clock import is_clock, spoken
+from tautochrone.model.clock import describe_clock, is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName
 
@@ -110,7 +110,7 @@ def _box(topology: Topology, name: TableName, x: float, y: float) -> Box:
     if line is None:
         clock = is_clock(name)
         says = "clock" if clock else "written by others"
-        label = spoken(name) if clock else name.table
+        label = describe_clock(name) if clock else name.table
         look, shape = "outside", "clock" if clock else "outside"
     else:
         label, says, look = name.table, _says(line), _look(line)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tautochrone.model.clock import NOW, spoken, zone_of
+from tautochrone.model.clock import NOW, describe_clock, zone_of
 from tautochrone.model.lake import ChangeKind, RowChange, TableChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -30,7 +30,9 @@ class ClockTable:
 
     def change_between(self, old: Version, new: Version) -> TableChange:
         kind = ChangeKind.NONE if old == new else ChangeKind.CHANGED
-        return TableChange(kind=kind, reason=Reason.of(ReasonCode.TIME_MOVED, clock=spoken(self.name)))
+        return TableChange(
+            kind=kind, reason=Reason.of(ReasonCode.TIME_MOVED, clock=describe_clock(self.name))
+        )
 
     def changed_rows(self, session: SparkSession, old: Version, new: Version) -> RowChange:
         added, removed = clock_row(session, self.name, new), clock_row(session, self.name, old)

@@ -120,7 +120,7 @@ class Ownership:
         """A claim to the job, which says whether its owner is known to be dead."""
         owner = store.jobs.owner_process(job)
         dead_run = owner.run if owner is not None and self.gone(owner) else None
-        return Claim(process=process_of(self.run), takeover=self.takeover, gone=dead_run)
+        return Claim(process=process_of(self.run), takeover=self.takeover, ended_run=dead_run)
 
     def require_free(self, store: Store, job: str, emit: Emit) -> None:
         """Return when no other run has the job, or when this run may fence it off.

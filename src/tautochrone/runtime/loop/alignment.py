@@ -76,9 +76,9 @@ class Aligner:
             job.store.roots.report_source_times(job.name, job.journal.fence, times)
             self._reported_times = times
         alignment = job.store.roots.aligned_cut(job.name, cut.roots, bound_ms)
-        if alignment.held.keys() != self._held_back_roots:
-            self._held_back_roots = frozenset(alignment.held)
-            for name, held in sorted(alignment.held.items()):
+        if alignment.held_back.keys() != self._held_back_roots:
+            self._held_back_roots = frozenset(alignment.held_back)
+            for name, held in sorted(alignment.held_back.items()):
                 job.emit(
                     "cut_aligned",
                     root=name,
@@ -87,7 +87,7 @@ class Aligner:
                     reason=_reason(name, held),
                 )
         roots = {name: Version(alignment.roots[str(name)]) for name in cut.roots}
-        looks = {name: at for name, at in cut.looks.items() if str(name) not in alignment.held}
+        looks = {name: at for name, at in cut.looks.items() if str(name) not in alignment.held_back}
         return replace(cut, roots=roots, looks=looks)
 
     def _source_times(self, name: TableName, newest: Version, last: Version | None) -> list[SourceTime]:

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from tautochrone.errors import RefreshError
 from tautochrone.model import limits
-from tautochrone.model.clock import is_clock, spoken
+from tautochrone.model.clock import describe_clock, is_clock
 from tautochrone.model.lake import ChangeKind, ReadableTable, TableChange
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -100,7 +100,7 @@ def choose(
         return Choice(RefreshMode.APPEND, reason, ranges, delta_rows=delta_rows, policy=policy)
     facts = Facts(
         changed=changed,
-        clocks=tuple(spoken(name) for name in sorted(moved) if is_clock(name)),
+        clocks=tuple(describe_clock(name) for name in sorted(moved) if is_clock(name)),
         unchanged_rows=_total(measure(name).rows for name in new if name not in moved),
         view_rows=None if sizes is None else sizes(task.name, task.fork.version, task.fork.version).rows,
         steps=steps() if followed else 0,
@@ -202,7 +202,7 @@ def not_incremental(table: TableName, reason: Reason, location: str) -> RefreshE
 
 def _change(context: RefreshContext, name: TableName, old: Version | None, new: Version) -> TableChange:
     if old is None:
-        new_input = spoken(name) if is_clock(name) else name
+        new_input = describe_clock(name) if is_clock(name) else name
         return TableChange(
             kind=ChangeKind.UNKNOWN, reason=Reason.of(ReasonCode.NEW_INPUT, input=str(new_input))
         )

@@ -11,7 +11,7 @@ from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.column_alignment import align
 from tautochrone.meta import Store
-from tautochrone.model.clock import spoken
+from tautochrone.model.clock import describe_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.read_points import ReadPointServer
@@ -102,7 +102,9 @@ def verify(
             )
         untold = sorted(flow.inputs.clocks - versions.keys())
         if untold:
-            reason = f"checkpoint {checkpoint} does not tell {spoken(untold[0])}, which its query asks for"
+            reason = (
+                f"checkpoint {checkpoint} does not tell {describe_clock(untold[0])}, which its query asks for"
+            )
             yield _unknown(view, checkpoint, reason)
             continue
         session = sessions.at(f"checkpoint-{checkpoint}", view.catalog, flow)

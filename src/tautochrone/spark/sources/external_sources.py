@@ -12,4 +12,4 @@ __all__ = ["external_sources"]
 def external_sources(frame: DataFrame) -> frozenset[str]:
     """The topics, folders, … that a stream reads. Sources that give each reader rows of its own (rate,
     sockets) are left out."""
-    return frozenset[str]().union(*(source.identity() for source in sources_of(frame)))
+    return frozenset[str]().union(*(source.input_ids() for source in sources_of(frame)))

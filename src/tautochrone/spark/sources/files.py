@@ -103,7 +103,7 @@ class FileSource(SparkSource):
     def reads(cls, leaf: JavaObject) -> bool:
         return kind(leaf) == "StreamingRelation" and str(leaf.sourceName()).startswith(_NAME)
 
-    def identity(self) -> frozenset[str]:
+    def input_ids(self) -> frozenset[str]:
         folder = self.name.removeprefix(_NAME).removesuffix("]").removeprefix("file:").rstrip("/")
         return frozenset({f"files in {folder}"})
 

@@ -40,7 +40,7 @@ class KafkaSource(SparkSource):
         """The options of the read."""
         return KafkaOptions(self.options())
 
-    def identity(self) -> frozenset[str]:
+    def input_ids(self) -> frozenset[str]:
         read = self.read
         brokers = ",".join(sorted(part.strip() for part in read.brokers.split(",")))
         topics = read.topics or {f"pattern {read.values.get('subscribePattern', '')}"}

@@ -115,7 +115,7 @@ class SparkSource(ABC):
         """As Spark calls it."""
         return str(self.leaf.sourceName())
 
-    def identity(self) -> frozenset[str]:
+    def input_ids(self) -> frozenset[str]:
         """See `model.source.Source`. By itself a source gives each reader rows of its own."""
         return frozenset()
 
