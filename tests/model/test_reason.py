@@ -32,6 +32,11 @@ SAMPLES: dict[str, Any] = COSTS | {
     "reasons": [unclassified("a").to_json(), Reason.of(ReasonCode.FIRST_BUILD).to_json()],
     "sources": ["csv:x"],
     "waits_for": None,
+    "wait_s": 4.0,
+    "keep_last": 10,
+    "keep_ms": 604_800_000,
+    "spacing_ms": 60_000,
+    "older_than_ms": 86_400_000,
 }
 
 

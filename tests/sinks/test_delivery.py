@@ -192,6 +192,7 @@ def test_deltas_follow_the_checkpoints(world: World) -> None:
         assert world.check() == number
     first, *later = world.named("sink_delivered")
     assert len(first["replaced"]) == 2
+    assert {reason["reason_code"] for reason in first["replaced_reasons"]} == {"SINK_HAS_NO_ROWS"}
     assert not any(told["replaced"] for told in later)
 
 

@@ -30,6 +30,7 @@ def adopt(arguments: argparse.Namespace) -> int:
         raise SettingsError("CONFLICTING_OPTIONS", "--from-pipeline takes no other options")
     from tautochrone.app.locate import locate
     from tautochrone.app.open import Project
+    from tautochrone.model.reason import Reason, ReasonCode, reason_fields
     from tautochrone.runtime.adoption.adopt import Adoption
     from tautochrone.runtime.adoption.renaming import hand_over
     from tautochrone.runtime.job.selection import find_all
@@ -49,7 +50,8 @@ def adopt(arguments: argparse.Namespace) -> int:
         adoption = Adoption(job, find_all(job.definitions, names_of(arguments.rebuild)))
         findings = adoption.survey()
         if not findings:
-            events("nothing_to_adopt", job=job.name, reason="its tables are its own already")
+            reason = Reason.of(ReasonCode.ALREADY_OWNED)
+            events("nothing_to_adopt", job=job.name, **reason_fields("reason", reason))
             return 0
         if arguments.json:
             for finding in findings:
@@ -57,7 +59,7 @@ def adopt(arguments: argparse.Namespace) -> int:
                     "surveyed",
                     dataset=str(finding.dataset),
                     action=str(finding.action),
-                    reason=finding.reason,
+                    **reason_fields("reason", finding.reason),
                     hint=finding.error.hint if finding.error else None,
                 )
         else:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tautochrone.cli.output import json_line
+from tautochrone.model.events import as_json_fields
 
 __all__ = ["failures", "is_failure", "json_events", "line_events", "short", "words"]
 
@@ -21,7 +22,7 @@ _LOCK = threading.Lock()
 
 def json_events(event: str, /, **fields: Any) -> None:
     """Every event as one JSON object on stdout."""
-    json_line({"event": event, **fields})
+    json_line({"event": event, **as_json_fields(fields)})
 
 
 def line_events(event: str, /, **fields: Any) -> None:
@@ -63,7 +64,12 @@ def _say(line: str) -> None:
 
 
 def _plain(event: str, fields: Fields) -> str:
-    shown = " ".join(f"{key}={value}" for key, value in fields.items() if value not in (None, "", []))
+    shown = " ".join(
+        f"{key}={value}"
+        for key, value in fields.items()
+        # The text of a reason says what its code and its parameters say.
+        if value not in (None, "", []) and not key.endswith(("_code", "_params", "_reasons"))
+    )
     return f"{event.replace('_', ' ')}: {shown}".rstrip(": ")
 
 

@@ -22,6 +22,7 @@ from tautochrone.errors import ConflictError, FencedError, TautochroneError
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitMetadata, Committed, LakeTable, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SourcePosition
 
 __all__ = ["TableCommitter", "settle_quarantine"]
@@ -56,7 +57,7 @@ def settle_quarantine(table: LakeTable, quarantine_table: LakeTable, fence: Fenc
             )
         else:
             quarantine_table.abort(prepared)
-            reason = f"{table.name} has not the batch that it belongs to; its source is read again"
+            reason = Reason.of(ReasonCode.BATCH_NOT_IN_TABLE, table=str(table.name))
             emit("abort", dataset=str(quarantine_table.name), rows=prepared.rows, reason=reason)
 
 

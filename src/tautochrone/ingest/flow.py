@@ -45,6 +45,7 @@ from tautochrone.model.events import Emit
 from tautochrone.model.lake import CommitMetadata, Staged
 from tautochrone.model.names import TableName
 from tautochrone.model.quarantine import BadRecords
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
@@ -298,7 +299,7 @@ class FlowQuery:
             self.step(Step.INGEST_FOLDER, lambda: self.folder.rewrite(position))
 
     def _report_folder(self, decision: FolderDecision) -> None:
-        if decision.reason:
+        if decision.reason is not None:
             self.emit(
                 "flow_folder",
                 flow=self.flow.name,
@@ -331,8 +332,7 @@ class FlowQuery:
                 flow=self.flow.name,
                 dataset=self._target,
                 sources=[str(number) for number in offsets],
-                reason="their versions cannot be followed from the oldest (expired, or rows went away): the "
-                "stream begins with all rows of the newest",
+                reason=Reason.of(ReasonCode.STREAM_FROM_NEWEST_VERSION),
             )
             # A batch that was planned from the older beginning cannot be read any more.
             self.step(Step.INGEST_FOLDER, self.folder.wipe)
@@ -375,7 +375,7 @@ class FlowQuery:
                 flow=self.flow.name,
                 dataset=self._target,
                 batch=batch_id,
-                reason="its positions prove that the table has it",
+                reason=Reason.of(ReasonCode.POSITIONS_PROVE_BATCH),
             )
             if self.stateful:
                 # The state of this batch must be there for the next one.
@@ -436,6 +436,8 @@ class FlowQuery:
             batch=batch_id,
             records=len(split.records),
             beside=str(self.committer.quarantine_table.name),
-            reason=f"[{first.error.error_class}] {first.reason}",
+            reason=Reason.of(
+                ReasonCode.RECORD_FAILED, error_class=first.error.error_class, text=first.reason
+            ),
             first=first.location,
         )

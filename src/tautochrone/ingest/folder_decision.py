@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tautochrone.ingest.checkpoint_folder import FolderState
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SparkPosition
 
 __all__ = ["FolderAction", "FolderDecision", "compare_folder", "same_offsets", "source_offsets"]
@@ -36,7 +37,7 @@ class FolderDecision:
     """What to do and why. `KEEP` has no reason when there is nothing to report."""
 
     action: FolderAction
-    reason: str = ""
+    reason: Reason | None = None
 
 
 def same_offsets(left: str | None, right: str | None) -> bool:
@@ -82,34 +83,36 @@ def compare_folder(
         return _without_position(folder)
     batch = position.batch_id
     if folder.torn:
-        return FolderDecision(FolderAction.REWRITE, "a process ended while it wrote the folder anew")
+        return FolderDecision(FolderAction.REWRITE, Reason.of(ReasonCode.FOLDER_HALF_WRITTEN))
     if folder.planned is None:
-        return FolderDecision(FolderAction.REWRITE, "the folder is gone or empty")
+        return FolderDecision(FolderAction.REWRITE, Reason.of(ReasonCode.FOLDER_MISSING))
     if folder.query_id != position.query_id:
-        return FolderDecision(FolderAction.REWRITE, "the folder belongs to another query")
+        return FolderDecision(FolderAction.REWRITE, Reason.of(ReasonCode.FOLDER_OF_ANOTHER_QUERY))
     if folder.planned < batch:
         return FolderDecision(
-            FolderAction.REWRITE, f"the folder is behind: batch {folder.planned}, the table has {batch}"
+            FolderAction.REWRITE,
+            Reason.of(ReasonCode.FOLDER_BEHIND, folder_batch=folder.planned, table_batch=batch),
         )
     if not same_offsets(planned_offsets, position.offsets):
-        return FolderDecision(FolderAction.REWRITE, f"the folder holds other offsets for batch {batch}")
+        return FolderDecision(FolderAction.REWRITE, Reason.of(ReasonCode.FOLDER_OFFSETS_DIFFER, batch=batch))
     finished = -1 if folder.finished is None else folder.finished
     if finished > batch or folder.planned > batch + 1:
         return FolderDecision(
-            FolderAction.REWRITE, f"the folder is ahead: batch {folder.planned}, the table has {batch}"
+            FolderAction.REWRITE,
+            Reason.of(ReasonCode.FOLDER_AHEAD, folder_batch=folder.planned, table_batch=batch),
         )
     if finished == batch - 1 and folder.planned == batch:
-        return FolderDecision(FolderAction.KEEP, f"batch {batch} is in the table and will be recognised")
+        return FolderDecision(FolderAction.KEEP, Reason.of(ReasonCode.BATCH_ALREADY_IN_TABLE, batch=batch))
     if finished == batch:
         return FolderDecision(FolderAction.KEEP)
-    return FolderDecision(FolderAction.REWRITE, f"the folder misses the commit of batch {batch}")
+    return FolderDecision(FolderAction.REWRITE, Reason.of(ReasonCode.FOLDER_LACKS_COMMIT, batch=batch))
 
 
 def _without_position(folder: FolderState) -> FolderDecision:
     if folder.has_leftovers and folder.finished is None and not folder.torn:
-        return FolderDecision(FolderAction.SWEEP, "its first batch was being planned when the process ended")
+        return FolderDecision(FolderAction.SWEEP, Reason.of(ReasonCode.FIRST_BATCH_INTERRUPTED))
     if folder.finished is None and folder.planned in (None, 0) and not folder.torn:
         return FolderDecision(FolderAction.KEEP)
     return FolderDecision(
-        FolderAction.WIPE, f"the table has no positions of this flow, the folder holds batch {folder.planned}"
+        FolderAction.WIPE, Reason.of(ReasonCode.TABLE_HAS_NO_POSITION, folder_batch=folder.planned)
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import FolderAction, FolderDecision, compare_folder
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SparkPosition
 
 __all__ = ["FolderTakeover", "take_over_folder"]
@@ -71,7 +72,7 @@ def take_over_folder(
     if own.can_be_renamed:
         return FolderTakeover(FolderDecision(FolderAction.TAKE), move)
     files, size = source.size()
-    reason = f"no folder can be renamed here: {files} files of {size} bytes are copied from {source.path}"
+    reason = Reason.of(ReasonCode.FOLDER_COPIED, files=files, bytes=size, path=source.path)
     return FolderTakeover(FolderDecision(FolderAction.COPY, reason), move)
 
 

@@ -17,6 +17,7 @@ from tautochrone.errors import IngestError
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.source_checks import SourceCheck
 from tautochrone.model.events import Emit
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import Unsupported
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.model.sources import RecreatedTopic
@@ -97,8 +98,7 @@ class KafkaTopics(SourceCheck):
             flow=self.flow,
             dataset=self.dataset,
             topics=sorted({topic for topics in changed.values() for topic in topics}),
-            reason="Kafka gives another id; the new topic is taken in from its beginning, the rows of "
-            "the old one stay",
+            reason=Reason.of(ReasonCode.TOPIC_RECREATED),
         )
         return restart_topics(position, earliest, self._ids_in(position.offsets))
 
@@ -147,7 +147,7 @@ class KafkaTopics(SourceCheck):
                         "kafka_topic_ids_unknown",
                         flow=self.flow,
                         dataset=self.dataset,
-                        reason=f"{error.message}; a topic that is deleted and created again goes unnoticed",
+                        reason=Reason.of(ReasonCode.TOPIC_IDS_REFUSED, text=error.message),
                     )
         return ids
 

@@ -21,6 +21,7 @@ from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.source_checks import SourceCheck
 from tautochrone.model.events import Emit
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import Unsupported
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.model.sources import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
@@ -85,7 +86,7 @@ class SourceFiles(SourceCheck):
     _missing: list[str] = field(default_factory=list)
     _last_report: dict[SkipReason, list[str]] = field(default_factory=dict)
     _has_reported: bool = False
-    _unchecked_reasons: set[str] = field(default_factory=set)
+    _unchecked_reasons: set[Reason] = field(default_factory=set)
     _next_s: float = 0.0
 
     def started(
@@ -163,7 +164,8 @@ class SourceFiles(SourceCheck):
         self._report(skipped)
 
     def _report_unchecked(self, error: Exception) -> None:
-        reason = f"what its file sources skip cannot be told: {(str(error).splitlines() or [''])[0]}"
+        text = (str(error).splitlines() or [""])[0]
+        reason = Reason.of(ReasonCode.FILES_UNCHECKED, error_class=type(error).__name__, text=text)
         if reason not in self._unchecked_reasons:
             self._unchecked_reasons.add(reason)
             self.emit("source_files_unchecked", flow=self.flow, dataset=self.dataset, reason=reason)

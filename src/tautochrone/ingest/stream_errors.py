@@ -13,6 +13,7 @@ from tautochrone.errors import (
     StateLostError,
     TautochroneError,
 )
+from tautochrone.model.reason import Reason
 from tautochrone.spark.session.jvm_liveness import jvm_failure
 from tautochrone.traces import trace_of
 
@@ -108,7 +109,7 @@ def _sentence(text: str) -> str:
     return re.sub(r"\s*SQLSTATE: \w{5}.*$", "", best)[:600]
 
 
-def state_lost(flow: str, table: str, path: str, reason: str) -> StateLostError:
+def state_lost(flow: str, table: str, path: str, reason: Reason | None) -> StateLostError:
     """The state that belongs to the table's position is not in the folder `path`, nor in an older one."""
     return StateLostError(
         "FLOW_STATE_LOST",

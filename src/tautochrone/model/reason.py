@@ -14,93 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from string import Formatter
 from typing import Any
 
+from tautochrone.model.reason_codes import ReasonCode
+
 __all__ = ["Reason", "ReasonCode", "describe", "reason_fields", "several", "unclassified"]
-
-
-class ReasonCode(StrEnum):
-    """All codes; `docs/reasons.md` says what each means to a user.
-
-    Stored in the store and emitted with events: a code is never renamed and never used for something else.
-    """
-
-    UNKNOWN = "UNKNOWN"
-    SEVERAL = "SEVERAL"
-
-    # Why a dataset was refreshed in its mode.
-    FIRST_BUILD = "FIRST_BUILD"
-    DEFINITION_CHANGED = "DEFINITION_CHANGED"
-    FULL_REFRESH_REQUESTED = "FULL_REFRESH_REQUESTED"
-    POLICY_IS_FULL = "POLICY_IS_FULL"
-    NO_INPUT_CHANGED = "NO_INPUT_CHANGED"
-    NO_NEW_ROWS = "NO_NEW_ROWS"
-    INPUTS_APPENDED = "INPUTS_APPENDED"
-    EVENTS_MERGED = "EVENTS_MERGED"
-    NO_EVENTS_OF_KEYS = "NO_EVENTS_OF_KEYS"
-    ROWS_ADDED_TO_LINEAR_QUERY = "ROWS_ADDED_TO_LINEAR_QUERY"
-    ESTIMATED_COSTS = "ESTIMATED_COSTS"
-    FEW_INPUT_ROWS = "FEW_INPUT_ROWS"
-    COMMITTED_BEFORE_CRASH = "COMMITTED_BEFORE_CRASH"
-    ADOPTED = "ADOPTED"
-    NODE_RULE = "NODE_RULE"
-
-    # Why a change could not be followed.
-    INCREMENTAL_FAILED = "INCREMENTAL_FAILED"
-    UNSUPPORTED_QUERY = "UNSUPPORTED_QUERY"
-    NODE_NEEDS_MODE = "NODE_NEEDS_MODE"
-    NOT_LINEAR = "NOT_LINEAR"
-    NOT_DETERMINISTIC = "NOT_DETERMINISTIC"
-    UNVERSIONED_SOURCE = "UNVERSIONED_SOURCE"
-    NEW_INPUT = "NEW_INPUT"
-    COLUMN_NOT_COMPARABLE = "COLUMN_NOT_COMPARABLE"
-    STATE_MISSING = "STATE_MISSING"
-    STATE_NOT_IN_PLAN = "STATE_NOT_IN_PLAN"
-    STATE_TABLE_GONE = "STATE_TABLE_GONE"
-    STATE_FORMAT_DIFFERS = "STATE_FORMAT_DIFFERS"
-    STATE_EXPIRED = "STATE_EXPIRED"
-
-    # How a table changed between two versions.
-    TABLE_UNCHANGED = "TABLE_UNCHANGED"
-    NO_ROWS_MOVED = "NO_ROWS_MOVED"
-    TABLE_APPENDED = "TABLE_APPENDED"
-    COLUMNS_ADDED = "COLUMNS_ADDED"
-    ROWS_OVERWRITTEN = "ROWS_OVERWRITTEN"
-    ROWS_DELETED = "ROWS_DELETED"
-    COLUMN_REPLACED = "COLUMN_REPLACED"
-    TABLE_ROLLED_BACK = "TABLE_ROLLED_BACK"
-    VERSION_EXPIRED = "VERSION_EXPIRED"
-    TIME_MOVED = "TIME_MOVED"
-
-    # Why a dataset has no version for a checkpoint, or an invariant was not checked.
-    REFRESH_FAILED = "REFRESH_FAILED"
-    WAITS_FOR_INPUT = "WAITS_FOR_INPUT"
-    INPUT_UNREADABLE = "INPUT_UNREADABLE"
-    WAITS_FOR_BULK = "WAITS_FOR_BULK"
-    UPSTREAM_HAS_NO_VERSION = "UPSTREAM_HAS_NO_VERSION"
-    LEFT_TO_BE_REBUILT = "LEFT_TO_BE_REBUILT"
-    NO_VERSION_AT_CHECKPOINT = "NO_VERSION_AT_CHECKPOINT"
-
-    # Why a checkpoint waits, is held back or given up.
-    JOBS_AT_WORK = "JOBS_AT_WORK"
-    SINK_LACKS_CHECKPOINT = "SINK_LACKS_CHECKPOINT"
-    CHECKPOINT_OPENED_BY_OTHERS = "CHECKPOINT_OPENED_BY_OTHERS"
-    WAITS_FOR_VERSION = "WAITS_FOR_VERSION"
-    ROOT_NOT_IN_CUT = "ROOT_NOT_IN_CUT"
-    JOB_TAKES_NO_PART = "JOB_TAKES_NO_PART"
-    GIVEN_UP_BY_OTHERS = "GIVEN_UP_BY_OTHERS"
-    BREAKS_INVARIANTS = "BREAKS_INVARIANTS"
-    ADOPTION_INTERRUPTED = "ADOPTION_INTERRUPTED"
-    JOB_SKIPPED_CHECKPOINT = "JOB_SKIPPED_CHECKPOINT"
-    JOB_NOT_RUNNING = "JOB_NOT_RUNNING"
-    JOB_UNFINISHED = "JOB_UNFINISHED"
-    SOURCE_NOT_OBSERVED = "SOURCE_NOT_OBSERVED"
-    INVARIANT_BROKEN = "INVARIANT_BROKEN"
-    JOB_AWAY = "JOB_AWAY"
-    PATIENCE_USED_UP = "PATIENCE_USED_UP"
-    CHECKPOINT_STATE = "CHECKPOINT_STATE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +176,17 @@ def _unfinished_text(params: Mapping[str, Any]) -> str:
     return f"job {params['job']} is at work on checkpoint {params['checkpoint']}{waits}"
 
 
+def _retention_text(params: Mapping[str, Any]) -> str:
+    return (
+        f"older than {params['keep_ms'] / 1000:g} s or closer than {params['spacing_ms'] / 1000:g} s to "
+        f"another, and not among the newest {params['keep_last']}"
+    )
+
+
+def _unreferenced_text(params: Mapping[str, Any]) -> str:
+    return f"nothing refers to them, and they are older than {params['older_than_ms'] / 3_600_000:g} h"
+
+
 _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UNKNOWN: "{text}",
     ReasonCode.SEVERAL: _several_text,
@@ -336,6 +266,85 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.JOB_AWAY: "job {job} isn't running",
     ReasonCode.PATIENCE_USED_UP: "other jobs take longer than run.patience",
     ReasonCode.CHECKPOINT_STATE: "it is {state}",
+    ReasonCode.FOLDER_HALF_WRITTEN: "a process ended while it wrote the folder anew",
+    ReasonCode.FOLDER_MISSING: "the folder is gone or empty",
+    ReasonCode.FOLDER_OF_ANOTHER_QUERY: "the folder belongs to another query",
+    ReasonCode.FOLDER_BEHIND: "the folder is behind: batch {folder_batch}, the table has {table_batch}",
+    ReasonCode.FOLDER_AHEAD: "the folder is ahead: batch {folder_batch}, the table has {table_batch}",
+    ReasonCode.FOLDER_OFFSETS_DIFFER: "the folder holds other offsets for batch {batch}",
+    ReasonCode.FOLDER_LACKS_COMMIT: "the folder misses the commit of batch {batch}",
+    ReasonCode.BATCH_ALREADY_IN_TABLE: "batch {batch} is in the table and will be recognised",
+    ReasonCode.FIRST_BATCH_INTERRUPTED: "its first batch was being planned when the process ended",
+    ReasonCode.TABLE_HAS_NO_POSITION: (
+        "the table has no positions of this flow, the folder holds batch {folder_batch}"
+    ),
+    ReasonCode.FOLDER_COPIED: (
+        "no folder can be renamed here: {files} files of {bytes} bytes are copied from {path}"
+    ),
+    ReasonCode.POSITIONS_PROVE_BATCH: "its positions prove that the table has it",
+    ReasonCode.STREAM_FROM_NEWEST_VERSION: (
+        "their versions cannot be followed from the oldest (expired, or rows went away): the stream "
+        "begins with all rows of the newest"
+    ),
+    ReasonCode.RECORD_FAILED: "[{error_class}] {text}",
+    ReasonCode.BATCH_NOT_IN_TABLE: "{table} has not the batch that it belongs to; its source is read again",
+    ReasonCode.PREPARED_ON_OLDER_VERSION: (
+        "main moved since the batch was prepared; its source is read again"
+    ),
+    ReasonCode.FILES_UNCHECKED: "what its file sources skip cannot be told: {text}",
+    ReasonCode.TOPIC_RECREATED: (
+        "Kafka gives another id; the new topic is taken in from its beginning, the rows of the old one stay"
+    ),
+    ReasonCode.TOPIC_IDS_REFUSED: "{text}; a topic that is deleted and created again goes unnoticed",
+    ReasonCode.RESTART_WAIT_OVER: "{wait_s:g} s have passed since it failed",
+    ReasonCode.JOB_HAS_RUNNING_OWNER: "{text}",
+    ReasonCode.LEASE_NOT_RENEWED: "{text}",
+    ReasonCode.ROWS_AND_POSITIONS_DROPPED: (
+        "its rows and positions were dropped; streaming tables that read it need one too"
+    ),
+    ReasonCode.COLUMNS_IN_DEFINITION: "its definition has new columns; older rows have NULL there",
+    ReasonCode.CATALOG_WITHOUT_VIEWS: (
+        "the catalog stores no views; the pipeline's own queries can still read it"
+    ),
+    ReasonCode.FORMAT_WITHOUT_ADAPTER: (
+        "no adapter delivers to this format; the datasets that feed it are published"
+    ),
+    ReasonCode.STORE_WAS_EMPTY: "the store was empty, but the tables name checkpoints",
+    ReasonCode.NO_EVENT_TIME: "tables without '{property}' are taken as they are",
+    ReasonCode.SOURCE_FAR_BEHIND: (
+        "{behind} is further behind than run.align allows: an older version of {root} is shown until it "
+        "has come nearer"
+    ),
+    ReasonCode.SOURCE_TIME_UNKNOWN: (
+        "its job has not looked yet how far {behind} has come: {root} stays where it is until then"
+    ),
+    ReasonCode.TAG_FAILED: "{text}",
+    ReasonCode.SINK_NOT_DECLARED: "no definition of the job names it any more",
+    ReasonCode.SINK_FAILED_TOO_OFTEN: "its policy is skip_with_alarm; the next delivery catches up",
+    ReasonCode.TRANSACTION_UNFINISHED: "its transaction had no known end",
+    ReasonCode.SINK_HAS_NO_ROWS: "the sink has nothing of it yet",
+    ReasonCode.CHANGES_UNKNOWN: "{text}",
+    ReasonCode.CHECKPOINT_RETENTION: _retention_text,
+    ReasonCode.VERSIONS_NOT_NEEDED: "no checkpoint, pin, tag or refresh needs them",
+    ReasonCode.SMALL_FILES: "at least {min_files} small files, or a file of which half is deleted",
+    ReasonCode.COMPACTION_FAILED: "{text}",
+    ReasonCode.FILES_UNREFERENCED: _unreferenced_text,
+    ReasonCode.ORPHAN_SEARCH_FAILED: "{text}",
+    ReasonCode.BUDGET_USED_UP: "the budget of {budget_ms} ms is used up",
+    ReasonCode.TRIED_AGAIN_LATER: "it is tried again later",
+    ReasonCode.ROWS_EQUAL_QUERY: "its rows equal its query",
+    ReasonCode.POSITIONS_AGREE: "folders and table agree: {batches}",
+    ReasonCode.REBUILD_REQUESTED: "a rebuild was requested: the next run computes it",
+    ReasonCode.INPUT_IS_REBUILT: "it reads {input}: the next run computes it",
+    ReasonCode.ADOPTION_REFUSED: "{text}",
+    ReasonCode.ALREADY_OWNED: "its tables are its own already",
+    ReasonCode.LEFT_TO_PROJECT_OF_JOB: (
+        "only the project of its job can complete it; no checkpoint is opened before that"
+    ),
+    ReasonCode.TABLE_DROPPED: "{text}",
+    ReasonCode.OLD_DATA_KEPT: (
+        "the next run computes the reverted tables again; the old data is kept until it is confirmed"
+    ),
 }
 
 _COMPUTED_FROM: Mapping[ReasonCode, frozenset[str]] = {
@@ -345,4 +354,6 @@ _COMPUTED_FROM: Mapping[ReasonCode, frozenset[str]] = {
         {"changed", "clocks", "incremental_ms", "incremental_measured", "full_ms", "full_measured"}
     ),
     ReasonCode.JOB_UNFINISHED: frozenset({"job", "checkpoint", "waits_for"}),
+    ReasonCode.CHECKPOINT_RETENTION: frozenset({"keep_ms", "spacing_ms", "keep_last"}),
+    ReasonCode.FILES_UNREFERENCED: frozenset({"older_than_ms"}),
 }

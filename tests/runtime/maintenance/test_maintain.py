@@ -154,6 +154,7 @@ def test_a_compaction_that_fails_is_told_and_ends_nothing(upkept: Upkept) -> Non
     (event,) = happened.of("compaction_skipped")
     assert event["dataset"] == "lake.default.events"
     assert event["reason"].startswith("[LAKE_OPERATION_FAILED]")
+    assert event["reason_code"] == "COMPACTION_FAILED"
     assert len(upkept.files("events", ".parquet")) == 1, "what it wrote is removed"
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import ReasonCode
 from tautochrone.model.revision import RevisedTable, Revision, RevisionAction, RevisionPlan, RevisionState
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.revision.revise import complete_pending
@@ -45,7 +46,7 @@ def test_a_table_that_only_its_own_project_can_clear() -> None:
     (event,) = left(RevisionAction.CLEAR, exists=True)
     assert (event["event"], event["revision"]) == ("revision_left", "r1")
     assert (event["dataset"], event["job"]) == (str(THEIRS), "other")
-    assert "only the project of its job can complete it" in event["reason"]
+    assert event["reason"].code is ReasonCode.LEFT_TO_PROJECT_OF_JOB
 
 
 def test_a_table_that_is_in_another_lake() -> None:

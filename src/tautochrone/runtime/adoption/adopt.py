@@ -163,12 +163,14 @@ class Adoption:
         if finding.table is not None:
             commit = self._adopt(finding, versions, number)
         if finding.action is Action.REBUILD:
-            job.journal.failure(number, name, Reason.of(ReasonCode.LEFT_TO_BE_REBUILT, cause=finding.reason))
+            job.journal.failure(
+                number, name, Reason.of(ReasonCode.LEFT_TO_BE_REBUILT, cause=str(finding.reason))
+            )
             return False
         versions[name] = commit.version
-        proof = Reason.of(ReasonCode.NODE_RULE, rule=finding.reason)
+        proof = Reason.of(ReasonCode.NODE_RULE, rule=str(finding.reason))
         node = NodeRefresh(node="query", mode=RefreshMode.NO_DATA, reason=proof)
-        reason = Reason.of(ReasonCode.ADOPTED, proof=finding.reason)
+        reason = Reason.of(ReasonCode.ADOPTED, proof=str(finding.reason))
         refresh = Refresh(mode=node.mode, reason=reason, nodes=(node,))
         job.journal.version(number, name, commit.version, refresh)
         return True

@@ -23,6 +23,7 @@ from tautochrone.model.adoptable import AdoptableTable
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.clock_table import ClockTable
 from tautochrone.runtime.job.job import Job
@@ -63,7 +64,7 @@ class Finding:
 
     dataset: TableName
     action: Action
-    reason: str
+    reason: Reason
     fork: Fork | None = None
     table: AdoptableTable | None = None
     reached: Mapping[str, Reached] = field(default_factory=dict)
@@ -113,8 +114,11 @@ class Survey:
         try:
             self._require_unowned(name)
             if name in self._rebuild or (rebuilt and self._job.topology.is_view(name)):
-                cause = "a rebuild was requested" if name in self._rebuild else f"it reads {rebuilt[0]}"
-                reason = f"{cause}: the next run computes it"
+                reason = (
+                    Reason.of(ReasonCode.REBUILD_REQUESTED)
+                    if name in self._rebuild
+                    else Reason.of(ReasonCode.INPUT_IS_REBUILT, input=str(rebuilt[0]))
+                )
                 return Finding(dataset=name, action=Action.REBUILD, reason=reason, fork=fork, table=table)
             self._require_table(name)
             if self._job.topology.is_view(name):
@@ -123,7 +127,8 @@ class Survey:
                 reached, reason = self._check_stream(name)
         except LakeError as error:
             error.location = str(self._job.definitions.datasets[name].location)
-            return Finding(dataset=name, action=Action.REFUSE, reason=str(error), error=error)
+            reason = Reason.of(ReasonCode.ADOPTION_REFUSED, error_class=error.error_class, text=str(error))
+            return Finding(dataset=name, action=Action.REFUSE, reason=reason, error=error)
         return Finding(
             dataset=name, action=Action.ADOPT, reason=reason, fork=fork, table=table, reached=reached
         )
@@ -164,7 +169,7 @@ class Survey:
                 sqlstate="55000",
             )
 
-    def _check_view(self, view: TableName) -> str:
+    def _check_view(self, view: TableName) -> Reason:
         absent = sorted(self._job.topology.inputs(view) - self._versions.keys())
         if absent:
             raise LakeError(
@@ -185,7 +190,7 @@ class Survey:
         except TautochroneError as error:
             raise self._unprovable(view, f"its query fails: {error.message}") from error
         if (missing, unexpected) == (0, 0):
-            return "its rows equal its query"
+            return Reason.of(ReasonCode.ROWS_EQUAL_QUERY)
         several = nondeterminism(self._job.graph, flow, view.catalog)
         if several:
             raise self._unprovable(view, f"its query has several right answers: {'; '.join(several)}")
@@ -196,7 +201,7 @@ class Survey:
             sqlstate="55000",
         )
 
-    def _check_stream(self, name: TableName) -> tuple[dict[str, Reached], str]:
+    def _check_stream(self, name: TableName) -> tuple[dict[str, Reached], Reason]:
         batches = self._tables[name].stream_batches()
         reached = {
             flow.flow.name: self._reached(name, flow, batches) for flow in self._job.topology.flows(name)
@@ -205,7 +210,7 @@ class Survey:
             f"{flow} at batch {position.batch}" if position.batch is not None else f"{flow} not started"
             for flow, position in reached.items()
         )
-        return reached, f"folders and table agree: {batches_text}"
+        return reached, Reason.of(ReasonCode.POSITIONS_AGREE, batches=batches_text)
 
     def _reached(self, name: TableName, flow: ResolvedFlow, batches: Mapping[str, int]) -> Reached:
         folder, is_ours = self._streams.spark_folder(name, flow)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from tautochrone.errors import FencedError, SinkError, SinkFencedError, TautochroneError
 from tautochrone.model.delivery import DeliveryPolicy, DeliveryState, SinkDeclaration
 from tautochrone.model.effects import Step
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery.declarations import declared_sinks
 from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.job.job import Job
@@ -122,7 +123,7 @@ class Deliveries:
             lambda: job.store.deliveries.retire_others(job.name, job.journal.fence, sorted(names)),
         )
         for name in retired:
-            job.emit("sink_retired", sink=name, reason="no definition of the job names it any more")
+            job.emit("sink_retired", sink=name, reason=Reason.of(ReasonCode.SINK_NOT_DECLARED))
 
 
 class _Worker:
@@ -230,7 +231,7 @@ class _Worker:
                 "sink_skipped",
                 sink=self.name,
                 failures=self._failures,
-                reason="its policy is skip_with_alarm; the next delivery catches up",
+                reason=Reason.of(ReasonCode.SINK_FAILED_TOO_OFTEN),
             )
         if not self._is_hopeless:
             self._stopping.wait(pause_s)

@@ -22,6 +22,7 @@ from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.lake import LakeTable, RowChange, Rows
 from tautochrone.model.names import Fence, TableName
+from tautochrone.model.reason import Reason, ReasonCode, reason_fields
 from tautochrone.model.sink import Chunk, Intent, Published, Sink, TransactionId
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.identity import require_own
@@ -150,7 +151,7 @@ class Delivery:
                 sink=self.declaration.name,
                 checkpoint=int(outcome.transaction.checkpoint),
                 state=str(outcome.state),
-                reason="its transaction had no known end",
+                reason=Reason.of(ReasonCode.TRANSACTION_UNFINISHED),
             )
         self._published = published
         self._is_recovered = True
@@ -223,13 +224,18 @@ class Delivery:
         published = Published(transaction=intent.transaction, versions=intent.versions)
         self._journal.delivered(published)
         before, self._published = self._published, published
+        replaced = {delta.table: delta.reason for delta in deltas if delta.rows is not None}
         self.job.emit(
             "sink_delivered",
             sink=self.declaration.name,
             checkpoint=int(resolution.checkpoint),
             since=None if before is None else int(before.checkpoint),
             rows=sum(chunk.digest.rows for chunk in chunks),
-            replaced={str(delta.table): delta.reason for delta in deltas if delta.rows is not None},
+            replaced={str(table): str(reason) for table, reason in replaced.items()},
+            replaced_reasons=[
+                {"dataset": str(table), **reason_fields("reason", reason)}
+                for table, reason in replaced.items()
+            ],
             duration_ms=round((time.monotonic() - started) * 1000),
         )
 
@@ -265,7 +271,7 @@ class Delivery:
         delta = delta_of(table, self.job.base, delivered, resolution.versions[name])
         only_inserts = not sink.capabilities.retractions or name in self.declaration.insert_only
         if only_inserts and delivered is not None and not delta.is_insert_only:
-            why = delta.reason or "rows of it were updated or deleted"
+            why = "rows of it were updated or deleted" if delta.reason is None else str(delta.reason)
             raise SinkError(
                 "SINK_TAKES_INSERTS_ONLY",
                 f"Sink {self.declaration.name} takes only new rows of {name}: {why}",

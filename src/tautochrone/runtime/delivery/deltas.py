@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from tautochrone.errors import HistoryLostError
 from tautochrone.model.lake import LakeTable, RowChange, Rows
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.multiset_diff import consolidated
 
 __all__ = ["TableDelta", "delta_of"]
@@ -27,7 +28,7 @@ class TableDelta:
     table: TableName
     change: RowChange | None = None
     rows: Rows | None = None
-    reason: str = ""
+    reason: Reason | None = None
 
     @property
     def is_insert_only(self) -> bool:
@@ -41,12 +42,13 @@ def delta_of(table: LakeTable, session: Any, delivered: Version | None, publishe
         delivered: what the sink shows; None when it has nothing of the table.
     """
     if delivered is None:
-        reason = "the sink has nothing of it yet"
+        reason = Reason.of(ReasonCode.SINK_HAS_NO_ROWS)
         return TableDelta(table=table.name, rows=table.read(session, published), reason=reason)
     try:
         change = _change(table, session, delivered, published)
     except HistoryLostError as lost:
-        return TableDelta(table=table.name, rows=table.read(session, published), reason=lost.message)
+        reason = Reason.of(ReasonCode.CHANGES_UNKNOWN, error_class=lost.error_class, text=lost.message)
+        return TableDelta(table=table.name, rows=table.read(session, published), reason=reason)
     return TableDelta(table=table.name, change=_net(change))
 
 

@@ -21,6 +21,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import Store
 from tautochrone.model.events import Emit
 from tautochrone.model.jobs import Claim, RunProcess
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = ["Ownership", "is_gone", "process_of", "this_machine"]
 
@@ -156,7 +157,11 @@ class Ownership:
                         since_ms=int(details["since_ms"]) if details.get("since_ms") else None,
                         checkpoint=int(details["checkpoint"]) if "checkpoint" in details else None,
                         wait_ms=self.wait_ms,
-                        reason=error.message,
+                        reason=Reason.of(
+                            ReasonCode.JOB_HAS_RUNNING_OWNER,
+                            error_class=error.error_class,
+                            text=error.message,
+                        ),
                     )
             if self.cancelled.wait(_POLL_S):
                 # The run was stopped while it waits: the next try is the last one.

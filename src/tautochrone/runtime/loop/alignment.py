@@ -16,6 +16,7 @@ from tautochrone.errors import HistoryLostError
 from tautochrone.model.alignment import HeldBack, SourceTime
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.event_time import EVENT_TIME, event_time_of
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.cut import Cut
@@ -54,7 +55,7 @@ class Aligner:
             bound_ms=bound_ms,
             roots=sorted(map(str, self._columns)),
             unaligned=sorted(str(name) for name in (roots.keys() - self._columns) | job.external_tables()),
-            reason=f"tables without '{EVENT_TIME}' are taken as they are",
+            reason=Reason.of(ReasonCode.NO_EVENT_TIME, property=EVENT_TIME),
         )
 
     def align(self, cut: Cut, last: Mapping[TableName, Version]) -> Cut:
@@ -78,13 +79,13 @@ class Aligner:
         alignment = job.store.roots.aligned_cut(job.name, cut.roots, bound_ms)
         if alignment.held_back.keys() != self._held_back_roots:
             self._held_back_roots = frozenset(alignment.held_back)
-            for name, held in sorted(alignment.held_back.items()):
+            for name, lag in sorted(alignment.held_back.items()):
                 job.emit(
                     "cut_aligned",
                     root=name,
-                    ahead_ms=held.ahead_ms,
-                    behind=held.behind,
-                    reason=_reason(name, held),
+                    ahead_ms=lag.ahead_ms,
+                    behind=lag.behind,
+                    reason=_reason(name, lag),
                 )
         roots = {name: Version(alignment.roots[str(name)]) for name in cut.roots}
         looks = {name: at for name, at in cut.looks.items() if str(name) not in alignment.held_back}
@@ -139,13 +140,9 @@ class Aligner:
         return None if row is None or row[0] is None else int(row[0])
 
 
-def _reason(name: str, lag: HeldBack) -> str:
-    if lag.ahead_ms is None:
-        return (
-            f"its job has not looked yet how far {lag.behind} has come: {name} stays where it is until then"
-        )
-    late = f"{lag.behind} is further behind than run.align allows"
-    return f"{late}: an older version of {name} is shown until it has come nearer"
+def _reason(root: str, lag: HeldBack) -> Reason:
+    code = ReasonCode.SOURCE_TIME_UNKNOWN if lag.ahead_ms is None else ReasonCode.SOURCE_FAR_BEHIND
+    return Reason.of(code, root=root, behind=lag.behind)
 
 
 def _evenly_spaced(versions: list[Version]) -> list[Version]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tautochrone.errors import TautochroneError
 from tautochrone.model.lake import NO_VERSION
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.cut import Cut
 
@@ -29,4 +30,5 @@ def tag_cut(job: Job, cut: Cut) -> None:
             for tag in tags[: -job.settings.external_table_tags_kept]:
                 table.untag(tag)
         except TautochroneError as error:
-            job.emit("outsider_not_tagged", dataset=str(name), reason=str(error))
+            reason = Reason.of(ReasonCode.TAG_FAILED, error_class=error.error_class, text=str(error))
+            job.emit("outsider_not_tagged", dataset=str(name), reason=reason)

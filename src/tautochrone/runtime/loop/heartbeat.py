@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.model.closing import Closing
 from tautochrone.model.names import CheckpointNumber
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.cut import Cut
 from tautochrone.traces import trace_of
@@ -67,8 +68,12 @@ class Heartbeat(Closing):
             # A newer owner exists. The loop notices at its next durable step, and ends.
             self._stopping.set()
         except TautochroneError as error:
-            self._job.emit("heartbeat_missed", job=self._job.name, reason=str(error))
+            self._report_missed(error.error_class, str(error))
         except Exception as error:
             # The thread must go on, or other jobs take this one for dead.
-            reason = f"{type(error).__name__}: {error} ({trace_of(error, 'heartbeat')})"
-            self._job.emit("heartbeat_missed", job=self._job.name, reason=reason)
+            error_class = type(error).__name__
+            self._report_missed(error_class, f"{error_class}: {error} ({trace_of(error, 'heartbeat')})")
+
+    def _report_missed(self, error_class: str, text: str) -> None:
+        reason = Reason.of(ReasonCode.LEASE_NOT_RENEWED, error_class=error_class, text=text)
+        self._job.emit("heartbeat_missed", job=self._job.name, reason=reason)

@@ -20,6 +20,7 @@ from tautochrone.errors import SparkDiedError
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.sinks import undelivered_sinks
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
@@ -150,7 +151,7 @@ class Run:
                 "sink_not_served",
                 sink=sink.name.table,
                 format=sink.format,
-                reason="no adapter delivers to this format; the datasets that feed it are published",
+                reason=Reason.of(ReasonCode.FORMAT_WITHOUT_ADAPTER),
             )
         self._deliveries.begin()
         self._checkpoints.begin()

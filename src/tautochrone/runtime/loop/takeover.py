@@ -23,6 +23,7 @@ from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import Fence, TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.ownership.describe import describe
 from tautochrone.runtime.ownership.reconcile_store import reconcile_store, record_table_ids
@@ -149,7 +150,7 @@ def clear(job: Job, name: TableName) -> None:
         "full_refresh",
         dataset=str(name),
         invalidates=[str(reader) for reader in job.graph.downstream(name)],
-        reason="its rows and positions were dropped; streaming tables that read it need one too",
+        reason=Reason.of(ReasonCode.ROWS_AND_POSITIONS_DROPPED),
     )
 
 
@@ -164,7 +165,7 @@ def _persist_views(job: Job) -> None:
             job.emit(
                 "view_not_persisted",
                 dataset=str(name),
-                reason="the catalog stores no views; the pipeline's own queries can still read it",
+                reason=Reason.of(ReasonCode.CATALOG_WITHOUT_VIEWS),
             )
 
 
@@ -210,12 +211,12 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
                 "abort",
                 dataset=str(table.name),
                 rows=prepared.rows,
-                reason="main moved since the batch was prepared; its source is read again",
+                reason=Reason.of(ReasonCode.PREPARED_ON_OLDER_VERSION),
             )
     if not job.topology.is_view(table.name) and table.name not in full:
         added = table.widen(table.fork(), job.graph.schemas[table.name], job.commit_metadata())
         if added:
-            reason = "its definition has new columns; older rows have NULL there"
+            reason = Reason.of(ReasonCode.COLUMNS_IN_DEFINITION)
             job.emit("columns_added", dataset=str(table.name), columns=list(added), reason=reason)
     table.raise_fence(table.fork(), job.commit_metadata())
 

@@ -22,6 +22,7 @@ from tautochrone.model.effects import Step
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.maintenance import Expired
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.orphans import OrphanSearch
 from tautochrone.runtime.maintenance.retention import Needs, needs_of, outlived
@@ -106,7 +107,7 @@ class Maintenance:
                 self.job.emit(
                     "maintenance_deferred",
                     datasets=[str(name) for name in self._waiting],
-                    reason=f"the budget of {budget_ms} ms is used up",
+                    reason=Reason.of(ReasonCode.BUDGET_USED_UP, budget_ms=budget_ms),
                 )
                 break
             # Removed first, so that a table that always fails does not starve the others.
@@ -134,7 +135,8 @@ class Maintenance:
         text = str(error)
         if is_defect(error):
             text = f"{text} ({trace_of(error, ' '.join(['maintenance', *where.values()]))})"
-        self.job.emit("maintenance_failed", **where, error=text, reason="it is tried again later")
+        reason = Reason.of(ReasonCode.TRIED_AGAIN_LATER, error_class=error.error_class)
+        self.job.emit("maintenance_failed", **where, error=text, reason=reason)
 
     def _due(self) -> bool:
         latest = self.job.store.checkpoints.latest_done(self.job.name)
@@ -203,8 +205,12 @@ class Maintenance:
                 last=int(expired[-1]),
                 held=needed,
                 dry_run=dry_run,
-                reason=f"older than {rules.keep_ms / 1000:g} s or closer than {rules.spacing_ms / 1000:g} s "
-                f"to another, and not among the newest {rules.keep_last}",
+                reason=Reason.of(
+                    ReasonCode.CHECKPOINT_RETENTION,
+                    keep_ms=rules.keep_ms,
+                    spacing_ms=rules.spacing_ms,
+                    keep_last=rules.keep_last,
+                ),
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
         return expired
@@ -235,7 +241,8 @@ class Maintenance:
             raise
         except LakeError as error:
             require_live_jvm()
-            self.job.emit("compaction_skipped", dataset=str(table.name), reason=str(error))
+            reason = Reason.of(ReasonCode.COMPACTION_FAILED, error_class=error.error_class, text=str(error))
+            self.job.emit("compaction_skipped", dataset=str(table.name), reason=reason)
             return
         if done.version is not None:
             self.job.emit(
@@ -244,7 +251,7 @@ class Maintenance:
                 files_before=done.files_before,
                 files_after=done.files_after,
                 bytes=done.bytes,
-                reason=f"at least {rules.min_files} small files, or a file of which half is deleted",
+                reason=Reason.of(ReasonCode.SMALL_FILES, min_files=rules.min_files),
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
 
@@ -268,7 +275,7 @@ class Maintenance:
                 files=expired.files,
                 kept=expired.kept,
                 dry_run=dry_run,
-                reason="no checkpoint, pin, tag or refresh needs them",
+                reason=Reason.of(ReasonCode.VERSIONS_NOT_NEEDED),
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
         return expired

@@ -14,6 +14,7 @@ from tautochrone.errors import FencedError, LakeError
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.maintenance import Orphans
 from tautochrone.model.names import Fence, TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 
 __all__ = ["OrphanSearch"]
@@ -74,7 +75,10 @@ class OrphanSearch:
         except FencedError:
             raise
         except LakeError as error:
-            job.emit("orphans_skipped", dataset=str(table.name), reason=str(error))
+            reason = Reason.of(
+                ReasonCode.ORPHAN_SEARCH_FAILED, error_class=error.error_class, text=str(error)
+            )
+            job.emit("orphans_skipped", dataset=str(table.name), reason=reason)
             return
         self.found.append(orphans)
         if orphans.files:
@@ -85,7 +89,7 @@ class OrphanSearch:
                 bytes=orphans.bytes,
                 files=list(orphans.files) if dry_run else [],
                 dry_run=dry_run,
-                reason=f"nothing refers to them, and they are older than {age_ms / 3_600_000:g} h",
+                reason=Reason.of(ReasonCode.FILES_UNREFERENCED, older_than_ms=age_ms),
                 duration_ms=round((time.monotonic() - started) * 1000),
             )
 

@@ -16,6 +16,7 @@ from tautochrone.meta import LakeVersion, StoreRelation
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.ownership.lake_behind_store import require_reported_versions
 
@@ -140,7 +141,7 @@ def _rebuild(job: Job, lake: Mapping[TableName, list[LakeVersion]]) -> None:
         "rebuilt",
         job=job.name,
         checkpoints=[str(number) for number in numbers],
-        reason="the store was empty, but the tables name checkpoints",
+        reason=Reason.of(ReasonCode.STORE_WAS_EMPTY),
     )
 
 

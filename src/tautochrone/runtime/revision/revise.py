@@ -30,6 +30,7 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.revision import (
     RevisedTable,
     Revision,
@@ -185,7 +186,7 @@ def complete_pending(job: Job, running: Fence | None = None) -> list[Revision]:
                 revision=revision.id,
                 dataset=str(table.table),
                 job=table.job,
-                reason="only the project of its job can complete it; no checkpoint is opened before that",
+                reason=Reason.of(ReasonCode.LEFT_TO_PROJECT_OF_JOB),
             )
             continue
         fences = {} if running is None else {job.name: running}
@@ -317,7 +318,7 @@ def _complete(job: Job, revision: Revision, fences: Mapping[str, Fence], *, runn
         to=revision.plan.to,
         tables=len(revision.plan.changed),
         sinks=list(revision.plan.sinks),
-        reason="the next run computes the reverted tables again; the old data is kept until it is confirmed",
+        reason=Reason.of(ReasonCode.OLD_DATA_KEPT),
     )
     # These jobs do not run now, so other jobs need not wait for the end of their leases.
     _return_leases(job, {name: fence for name, fence in fences.items() if name != running})
@@ -342,7 +343,7 @@ def _revise(job: Job, revision: Revision, revised: RevisedTable, fences: Mapping
             dataset=str(revised.table),
             action="gone",
             version=None,
-            reason=str(error),
+            reason=Reason.of(ReasonCode.TABLE_DROPPED, error_class=error.error_class, text=str(error)),
         )
         return
     commit = RevisionCommit(fence, job.store.incarnation, revoked_range(revision.plan))

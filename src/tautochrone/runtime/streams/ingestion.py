@@ -18,6 +18,7 @@ from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.events import Emit
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
 __all__ = ["Ingestion"]
@@ -99,7 +100,7 @@ class Ingestion:
             if flow.running:
                 self._look(flow)
             elif flow.restart_at is not None and self._clock() >= flow.restart_at:
-                reason = f"{flow.wait_s:g} s have passed since it failed"
+                reason = Reason.of(ReasonCode.RESTART_WAIT_OVER, wait_s=flow.wait_s)
                 self._emit("flow_restarted", **flow.names, attempt=flow.failures, reason=reason)
                 self._start(flow)
 
