@@ -51,7 +51,7 @@ def test_nobody_runs_ahead_of_what_is_not_known() -> None:
     assert found.roots == {"fast": "v1", "slow": "v3"}
     assert (found.held_back["fast"].ahead_ms, found.held_back["fast"].behind) == (None, "slow")
     assert align({"fast": "v1", "slow": "v9"}, told, {"fast": "v1", "slow": "v3"}, HOUR).roots["fast"] == "v1"
-    assert not align({"fast": "v2", "slow": "v9"}, {"fast": times(5, 6, 7)[2:], "slow": ()}, {}, 0).held
+    assert not align({"fast": "v2", "slow": "v9"}, {"fast": times(5, 6, 7)[2:], "slow": ()}, {}, 0).held_back
 
 
 @settings(deadline=None)
@@ -81,7 +81,7 @@ def test_the_skew_of_a_cut_is_bounded(sources: dict[str, list[int]], bound: int)
         }
         assert max(taken.values()) - min(taken.values()) <= bound
         assert all(int(found.roots[name][1:]) >= int(last[name][1:]) for name in told)
-        assert found.held.keys() == {name for name in told if found.roots[name] != newest[name]}
+        assert found.held_back.keys() == {name for name in told if found.roots[name] != newest[name]}
         best = max(
             (choice for choice in product(*seen.values()) if _fits(choice, last, bound)),
             key=lambda choice: sum(one.at_ms for one in choice),
