@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from tautochrone.meta import tables as t
+from tautochrone.meta.database import tables as t
 from tautochrone.model.alignment import SourceTime
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.names import TableName, Version

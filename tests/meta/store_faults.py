@@ -9,8 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tautochrone.meta import DatasetEntry, MetaStore
-from tautochrone.meta import tables as t
 from tautochrone.meta.database import Database
+from tautochrone.meta.database import tables as t
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode

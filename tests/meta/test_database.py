@@ -13,7 +13,7 @@ from sqlalchemy import text
 from tautochrone.errors import MetaError
 from tautochrone.meta import Database, MetaStore
 from tautochrone.meta.database import HEAD, parsed_url
-from tautochrone.meta.tables import metadata
+from tautochrone.meta.database.tables import metadata
 from tautochrone.testing.stores import Backing
 
 
@@ -34,7 +34,7 @@ def test_the_migrations_make_the_tables_that_the_code_expects(database: Backing)
     with database.open()._database.read() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
-    migrations = Path(sys.modules["tautochrone.meta"].__file__ or "").parent / "migrations"
+    migrations = Path(sys.modules["tautochrone.meta.database"].__file__ or "").parent / "migrations"
     assert ScriptDirectory(str(migrations)).get_current_head() == HEAD
 
 
@@ -78,7 +78,7 @@ def test_postgresql_as_everybody_writes_it() -> None:
 def test_a_writer_that_waits_too_long_is_told_that_it_may_try_again(
     database: Backing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tautochrone.meta.database._BUSY_TIMEOUT_MS", 300)
+    monkeypatch.setattr("tautochrone.meta.database.engine._BUSY_TIMEOUT_MS", 300)
     store = database.open()
     store.jobs.start_run("shop", "job", [])
     holder = Database(database.url)

@@ -39,7 +39,7 @@ def test_an_existing_store_is_migrated_and_keeps_its_history(database: Backing) 
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", "tautochrone.meta:migrations")
+    config.set_main_option("script_location", "tautochrone.meta.database:migrations")
     config.set_main_option("path_separator", "os")
     opened = Database(database.url)
     with opened.write() as connection:
@@ -75,7 +75,7 @@ def test_estimate_and_actual_are_kept(store: Store) -> None:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("tautochrone.meta.refresh_records.KEPT_PER_DATASET", 3)
+    monkeypatch.setattr("tautochrone.meta.queries.refresh_records.KEPT_PER_DATASET", 3)
     return 3
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import select
 from starlette.testclient import TestClient
 
 from tautochrone.meta import MetaStore
-from tautochrone.meta.tables import metadata
+from tautochrone.meta.database.tables import metadata
 from tautochrone.meta.wire import remote_calls
 from tautochrone.metaservice.api import write_tokens as after
 from tautochrone.metaservice.app import create_app

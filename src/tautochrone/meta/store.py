@@ -11,9 +11,9 @@ from uuid import uuid4
 from sqlalchemy import insert, select
 
 from tautochrone.meta import protocols
-from tautochrone.meta import tables as t
 from tautochrone.meta.database import Database
-from tautochrone.meta.repository import Transactions, now_ms
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Transactions, now_ms
 from tautochrone.meta.sql.checkpoints import SqlCheckpoints
 from tautochrone.meta.sql.datasets import SqlDatasets
 from tautochrone.meta.sql.deliveries import SqlDeliveries

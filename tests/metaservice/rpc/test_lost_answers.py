@@ -21,7 +21,7 @@ from tests.metaservice.rpc.calls import READS, TOPOLOGY, WRITES, repaired
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore, Store
-from tautochrone.meta.tables import metadata
+from tautochrone.meta.database.tables import metadata
 from tautochrone.meta.wire import remote_calls
 from tautochrone.metaservice.rpc.remote_store import RemoteStore
 from tautochrone.model.names import Fence

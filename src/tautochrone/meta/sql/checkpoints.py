@@ -14,10 +14,12 @@ from sqlalchemy import (
 )
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import tables as t
-from tautochrone.meta import version_intervals as intervals
-from tautochrone.meta.alignment import aligned_cut
-from tautochrone.meta.coordinator import (
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import STANDING, Repository, parse, require_incarnation
+from tautochrone.meta.protocols.checkpoints import KEPT_UNREADABLE, PATIENCE_MS, Holder, Standing
+from tautochrone.meta.queries import version_intervals as intervals
+from tautochrone.meta.queries.alignment import aligned_cut
+from tautochrone.meta.queries.coordinator import (
     enlist,
     holders,
     is_alive,
@@ -26,10 +28,9 @@ from tautochrone.meta.coordinator import (
     skip,
     skip_before,
 )
-from tautochrone.meta.invariant_checks import keep_broken
-from tautochrone.meta.needed_versions import drop_unneeded, is_needed
-from tautochrone.meta.protocols.checkpoints import KEPT_UNREADABLE, PATIENCE_MS, Holder, Standing
-from tautochrone.meta.read_models import (
+from tautochrone.meta.queries.invariant_checks import keep_broken
+from tautochrone.meta.queries.needed_versions import drop_unneeded, is_needed
+from tautochrone.meta.queries.read_models import (
     as_checkpoint,
     as_versions,
     checkpoint_row,
@@ -39,11 +40,10 @@ from tautochrone.meta.read_models import (
     stored_failure,
     unmentioned,
 )
-from tautochrone.meta.refresh_records import keep, prune_failures
-from tautochrone.meta.repository import STANDING, Repository, parse, require_incarnation
-from tautochrone.meta.source_observations import looks_of_cut, note_looks
+from tautochrone.meta.queries.refresh_records import keep, prune_failures
+from tautochrone.meta.queries.source_observations import looks_of_cut, note_looks
+from tautochrone.meta.queries.topology import OUTSIDE, reported_roots, topology
 from tautochrone.meta.sql.revisions import require_none_under_way
-from tautochrone.meta.topology import OUTSIDE, reported_roots, topology
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.jobs import JobProgress, Part

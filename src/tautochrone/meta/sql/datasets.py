@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import tables as t
-from tautochrone.meta.dataset_status import statuses
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Repository, parse
 from tautochrone.meta.protocols.datasets import DatasetEntry, DatasetStatus, Lineage
-from tautochrone.meta.repository import Repository, parse
-from tautochrone.meta.skipped_files import merged_skipped_files, skipped_of
-from tautochrone.meta.topology import made_from
+from tautochrone.meta.queries.dataset_status import statuses
+from tautochrone.meta.queries.skipped_files import merged_skipped_files, skipped_of
+from tautochrone.meta.queries.topology import made_from
 from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sources import SkippedFiles, SkipReason

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from tautochrone.errors import MetaError, SinkFencedError
-from tautochrone.meta import tables as t
-from tautochrone.meta.coordinator import is_alive
-from tautochrone.meta.repository import Repository
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Repository
+from tautochrone.meta.queries.coordinator import is_alive
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.delivery import (
     Delivered,

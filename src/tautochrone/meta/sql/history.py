@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import Row, func, select
 
-from tautochrone.meta import tables as t
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Repository, parse
 from tautochrone.meta.protocols.history import CheckpointLine, Delay, EdgeDelay
-from tautochrone.meta.refresh_records import as_record
-from tautochrone.meta.repository import Repository, parse
-from tautochrone.meta.topology import made_from
+from tautochrone.meta.queries.refresh_records import as_record
+from tautochrone.meta.queries.topology import made_from
 from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
 from tautochrone.model.clock import is_clock
 from tautochrone.model.names import CheckpointNumber, TableName

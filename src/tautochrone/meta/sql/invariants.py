@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from tautochrone.meta import tables as t
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import STANDING, Repository, parse
 from tautochrone.meta.protocols.invariants import Held
-from tautochrone.meta.repository import STANDING, Repository, parse
 from tautochrone.model.invariants import InvariantEntry
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber

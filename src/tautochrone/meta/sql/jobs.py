@@ -8,20 +8,20 @@ from uuid import uuid4
 from sqlalchemy import delete, insert, select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import tables as t
-from tautochrone.meta.alignment import begin_times
-from tautochrone.meta.coordinator import job_status
-from tautochrone.meta.cycles import require_acyclic
-from tautochrone.meta.dataset_registration import register_dataset, retire
-from tautochrone.meta.invariant_checks import declare
-from tautochrone.meta.job_ownership import owned_by, require_free
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Repository, check_fence, parse, unknown_job
 from tautochrone.meta.protocols.datasets import DatasetEntry
 from tautochrone.meta.protocols.jobs import JobEntry
 from tautochrone.meta.protocols.registrations import REGISTERED, TableRole
-from tautochrone.meta.repository import Repository, check_fence, parse, unknown_job
-from tautochrone.meta.source_observations import begin_looks, note_looks
-from tautochrone.meta.table_owners import TABLES_BY_JOB, bind_lake, has_history
-from tautochrone.meta.topology import made_from, topology
+from tautochrone.meta.queries.alignment import begin_times
+from tautochrone.meta.queries.coordinator import job_status
+from tautochrone.meta.queries.cycles import require_acyclic
+from tautochrone.meta.queries.dataset_registration import register_dataset, retire
+from tautochrone.meta.queries.invariant_checks import declare
+from tautochrone.meta.queries.job_ownership import owned_by, require_free
+from tautochrone.meta.queries.source_observations import begin_looks, note_looks
+from tautochrone.meta.queries.table_owners import TABLES_BY_JOB, bind_lake, has_history
+from tautochrone.meta.queries.topology import made_from, topology
 from tautochrone.model.invariants import InvariantEntry
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, RunProcess
 from tautochrone.model.names import Fence, TableName

@@ -8,15 +8,15 @@ from uuid import uuid4
 from sqlalchemy import Connection, delete, func, insert, or_, select, update
 
 from tautochrone.errors import AccessError, CheckpointUnavailableError, QueryError
-from tautochrone.meta import tables as t
-from tautochrone.meta.needed_versions import has_newer, is_live
-from tautochrone.meta.read_models import checkpoint_row, require_readable
-from tautochrone.meta.repository import Repository, parse
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Repository, parse
+from tautochrone.meta.queries.needed_versions import has_newer, is_live
+from tautochrone.meta.queries.read_models import checkpoint_row, require_readable
 from tautochrone.model.checkpoint import CheckpointState, Pin
 from tautochrone.model.clock import is_clock
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
-__all__ = ["SqlPins"]
+__all__ = ["MOST_PINS", "SqlPins", "add_pin"]
 
 
 MOST_PINS = 1_000

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import func, select
 
 from tautochrone.errors import QueryError
-from tautochrone.meta import tables as t
-from tautochrone.meta.coordinator import is_alive
-from tautochrone.meta.invariant_checks import held_back
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import STANDING, Repository
 from tautochrone.meta.protocols.reads import DEFAULT_LEASE_MS
-from tautochrone.meta.read_models import as_versions, checkpoint_row, require_readable
-from tautochrone.meta.read_versions import (
+from tautochrone.meta.queries.coordinator import is_alive
+from tautochrone.meta.queries.invariant_checks import held_back
+from tautochrone.meta.queries.read_models import as_versions, checkpoint_row, require_readable
+from tautochrone.meta.queries.read_versions import (
     incomplete_error,
     missing_reason,
     missing_reasons,
@@ -21,11 +22,10 @@ from tautochrone.meta.read_versions import (
     strong_versions,
     wanted_tables,
 )
-from tautochrone.meta.readability import unfinished_parts, unseen_sources
-from tautochrone.meta.repository import STANDING, Repository
-from tautochrone.meta.source_observations import require_seen
+from tautochrone.meta.queries.readability import unfinished_parts, unseen_sources
+from tautochrone.meta.queries.source_observations import require_seen
+from tautochrone.meta.queries.version_intervals import cut_at
 from tautochrone.meta.sql.pins import add_pin
-from tautochrone.meta.version_intervals import cut_at
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.clock import is_clock
 from tautochrone.model.jobs import Missing, Part

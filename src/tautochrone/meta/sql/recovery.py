@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import tables as t
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Repository
 from tautochrone.meta.protocols.recovery import Comparison, Lake, LakeVersion, Reconciled, StoreRelation
-from tautochrone.meta.rebuild import (
+from tautochrone.meta.queries.rebuild import (
     SKIP,
     commit_metadata_of,
     commits_of,
@@ -21,7 +22,7 @@ from tautochrone.meta.rebuild import (
     settle_with,
     told,
 )
-from tautochrone.meta.reconcile import (
+from tautochrone.meta.queries.reconcile import (
     compare_with_lake,
     contradicted_checkpoints,
     give_up_open,
@@ -30,7 +31,6 @@ from tautochrone.meta.reconcile import (
     require_own_tables,
     revoke_checkpoints,
 )
-from tautochrone.meta.repository import Repository
 from tautochrone.model.names import CheckpointNumber, TableName
 
 __all__ = ["SqlRecovery"]

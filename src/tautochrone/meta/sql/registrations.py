@@ -5,16 +5,16 @@ from __future__ import annotations
 from sqlalchemy import Connection, delete, insert, select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import tables as t
-from tautochrone.meta.coordinator import pending, skip
-from tautochrone.meta.cycles import require_acyclic
-from tautochrone.meta.dataset_registration import retire
-from tautochrone.meta.invariant_checks import declare
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Repository, Transactions, check_fence, parse, unknown_job
 from tautochrone.meta.protocols.datasets import DatasetEntry
 from tautochrone.meta.protocols.registrations import REGISTERED, TableRole
-from tautochrone.meta.repository import Repository, Transactions, check_fence, parse, unknown_job
+from tautochrone.meta.queries.coordinator import pending, skip
+from tautochrone.meta.queries.cycles import require_acyclic
+from tautochrone.meta.queries.dataset_registration import retire
+from tautochrone.meta.queries.invariant_checks import declare
+from tautochrone.meta.queries.topology import made_from
 from tautochrone.meta.sql.jobs import SqlJobs
-from tautochrone.meta.topology import made_from
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.jobs import Claim, JobState
 from tautochrone.model.names import Fence, TableName

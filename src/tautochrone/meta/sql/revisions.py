@@ -9,16 +9,16 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, func, insert, or_, select, update
 
 from tautochrone.errors import ConflictError, MetaError
-from tautochrone.meta import tables as t
-from tautochrone.meta.read_models import checkpoint_row, require_readable, set_state, settle
-from tautochrone.meta.repository import STANDING, Repository, check_fence
-from tautochrone.meta.topology import Topology, topology
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import STANDING, Repository, check_fence
+from tautochrone.meta.queries.read_models import checkpoint_row, require_readable, set_state, settle
+from tautochrone.meta.queries.topology import Topology, topology
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.revision import RevisedTable, Revision, RevisionPlan, RevisionState
 
-__all__ = ["SqlRevisions"]
+__all__ = ["SqlRevisions", "require_none_under_way"]
 
 
 _C, _P, _R, _V = t.checkpoints.c, t.checkpoint_jobs.c, t.revisions.c, t.versions.c

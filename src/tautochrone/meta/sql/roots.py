@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from sqlalchemy import insert, select, update
 
-from tautochrone.meta import tables as t
-from tautochrone.meta.alignment import aligned_cut
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Repository, parse
 from tautochrone.meta.protocols.roots import Report
-from tautochrone.meta.repository import Repository, parse
-from tautochrone.meta.topology import OUTSIDE, reported_roots, topology
+from tautochrone.meta.queries.alignment import aligned_cut
+from tautochrone.meta.queries.topology import OUTSIDE, reported_roots, topology
 from tautochrone.model.alignment import Alignment, SourceTime
 from tautochrone.model.names import Fence, TableName, Version
 

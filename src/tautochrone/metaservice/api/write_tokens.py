@@ -1,7 +1,7 @@
 """Reading your own writes: write tokens, and the wait for a checkpoint that is after one.
 
 A writer asks for a token when its write is done; it is the store's time. A checkpoint is *after* a token
-when everything that its sources held at that time is in it (`meta.source_observations`).
+when everything that its sources held at that time is in it (`meta.queries.source_observations`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tautochrone.meta import DatasetStatus, Store
-from tautochrone.meta.repository import VERSIONED_KINDS
+from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.model.clock import is_clock
 from tautochrone.model.jobs import JobStatus
 from tautochrone.model.names import CheckpointNumber, TableName

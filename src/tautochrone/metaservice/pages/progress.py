@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from tautochrone.meta import CheckpointLine, Store
-from tautochrone.meta.repository import VERSIONED_KINDS
+from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.model.jobs import JobProgress, Part
 from tautochrone.model.names import TableName
 

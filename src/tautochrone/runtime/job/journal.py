@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tautochrone.meta import Store
+from tautochrone.meta.database.repository import compare_fence
 from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
-from tautochrone.meta.repository import compare_fence
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.details import DatasetDetails
 from tautochrone.model.effects import Effects, Step

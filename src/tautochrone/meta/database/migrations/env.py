@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from tautochrone.meta.tables import metadata
+from tautochrone.meta.database.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

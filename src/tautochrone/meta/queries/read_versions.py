@@ -11,15 +11,24 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, bindparam, func, or_, select
 
 from tautochrone.errors import CheckpointUnavailableError
-from tautochrone.meta import tables as t
-from tautochrone.meta.invariant_checks import limits
-from tautochrone.meta.repository import STANDING, VERSIONED_KINDS
-from tautochrone.meta.topology import OUTSIDE, topology
-from tautochrone.meta.version_intervals import cut_at
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import STANDING, VERSIONED_KINDS
+from tautochrone.meta.queries.invariant_checks import limits
+from tautochrone.meta.queries.topology import OUTSIDE, topology
+from tautochrone.meta.queries.version_intervals import cut_at
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import JobState, Part
 
-__all__ = ["newest_readable"]
+__all__ = [
+    "incomplete_error",
+    "missing_reason",
+    "missing_reasons",
+    "needed_tables",
+    "newest_readable",
+    "newest_versions",
+    "strong_versions",
+    "wanted_tables",
+]
 
 
 _C, _V, _D = t.checkpoints.c, t.versions.c, t.datasets.c

@@ -208,7 +208,7 @@ def _upgrade(connection: Connection) -> None:
     from alembic.util import CommandError
 
     config = Config()
-    config.set_main_option("script_location", "tautochrone.meta:migrations")
+    config.set_main_option("script_location", "tautochrone.meta.database:migrations")
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     try:

@@ -8,14 +8,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, or_, select
 
-from tautochrone.meta import tables as t
-from tautochrone.meta.invariant_checks import held_back, limits
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import STANDING, VERSIONED_KINDS, parse
 from tautochrone.meta.protocols.datasets import DatasetStatus
-from tautochrone.meta.read_models import stored_failure
-from tautochrone.meta.read_versions import newest_readable
-from tautochrone.meta.repository import STANDING, VERSIONED_KINDS, parse
-from tautochrone.meta.skipped_files import skipped_of
-from tautochrone.meta.topology import topology
+from tautochrone.meta.queries.invariant_checks import held_back, limits
+from tautochrone.meta.queries.read_models import stored_failure
+from tautochrone.meta.queries.read_versions import newest_readable
+from tautochrone.meta.queries.skipped_files import skipped_of
+from tautochrone.meta.queries.topology import topology
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.reason import Reason

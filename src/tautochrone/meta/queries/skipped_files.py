@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tautochrone.meta import tables as t
+from tautochrone.meta.database import tables as t
 from tautochrone.model.sources import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
 
-__all__ = ["skipped_of"]
+__all__ = ["merged_skipped_files", "skipped_of"]
 
 _D = t.datasets.c
 

@@ -19,16 +19,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from tautochrone.meta import tables as t
-from tautochrone.meta import version_intervals as intervals
+from tautochrone.meta.database import tables as t
 from tautochrone.meta.protocols.checkpoints import Holder
-from tautochrone.meta.read_models import settle
-from tautochrone.meta.topology import Topology
+from tautochrone.meta.queries import version_intervals as intervals
+from tautochrone.meta.queries.read_models import settle
+from tautochrone.meta.queries.topology import Topology
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import JobState, JobStatus, Part, RunProcess
 from tautochrone.model.names import CheckpointNumber, Fence
 
-__all__ = ["enlist", "holders", "is_alive", "pending", "skip"]
+__all__ = ["enlist", "holders", "is_alive", "job_status", "next_checkpoint", "pending", "skip", "skip_before"]
 
 
 _C, _P, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c

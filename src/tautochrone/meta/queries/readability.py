@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, select
 
-from tautochrone.meta import tables as t
-from tautochrone.meta.invariant_checks import broken_at
-from tautochrone.meta.source_observations import unseen
-from tautochrone.meta.topology import topology
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.queries.invariant_checks import broken_at
+from tautochrone.meta.queries.source_observations import unseen
+from tautochrone.meta.queries.topology import topology
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Missing, MissingPart, Part
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.model.reason import Reason, ReasonCode
 
-__all__ = []
+__all__ = ["unfinished_parts", "unseen_sources"]
 
 _C, _P, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import tables as t
-from tautochrone.meta import version_intervals as intervals
+from tautochrone.meta.database import tables as t
 from tautochrone.meta.protocols.datasets import DatasetEntry
-from tautochrone.meta.topology import OUTSIDE
+from tautochrone.meta.queries import version_intervals as intervals
+from tautochrone.meta.queries.topology import OUTSIDE
 from tautochrone.model.jobs import Part
 
-__all__ = ["end_outside", "retire"]
+__all__ = ["end_outside", "register_dataset", "retire"]
 
 
 def register_dataset(connection: Connection, job: str, name: str, entry: DatasetEntry) -> None:

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, select
 
-from tautochrone.meta import tables as t
-from tautochrone.meta.invariant_checks import checked
-from tautochrone.meta.repository import VERSIONED_KINDS
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import VERSIONED_KINDS
+from tautochrone.meta.queries.invariant_checks import checked
 from tautochrone.model.clock import is_clock
 from tautochrone.model.names import TableName
 
-__all__ = ["OUTSIDE", "Topology", "groups", "made_from", "reported_roots", "topology"]
+__all__ = ["JOB_PREFIX", "OUTSIDE", "Topology", "groups", "made_from", "reported_roots", "topology"]
 
 OUTSIDE = ""
 """Stands for the job of tables that no job writes."""
 
-_JOB = "\0job "
-"""Before a job's name where jobs and tables stand together; no table's name begins so."""
+JOB_PREFIX = "\0job "
+"""Begins the node of a job in a graph of jobs and tables. No table's name begins with it."""
 
 _D, _I = t.datasets.c, t.dataset_inputs.c
 _DATASETS = select(_D.name, _D.job, _D.is_root).where(_D.retired.is_(False), _D.kind.in_(VERSIONED_KINDS))
@@ -57,13 +57,13 @@ class Topology:
         """The jobs that share checkpoints with `job`, itself included."""
         joined = groups(
             [
-                *((name, _JOB + owner) for name, owner in self.owner.items()),
-                *((name, _JOB + job) for job, tables in self.checked for name in _tables(tables)),
+                *((name, JOB_PREFIX + owner) for name, owner in self.owner.items()),
+                *((name, JOB_PREFIX + job) for job, tables in self.checked for name in _tables(tables)),
                 *self._edges(),
             ]
         )
-        group = next((group for group in joined if _JOB + job in group), {_JOB + job})
-        return frozenset(name.removeprefix(_JOB) for name in group if name.startswith(_JOB))
+        group = next((group for group in joined if JOB_PREFIX + job in group), {JOB_PREFIX + job})
+        return frozenset(name.removeprefix(JOB_PREFIX) for name in group if name.startswith(JOB_PREFIX))
 
     def related(self, tables: Collection[str]) -> set[str]:
         """The datasets that share a root, or an invariant, with one of `tables`, directly or through

@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, update
 
-from tautochrone.meta import tables as t
-from tautochrone.meta.read_models import stored_failure
-from tautochrone.meta.repository import parse
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import parse
+from tautochrone.meta.queries.read_models import stored_failure
 from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.reason import Reason, reason_fields

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import Connection, select, update
 
-from tautochrone.meta import tables as t
+from tautochrone.meta.database import tables as t
 from tautochrone.model.alignment import Alignment, SourceTime, align
 from tautochrone.model.names import Version
 

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, Connection, delete, func, or_, select
 
-from tautochrone.meta import tables as t
-from tautochrone.meta.repository import STANDING
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import STANDING
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
 

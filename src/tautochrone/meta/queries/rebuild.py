@@ -17,11 +17,11 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, insert, select, update
 
-from tautochrone.meta import tables as t
-from tautochrone.meta import version_intervals as intervals
-from tautochrone.meta.dataset_registration import end_outside
+from tautochrone.meta.database import tables as t
 from tautochrone.meta.protocols.recovery import LakeVersion
-from tautochrone.meta.topology import OUTSIDE, groups
+from tautochrone.meta.queries import version_intervals as intervals
+from tautochrone.meta.queries.dataset_registration import end_outside
+from tautochrone.meta.queries.topology import JOB_PREFIX, OUTSIDE, groups
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
@@ -44,9 +44,6 @@ __all__ = [
     "settle_with",
     "told",
 ]
-
-_JOB = "\0job "
-"""Before a job's name where jobs and tables stand together; no table's name begins so."""
 
 SKIP = 1_000
 """Numbers and fences that were given but left no trace in the lake stay below this many."""
@@ -127,7 +124,7 @@ def highest_fences(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[str,
 
 def related(owner: Mapping[str, str], derived: Mapping[str, Sequence[DerivedCommit]]) -> list[list[str]]:
     """Tables of ours by who shares checkpoints: joined by what they read and by their jobs."""
-    edges = [(name, _JOB + job) for name, job in owner.items()]
+    edges = [(name, JOB_PREFIX + job) for name, job in owner.items()]
     edges += [
         (name, table)
         for name in owner

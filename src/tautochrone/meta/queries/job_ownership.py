@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import tables as t
-from tautochrone.meta.coordinator import is_alive, pending
-from tautochrone.meta.read_models import unmentioned
-from tautochrone.meta.repository import VERSIONED_KINDS
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import VERSIONED_KINDS
+from tautochrone.meta.queries.coordinator import is_alive, pending
+from tautochrone.meta.queries.read_models import unmentioned
 from tautochrone.model.jobs import Claim, JobState
 
 __all__ = ["owned_by", "require_free"]

@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, select, update
 
 from tautochrone.errors import CheckpointUnavailableError
-from tautochrone.meta import tables as t
-from tautochrone.meta.invariant_checks import broken_at
-from tautochrone.meta.repository import VERSIONED_KINDS
-from tautochrone.meta.version_intervals import Cut, cut_at, recorded, undo
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import VERSIONED_KINDS
+from tautochrone.meta.queries.invariant_checks import broken_at
+from tautochrone.meta.queries.version_intervals import Cut, cut_at, recorded, undo
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version

@@ -21,12 +21,13 @@ from dataclasses import replace
 from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import tables as t
-from tautochrone.meta import version_intervals as intervals
-from tautochrone.meta.coordinator import pending, skip
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import STANDING
 from tautochrone.meta.protocols.recovery import Comparison, Lake, StoreRelation
-from tautochrone.meta.read_models import set_state
-from tautochrone.meta.rebuild import (
+from tautochrone.meta.queries import version_intervals as intervals
+from tautochrone.meta.queries.coordinator import pending, skip
+from tautochrone.meta.queries.read_models import set_state
+from tautochrone.meta.queries.rebuild import (
     DerivedCommit,
     is_revoked,
     publish,
@@ -34,14 +35,21 @@ from tautochrone.meta.rebuild import (
     revoked_ranges,
     told,
 )
-from tautochrone.meta.repository import STANDING
-from tautochrone.meta.topology import OUTSIDE
+from tautochrone.meta.queries.topology import OUTSIDE
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, TableName
 
-__all__ = []
+__all__ = [
+    "compare_with_lake",
+    "contradicted_checkpoints",
+    "give_up_open",
+    "publish_proven",
+    "report_roots",
+    "require_own_tables",
+    "revoke_checkpoints",
+]
 
 _C, _P, _V, _D, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.versions.c, t.datasets.c, t.jobs.c
 _SHOWN = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select
 
-from tautochrone.meta import tables as t
+from tautochrone.meta.database import tables as t
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.jobs import Part

@@ -24,8 +24,8 @@ from sqlalchemy import (
     update,
 )
 
-from tautochrone.meta import tables as t
-from tautochrone.meta.topology import OUTSIDE
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.queries.topology import OUTSIDE
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
 

@@ -73,11 +73,12 @@ jobs = Table(
     Column("lake", Text),
     Column("lake_fence", BigInteger),
 )
-"""`process` has the fields of `RunProcess` for its owner. `looked_ms` is when its owner last looked for news
-and found none that no checkpoint has; `looks` has for each table with a source when all that the source held
-was in the reported version (`meta.source_observations`). `lake` is where its tables are, as far as known
-(`meta.table_owners`); `lake_fence` is the highest fence in the lake's commit metadata with which the
-store was last brought into agreement (`meta.reconcile`)."""
+"""`process` has the fields of `RunProcess` for its owner. `looked_ms` is when its owner last observed that
+its sources have nothing new. `looks` has by table with a source the time of the last source observation:
+all that the source held then is in the reported version (`meta.queries.source_observations`). `lake` is the
+address of the lake that has the job's tables (`meta.queries.table_owners`). `lake_fence` is the highest
+fence of the job in the lake's commit metadata when the store was last reconciled
+(`meta.queries.reconcile`)."""
 
 datasets = Table(
     "datasets",

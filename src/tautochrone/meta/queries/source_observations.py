@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from sqlalchemy import Connection, func, select, update
 
 from tautochrone.errors import CheckpointUnavailableError
-from tautochrone.meta import tables as t
-from tautochrone.meta.repository import STANDING
-from tautochrone.meta.topology import Topology, topology
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import STANDING
+from tautochrone.meta.queries.topology import Topology, topology
 from tautochrone.model.clock import is_clock
 from tautochrone.model.jobs import JobState, Part
 from tautochrone.model.names import TableName

@@ -9,9 +9,9 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, select, update
 
 from tautochrone.errors import MetaError
-from tautochrone.meta import tables as t
+from tautochrone.meta.database import tables as t
 
-__all__ = ["bind_lake"]
+__all__ = ["TABLES_BY_JOB", "bind_lake", "has_history"]
 
 _J = t.jobs.c
 TABLES_BY_JOB = (

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from sqlalchemy import Connection, select
 
 from tautochrone.errors import FencedError, MetaError
-from tautochrone.meta import tables as t
 from tautochrone.meta.database import Database
+from tautochrone.meta.database import tables as t
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import Fence, TableName

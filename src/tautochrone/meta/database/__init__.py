@@ -1,0 +1,5 @@
+"""The store's database: engine and transactions, tables, migrations, and the base of the SQL parts."""
+
+from tautochrone.meta.database.engine import HEAD, Database, parsed_url
+
+__all__ = ["HEAD", "Database", "parsed_url"]
