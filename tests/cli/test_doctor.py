@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tautochrone.app.health import Finding, State, check, examine
+from tautochrone.app.finding import Finding, State, check
+from tautochrone.app.health import examine
 from tautochrone.app.locate import Options
 
 ALL = [

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from starlette.testclient import TestClient
 
-from tautochrone.app.serve import Place, access_for
+from tautochrone.app.serve import ListenAddress, access_for
 from tautochrone.errors import SettingsError
 from tautochrone.metaservice.http.access import COOKIE, Access, Role
 
@@ -148,11 +148,11 @@ def test_a_session_has_the_role_of_its_token(with_access: Made) -> None:
 
 def test_other_machines_need_a_token() -> None:
     with pytest.raises(SettingsError, match="TOKENS_MISSING"):
-        access_for(Place("0.0.0.0", 0), None, {})
+        access_for(ListenAddress("0.0.0.0", 0), None, {})
     with pytest.raises(SettingsError, match="TOKENS_MISSING"):
-        access_for(Place("::", 0), None, {})
-    assert access_for(Place("127.0.0.1", 0), None, {}).anonymous is Role.OPERATE
-    given = access_for(Place("0.0.0.0", 0), None, {"TAUTOCHRONE_SERVE_READ_TOKEN": READ})
+        access_for(ListenAddress("::", 0), None, {})
+    assert access_for(ListenAddress("127.0.0.1", 0), None, {}).anonymous is Role.OPERATE
+    given = access_for(ListenAddress("0.0.0.0", 0), None, {"TAUTOCHRONE_SERVE_READ_TOKEN": READ})
     assert (given.anonymous, given.role_of(READ)) == (None, Role.READ)
     with pytest.raises(SettingsError, match="TOKEN_TOO_SHORT"):
-        access_for(Place("127.0.0.1", 0), None, {"TAUTOCHRONE_SERVE_READ_TOKEN": "short"})
+        access_for(ListenAddress("127.0.0.1", 0), None, {"TAUTOCHRONE_SERVE_READ_TOKEN": "short"})

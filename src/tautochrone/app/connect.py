@@ -21,7 +21,7 @@ def open_connection(options: Options, *, short_lived: bool = False) -> Reader:
         short_lived: tune the JVM for one answer instead of many.
 
     Raises:
-        SpecError, SettingsError, MetaError, LakeError: what stands in the way.
+        SpecError, SettingsError, MetaError, LakeError: what prevents reading.
     """
     spec, settings = locate(options)
     check_storage(spec, settings)
@@ -31,7 +31,7 @@ def open_connection(options: Options, *, short_lived: bool = False) -> Reader:
 
 
 def connect(spec: str | Path | None = None, *, master: str | None = None) -> Reader:
-    """Read a pipeline's tables at one instant: `connect(spec).sql(query)` is a Spark DataFrame.
+    """Read a pipeline's tables at one checkpoint: `connect(spec).sql(query)` is a Spark DataFrame.
 
     Args:
         spec: the `spark-pipeline.yml`, or a folder at or below it; the current folder when absent.

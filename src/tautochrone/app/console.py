@@ -1,7 +1,7 @@
-"""What stands behind the forms of `taut serve`: queries and revisions over one Spark of the service's own.
+"""Runs the forms of `taut serve`: queries and revisions over one Spark of the service's own.
 
 Spark starts with the first form that needs it. Queries come from people who may only read: each is a session
-of its own that sees tables and nothing else, has a limit of time, and gets no place when too many wait.
+of its own that sees tables and nothing else, has a time limit, and is refused when too many queries wait.
 Revisions are those of `taut revise`; definitions are read anew for each.
 """
 
@@ -43,7 +43,7 @@ __all__ = ["Console"]
 _log = logging.getLogger("tautochrone.serve")
 
 _TIME_LIMIT_S = 60.0
-_AT_ONCE, _WAITING = 2, 6
+_MAX_RUNNING, _MAX_WAITING = 2, 6
 
 
 class Console:
@@ -69,10 +69,10 @@ class Console:
         self._spec, self._settings, self._store = spec, settings, store
         self._time_limit_s = time_limit_s
         self._base = base
-        self._own = base is None
+        self._owns_spark = base is None
         self._starting, self._revising = Lock(), Lock()
-        self._places = BoundedSemaphore(_AT_ONCE + _WAITING)
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tautochrone-query")
+        self._slots = BoundedSemaphore(_MAX_RUNNING + _MAX_WAITING)
+        self._threads = ThreadPoolExecutor(_MAX_RUNNING, thread_name_prefix="tautochrone-query")
 
     @property
     def started(self) -> bool:
@@ -87,12 +87,12 @@ class Console:
             EnvironmentProblemError: Spark does not start.
         """
         base = self._spark()
-        if not self._places.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False):
             raise QueryError("TOO_MANY_QUERIES", "Other queries are running and waiting", retryable=True)
         group = f"query {uuid4().hex[:8]}"
         answer = self._threads.submit(self._answer, base, group, sql, consistency, checkpoint, limit)
-        # Its place is taken for as long as it really runs.
-        answer.add_done_callback(lambda _: self._places.release())
+        # A query that was given up still counts until it has really ended.
+        answer.add_done_callback(lambda _: self._slots.release())
         try:
             return answer.result(self._time_limit_s)
         except TimeoutError:
@@ -120,12 +120,12 @@ class Console:
         """Stop Spark; queries that run end with it."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._starting:
-            if self._own and self._base is not None:
+            if self._owns_spark and self._base is not None:
                 stop_session(self._base)
 
     def _spark(self) -> SparkSession:
         with self._starting:
-            died = jvm_failure() if self._own and self._base is not None else None
+            died = jvm_failure() if self._owns_spark and self._base is not None else None
             if died is not None:
                 _log.error("%s", died)
                 self._base = None
@@ -146,7 +146,7 @@ class Console:
         base.sparkContext.setJobGroup(group, "query of a web page", interruptOnCancel=True)
         catalog = self._settings.catalog
         database = self._spec.database or "default"
-        # A reader of its own: one that all share would refuse to go back to where another one's tables are.
+        # One reader for each query: a shared one never goes back, and would refuse older checkpoints.
         with Reader(self._store, catalog, base=base, database=database, confined=True) as reader:
             return ReaderRunner(reader, catalog.name).run(sql, consistency, checkpoint, limit)
 
@@ -155,18 +155,24 @@ class Console:
         """The job of the project that knows most about these tables. One revision at a time."""
         with self._revising:
             located = self._spec, replace(self._settings, job=self._job_of(named))
-            with Project(Options(), _tell, base=self._spark(), located=located) as project:
+            with Project(Options(), _log_event, base=self._spark(), located=located) as project:
                 yield project.job()
 
     def _job_of(self, named: Sequence[TableName]) -> str:
-        """Clearing a table needs its definition, which only its own job has at hand."""
-        own = {self._spec.name, *self._settings.jobs}
+        """Clearing a table needs its definition, which only the job that writes it has."""
+        own_jobs = {self._spec.name, *self._settings.jobs}
         owners = {status.dataset: status.job for status in self._store.datasets.statuses()}
-        makers = [owners[name] for name in named if name in owners]
-        readers = [owners[e.name] for e in self._store.datasets.entries() if e.inputs.intersection(named)]
-        found = [job for job in (*makers, *readers) if job in own] if self._settings.jobs else []
-        return found[0] if found else self._settings.job
+        owners_of_named = [owners[name] for name in named if name in owners]
+        jobs_reading_named = [
+            owners[e.name] for e in self._store.datasets.entries() if e.inputs.intersection(named)
+        ]
+        candidates = (
+            [job for job in (*owners_of_named, *jobs_reading_named) if job in own_jobs]
+            if self._settings.jobs
+            else []
+        )
+        return candidates[0] if candidates else self._settings.job
 
 
-def _tell(event: str, /, **fields: Any) -> None:
+def _log_event(event: str, /, **fields: Any) -> None:
     _log.info("%s", event, extra={FIELDS: fields})

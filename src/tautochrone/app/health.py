@@ -1,6 +1,6 @@
-"""`taut doctor`: is everything there that a run needs? One finding per check, cheapest first.
+"""`taut doctor`: checks everything that a run needs. One finding per check, cheapest first.
 
-It looks and writes nothing: what the first run would make is reported as such.
+It writes nothing: what the first run would create is reported as such.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tautochrone.app.finding import Finding, State, check, skipped
 from tautochrone.app.locate import Options, locate
-from tautochrone.errors import EnvironmentProblemError, MetaError, SettingsError, TautochroneError
+from tautochrone.errors import EnvironmentProblemError, MetaError, SettingsError
 from tautochrone.project.secret_references import shown
 from tautochrone.spark.session.class_archive import archive_file
 from tautochrone.spark.session.jars import CORE, KAFKA, cache_folder, resolve
@@ -28,61 +27,18 @@ if TYPE_CHECKING:
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
 
-__all__ = ["Finding", "State", "check", "examine"]
+__all__ = ["examine"]
 
 _PORTS = ("spark.driver.port", "spark.blockManager.port", "spark.driver.blockManager.port", "spark.ui.port")
-_LITTLE_SPACE_MB = 500
+_MIN_FREE_MB = 500
 _CONNECT_TIMEOUT_S = 3.0
 
 
-class State(StrEnum):
-    """`SKIPPED`: it cannot be looked at, or there is nothing to look at; its finding says why."""
-
-    OK = "ok"
-    SKIPPED = "skipped"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What one check found. In failed ones `error` is a class of errors, and there is a hint."""
-
-    check: str
-    state: State
-    detail: str
-    error: str | None = None
-    hint: str | None = None
-
-
-def check(name: str, look: Callable[[], str]) -> Finding:
-    """Run one check: what it returns is good news, what it raises is the finding."""
-    try:
-        return Finding(check=name, state=State.OK, detail=look())
-    except TautochroneError as error:
-        place = f" ({error.location})" if error.location else ""
-        return Finding(
-            check=name,
-            state=State.FAILED,
-            detail=f"{error.message.rstrip('.')}{place}",
-            error=error.error_class,
-            hint=error.hint or "see `docs/settings.md` for what this check reads",
-        )
-    except Exception as error:
-        # A check must never end the others.
-        return Finding(
-            check=name,
-            state=State.FAILED,
-            detail=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
-            error="UNEXPECTED",
-            hint="run again with --debug; when this is no fault of the machine, report it",
-        )
-
-
 def examine(options: Options) -> Iterator[Finding]:
-    """All checks, each yielded when it is done. Starts Spark (about 6 s) once everything before is fine.
+    """All checks, each yielded when it is done. Starts Spark (about 6 s) when every check before succeeded.
 
     Args:
-        options: where the project is. Without one here, what belongs to a project is skipped.
+        options: where the project is. Without a project, its checks are skipped.
     """
     findings: list[Finding] = []
 
@@ -98,8 +54,8 @@ def examine(options: Options) -> Iterator[Finding]:
     located: list[tuple[PipelineSpec, Settings]] = []
     project = check("project", lambda: _project(options, located))
     if project.error == "PIPELINE_SPEC_FILE_NOT_FOUND" and options.spec is None:
-        why = "no pipeline spec here or above: its storage, catalog and Kafka are left out"
-        project = _skipped("project", why)
+        reason = "no pipeline spec here or above: its storage, catalog and Kafka are left out"
+        project = skipped("project", reason)
     yield done(project)
     settings = located[0][1] if located else None
     yield done(check("ports", lambda: _ports(settings)))
@@ -110,15 +66,11 @@ def examine(options: Options) -> Iterator[Finding]:
     failed = [finding.check for finding in findings if finding.state is State.FAILED]
     if failed:
         for name in ("session", "catalog", "definitions", "kafka") if located else ("session",):
-            yield _skipped(name, f"needs {', '.join(failed)}")
+            yield skipped(name, f"needs {', '.join(failed)}")
         return
     from tautochrone.app.health_spark import examine_with_spark
 
     yield from examine_with_spark(options, located[0] if located else None)
-
-
-def _skipped(name: str, why: str) -> Finding:
-    return Finding(check=name, state=State.SKIPPED, detail=why)
 
 
 def _java() -> str:
@@ -129,21 +81,21 @@ def _java() -> str:
 def _spark() -> str:
     import pyspark
 
-    wanted, found = KAFKA[0].version, pyspark.__version__
-    if found != wanted:
+    supported_version, installed_version = KAFKA[0].version, pyspark.__version__
+    if installed_version != supported_version:
         raise EnvironmentProblemError(
             "SPARK_VERSION_UNSUPPORTED",
-            f"PySpark is {found}; the connectors are those of {wanted}",
-            hint=f"install pyspark=={wanted} in this environment",
+            f"PySpark is {installed_version}; the connectors are those of {supported_version}",
+            hint=f"install pyspark=={supported_version} in this environment",
         )
     home = os.environ.get("SPARK_HOME")
-    if home is not None and not list(Path(home).glob(f"jars/spark-core_*-{wanted}.jar")):
+    if home is not None and not list(Path(home).glob(f"jars/spark-core_*-{supported_version}.jar")):
         raise EnvironmentProblemError(
             "SPARK_HOME_UNSUPPORTED",
-            f"SPARK_HOME is {home}, which is no Spark {wanted}",
-            hint=f"unset SPARK_HOME, or let it name a Spark {wanted}",
+            f"SPARK_HOME is {home}, which is no Spark {supported_version}",
+            hint=f"unset SPARK_HOME, or let it name a Spark {supported_version}",
         )
-    return f"PySpark {found} ({home or Path(pyspark.__file__).parent})"
+    return f"PySpark {installed_version} ({home or Path(pyspark.__file__).parent})"
 
 
 def _jars() -> str:
@@ -155,17 +107,17 @@ def _classes() -> Finding:
     try:
         archive = archive_file(find_java())
     except EnvironmentProblemError:
-        return _skipped("classes", "needs java")
+        return skipped("classes", "needs java")
     if archive.exists():
         return Finding(check="classes", state=State.OK, detail=f"Spark's classes are archived in {archive}")
-    slower = "no archive of Spark's classes: each start takes some seconds longer than it must"
-    return _skipped("classes", f"{slower}; `python -m tautochrone.spark.session.prepare` makes one")
+    warning = "no archive of Spark's classes: each start takes some seconds longer than it must"
+    return skipped("classes", f"{warning}; `python -m tautochrone.spark.session.prepare` makes one")
 
 
 def _project(options: Options, located: list[tuple[PipelineSpec, Settings]]) -> str:
-    found = locate(options)
-    located.append(found)
-    return f"pipeline {found[0].name} ({found[0].path})"
+    spec_and_settings = locate(options)
+    located.append(spec_and_settings)
+    return f"pipeline {spec_and_settings[0].name} ({spec_and_settings[0].path})"
 
 
 def _ports(settings: Settings | None) -> str:
@@ -179,11 +131,17 @@ def _ports(settings: Settings | None) -> str:
             f"127.0.0.1 cannot be listened on and reached: {error}",
             hint="Spark's driver and the REST catalog need it; look at firewalls and network name spaces",
         ) from error
-    fixed = {key: settings.confs[key] for key in _PORTS if settings and settings.confs.get(key, "0") != "0"}
-    for key, text in fixed.items():
+    configured_ports = {
+        key: settings.confs[key] for key in _PORTS if settings and settings.confs.get(key, "0") != "0"
+    }
+    for key, text in configured_ports.items():
         _free(key, text)
-    names = f"; free: {', '.join(f'{key}={value}' for key, value in fixed.items())}" if fixed else ""
-    return f"127.0.0.1 can be listened on and reached{names}"
+    free_ports = (
+        f"; free: {', '.join(f'{key}={value}' for key, value in configured_ports.items())}"
+        if configured_ports
+        else ""
+    )
+    return f"127.0.0.1 can be listened on and reached{free_ports}"
 
 
 def _free(key: str, text: str) -> None:
@@ -200,25 +158,25 @@ def _free(key: str, text: str) -> None:
 
 
 def _storage(folder: Path) -> str:
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    existing_folder = next(path for path in (folder, *folder.parents) if path.exists())
     try:
-        # It has no name and is gone with the last word of this check.
-        with tempfile.TemporaryFile(dir=there):
-            free_mb = shutil.disk_usage(there).free // 1_000_000
+        # A temporary file without a name vanishes when it is closed.
+        with tempfile.TemporaryFile(dir=existing_folder):
+            free_mb = shutil.disk_usage(existing_folder).free // 1_000_000
     except OSError as error:
         raise EnvironmentProblemError(
             "STORAGE_NOT_WRITABLE",
-            f"{there} cannot be written: {error.strerror or error}",
+            f"{existing_folder} cannot be written: {error.strerror or error}",
             hint="give this user the right to write there, or change `storage` in the spec",
         ) from error
-    if free_mb < _LITTLE_SPACE_MB:
+    if free_mb < _MIN_FREE_MB:
         raise EnvironmentProblemError(
             "STORAGE_FULL",
-            f"{there} has {free_mb} MB left",
+            f"{existing_folder} has {free_mb} MB left",
             hint="free some space, or change `storage` in the spec",
         )
-    made = "" if there == folder else ", made by the first run"
-    return f"{folder}, {free_mb / 1000:,.1f} GB free{made}"
+    creation_note = "" if existing_folder == folder else ", made by the first run"
+    return f"{folder}, {free_mb / 1000:,.1f} GB free{creation_note}"
 
 
 def _store(settings: Settings) -> str:
@@ -236,8 +194,8 @@ def _store(settings: Settings) -> str:
     try:
         database.revision()
     except MetaError as error:
-        where = "see [meta] url in tautochrone.toml and TAUTOCHRONE_META_URL"
-        error.hint = error.hint or f"is it up, and may this user read it? {where}"
+        setting = "see [meta] url in tautochrone.toml and TAUTOCHRONE_META_URL"
+        error.hint = error.hint or f"is it up, and may this user read it? {setting}"
         raise
     finally:
         database.close()

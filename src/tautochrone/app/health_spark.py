@@ -1,4 +1,4 @@
-"""The checks of `taut doctor` that need a Spark: it starts, it sees the catalog, the definitions fit
+"""The checks of `taut doctor` that need Spark: it starts, it sees the catalog, the definitions fit
 together, and the Kafkas that they read answer."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tautochrone.app.health import Finding, State, check
+from tautochrone.app.finding import Finding, check, skipped
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.errors import LakeError
@@ -36,9 +36,9 @@ __all__ = ["examine_with_spark"]
 
 def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] | None) -> Iterator[Finding]:
     """See the module docstring. Without a project only whether Spark starts."""
-    with ExitStack() as closing:
+    with ExitStack() as exit_stack:
         if located is None:
-            folder = closing.enter_context(tempfile.TemporaryDirectory())
+            folder = exit_stack.enter_context(tempfile.TemporaryDirectory())
             spark, catalog = SparkSettings(conf=options.conf), CatalogSettings.default(folder)
             spark = spark if options.master is None else replace(spark, master=options.master)
         else:
@@ -48,7 +48,7 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
         def session() -> str:
             started = time.monotonic()
             sessions.append(start_session(replace(spark, short_lived=True), catalog))
-            closing.callback(sessions[0].stop)
+            exit_stack.callback(sessions[0].stop)
             return f"Spark {sessions[0].version} on {spark.master} in {time.monotonic() - started:.1f} s"
 
         finding = check("session", session)
@@ -57,24 +57,24 @@ def examine_with_spark(options: Options, located: tuple[PipelineSpec, Settings] 
             return
         if not sessions:
             for name in ("catalog", "definitions", "kafka"):
-                yield Finding(check=name, state=State.SKIPPED, detail="needs session")
+                yield skipped(name, "needs session")
             return
         yield check("catalog", lambda: _catalog(sessions[0], catalog))
-        project = closing.enter_context(Project(options, _unheard, base=sessions[0], located=located))
-        found: list[tuple[Definitions, Graph]] = []
+        project = exit_stack.enter_context(Project(options, _log_event, base=sessions[0], located=located))
+        analysed: list[tuple[Definitions, Graph]] = []
 
         def definitions() -> str:
-            found.append(project.analysed())
-            return f"{len(found[0][1].order)} datasets, {len(found[0][0].flows)} flows"
+            analysed.append(project.analysed())
+            return f"{len(analysed[0][1].order)} datasets, {len(analysed[0][0].flows)} flows"
 
         yield check("definitions", definitions)
-        if not found:
-            yield Finding(check="kafka", state=State.SKIPPED, detail="needs definitions")
+        if not analysed:
+            yield skipped("kafka", "needs definitions")
             return
-        yield from _kafkas(sessions[0], *found[0])
+        yield from _kafkas(sessions[0], *analysed[0])
 
 
-def _unheard(event: str, /, **fields: Any) -> None:
+def _log_event(event: str, /, **fields: Any) -> None:
     logging.getLogger(__name__).debug("%s %s", event, fields)
 
 
@@ -102,14 +102,14 @@ def _kafkas(session: SparkSession, definitions: Definitions, graph: Graph) -> It
     assert graph.analysis_session is not None
     for flow in definitions.flows:
         sources = sources_of(flow.evaluate(graph.analysis_session))
-        for read in (source.read for source in sources if isinstance(source, KafkaSource)):
-            client = {k: v for k, v in read.values.items() if k.startswith("kafka.")}
+        for options in (source.read for source in sources if isinstance(source, KafkaSource)):
+            client = {k: v for k, v in options.values.items() if k.startswith("kafka.")}
             key = tuple(sorted(client.items()))
-            before = clusters[key].topics if key in clusters else frozenset[str]()
-            together = {**client, "subscribe": ",".join(sorted(read.topics | before))}
-            clusters[key] = KafkaOptions(together)
+            known_topics = clusters[key].topics if key in clusters else frozenset[str]()
+            merged = {**client, "subscribe": ",".join(sorted(options.topics | known_topics))}
+            clusters[key] = KafkaOptions(merged)
     if not clusters:
-        yield Finding(check="kafka", state=State.SKIPPED, detail="no flow streams from Kafka")
+        yield skipped("kafka", "no flow streams from Kafka")
     for cluster in clusters.values():
         yield check("kafka", lambda cluster=cluster: _kafka(session, cluster))  # type: ignore[misc]
 

@@ -1,4 +1,4 @@
-"""Finding a project's spec and settings: everything that can be wrong without Spark."""
+"""Finding a project's spec and settings, and every error in them that shows without Spark."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Options:
 
     @property
     def flags(self) -> list[Given]:
-        """All of it as settings. A flag of its own wins over `--set`."""
-        found = [Given(f"--set {key}", text, key=key) for key, text in self.given.items()]
-        found += [Given("--conf", text, path=("spark", "conf", key)) for key, text in self.conf.items()]
+        """All options as settings. A dedicated flag wins over `--set`."""
+        given = [Given(f"--set {key}", text, key=key) for key, text in self.given.items()]
+        given += [Given("--conf", text, path=("spark", "conf", key)) for key, text in self.conf.items()]
         if self.master is not None:
-            found.append(Given("--master", self.master, path=("spark", "master")))
+            given.append(Given("--master", self.master, path=("spark", "master")))
         if self.interval is not None:
-            found.append(Given("--interval", self.interval, path=("run", "interval")))
+            given.append(Given("--interval", self.interval, path=("run", "interval")))
         if self.job is not None:
-            found.append(Given("--job", self.job, path=("run", "job")))
-        return found
+            given.append(Given("--job", self.job, path=("run", "job")))
+        return given
 
 
 def locate(options: Options) -> tuple[PipelineSpec, Settings]:
@@ -51,7 +51,7 @@ def locate(options: Options) -> tuple[PipelineSpec, Settings]:
 
 
 def settings_in_force(options: Options) -> list[Value]:
-    """Every setting with its origin; secrets stay references, and need not be there.
+    """Every setting with its origin; secrets stay references, and need not resolve.
 
     Raises:
         SpecError, SettingsError: what is wrong with them.

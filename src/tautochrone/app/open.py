@@ -1,6 +1,6 @@
 """Opening a project: from a spec file to a session, a store, a server and a job.
 
-The order matters to people: what can be wrong without Spark (spec, settings) is said before the six
+Errors that show without Spark (spec, settings) are reported before the six
 seconds that Spark takes to start.
 """
 
@@ -84,12 +84,12 @@ class Project(Closing):
     """An opened project. Use as a context manager; a Spark that it started stops at the end.
 
     Args:
-        options: what the command line says.
-        emit: who listens.
+        options: the command line's options.
+        emit: the listener of events.
         base: a session whose catalog is the project's lake, instead of a Spark of its own.
-        effects: the door to durable steps; what the environment asks for when absent.
+        effects: performs the durable steps; chosen by the environment when absent.
         short_lived: tune a Spark that is started here for one answer.
-        located: spec and settings, when the caller has them already.
+        located: spec and settings, if the caller has loaded them.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class Project(Closing):
 
         Raises:
             DefinitionError: what does not fit together.
-            SettingsError: a rate limit that cannot hold, a quarantine that cannot be.
+            SettingsError: a rate limit that cannot be enforced, a quarantine that is impossible.
         """
         catalog = self.settings.catalog.name
         # Files are imported in a session that cannot write: the real catalog would create its file.
-        importing = empty_session(self.base, catalog)
-        use_database(importing, catalog, self.spec.database or "default", create=True)
-        definitions = load_definitions(self.spec, importing, catalog)
+        import_session = empty_session(self.base, catalog)
+        use_database(import_session, catalog, self.spec.database or "default", create=True)
+        definitions = load_definitions(self.spec, import_session, catalog)
         definitions = with_quarantines(definitions, self.settings.bad_records)
         graph = analyse(definitions, self.base, catalog, self._external_schema)
         check_limits(self.settings.limits, graph)
@@ -148,8 +148,8 @@ class Project(Closing):
 
     def job(self) -> Job:
         """Everything that a run needs. The definitions are checked before anything is written."""
-        definitions, whole = self.analysed()
-        graph = whole.only(datasets_of(self.settings.job, self.settings.jobs, definitions, whole))
+        definitions, all_jobs = self.analysed()
+        graph = all_jobs.only(datasets_of(self.settings.job, self.settings.jobs, definitions, all_jobs))
         emit = self._listeners(graph)
         self._emit(
             "graph",
@@ -157,7 +157,7 @@ class Project(Closing):
                 {"dataset": str(name), "kind": str(definitions.datasets[name].kind)} for name in graph.order
             ],
         )
-        for shared in shared_sources(whole):
+        for shared in shared_sources(all_jobs):
             if set(shared.tables).isdisjoint(graph.order):
                 continue
             self._emit(
@@ -187,13 +187,13 @@ class Project(Closing):
             topology=JobTopology(
                 definitions=definitions,
                 graph=graph,
-                sibling_tables=frozenset(whole.order) - frozenset(graph.order),
+                sibling_tables=frozenset(all_jobs.order) - frozenset(graph.order),
             ),
             lake_id=lake_id(self.settings, self._identity),
         )
 
     def _listeners(self, graph: Graph) -> Emit:
-        """Who hears the job's events: the caller, and who was asked for by settings."""
+        """Who gets the job's events: the caller, and OpenLineage if it is configured."""
         target = self.settings.openlineage
         if target is None:
             return self._emit
@@ -207,11 +207,11 @@ class Project(Closing):
         )
         self._closing.callback(lineage.close)
 
-        def told(event: str, /, **fields: Any) -> None:
+        def emit_to_both(event: str, /, **fields: Any) -> None:
             self._emit(event, **fields)
             lineage(event, **redacted_fields(as_json_fields(fields)))
 
-        return told
+        return emit_to_both
 
     def close(self) -> None:
         self._closing.close()
@@ -219,6 +219,6 @@ class Project(Closing):
     def _external_schema(self, name: TableName) -> StructType | None:
         file = self.settings.catalog.sqlite_file
         if file is not None and not Path(file).exists():
-            # Asking would create it, and a dry run writes nothing.
+            # Reading the catalog would create its file, and a dry run writes nothing.
             return None
         return self.lake.schema(name) if self.lake.exists(name) else None

@@ -1,4 +1,4 @@
-"""How many records stand in quarantine, from metadata alone: no Spark."""
+"""How many records the quarantine tables have, from metadata alone: no Spark."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tautochrone.rest_catalog.metadata_files import metadata_source
 __all__ = ["quarantined"]
 
 
-def quarantined(found: Iterable[DatasetStatus], settings: CatalogSettings) -> dict[TableName, int | None]:
-    """Tables with a quarantine → how many records their newest checkpoint has there.
+def quarantined(statuses: Iterable[DatasetStatus], settings: CatalogSettings) -> dict[TableName, int | None]:
+    """For each table with a quarantine: how many bad records its newest checkpoint has.
 
-    None where it cannot be told: the catalog is not readable from Python, or the version is gone.
+    None where it is unknown: the catalog is not readable from Python, or the version is expired.
     """
-    versions = {status.dataset: status.version for status in found}
+    versions = {status.dataset: status.version for status in statuses}
     quarantines = {name: quarantine_of(name) for name in versions if quarantine_of(name) in versions}
     return {name: _rows(settings, table, versions[table]) for name, table in quarantines.items()}
 

@@ -16,7 +16,7 @@ from tautochrone.reader.reader import Reader
 
 __all__ = ["ReaderRunner"]
 
-_LONGEST = 2_000
+_MAX_CHARACTERS = 2_000
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -29,21 +29,21 @@ class ReaderRunner:
 
     def run(self, sql: str, consistency: Consistency, checkpoint: int | None, limit: int) -> Answer:
         frame = self._reader.sql(sql, consistency, checkpoint)
-        # Two columns may have one name; by position they are told apart.
-        numbered = frame.toDF(*(f"c{at}" for at in range(len(frame.columns))))
-        # One sign more than is shown tells that there are more.
-        texts = [_text(field).substr(1, _LONGEST + 1) for field in numbered.schema.fields]
+        # Two columns may have the same name, so they are renamed by position.
+        numbered = frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
+        # One character more than is shown tells that the value is longer.
+        texts = [_text(field).substr(1, _MAX_CHARACTERS + 1) for field in numbered.schema.fields]
         try:
             rows = numbered.select(*texts).limit(limit + 1).collect()
         except PySparkException as error:
-            # Only found while running: a division by zero, a file that is gone.
+            # Some errors appear only while the query runs: a division by zero, a missing file.
             raise query_error(error, sql) from error
         read_point = frame.sparkSession.conf.get(f"spark.sql.catalog.{self._catalog}.warehouse", "") or ""
-        found = _CHECKPOINT.fullmatch(read_point)
+        checkpoint_match = _CHECKPOINT.fullmatch(read_point)
         return Answer(
             columns=tuple(frame.columns),
             rows=tuple(tuple(map(_shown, row)) for row in rows[:limit]),
-            checkpoint=int(found[1]) if found else None,
+            checkpoint=int(checkpoint_match[1]) if checkpoint_match else None,
             more=len(rows) > limit,
         )
 
@@ -54,5 +54,5 @@ def _text(field: StructField) -> Column:
 
 
 def _shown(text: str | None) -> str | None:
-    """A page is no place for megabytes of one value."""
-    return text if text is None or len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    """Long values are cut: a page must not carry megabytes of one value."""
+    return text if text is None or len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "…"

@@ -1,15 +1,15 @@
-"""A copied or moved storage becomes this folder's own: `taut relocate`.
+"""`taut relocate`: rewrites the paths of a copied or moved storage.
 
-    1. look: every table and view of the catalog, every file that it leads to; one that cannot be moved, and
+    1. survey every table and view of the catalog and every file that it refers to; if one cannot be moved,
        nothing is written
-    2. per table: new metadata under new names beside the old (`iceberg.maintenance.relocation`)
-    3. the lists of source files that were read (`ingest.relocation`)
-    4. an embedded store gets an incarnation of its own
-    5. the catalog's rows, in one transaction
-    6. the storage's identity
+    2. per table: write new metadata under new names next to the old (`iceberg.maintenance.relocation`)
+    3. rewrite the lists of source files that were read (`ingest.relocation`)
+    4. give an embedded store an incarnation of its own
+    5. update the catalog's rows, in one transaction
+    6. write the storage's identity
 
-Until 6 the storage counts as moved, so nothing runs in it; each step may be repeated, so a process that dies
-is followed by one that does all of it. What is written lies in the new folder, and the old one is not read.
+Until step 6 the storage counts as moved, so nothing runs in it. Each step can be repeated: after a crash the
+next process does all of them. Files are written into the new folder only, and the old one is not read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tautochrone.app.storage import (
     same_folder,
     write_identity,
 )
-from tautochrone.app.stores import existing_store, store_is_there
+from tautochrone.app.stores import existing_store, store_exists
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.maintenance.relocation import Relocated, Survey, write_whole
 from tautochrone.ingest.relocation import files_read, relocate_sources
@@ -53,12 +53,12 @@ class _Move:
 
 
 class Relocation:
-    """One relocation of a project's storage. Make it, ask `look`, then `complete`.
+    """One relocation of a project's storage: call `survey`, then `complete`.
 
     Args:
-        from_project: where the project was, for storages that do not say it.
-        moved: the original is gone for good: the storage keeps its identity, so that jobs in a shared store
-            go on as its jobs.
+        from_project: where the project was, for storages that do not record it.
+        moved: the original no longer exists: the storage keeps its identity, so that jobs in a shared store
+            stay its jobs.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Relocation:
         self._move: _Move | None = None
         self._known: Identity | None = None
 
-    def look(self) -> bool:
-        """Read what there is to move; whether there is anything. Writes nothing.
+    def survey(self) -> bool:
+        """Read what must be relocated. Returns whether there is anything. Writes nothing.
 
         Raises:
             LakeError: `RELOCATION_INCOMPLETE`, `RELOCATION_OUTSIDE`, `RELOCATION_DELETES`,
@@ -126,28 +126,30 @@ class Relocation:
         return True
 
     def complete(self) -> Identity:
-        """Carry out what `look` has read. Repeatable."""
+        """Relocate what `survey` has read. Repeatable."""
         move, settings, known = self._move, self._settings, self._known
         assert move is not None
-        done: dict[Row, Relocated] = {}
+        relocated: dict[Row, Relocated] = {}
         for row, survey in self._surveys.items():
             if move.storage.path(survey.location) is not None:
-                done[row] = self._effects.perform(Step.LAKE_RELOCATE, row.name, survey.write)
-        lists = 0
+                relocated[row] = self._effects.perform(Step.LAKE_RELOCATE, row.name, survey.write)
+        list_count = 0
         if move.project is not None:
-            lists = self._effects.perform(
+            list_count = self._effects.perform(
                 Step.INGEST_RELOCATE,
                 settings.storage,
                 partial(relocate_sources, Path(settings.storage), move.project, write_whole),
             )
-        keeps = self._keeps or not move.storage.old
-        same = known.id if known is not None and keeps else str(uuid4())
-        identity = Identity.of(self._spec, settings, same, known)
-        if not keeps:
+        keeps_identity = self._keeps or not move.storage.old
+        storage_id = known.id if known is not None and keeps_identity else str(uuid4())
+        identity = Identity.of(self._spec, settings, storage_id, known)
+        if not keeps_identity:
             self._renew_store(identity)
         file = local_catalog(settings)
-        if file is not None and done:
-            self._effects.perform(Step.LAKE_RELOCATED, str(file), partial(_point, file, done, move.storage))
+        if file is not None and relocated:
+            self._effects.perform(
+                Step.LAKE_RELOCATED, str(file), partial(_point_catalog_at, file, relocated, move.storage)
+            )
         self._effects.perform(
             Step.STORAGE_IDENTIFY, settings.storage, partial(write_identity, settings, identity)
         )
@@ -155,15 +157,16 @@ class Relocation:
             "relocated",
             storage=settings.storage,
             before=list(move.storage.old),
-            tables=len(done),
-            source_lists=lists,
+            tables=len(relocated),
+            source_lists=list_count,
             id=identity.id,
         )
         return identity
 
     def accept_lake(self, *, dry_run: bool = False) -> bool:
-        """With `moved` and a storage that is where it was: the pipeline's jobs belong to the lake that the
-        settings name now, as its catalog got another name or place. Answers whether there was such a job."""
+        """With `moved` and a storage at its recorded path: the pipeline's jobs belong to the lake that the
+        settings name now, because its catalog got another name or path.
+        Returns whether there was such a job."""
         settings, known = self._settings, self._known
         if not self._keeps or known is None or dry_run:
             return False
@@ -177,24 +180,24 @@ class Relocation:
         return jobs > 0
 
     def _renew_store(self, identity: Identity) -> None:
-        """The jobs of an embedded store are this copy's own. Those of a shared one are asked at each run."""
+        """Give the jobs of an embedded store to this copy. Those of a shared store are checked at each run."""
         settings = self._settings
-        if embedded_store(settings) and store_is_there(settings.meta_url):
+        if embedded_store(settings) and store_exists(settings.meta_url):
             with existing_store(settings) as store:
                 renew = partial(store.jobs.become_copy, lake_id(settings, identity))
                 self._effects.perform(Step.META_BELONG, settings.job, renew)
 
-    # -- where it was -------------------------------------------------------------------------------
+    # -- the old paths --------------------------------------------------------------------------------
 
     def _old_storages(self, rows: list[Row]) -> tuple[str, ...]:
         settings, known = self._settings, self._known
-        found: list[str] = []
+        old_storages: list[str] = []
         if known is not None and not same_folder(known.storage, settings.storage):
-            found += [known.storage, known.real_storage]
-        derived = origin_of(settings, rows)
-        if derived is not None:
-            found += [derived]
-        return spellings(*found)
+            old_storages += [known.storage, known.real_storage]
+        origin = origin_of(settings, rows)
+        if origin is not None:
+            old_storages += [origin]
+        return spellings(*old_storages)
 
     def _old_project(self, storages: tuple[str, ...]) -> MovedFolder | None:
         root = str(self._spec.root)
@@ -205,27 +208,30 @@ class Relocation:
         elif known is not None:
             old = known.project(self._spec.name)
             if not old and len(known.projects) == 1:
-                # One pipeline ran here: this is the same one under another name.
+                # Only one pipeline ran here: this is the same pipeline under another name.
                 (old,) = map(tuple, known.projects.values())
         elif storages:
-            # Without a record only a storage that the spec names by a relative path tells where the spec was.
-            below = os.path.relpath(self._settings.storage, root)
+            # Without a recorded path, only a storage with a relative path shows where the spec was.
+            relative_storage = os.path.relpath(self._settings.storage, root)
             if not os.path.isabs(self._spec.storage) and ":" not in self._spec.storage:
-                derived = [
-                    storage.removesuffix(f"/{below}")
+                candidates = [
+                    storage.removesuffix(f"/{relative_storage}")
                     for storage in storages
-                    if not below.startswith("..") and storage.endswith(f"/{below}")
+                    if not relative_storage.startswith("..") and storage.endswith(f"/{relative_storage}")
                 ]
-                old = spellings(*derived)
-            strangers = [uri for uri in files_read(Path(self._settings.storage)) if not _is_below(uri, root)]
-            if not old and strangers:
+                old = spellings(*candidates)
+            uris_outside = [
+                uri for uri in files_read(Path(self._settings.storage)) if not _is_below(uri, root)
+            ]
+            if not old and uris_outside:
                 raise LakeError(
                     "RELOCATION_ORIGIN_UNKNOWN",
-                    f"The storage does not say where its project was, and its flows have read {strangers[0]}",
+                    f"The storage does not say where its project was, and its flows have read "
+                    f"{uris_outside[0]}",
                     hint="say it: `taut relocate --from-project PATH`",
                     sqlstate="55000",
                 )
-        if not old or all(same_folder(one, root) for one in old):
+        if not old or all(same_folder(folder, root) for folder in old):
             return None
         return replace(new, old=old)
 
@@ -256,12 +262,12 @@ class Relocation:
                 )
 
 
-def _point(file: Path, done: dict[Row, Relocated], moved: MovedFolder) -> None:
-    """Let all rows of a catalog name the new metadata files, and namespaces their new folders."""
+def _point_catalog_at(file: Path, relocated: dict[Row, Relocated], moved: MovedFolder) -> None:
+    """Point all rows of a catalog at the new metadata files, and namespaces at their new folders."""
     connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=30)
     try:
         connection.execute("BEGIN IMMEDIATE")
-        for row, new in done.items():
+        for row, new in relocated.items():
             count = connection.execute(
                 "UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = ? WHERE "
                 "catalog_name = ? AND table_namespace = ? AND table_name = ? AND metadata_location = ?",
@@ -293,5 +299,5 @@ def _point(file: Path, done: dict[Row, Relocated], moved: MovedFolder) -> None:
 
 
 def _is_below(uri: str, root: str) -> bool:
-    # A folder that is its own new place knows which names are below it.
+    # MovedFolder maps only URIs below its old folder; the new folder here is the same folder.
     return MovedFolder((root,), f"{root}/.").uri(uri) is not None

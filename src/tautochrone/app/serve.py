@@ -1,4 +1,4 @@
-"""The MetaService as a process of its own: which store, which lake, who may ask."""
+"""The MetaService as a process of its own: its store, its lake, its tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tautochrone.redaction import keep_secret
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
 
-__all__ = ["Place", "access_for", "run"]
+__all__ = ["ListenAddress", "access_for", "run"]
 
 _log = logging.getLogger("tautochrone.serve")
 
@@ -32,12 +32,12 @@ _VARIABLES = {
     "TAUTOCHRONE_SERVE_READ_TOKEN": Role.READ,
     "TAUTOCHRONE_SERVE_OPERATE_TOKEN": Role.OPERATE,
 }
-_SHORTEST_TOKEN = 16
-_STORE_ALONE = "This service was started with a store alone: it knows no project to query or to revise"
+_MIN_TOKEN_LENGTH = 16
+_NO_PROJECT = "This service was started with a store alone: it knows no project to query or to revise"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListenAddress:
     """Where to listen."""
 
     host: str
@@ -51,25 +51,25 @@ class Place:
             return self.host == "localhost"
 
 
-def run(options: Options, place: Place, *, meta_url: str | None = None) -> None:
+def run(options: Options, address: ListenAddress, *, meta_url: str | None = None) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
         options: where the project is; not looked for when `meta_url` is given without a spec.
-        place: where to listen.
+        address: where to listen.
         meta_url: a store instead of the project's.
 
     Raises:
-        SettingsError: `TOKENS_MISSING` and what else is wrong with settings.
+        SettingsError: `TOKENS_MISSING` and other errors in the settings.
         MetaError: the store cannot be opened.
         EnvironmentProblemError: `SERVER_NOT_STARTED`, or the lake's catalog cannot be read.
     """
     located = None if meta_url and options.spec is None else _located(options, meta_url)
     settings = None if located is None else located[1]
-    access = access_for(place, settings, os.environ)
-    with ExitStack() as closing:
-        bound = closing.enter_context(listen(place.host, place.port))
-        store = closing.enter_context(MetaStore.open(settings.meta_url if settings else meta_url or ""))
+    access = access_for(address, settings, os.environ)
+    with ExitStack() as exit_stack:
+        bound = exit_stack.enter_context(listen(address.host, address.port))
+        store = exit_stack.enter_context(MetaStore.open(settings.meta_url if settings else meta_url or ""))
         catalog = None if settings is None else (ReadPoints(store), metadata_source(settings.catalog))
         app = create_app(
             access=access,
@@ -77,7 +77,7 @@ def run(options: Options, place: Place, *, meta_url: str | None = None) -> None:
             catalog=catalog,
             no_catalog="This service was started with a store alone: it knows no lake. "
             "Start it with a project to read tables through it",
-            forms=closing.enter_context(_forms(located, store)),
+            forms=exit_stack.enter_context(_forms(located, store)),
         )
         _log.info("serving at %s", uri_of(bound))
         if catalog is None:
@@ -86,7 +86,7 @@ def run(options: Options, place: Place, *, meta_url: str | None = None) -> None:
             _log.warning("no token is configured: everybody on this machine may do everything")
         server = uvicorn_server(app)
         for number in (signal.SIGINT, signal.SIGTERM):
-            # uvicorn's own handlers come later, and it raises the signal again at its end: an orderly one.
+            # uvicorn raises the signal again after its own shutdown; this handler keeps that exit orderly.
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         server.run(sockets=[bound])
         _log.info("stopped")
@@ -100,9 +100,9 @@ def _located(options: Options, meta_url: str | None) -> tuple[PipelineSpec, Sett
 
 @contextmanager
 def _forms(located: tuple[PipelineSpec, Settings] | None, store: Store) -> Iterator[Forms]:
-    """Who stands behind the pages' forms, for as long as the service runs."""
+    """What runs the pages' forms, for as long as the service runs."""
     if located is None:
-        yield Forms(why_not=_STORE_ALONE)
+        yield Forms(why_not=_NO_PROJECT)
         return
     from tautochrone.app.console import Console
 
@@ -113,29 +113,29 @@ def _forms(located: tuple[PipelineSpec, Settings] | None, store: Store) -> Itera
         console.close()
 
 
-def access_for(place: Place, settings: Settings | None, environment: Mapping[str, str]) -> Access:
-    """Who may ask: those with a token, or without any everybody on this machine.
+def access_for(address: ListenAddress, settings: Settings | None, environment: Mapping[str, str]) -> Access:
+    """Who may call the service: those with a token; without any token, everybody on this machine.
 
     Raises:
-        SettingsError: `TOKENS_MISSING`, other machines would get in without one; `TOKEN_TOO_SHORT`.
+        SettingsError: `TOKENS_MISSING`, other machines could call it without one; `TOKEN_TOO_SHORT`.
     """
     tokens: dict[str, Role] = {}
-    # A token that stands under both roles may operate: the later one wins.
+    # A token of both roles may operate: the later entry wins.
     for role, configured in (
         (Role.READ, settings.read_tokens if settings else ()),
         (Role.OPERATE, settings.operate_tokens if settings else ()),
     ):
         for value in configured:
             _add(tokens, value.reveal(), role, value.key)
-        for name, of_variable in _VARIABLES.items():
-            if of_variable is role and environment.get(name):
+        for name, variable_role in _VARIABLES.items():
+            if variable_role is role and environment.get(name):
                 _add(tokens, environment[name], role, name)
     if tokens:
         return Access.by_tokens(tokens)
-    if not place.is_loopback:
+    if not address.is_loopback:
         raise SettingsError(
             "TOKENS_MISSING",
-            f"Without tokens the service listens on this machine only, not on {place.host}",
+            f"Without tokens the service listens on this machine only, not on {address.host}",
             hint="configure [meta.tokens.operate] or TAUTOCHRONE_SERVE_OPERATE_TOKEN, or leave --host away",
         )
     return Access.on_loopback(Role.OPERATE)
@@ -143,10 +143,10 @@ def access_for(place: Place, settings: Settings | None, environment: Mapping[str
 
 def _add(tokens: dict[str, Role], token: str, role: Role, origin: str) -> None:
     keep_secret(token)
-    if len(token) < _SHORTEST_TOKEN:
+    if len(token) < _MIN_TOKEN_LENGTH:
         raise SettingsError(
             "TOKEN_TOO_SHORT",
-            f"The token of {origin} has fewer than {_SHORTEST_TOKEN} characters and could be guessed",
+            f"The token of {origin} has fewer than {_MIN_TOKEN_LENGTH} characters and could be guessed",
             hint="make one: openssl rand -hex 32",
         )
     tokens[token] = role

@@ -1,8 +1,8 @@
-"""Whose storage this is: an identity in a file, and the check that it was not copied or moved.
+"""Which project a storage belongs to: an identity in a file, and the check that it was not copied or moved.
 
-Everything in a storage names files by absolute paths. So a storage that is somewhere else than it was names
-the files of where it was, and whoever writes by it writes there: that is refused before anything is opened
-for writing. `taut relocate` (`app.relocate`) makes it this folder's own.
+Everything in a storage names files by absolute paths. A storage that was copied or moved still names
+the files at its old path, and a run would write there: that is refused before anything is opened
+for writing. `taut relocate` (`app.relocate`) rewrites its paths.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _HINT = "`taut relocate` makes it this folder's own; what it was copied from is 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a storage says of itself.
+    """The identity that a storage records in `storage.json`.
 
     Attributes:
-        id: tells it from every other one; a copy gets another.
-        storage: its folder as settings spelled it, `real_storage` without symbolic links.
-        projects: by the name of each pipeline that ran in it the folder of its spec, as it was spelled and
+        id: unique; a copy gets another.
+        storage: its folder as the settings name it; `real_storage` is the same without symbolic links.
+        projects: for each pipeline that ran in it, by name, the folder of its spec: as it was named and
             without symbolic links.
     """
 
@@ -65,23 +65,23 @@ class Identity:
     def of(
         cls, spec: PipelineSpec, settings: Settings, storage_id: str, known: Identity | None = None
     ) -> Identity:
-        """Of the storage as it is now; other pipelines that ran in it stay where they were."""
-        mine = {spec.name: list(spellings(str(spec.root), os.path.realpath(spec.root)))}
+        """The identity of the storage as it is now; the entries of other pipelines are kept."""
+        own_project = {spec.name: list(spellings(str(spec.root), os.path.realpath(spec.root)))}
         return cls(
             id=storage_id,
             storage=settings.storage.rstrip("/"),
             real_storage=os.path.realpath(settings.storage),
-            projects={**({} if known is None else known.projects), **mine},
+            projects={**({} if known is None else known.projects), **own_project},
         )
 
     def project(self, pipeline: str) -> tuple[str, ...]:
-        """Spellings of the folder where a pipeline's spec was; empty when it is not known."""
+        """The paths of the folder where a pipeline's spec was; empty when it is not known."""
         return tuple(self.projects.get(pipeline, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A table or view as a catalog in SQLite names it; `key` are the columns that tell it from others."""
+    """A table or view as a catalog in SQLite names it; `key` are its identifying columns."""
 
     key: tuple[str, str, str]
     location: str | None
@@ -93,7 +93,7 @@ class Row:
 
 
 def same_folder(left: str, right: str) -> bool:
-    """Whether two paths lead to one folder, by whatever links and mounts."""
+    """Whether two paths lead to one folder, also through links and mounts."""
     if os.path.realpath(left) == os.path.realpath(right):
         return True
     try:
@@ -112,7 +112,7 @@ def local_catalog(settings: Settings) -> Path | None:
 
 
 def embedded_store(settings: Settings) -> bool:
-    """Whether the store is a file inside of the storage, so that a copy of the one is a copy of the other."""
+    """Whether the store is a file inside of the storage, and so is copied with it."""
     if is_service(settings.meta_url):
         return False
     url = parsed_url(settings.meta_url)
@@ -149,36 +149,36 @@ _ROWS = (
 
 
 def origin_of(settings: Settings, rows: list[Row]) -> str | None:
-    """The storage that a catalog's rows belong to, when it is not the present one and its files are here:
-    derived from where tables are put by default, so there is no doubt. None otherwise."""
-    real = os.path.realpath(settings.storage)
+    """The storage that a catalog's rows belong to, if it is another one and its files are here:
+    derived from the default paths of tables. None otherwise."""
+    real_storage = os.path.realpath(settings.storage)
     for row in rows:
         if row.location is None:
             continue
         path = urlsplit(row.location).path if row.location.startswith("file:") else row.location
         below = f"/warehouse/{'/'.join(row.key[1].split('.'))}/{row.key[2]}/metadata/"
-        old, separator, _ = path.partition(below)
-        if not separator or os.path.realpath(old) == real:
+        candidate, separator, _ = path.partition(below)
+        if not separator or os.path.realpath(candidate) == real_storage:
             continue
-        if same_folder(old, settings.storage):
+        if same_folder(candidate, settings.storage):
             continue
-        if Path(f"{settings.storage}{path[len(old) :]}").exists():
-            return old
+        if Path(f"{settings.storage}{path[len(candidate) :]}").exists():
+            return candidate
     return None
 
 
 def read_identity(settings: Settings) -> Identity | None:
-    """What the storage says of itself; None before its first run, or of an older release.
+    """The storage's identity; None before its first run, or if an older release wrote the storage.
 
     Raises:
         LakeError: `STORAGE_UNREADABLE`.
     """
     path = Path(settings.storage) / FILE_NAME
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found.pop("format") != _FORMAT:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("format") != _FORMAT:
             raise ValueError("it was written by another version")
-        return Identity(**found)
+        return Identity(**content)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
@@ -190,13 +190,13 @@ def read_identity(settings: Settings) -> Identity | None:
 
 
 def write_identity(settings: Settings, identity: Identity, *, first: bool = False) -> bool:
-    """Put it into the storage, whole or not at all.
+    """Write the identity into the storage, atomically.
 
     Args:
-        first: only when the storage has none: jobs of a project may start at the same moment.
+        first: only if the storage has none yet: jobs of a project may start at the same moment.
 
     Returns:
-        Whether the storage has this one now.
+        Whether the storage has this identity now.
     """
     path = Path(settings.storage) / FILE_NAME
     draft = path.with_name(f".{FILE_NAME}.{uuid4().hex[:8]}")
@@ -208,7 +208,7 @@ def write_identity(settings: Settings, identity: Identity, *, first: bool = Fals
         draft.rename(path)
         return True
     try:
-        # Unlike a rename a link fails where a file is already.
+        # Unlike a rename, a hard link fails if the file exists.
         path.hardlink_to(draft)
     except FileExistsError:
         return False
@@ -241,14 +241,14 @@ def check_storage(spec: PipelineSpec, settings: Settings) -> Identity | None:
 
 
 def _check_project(identity: Identity, spec: PipelineSpec, settings: Settings) -> None:
-    theirs = identity.project(spec.name)
-    if not theirs or same_folder(theirs[0], str(spec.root)):
+    old_project = identity.project(spec.name)
+    if not old_project or same_folder(old_project[0], str(spec.root)):
         return
-    inside = Path(theirs[-1]) in Path(identity.real_storage).parents
-    if inside and (Path(theirs[-1]) / spec.path.name).exists():
+    inside = Path(old_project[-1]) in Path(identity.real_storage).parents
+    if inside and (Path(old_project[-1]) / spec.path.name).exists():
         raise LakeError(
             "STORAGE_OF_ANOTHER_PROJECT",
-            f"The storage {settings.storage} belongs to the project in {theirs[0]}, not to the one in "
+            f"The storage {settings.storage} belongs to the project in {old_project[0]}, not to the one in "
             f"{spec.root}",
             hint="let `storage` in the spec name a folder of this project: a path without file: and without "
             "a slash at its beginning starts at the spec",
@@ -258,7 +258,7 @@ def _check_project(identity: Identity, spec: PipelineSpec, settings: Settings) -
     if _has_read(identity, spec, settings):
         raise LakeError(
             "PROJECT_MOVED",
-            f"The project was in {theirs[0]} and is in {spec.root} now: its source files have other "
+            f"The project was in {old_project[0]} and is in {spec.root} now: its source files have other "
             "names, and would all be read again",
             hint="`taut relocate` gives them their new names",
             sqlstate="55000",
@@ -266,11 +266,11 @@ def _check_project(identity: Identity, spec: PipelineSpec, settings: Settings) -
 
 
 def _has_read(identity: Identity, spec: PipelineSpec, settings: Settings) -> bool:
-    """Whether some flow has read files of the project where it was, when it is somewhere else now."""
-    theirs = identity.project(spec.name)
-    if not theirs or same_folder(theirs[0], str(spec.root)):
+    """Whether the project was moved and some flow has read files below its old folder."""
+    old_project = identity.project(spec.name)
+    if not old_project or same_folder(old_project[0], str(spec.root)):
         return False
-    moved = MovedFolder(theirs, str(spec.root))
+    moved = MovedFolder(old_project, str(spec.root))
     return sources_below(Path(settings.storage), moved) is not None
 
 
@@ -285,29 +285,31 @@ def _moved(old: str, new: str) -> LakeError:
 
 
 def identify(spec: PipelineSpec, settings: Settings, known: Identity | None, effects: Effects) -> Identity:
-    """The storage's identity, written if it has none or if an innocent part of it changed."""
-    wanted = Identity.of(spec, settings, str(uuid4()) if known is None else known.id, known)
-    if known is not None and known.real_storage == wanted.real_storage:
-        theirs = known.project(spec.name)
-        if theirs and same_folder(theirs[0], str(spec.root)):
+    """The storage's identity, written if it has none or if its project's path changed harmlessly."""
+    identity = Identity.of(spec, settings, str(uuid4()) if known is None else known.id, known)
+    if known is not None and known.real_storage == identity.real_storage:
+        old_project = known.project(spec.name)
+        if old_project and same_folder(old_project[0], str(spec.root)):
             return known
     written = effects.perform(
         Step.STORAGE_IDENTIFY,
         settings.storage,
-        lambda: write_identity(settings, wanted, first=known is None),
+        lambda: write_identity(settings, identity, first=known is None),
     )
-    # Another job of the project was faster: its answer holds for all.
-    return wanted if written else identify(spec, settings, read_identity(settings), effects)
+    # Another job of the project was faster: its identity counts for all.
+    return identity if written else identify(spec, settings, read_identity(settings), effects)
 
 
 def lake_id(settings: Settings, identity: Identity) -> str:
-    """What tells the lake from others: for a catalog inside of the storage the storage's id, for any other
-    one where it is, its warehouse and its name, the same from every machine."""
+    """The identity of the lake: for a catalog inside of the storage the storage's id, for any other
+    catalog its URI, its warehouse and its name, the same from every machine."""
     if local_catalog(settings) is not None:
         return f"storage {identity.id}"
     options = settings.catalog.options
     uri = options.get("uri") or options.get("type") or options.get("catalog-impl", "")
     prefix = "jdbc:" if uri.startswith("jdbc:") else ""
     parts = urlsplit(uri.removeprefix("jdbc:"))
-    plain = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return f"catalog {settings.catalog.name} at {prefix}{plain}, warehouse {options.get('warehouse', '')}"
+    redacted_uri = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return (
+        f"catalog {settings.catalog.name} at {prefix}{redacted_uri}, warehouse {options.get('warehouse', '')}"
+    )

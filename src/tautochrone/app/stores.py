@@ -1,4 +1,4 @@
-"""Where the store is: the one place that decides by its URL.
+"""Opens the store. Only this module decides by the URL what kind of store it is.
 
 `http(s)://…` is a MetaService; anything else is a database that this process opens itself. Both are a
 `MetaStore`, and nothing behind this module knows which.
@@ -17,7 +17,7 @@ from tautochrone.model.events import Emit
 if TYPE_CHECKING:
     from tautochrone.project.settings import Settings
 
-__all__ = ["existing_store", "is_service", "open_store", "project_store", "store_is_there"]
+__all__ = ["existing_store", "is_service", "open_store", "project_store", "store_exists"]
 
 
 def is_service(url: str) -> bool:
@@ -33,15 +33,15 @@ def open_store(
     Args:
         url: `http(s)://host:port` or a SQLAlchemy URL.
         token: for a service.
-        retry_ms: so long a call is repeated while the service does not answer; a minute when absent.
-        emit: hears when the service is away.
+        retry_ms: how long a call is repeated while the service does not answer; a minute when absent.
+        emit: gets an event when the service does not answer.
 
     Raises:
         MetaError: `META_SERVICE_…` for a service, `META_STORE_…` for a database, `META_URL_INVALID`.
     """
     if not is_service(url):
         return MetaStore.open(url)
-    # Not for everybody: a quarter of a second of imports.
+    # Imported only for a service: it takes a quarter of a second.
     from tautochrone.metaservice.rpc.remote_store import DEFAULT_RETRY_MS, RemoteStore
 
     return RemoteStore(
@@ -57,22 +57,22 @@ def project_store(settings: Settings, emit: Emit | None = None) -> Store:
 
 
 def existing_store(settings: Settings, emit: Emit | None = None) -> Store:
-    """The same for reading, which must not create one.
+    """The store that a project's settings name, for reading: it is never created.
 
     Raises:
         MetaError: `META_STORE_MISSING`, nothing has run yet.
     """
     url = settings.meta_url
-    if not is_service(url) and not store_is_there(url):
+    if not is_service(url) and not store_exists(url):
         raise MetaError("META_STORE_MISSING", "This pipeline has not run yet", hint="`taut run` first")
     return project_store(settings, emit)
 
 
-def store_is_there(url: str) -> bool:
-    """Whether the database at `url` is a store already. Asks without making one."""
+def store_exists(url: str) -> bool:
+    """Whether the database at `url` is a store already. Creates nothing."""
     parsed = parsed_url(url)
     if parsed.get_backend_name() == "sqlite":
-        # Asking it would make the file.
+        # Connecting would create the file.
         return bool(parsed.database) and Path(str(parsed.database)).exists()
     database = Database(url)
     try:

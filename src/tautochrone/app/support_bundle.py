@@ -1,7 +1,7 @@
-"""`taut support-bundle`: what somebody who helps from afar needs to know, in one zip without secrets.
+"""`taut support-bundle`: everything that a bug report needs, in one zip without secrets.
 
-Each part stands for itself: one that cannot be had says why in its place, so a broken project gives a bundle
-too. Rows of tables, definitions and the values of variables are never in it.
+The parts are independent: one that cannot be read is replaced by the reason, so a broken project gives a
+bundle too. Rows of tables, definitions and the values of variables are never in it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def write_bundle(options: Options, path: Path) -> dict[str, str | None]:
     """Write the zip, replacing an older one; starts Spark (about 6 s) for the doctor's last checks.
 
     Returns:
-        Each part, and why it could not be had (None for those that are there).
+        Each part, and why it is missing (None for those that are not).
     """
     parts: dict[str, Callable[[], Iterable[Line]]] = {
         "versions": _versions,
@@ -60,7 +60,7 @@ def write_bundle(options: Options, path: Path) -> dict[str, str | None]:
                 missing[name] = error.render()
                 lines = [{"missing": error.render()}]
             except Exception as error:
-                # Whatever is broken here must not cost the other parts.
+                # A defect in one part must not cost the other parts.
                 missing[name] = redacted(f"{type(error).__name__}: {error}")
                 lines = [{"missing": missing[name]}]
             bundle.writestr(f"{name}.jsonl", "".join(map(_text, lines)))
@@ -68,8 +68,8 @@ def write_bundle(options: Options, path: Path) -> dict[str, str | None]:
 
 
 def _text(line: Line) -> str:
-    """One line of JSON. Secrets that this process knows may stand in what an older one wrote down: as values,
-    before JSON spells them in its own way."""
+    """One line of JSON. Secrets that this process knows may be in texts that an older process stored: they
+    are redacted as values, before JSON escapes them."""
     plain = json.loads(json.dumps(line, default=_plain))
     return json.dumps(redacted_fields(plain), ensure_ascii=False) + "\n"
 
@@ -82,10 +82,12 @@ def _plain(value: Any) -> Any:
 
 def _versions() -> Iterable[Line]:
     yield {"python": sys.version, "platform": platform.platform()}
-    ours = metadata.distribution("tautochrone")
-    yield {"distribution": "tautochrone", "version": ours.version}
-    for wanted in sorted({_name_of(text) for text in ours.requires or () if "extra ==" not in text}):
-        yield {"distribution": wanted, "version": metadata.version(wanted)}
+    distribution = metadata.distribution("tautochrone")
+    yield {"distribution": "tautochrone", "version": distribution.version}
+    for requirement in sorted(
+        {_name_of(text) for text in distribution.requires or () if "extra ==" not in text}
+    ):
+        yield {"distribution": requirement, "version": metadata.version(requirement)}
 
 
 def _name_of(requirement: str) -> str:

@@ -14,7 +14,8 @@ __all__ = ["doctor"]
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Check what a run needs; 1 when something fails."""
-    from tautochrone.app.health import Finding, State, examine
+    from tautochrone.app.finding import Finding, State
+    from tautochrone.app.health import examine
 
     def line(finding: Finding) -> str:
         name = f"[{finding.error}] " if finding.error else ""

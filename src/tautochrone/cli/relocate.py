@@ -27,7 +27,7 @@ def relocate(arguments: argparse.Namespace) -> int:
         from_project=arguments.from_project,
         moved=arguments.moved,
     )
-    if not relocation.look():
+    if not relocation.survey():
         if not relocation.accept_lake(dry_run=arguments.dry_run) and not arguments.json:
             sys.stderr.write("nothing to do: the storage is where it was made\n")
         return 0

@@ -11,9 +11,9 @@ __all__ = ["serve"]
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve until the process is told to stop."""
-    from tautochrone.app.serve import Place, run
+    from tautochrone.app.serve import ListenAddress, run
     from tautochrone.metaservice.http.logs import log_to_stderr
 
     log_to_stderr(as_json=arguments.log_format == "json")
-    run(options_of(arguments), Place(arguments.host, arguments.port), meta_url=arguments.meta)
+    run(options_of(arguments), ListenAddress(arguments.host, arguments.port), meta_url=arguments.meta)
     return 0

@@ -154,7 +154,7 @@ def relocate(folder: Path, effects: Effects | None = None, **how: Any) -> Happen
         happened.append({"event": event, **fields})
 
     relocation = Relocation(spec, settings, effects or DirectEffects(), emit, **how)
-    if not relocation.look():
+    if not relocation.survey():
         return None
     relocation.complete()
     return happened

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tautochrone.app.health import Finding, State, examine
+from tautochrone.app.finding import Finding, State
+from tautochrone.app.health import examine
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.stores import existing_store, open_store
 from tautochrone.cli.main import main
