@@ -130,7 +130,7 @@ EMPTY_NAMES = frozenset(
     ["found", "told", "place", "made", "held", "brought", "beside", "asked", "wanted", "mine", "one"]
 )
 PLAIN_PACKAGES = [
-    "algebra", "app", "ingest", "reader", "runtime/adoption", "runtime/delivery", "runtime/ownership",
+    "algebra", "app", "cli", "ingest", "reader", "runtime/adoption", "runtime/delivery", "runtime/ownership",
     "runtime/revision", "runtime/streams", "sinks", "sources", "spark/jvm", "spark/session",
     "iceberg/changes", "iceberg/commits", "iceberg/java", "iceberg/maintenance", "iceberg/sessions",
     "iceberg/tables", "metaservice/rpc",

@@ -11,11 +11,11 @@ from .terminal import COLUMNS, ROWS, Screen, on_terminal
 
 PLAYED = """
     import argparse, sys
-    from tautochrone.cli.listen import first_words, listening
+    from tautochrone.cli.listen import plain_listener, listening
 
     def play(*flags):
         arguments = argparse.Namespace(json="--json" in flags, quiet="--quiet" in flags)
-        first_words(arguments)("starting", pipeline="shop", master="local[2]")
+        plain_listener(arguments)("starting", pipeline="shop", master="local[2]")
         with listening(arguments, "shop") as events:
             names = ["lake.default.events", "lake.default.by_key"]
             names += [f"lake.default.v{i}" for i in range(MORE)]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tautochrone.cli.events import failures, json_events, line_events, words
+from tautochrone.cli.events import describe, failures, json_events, line_events
 from tautochrone.cli.progress import Progress
 
 EVENTS = "lake.default.events"
@@ -115,13 +115,13 @@ def test_unknown_events_teach_nothing_and_are_shown_whole(progress: Progress) ->
     before = dict(progress.lines)
     progress.take("volcano_erupted", {"dataset": EVENTS})
     assert progress.lines == before
-    said = words("volcano_erupted", {"dataset": EVENTS, "lava": 3, "nothing": None})
+    said = describe("volcano_erupted", {"dataset": EVENTS, "lava": 3, "nothing": None})
     assert said == f"volcano erupted: dataset={EVENTS} lava=3"
 
 
 def test_known_events_with_other_fields_are_shown_whole_too() -> None:
-    assert words("refresh", {"dataset": BY_KEY, "mode": "full"}) == f"refresh: dataset={BY_KEY} mode=full"
-    assert words("batch", {"dataset": BY_KEY, "rows": "many", "batch": 1}).startswith("batch: dataset=")
+    assert describe("refresh", {"dataset": BY_KEY, "mode": "full"}) == f"refresh: dataset={BY_KEY} mode=full"
+    assert describe("batch", {"dataset": BY_KEY, "rows": "many", "batch": 1}).startswith("batch: dataset=")
 
 
 def test_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,14 +190,16 @@ def test_a_part_that_is_done_is_not_published(progress: Progress, clock: Clock) 
 
 def test_what_is_said_of_a_part() -> None:
     said = "checkpoint 4: this job's part is done in 0.5 s; not published yet"
-    assert words("checkpoint", part(waits_for=["sums", "joins"])) == (
+    assert describe("checkpoint", part(waits_for=["sums", "joins"])) == (
         f"{said} (waits for job sums; waits for job joins)"
     )
-    assert words("checkpoint", part(state="partial", invariants=["same"])) == (
+    assert describe("checkpoint", part(state="partial", invariants=["same"])) == (
         f"{said} (held back by invariant same)"
     )
-    assert words("checkpoint", part(state="partial", skipped_by=["sums"])) == f"{said} (job sums skipped it)"
-    assert words("checkpoint", part(state="published")) == "checkpoint 4 published in 0.5 s"
+    assert (
+        describe("checkpoint", part(state="partial", skipped_by=["sums"])) == f"{said} (job sums skipped it)"
+    )
+    assert describe("checkpoint", part(state="published")) == "checkpoint 4 published in 0.5 s"
 
 
 def test_what_a_run_leaves_is_said_to_whom_only_failures_are_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,4 +214,4 @@ def test_a_wait_for_another_run_is_shown(progress: Progress) -> None:
     reason = "Job shop is run by process 7 on host a; no checkpoint of it is open"
     progress.take("waiting_for_run", {"reason": reason})
     assert progress.phase == f"waiting: {reason}"
-    assert words("waiting_for_run", {"reason": reason}) == f"waiting: {reason}"
+    assert describe("waiting_for_run", {"reason": reason}) == f"waiting: {reason}"

@@ -180,7 +180,7 @@ class Relocation:
         return jobs > 0
 
     def _renew_store(self, identity: Identity) -> None:
-        """Give the jobs of an embedded store to this copy. Those of a shared store are checked at each run."""
+        """Give the jobs of an embedded store to this copy. Those of a shared one are checked at each run."""
         settings = self._settings
         if embedded_store(settings) and store_exists(settings.meta_url):
             with existing_store(settings) as store:

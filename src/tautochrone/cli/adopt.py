@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.output import table
-from tautochrone.cli.running_job import ask_first, ownership_of
+from tautochrone.cli.running_job import check_not_running, ownership_of
 from tautochrone.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ __all__ = ["adopt"]
 
 
 def adopt(arguments: argparse.Namespace) -> int:
-    """Survey, tell, and unless it is a dry run complete; 1 when a dataset is refused. Or hand over what the
-    pipeline owned under another name.
+    """Survey and show, and complete unless it is a dry run; 1 when a dataset is refused. Or hand over what
+    the pipeline owned under another name.
 
     Raises:
         SettingsError: `CONFLICTING_OPTIONS`.
@@ -40,7 +40,7 @@ def adopt(arguments: argparse.Namespace) -> int:
     options, ownership = options_of(arguments), ownership_of(arguments)
     located = locate(options)
     if not arguments.dry_run:
-        ask_first(located[1], ownership, events)
+        check_not_running(located[1], ownership, events)
     with Project(options, events, short_lived=True, located=located) as project:
         job = project.job()
         job.ownership = ownership
@@ -74,7 +74,7 @@ def adopt(arguments: argparse.Namespace) -> int:
 def _show(findings: Sequence[Finding]) -> None:
     rows = [(finding.dataset, finding.action, finding.reason) for finding in findings]
     table(("dataset", "action", "reason"), rows)
-    # The table is data and belongs to stdout; what to do about it is said beside the errors.
+    # The table is data and belongs to stdout; hints go to stderr like errors.
     for hint in dict.fromkeys(finding.error.hint for finding in findings if finding.error):
         if hint:
             sys.stderr.write(f"  hint: {hint}\n")

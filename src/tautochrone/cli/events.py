@@ -1,6 +1,6 @@
-"""A run's events as words: one line each, JSON objects, failures only. The live display is `live`.
+"""A run's events as text: one line each, JSON objects, failures only. The live display is `live`.
 
-An event that has no words here is shown with all its fields: what a newer part of the program tells must
+An event without a text here is shown with all its fields: an unknown event must
 not be lost, and must not end the run.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from tautochrone.cli.output import json_line
 from tautochrone.model.events import as_json_fields
 
-__all__ = ["failures", "is_failure", "json_events", "line_events", "short", "words"]
+__all__ = ["describe", "failures", "is_failure", "json_events", "line_events", "short"]
 
 Fields = Mapping[str, Any]
 _LOCK = threading.Lock()
@@ -27,28 +27,28 @@ def json_events(event: str, /, **fields: Any) -> None:
 
 def line_events(event: str, /, **fields: Any) -> None:
     """Every event as one readable line on stderr; the hint of a failure is a second one."""
-    _say(words(event, fields))
+    _write_line(describe(event, fields))
 
 
 def failures(event: str, /, **fields: Any) -> None:
     """Only what failed: `--quiet`."""
     if is_failure(event):
-        _say(words(event, fields))
+        _write_line(describe(event, fields))
 
 
 def is_failure(event: str) -> bool:
-    """Failures are named so: `flow_failed`, `refresh_failed`, `invariant_broken`, `spark_died`; and
+    """Names of failures end so: `flow_failed`, `refresh_failed`, `invariant_broken`, `spark_died`; and
     `checkpoint_left`, after which readers miss what the run did."""
     return event.endswith(("_failed", "_broken", "_died")) or event == "checkpoint_left"
 
 
-def words(event: str, fields: Fields) -> str:
-    """What a person reads of an event; empty for those that say that nothing happened."""
+def describe(event: str, fields: Fields) -> str:
+    """The text of an event for people; empty for events without news."""
     try:
-        return _WORDS.get(event, _plain)(event, fields)
+        return _TEXTS.get(event, _all_fields)(event, fields)
     except (LookupError, TypeError, ValueError, AttributeError):
-        # Its fields are not those that its words were made for.
-        return _plain(event, fields)
+        # Its fields are not those that its text expects.
+        return _all_fields(event, fields)
 
 
 def short(dataset: str) -> str:
@@ -56,21 +56,21 @@ def short(dataset: str) -> str:
     return dataset.partition(".")[2] or dataset
 
 
-def _say(line: str) -> None:
+def _write_line(line: str) -> None:
     if line:
         with _LOCK:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
 
 
-def _plain(event: str, fields: Fields) -> str:
-    shown = " ".join(
+def _all_fields(event: str, fields: Fields) -> str:
+    pairs = " ".join(
         f"{key}={value}"
         for key, value in fields.items()
         # The text of a reason says what its code and its parameters say.
         if value not in (None, "", []) and not key.endswith(("_code", "_params", "_reasons"))
     )
-    return f"{event.replace('_', ' ')}: {shown}".rstrip(": ")
+    return f"{event.replace('_', ' ')}: {pairs}".rstrip(": ")
 
 
 def _graph(_event: str, f: Fields) -> str:
@@ -90,14 +90,14 @@ def _refresh(_event: str, f: Fields) -> str:
 
 def _checkpoint(_event: str, f: Fields) -> str:
     failed = f"  FAILED: {', '.join(f['failed'])}" if f["failed"] else ""
-    took = f"in {f['duration_ms'] / 1000:.1f} s{failed}"
+    duration = f"in {f['duration_ms'] / 1000:.1f} s{failed}"
     if f.get("state", "published") == "published":
-        return f"checkpoint {f['checkpoint']} published {took}"
-    why = [f"waits for job {name}" for name in f.get("waits_for", ())]
-    why += [f"job {name} skipped it" for name in f.get("skipped_by", ())]
-    why += [f"held back by invariant {name}" for name in f.get("invariants", ())]
-    told = f" ({'; '.join(why)})" if why else ""
-    return f"checkpoint {f['checkpoint']}: this job's part is done {took}; not published yet{told}"
+        return f"checkpoint {f['checkpoint']} published {duration}"
+    obstacles = [f"waits for job {name}" for name in f.get("waits_for", ())]
+    obstacles += [f"job {name} skipped it" for name in f.get("skipped_by", ())]
+    obstacles += [f"held back by invariant {name}" for name in f.get("invariants", ())]
+    suffix = f" ({'; '.join(obstacles)})" if obstacles else ""
+    return f"checkpoint {f['checkpoint']}: this job's part is done {duration}; not published yet{suffix}"
 
 
 def _flow_failed(_event: str, f: Fields) -> str:
@@ -118,11 +118,11 @@ def _invariant_broken(_event: str, f: Fields) -> str:
     return "\n".join([f"  {f['error']} (checkpoint {f['checkpoint']})", *rows])
 
 
-def _done(f: Fields, word: str) -> str:
+def _outcome(f: Fields, word: str) -> str:
     return f"would be {word}" if f["dry_run"] else word
 
 
-_WORDS: dict[str, Callable[[str, Fields], str]] = {
+_TEXTS: dict[str, Callable[[str, Fields], str]] = {
     "starting": lambda _e, f: f"pipeline {f['pipeline']}: starting Spark on {f['master']} (about 6 s)",
     "graph": _graph,
     "catalog": lambda _e, f: f"readable at one instant as Iceberg REST catalog {f['uri']} (warehouse strong)",
@@ -174,11 +174,11 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
     "flow_recovered": lambda _e, f: f"  flow {f['flow']} has recovered",
     "checkpoint": _checkpoint,
     "checkpoints_expired": lambda _e, f: (
-        f"maintenance: {f['count']} checkpoints {_done(f, 'expired')} ({f['first']} to {f['last']}): "
+        f"maintenance: {f['count']} checkpoints {_outcome(f, 'expired')} ({f['first']} to {f['last']}): "
         f"{f['reason']}"
     ),
     "versions_expired": lambda _e, f: (
-        f"  {short(f['dataset']):<32} {f['versions']} versions {_done(f, 'removed')}, {f['kept']} kept, "
+        f"  {short(f['dataset']):<32} {f['versions']} versions {_outcome(f, 'removed')}, {f['kept']} kept, "
         f"{f['files']} files deleted  {f['duration_ms'] / 1000:.1f} s"
     ),
     "compacted": lambda _e, f: (
@@ -188,7 +188,7 @@ _WORDS: dict[str, Callable[[str, Fields], str]] = {
     "orphans_removed": lambda _e, f: "\n".join(
         [
             f"  {short(f['dataset']):<32} {f['count']} files that nothing refers to ({f['bytes']:,} bytes) "
-            f"{_done(f, 'deleted')}  {f['duration_ms'] / 1000:.1f} s",
+            f"{_outcome(f, 'deleted')}  {f['duration_ms'] / 1000:.1f} s",
             *(f"    {file}" for file in f["files"]),
         ]
     ),

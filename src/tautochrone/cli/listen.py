@@ -1,5 +1,5 @@
-"""Who listens to a run: chosen by flags and by where stderr goes. Nothing heavy is imported for the
-first line; what draws comes after it."""
+"""The listener of a run's events: chosen by flags and by where stderr goes. Nothing heavy is imported for the
+first line; the live display is imported after it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from tautochrone.cli.events import failures, json_events, line_events
 from tautochrone.model.events import Emit
 
-__all__ = ["first_words", "listening"]
+__all__ = ["listening", "plain_listener"]
 
 
-def first_words(arguments: argparse.Namespace) -> Emit:
-    """The listener for the first line, which is never drawn."""
+def plain_listener(arguments: argparse.Namespace) -> Emit:
+    """The listener for the first line, which is printed before the live display starts."""
     if arguments.json:
         return json_events
     return failures if arguments.quiet else line_events
@@ -30,8 +30,8 @@ def listening(arguments: argparse.Namespace, pipeline: str) -> Iterator[Emit]:
         arguments: `--json`, `--quiet`.
         pipeline: its name, for the display's title.
     """
-    if arguments.json or arguments.quiet or not _draws():
-        yield first_words(arguments)
+    if arguments.json or arguments.quiet or not _can_draw():
+        yield plain_listener(arguments)
         return
     from rich.console import Console
 
@@ -44,6 +44,6 @@ def listening(arguments: argparse.Namespace, pipeline: str) -> Iterator[Emit]:
         yield display
 
 
-def _draws() -> bool:
-    """A terminal that can move its cursor. NO_COLOR takes the colours only; rich heeds it."""
+def _can_draw() -> bool:
+    """Whether stderr is a terminal that can move its cursor. NO_COLOR only removes colours; rich reads it."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")

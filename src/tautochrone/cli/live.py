@@ -1,7 +1,7 @@
 """The live display of `taut run` on a terminal: a line per dataset, redrawn in place.
 
-What needs reading later (failures, warnings, what the user's code prints) scrolls by above it. Import this
-only after the first line is out: it brings rich.
+What people may read later (failures, warnings, prints of user code) scrolls above it. Import this
+only after the first line is printed: it imports rich.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from tautochrone.cli.events import is_failure, words
+from tautochrone.cli.events import describe, is_failure
 from tautochrone.cli.progress import DatasetLine, Progress
 
 __all__ = ["LiveDisplay"]
 
-_TOLD_BY_TABLE = frozenset(
+_SHOWN_IN_TABLE = frozenset(
     {
         "starting",
         "graph",
@@ -36,12 +36,12 @@ _TOLD_BY_TABLE = frozenset(
     }
 )
 _MODE_STYLES = {"FULL": "yellow", "DIFF": "yellow", "NO_DATA": "dim"}
-_FRAME_ROWS = 4  # title, header of the table, the line that says what is left out, the cursor's
-_PER_SECOND = 4
+_FRAME_ROWS = 4  # title, header of the table, the line with the number of omitted datasets, the cursor's
+_REFRESHES_PER_SECOND = 4
 
 
 class LiveDisplay:
-    """A listener of events that draws. A context manager: the last picture stays on the screen."""
+    """A listener of events that draws. A context manager: the last frame stays on the screen."""
 
     def __init__(self, console: Console, progress: Progress) -> None:
         self._console = console
@@ -52,7 +52,7 @@ class LiveDisplay:
         self._live = Live(
             console=console,
             get_renderable=self.picture,
-            refresh_per_second=_PER_SECOND,
+            refresh_per_second=_REFRESHES_PER_SECOND,
             redirect_stdout=False,
             redirect_stderr=True,
         )
@@ -60,8 +60,8 @@ class LiveDisplay:
     def __call__(self, event: str, /, **fields: Any) -> None:
         with self._lock:
             self._progress.take(event, fields)
-        if event not in _TOLD_BY_TABLE:
-            line = words(event, fields)
+        if event not in _SHOWN_IN_TABLE:
+            line = describe(event, fields)
             if line:
                 self._console.print(Text(line, style="red" if is_failure(event) else ""))
 
@@ -75,7 +75,7 @@ class LiveDisplay:
         self._live.stop()
 
     def picture(self) -> RenderableType:
-        """What is to be seen now."""
+        """The current frame."""
         with self._lock:
             return Group(self._title(), *self._datasets())
 
@@ -102,24 +102,24 @@ class LiveDisplay:
         lines = list(self._progress.lines.values())
         if not lines:
             return []
-        room = max(1, self._console.height - _FRAME_ROWS)
+        max_lines = max(1, self._console.height - _FRAME_ROWS)
         shown = lines
-        if len(lines) > room:
-            # What is broken must be seen; of the others the first ones.
-            first = [*(n for n in lines if n.broken), *(n for n in lines if not n.broken)][:room]
-            shown = [line for line in lines if any(line is one for one in first)]
+        if len(lines) > max_lines:
+            # Broken datasets are always shown; of the others the first ones.
+            chosen = [*(n for n in lines if n.broken), *(n for n in lines if not n.broken)][:max_lines]
+            shown = [line for line in lines if any(line is other for other in chosen)]
         table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
         table.add_column("dataset", no_wrap=True, overflow="ellipsis", min_width=12)
         table.add_column("mode", no_wrap=True, min_width=6)
         table.add_column("rows", no_wrap=True, justify="right")
         table.add_column("lag", no_wrap=True, justify="right")
         table.add_column("took", no_wrap=True, justify="right")
-        # The only column that rich may make narrower; its cells do not wrap all the same.
+        # Rich may make only this column narrower; its cells still do not wrap.
         table.add_column("why", no_wrap=False, style="dim")
         for line in shown:
             table.add_row(*self._cells(line))
-        left = len(lines) - len(shown)
-        return [table] if left == 0 else [table, Text(f"… and {left} more", style="dim")]
+        omitted = len(lines) - len(shown)
+        return [table] if omitted == 0 else [table, Text(f"… and {omitted} more", style="dim")]
 
     def _cells(self, line: DatasetLine) -> tuple[Text, ...]:
         lag = self._progress.lag_s(line)
@@ -152,9 +152,9 @@ def _duration(seconds: float) -> str:
     """`0.8 s`, `12 s`, `3:07`, `2:14:09`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    hours, rest = divmod(whole, 3600)
-    minutes, left = divmod(rest, 60)
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+    whole_seconds = int(seconds)
+    if whole_seconds < 60:
+        return f"{whole_seconds} s"
+    hours, rest = divmod(whole_seconds, 3600)
+    minutes, remaining_seconds = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{remaining_seconds:02}" if hours else f"{minutes}:{remaining_seconds:02}"

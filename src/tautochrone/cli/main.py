@@ -289,14 +289,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.debug:
         show_traces()
-    # Within another program its threads are its own, and so is its program image.
+    # When another program calls this, its thread hook and its process image must not be changed.
     options.embedded = arguments is not None
     if not options.embedded:
         threading.excepthook = _thread_failed
     try:
         return handler_of(options.command)(options)
     except TautochroneError as error:
-        error = error if isinstance(error, FencedError) else _death() or error
+        error = error if isinstance(error, FencedError) else _spark_failure() or error
         if options.debug:
             _traceback()
             return EXIT_FAILED
@@ -307,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return EXIT_FAILED
     except Exception as error:
-        died = _death()
+        died = _spark_failure()
         if died is not None:
             report(died)
             return EXIT_FAILED
@@ -317,8 +317,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
 
 
-def _death() -> SparkDiedError | None:
-    """Why Spark's process is gone, if it is: then that is the reason for whatever failed."""
+def _spark_failure() -> SparkDiedError | None:
+    """The error for a Spark process that died, if it did: it is the cause of every other failure."""
     if "pyspark" not in sys.modules:
         return None
     from tautochrone.spark.session.jvm_liveness import jvm_failure
@@ -327,7 +327,7 @@ def _death() -> SparkDiedError | None:
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """A thread ended by something that no one foresaw; the process goes on."""
+    """An unexpected exception ended a thread; the process continues."""
     error = failed.exc_value
     if error is not None:
         name = "a thread" if failed.thread is None else failed.thread.name
@@ -335,7 +335,7 @@ def _thread_failed(failed: threading.ExceptHookArgs) -> None:
 
 
 def _traceback() -> None:
-    """Of the exception under way. Its causes are other people's and may quote secrets."""
+    """Print the traceback of the current exception, redacted: its causes may quote secrets."""
     sys.stderr.write(redacted(traceback.format_exc()))
 
 

@@ -7,14 +7,14 @@ import sys
 
 from tautochrone.cli.events import json_events, line_events
 from tautochrone.cli.options import options_of
-from tautochrone.cli.running_job import ask_first, ownership_of
+from tautochrone.cli.running_job import check_not_running, ownership_of
 from tautochrone.errors import SettingsError
 
 __all__ = ["maintain"]
 
 
 def maintain(arguments: argparse.Namespace) -> int:
-    """Maintain the tables now, beside a run that may be going on; to compact, in its place.
+    """Maintain the tables now, also while a run works; to compact, take the job over.
 
     Raises:
         SettingsError: `CONFLICTING_OPTIONS`.
@@ -32,18 +32,18 @@ def maintain(arguments: argparse.Namespace) -> int:
     options, ownership = options_of(arguments), ownership_of(arguments)
     located = locate(options)
     if arguments.compact:
-        ask_first(located[1], ownership, events)
+        check_not_running(located[1], ownership, events)
     with Project(options, events, short_lived=True, located=located) as project:
         job = project.job()
         job.ownership = ownership
         maintenance = Maintenance(job)
         with Heartbeat(job) as heartbeat:
             if arguments.compact:
-                # Compaction moves main, so only an owner may: a run beside it would lose its next commit.
+                # Compaction moves main, so only an owner may do it: a concurrent run's commit would fail.
                 take_over(job, owned=heartbeat.start)
             done = maintenance.run(dry_run=arguments.dry_run)
-    versions, files = sum(one.versions for one in done), sum(one.files for one in done)
-    orphans = sum(len(found.files) for found in maintenance.orphans.found)
+    versions, files = sum(expired.versions for expired in done), sum(expired.files for expired in done)
+    orphans = sum(len(orphans_found.files) for orphans_found in maintenance.orphans.found)
     events(
         "maintained",
         tables=len(done),

@@ -32,20 +32,20 @@ def options_of(arguments: argparse.Namespace) -> Options:
 
 
 def _pairs(flag: str, error_class: str, texts: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator:
-            # Not the text itself: a secret may stand in it.
+            # The text itself is not shown: it may contain a secret.
             raise SettingsError(
                 error_class, f"{flag} takes KEY=VALUE", hint="there is no = in what was given"
             )
-        found[key.strip()] = value
-    return found
+        settings[key.strip()] = value
+    return settings
 
 
 def duration_ms(text: str) -> int:
-    """A duration on the command line, in milliseconds; what is none is wrong use."""
+    """A duration on the command line, in milliseconds; anything else is a usage error."""
     from tautochrone.project.setting_kinds import Duration
 
     try:

@@ -17,7 +17,7 @@ def report(error: TautochroneError) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    # Rich looks at NO_COLOR and TERM. Lines are left to the terminal to wrap: a copied one stays whole.
+    # Rich reads NO_COLOR and TERM. The terminal wraps long lines, so that a copied line stays whole.
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     text = Text(error.render())
     text.highlight_regex(r"\A\[[^\]]*\]", "bold red")
@@ -30,7 +30,7 @@ def report(error: TautochroneError) -> None:
 
 
 def report_defect(error: BaseException, trace: str) -> None:
-    """Something that no one foresaw, and where its trace is."""
+    """An unexpected exception, and where its trace is."""
     first = (str(error).strip().splitlines() or [""])[0]
     report(
         TautochroneError(

@@ -1,4 +1,4 @@
-"""What the live display knows of a run, from its events alone. It must never draw anything."""
+"""The state of a run as the live display shows it, from its events alone. It must never draw anything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DatasetLine:
     note: str = ""
     """Why the mode, or what failed."""
     fresh_s: float | None = None
-    """The newest moment whose data readers are sure to see of it: the cut of its last checkpoint."""
+    """The time up to which readers see its data: the cut of its last checkpoint."""
     failed: bool = False
     down: set[str] = field(default_factory=set)
     """Its flows that died."""
@@ -39,8 +39,8 @@ class Progress:
     """Follows the events of one run.
 
     The lag of a dataset is the age of what readers see: it starts at the cut of a checkpoint that the
-    dataset is part of, or at a look that found no news, and grows until the next one. A dataset that
-    failed keeps growing.
+    dataset is part of, or at an observation without news, and grows until the next one. The lag of a dataset
+    that failed keeps growing.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,10 +63,10 @@ class Progress:
         return None if line.fresh_s is None else max(0.0, (self.ended_s or self._clock()) - line.fresh_s)
 
     def take(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Learn from an event; unknown ones teach nothing."""
-        follow = getattr(self, f"_on_{event}", None)
-        if follow is not None:
-            follow(fields)
+        """Update the state from an event; unknown events change nothing."""
+        handler = getattr(self, f"_on_{event}", None)
+        if handler is not None:
+            handler(fields)
 
     def _line(self, dataset: str) -> DatasetLine:
         return self.lines.setdefault(dataset, DatasetLine(short(dataset)))
@@ -100,7 +100,7 @@ class Progress:
         line.note = str(f["error"])
 
     def _on_flow_restarted(self, f: Mapping[str, Any]) -> None:
-        # It counts as dead until it has made progress.
+        # It counts as failed until it has made progress.
         self._line(f["dataset"]).note = f"started again, attempt {f['attempt']}: {f['reason']}"
 
     def _on_flow_recovered(self, f: Mapping[str, Any]) -> None:
@@ -124,22 +124,22 @@ class Progress:
         for dataset, line in self.lines.items():
             line.failed = dataset in f["failed"]
         if f.get("state", "published") == "published":
-            self._shown(f["checkpoint"], cut_s)
+            self._mark_published(f["checkpoint"], cut_s)
         else:
-            # Only this job's part is done: readers see it when the others have done theirs.
+            # Only this job's part is done: readers see the checkpoint when all jobs have done their part.
             self._parts[f["checkpoint"]] = cut_s
-            waits = [*f.get("waits_for", ()), *f.get("skipped_by", ()), *f.get("invariants", ())]
-            self.phase = f"part of checkpoint {f['checkpoint']} done, waiting for {', '.join(waits)}"
+            blockers = [*f.get("waits_for", ()), *f.get("skipped_by", ()), *f.get("invariants", ())]
+            self.phase = f"part of checkpoint {f['checkpoint']} done, waiting for {', '.join(blockers)}"
 
     def _on_checkpoint_published(self, f: Mapping[str, Any]) -> None:
         self.phase = "running"
-        self._shown(f["checkpoint"], self._parts.pop(f["checkpoint"], self._clock()))
+        self._mark_published(f["checkpoint"], self._parts.pop(f["checkpoint"], self._clock()))
 
     def _on_checkpoint_held(self, f: Mapping[str, Any]) -> None:
         self._parts.pop(f["checkpoint"], None)
         self.phase = f"checkpoint {f['checkpoint']} not shown: {f['reason']}"
 
-    def _shown(self, checkpoint: int, cut_s: float) -> None:
+    def _mark_published(self, checkpoint: int, cut_s: float) -> None:
         self.checkpoint = checkpoint
         for line in self.lines.values():
             if not line.broken:

@@ -42,7 +42,7 @@ def init(arguments: argparse.Namespace) -> int:
 
 
 def dry_run(arguments: argparse.Namespace) -> int:
-    """Resolve everything, show what there is, write nothing."""
+    """Resolve the whole graph, show it, write nothing."""
     from tautochrone.app.open import Project
     from tautochrone.project.shared_sources import shared_sources
 
@@ -83,22 +83,22 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
 
     dataset = graph.definitions.datasets[name]
     inputs, flows = graph.inputs(name), graph.flows_of(name)
-    outside = [*map(describe_clock, sorted(inputs.clocks)), *inputs.unversioned]
-    outside += ["a stream from outside"] if inputs.external_streams else []
-    outside += [f"bad records of {dataset.bad_records_of.table}"] if dataset.bad_records_of else []
-    view = dataset.kind is DatasetKind.MATERIALIZED_VIEW
-    policy = policy_of(dataset, default) if view else None
+    other_inputs = [*map(describe_clock, sorted(inputs.clocks)), *inputs.unversioned]
+    other_inputs += ["a stream from outside"] if inputs.external_streams else []
+    other_inputs += [f"bad records of {dataset.bad_records_of.table}"] if dataset.bad_records_of else []
+    is_materialized = dataset.kind is DatasetKind.MATERIALIZED_VIEW
+    policy = policy_of(dataset, default) if is_materialized else None
     entry: dict[str, Any] = {
         "dataset": str(name),
         "kind": str(dataset.kind),
-        "reads": [*sorted(str(table) for table in inputs.tables), *outside],
+        "reads": [*sorted(str(table) for table in inputs.tables), *other_inputs],
         "appendable": all(flow.linear or flow.streaming for flow in flows),
         "reason": next((f.linear_reason for f in flows if not (f.linear or f.streaming)), ""),
         "policy": None if policy is None else str(policy),
         "location": str(dataset.location),
     }
     if policy is RefreshPolicy.INCREMENTAL_STRICT:
-        # Only here is the plan needed: it says what the first change will be refused for.
+        # Only this policy needs the plan: it tells why the first change will be refused.
         planned = preview(graph, name, default)
         assert planned is not None
         entry["warning"] = refusal(graph, name, planned)
@@ -119,7 +119,7 @@ def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) 
             location=str(graph.definitions.datasets[name].location),
         )
     warning = refusal(graph, name, planned)
-    # Expressions are shown as they are, and a definition may have read a secret into one.
+    # Expressions are shown literally, and a definition may have read a secret into one.
     reasons, tree = ([redacted(str(line)) for line in lines] for lines in (planned.reasons, planned.tree))
     if as_json:
         json_line(

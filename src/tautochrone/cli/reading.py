@@ -16,7 +16,7 @@ __all__ = ["query", "verify_views"]
 
 
 def query(arguments: argparse.Namespace) -> int:
-    """Answer one query at one instant."""
+    """Answer one query at one checkpoint."""
     from pyspark.errors import PySparkException
 
     from tautochrone.app.connect import open_connection
@@ -35,7 +35,7 @@ def query(arguments: argparse.Namespace) -> int:
         try:
             rows = frame.collect()
         except PySparkException as error:
-            # Only found while running: a division by zero, a file that is gone.
+            # Some errors appear only while the query runs: a division by zero, a missing file.
             raise query_error(error, arguments.sql) from error
         for reason in sorted({*connection.behind.values()}):
             sys.stderr.write(f"older than the newest data: {redacted(reason)}\n")
@@ -56,7 +56,7 @@ def verify_views(arguments: argparse.Namespace) -> int:
     from tautochrone.runtime.refresh.verify import verify
 
     different = False
-    with Project(options_of(arguments), _quiet, short_lived=True) as project:
+    with Project(options_of(arguments), _log_event, short_lived=True) as project:
         definitions, graph = project.analysed()
         store = project.store()
         views = find_all(definitions, arguments.names) or list(graph.order)
@@ -69,13 +69,15 @@ def verify_views(arguments: argparse.Namespace) -> int:
                 line = {**asdict(verdict), "dataset": str(verdict.dataset)}
                 json_line({key: value for key, value in line.items() if key != "reason" or value})
             else:
-                mark = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
-                tail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
-                sys.stdout.write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {mark}  ({tail})\n")
+                result = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
+                detail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
+                sys.stdout.write(
+                    f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({detail})\n"
+                )
     return 1 if different else 0
 
 
-def _quiet(_event: str, /, **_fields: Any) -> None:
+def _log_event(_event: str, /, **_fields: Any) -> None:
     logging.getLogger(__name__).debug("%s %s", _event, _fields)
 
 

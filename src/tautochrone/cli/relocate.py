@@ -12,7 +12,7 @@ __all__ = ["relocate"]
 
 
 def relocate(arguments: argparse.Namespace) -> int:
-    """Make a copied or moved storage this folder's own; without Spark."""
+    """Rewrite the paths of a copied or moved storage; without Spark."""
     from tautochrone.app.locate import locate
     from tautochrone.app.relocate import Relocation
     from tautochrone.runtime.job.effects import effects_from_environment

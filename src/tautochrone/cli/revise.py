@@ -20,7 +20,8 @@ __all__ = ["revise"]
 
 
 def revise(arguments: argparse.Namespace) -> int:
-    """List what would be taken back, and do it when that is accepted; or finish, list and confirm.
+    """List what would be taken back, and do it if that is accepted; or complete pending revisions, list them,
+    or confirm one.
 
     Raises:
         SettingsError: `CONFLICTING_OPTIONS`, `REVISION_WITHOUT_CHECKPOINT`.
@@ -45,10 +46,10 @@ def revise(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    plan = arguments.to is not None or arguments.full or arguments.read_again or arguments.accept
-    if arguments.confirm and (arguments.names or plan or arguments.dry_run):
+    plans_revision = arguments.to is not None or arguments.full or arguments.read_again or arguments.accept
+    if arguments.confirm and (arguments.names or plans_revision or arguments.dry_run):
         raise SettingsError("CONFLICTING_OPTIONS", "--confirm takes a revision's id and nothing else")
-    if plan and not arguments.names:
+    if plans_revision and not arguments.names:
         raise SettingsError("CONFLICTING_OPTIONS", "say which tables were corrected: taut revise NAME …")
     if arguments.accept and arguments.dry_run:
         raise SettingsError("CONFLICTING_OPTIONS", "--dry-run changes nothing, whatever is accepted")
@@ -76,7 +77,7 @@ def _revise(job: Job, arguments: argparse.Namespace) -> int:
     _show(plan, as_json=arguments.json)
     if arguments.dry_run:
         return 0
-    if not (arguments.accept or _says_yes(as_json=arguments.json)):
+    if not (arguments.accept or _confirmed_by_user(as_json=arguments.json)):
         sys.stderr.write("nothing was changed; --accept takes these tables back\n")
         return 0
     complete_pending(job)
@@ -84,7 +85,7 @@ def _revise(job: Job, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _says_yes(*, as_json: bool) -> bool:
+def _confirmed_by_user(*, as_json: bool) -> bool:
     if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     sys.stderr.write("Take these tables back? [y/N] ")
@@ -96,14 +97,20 @@ def _show(plan: RevisionPlan, *, as_json: bool) -> None:
     if as_json:
         json_events("revision_planned", **plan.as_json())
         return
-    lines: list[tuple[object, ...]] = [
-        (one.table, one.action, "" if one.version is None else one.version, one.reason) for one in plan.tables
+    rows: list[tuple[object, ...]] = [
+        (
+            table_plan.table,
+            table_plan.action,
+            "" if table_plan.version is None else table_plan.version,
+            table_plan.reason,
+        )
+        for table_plan in plan.tables
     ]
-    lines += [
+    rows += [
         (sink, "compensate", "", "cannot be rolled back: gets the difference with the next checkpoint")
         for sink in plan.sinks
     ]
-    table(("table", "action", "version", "reason"), lines)
+    table(("table", "action", "version", "reason"), rows)
     if plan.revoked:
         numbers = ", ".join(map(str, plan.revoked))
         sys.stderr.write(f"checkpoints that are revoked: {numbers}, and what is published meanwhile\n")
@@ -111,13 +118,17 @@ def _show(plan: RevisionPlan, *, as_json: bool) -> None:
 
 
 def _show_waiting(job: Job, *, as_json: bool) -> None:
-    """What still keeps its old data."""
+    """The revisions that still keep the old data."""
     from tautochrone.model.revision import RevisionState
 
     waiting = job.store.revisions.find([RevisionState.DECIDED, RevisionState.DONE])
     if as_json:
-        for one in waiting:
-            json_events("revision_waiting", revision=one.id, state=str(one.state), **one.plan.as_json())
+        for revision in waiting:
+            json_events(
+                "revision_waiting", revision=revision.id, state=str(revision.state), **revision.plan.as_json()
+            )
         return
-    rows = [(one.id, one.state, one.plan.to, len(one.plan.changed)) for one in waiting]
+    rows = [
+        (revision.id, revision.state, revision.plan.to, len(revision.plan.changed)) for revision in waiting
+    ]
     table(("revision", "state", "to", "tables"), rows)

@@ -10,10 +10,10 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from tautochrone.cli.listen import first_words, listening
+from tautochrone.cli.listen import listening, plain_listener
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.restart import Restarts
-from tautochrone.cli.running_job import ask_first, ownership_of
+from tautochrone.cli.running_job import check_not_running, ownership_of
 from tautochrone.errors import EnvironmentProblemError, SettingsError
 
 if TYPE_CHECKING:
@@ -38,25 +38,25 @@ def run(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     located = locate(options)
     pipeline = located[0].name
-    # Said before the imports that take a second and the JVM that takes six.
-    first_words(arguments)("starting", pipeline=pipeline, master=located[1].spark.master)
+    # Printed before the imports, which take a second, and the JVM, which takes six.
+    plain_listener(arguments)("starting", pipeline=pipeline, master=located[1].spark.master)
     restarts = Restarts()
     ownership = ownership_of(arguments)
     if restarts.deaths:
-        # Whoever took the job over since the first start is not fenced off by an old request.
+        # A restart must not fence off a process that took the job over since the first start.
         ownership = replace(ownership, takeover=False)
-    ask_first(located[1], ownership, first_words(arguments))
+    check_not_running(located[1], ownership, plain_listener(arguments))
     with listening(arguments, pipeline) as events:
         try:
-            state, anew = _execute(arguments, options, located, selected, restarts, ownership, events)
+            state, restart = _execute(arguments, options, located, selected, restarts, ownership, events)
         except EnvironmentProblemError as error:
             if not (restarts.deaths and error.error_class in _NOT_STARTED):
                 raise
-            # What killed the one before may still be there.
-            time.sleep(_told(restarts, events, error))
-            state, anew = 1, True
-    if anew and not arguments.embedded:
-        restarts.begin_anew()
+            # The cause of the last failure may still be there.
+            time.sleep(_announce_restart(restarts, events, error))
+            state, restart = 1, True
+    if restart and not arguments.embedded:
+        restarts.restart_process()
     return state
 
 
@@ -69,7 +69,7 @@ def _execute(
     ownership: Ownership,
     events: Emit,
 ) -> tuple[int, bool]:
-    """The exit status, and whether the run is to begin anew because its Spark died."""
+    """The exit status, and whether the process must be restarted because its Spark died."""
     from tautochrone.app.open import Project
     from tautochrone.runtime.job.selection import select
     from tautochrone.runtime.loop.run import Run, RunState
@@ -81,11 +81,11 @@ def _execute(
         execution, stopping = Run(job, selection), threading.Event()
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
-            # The second Ctrl-C is meant: let Python end the process.
+            # A second Ctrl-C ends the process at once.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             stopping.set()
             execution.stop()
-            # Not from here: the signal may have interrupted this very thread while it wrote.
+            # From another thread: the signal may have interrupted this one while it wrote.
             threading.Thread(target=events, args=("stopping",)).start()
 
         signal.signal(signal.SIGINT, on_signal)
@@ -94,14 +94,14 @@ def _execute(
             state = execution.continuously(project.settings.interval_ms)
         else:
             state = execution.once()
-        anew = False
+        restart = False
         if arguments.continuous and execution.died is not None:
-            anew = not stopping.wait(_told(restarts, events, execution.died))
-    return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state], anew
+            restart = not stopping.wait(_announce_restart(restarts, events, execution.died))
+    return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state], restart
 
 
-def _told(restarts: Restarts, events: Emit, died: EnvironmentProblemError) -> float:
-    """Tell that a new Spark will be started; seconds until then, more each time one dies."""
+def _announce_restart(restarts: Restarts, events: Emit, died: EnvironmentProblemError) -> float:
+    """Announce that a new Spark will be started; seconds until then, more after each death."""
     wait_s = restarts.died()
     reason = f"[{died.error_class}] {died.message}"
     events("spark_restarting", attempt=restarts.deaths, in_s=wait_s, reason=reason)

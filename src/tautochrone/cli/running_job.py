@@ -1,6 +1,6 @@
 """`--wait` and `--takeover`: what a command does with a job that another process runs.
 
-Asked before Spark starts, so that a cron job that came too early costs no JVM.
+Checked before Spark starts, so that a cron job that starts too early costs no JVM.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from tautochrone.project.settings import Settings
     from tautochrone.runtime.job.running_job import Ownership
 
-__all__ = ["add_ownership", "ask_first", "ownership_of"]
+__all__ = ["add_ownership", "check_not_running", "ownership_of"]
 
 _FOREVER = -1
 
 
 def add_ownership(parser: argparse.ArgumentParser) -> None:
-    """The two flags, of which a command takes one."""
+    """The two flags, which exclude each other."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--wait",
@@ -39,7 +39,7 @@ def add_ownership(parser: argparse.ArgumentParser) -> None:
 
 
 def ownership_of(arguments: argparse.Namespace) -> Ownership:
-    """What the flags say."""
+    """The flags as a value."""
     from tautochrone.runtime.job.running_job import Ownership
 
     return Ownership(
@@ -47,8 +47,8 @@ def ownership_of(arguments: argparse.Namespace) -> Ownership:
     )
 
 
-def ask_first(settings: Settings, ownership: Ownership, emit: Emit) -> None:
-    """Whether the job may be taken, from the store alone; the takeover asks again.
+def check_not_running(settings: Settings, ownership: Ownership, emit: Emit) -> None:
+    """Check that no other process runs the job, from the store alone; the takeover checks again.
 
     Raises:
         MetaError: `JOB_RUNNING`.
@@ -61,7 +61,7 @@ def ask_first(settings: Settings, ownership: Ownership, emit: Emit) -> None:
         store = existing_store(settings, emit)
     except MetaError as error:
         if error.error_class == "META_STORE_MISSING":
-            # Nothing has run yet, so nobody runs it.
+            # Nothing has run yet, so no process runs the job.
             return
         raise
     with store:

@@ -15,7 +15,7 @@ __all__ = ["sinks"]
 
 
 def sinks(arguments: argparse.Namespace) -> int:
-    """Every sink: the checkpoint that it shows, how long it is behind, its last error; or forget one."""
+    """Every sink: the checkpoint that it shows, its lag, its last error; or forget one."""
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
         if arguments.forget:

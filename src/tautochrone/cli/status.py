@@ -13,7 +13,7 @@ from tautochrone.app.quarantined import quarantined
 from tautochrone.app.stores import existing_store
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
-from tautochrone.cli.timestamps import when
+from tautochrone.cli.timestamps import iso_timestamp
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.model.checkpoint import RefreshRecord
@@ -35,50 +35,50 @@ def _store(arguments: argparse.Namespace) -> Iterator[Store]:
 
 def status(arguments: argparse.Namespace) -> int:
     """Every dataset, or the history of one. `checkpoint` and `lag_ms` are what readers see, `done` and
-    `done_lag_ms` how far its own job is with it."""
+    `done_lag_ms` how far its own job is."""
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
-        found = store.datasets.statuses()
-        beside = quarantined(found, settings.catalog)
+        statuses = store.datasets.statuses()
+        quarantined_rows = quarantined(statuses, settings.catalog)
         if arguments.name:
-            found = tuple(s for s in found if _means(s.dataset, arguments.name))
-            if not found:
+            statuses = tuple(entry for entry in statuses if _matches(entry.dataset, arguments.name))
+            if not statuses:
                 raise MetaError("DATASET_NOT_FOUND", f"No dataset is called {arguments.name}")
         if arguments.history:
-            for entry in found:
+            for entry in statuses:
                 _history(store, entry.dataset, arguments)
             return 0
     lines = [
         {
-            "dataset": str(s.dataset),
-            "kind": s.kind,
-            "checkpoint": s.readable,
-            "done": s.checkpoint,
-            "mode": None if s.mode is None else str(s.mode),
-            **reason_fields("reason", s.reason),
-            "lag_ms": s.readable_lag_ms,
-            "done_lag_ms": s.lag_ms,
-            "quarantined": beside.get(s.dataset),
-            "skipped": sum(one.count for one in s.skipped) or None,
-            "skipped_files": [asdict(one) for one in s.skipped],
-            "error": s.error,
+            "dataset": str(entry.dataset),
+            "kind": entry.kind,
+            "checkpoint": entry.readable,
+            "done": entry.checkpoint,
+            "mode": None if entry.mode is None else str(entry.mode),
+            **reason_fields("reason", entry.reason),
+            "lag_ms": entry.readable_lag_ms,
+            "done_lag_ms": entry.lag_ms,
+            "quarantined": quarantined_rows.get(entry.dataset),
+            "skipped": sum(skipped.count for skipped in entry.skipped) or None,
+            "skipped_files": [asdict(skipped) for skipped in entry.skipped],
+            "error": entry.error,
         }
-        for s in found
+        for entry in statuses
     ]
-    quarantines = ("quarantined",) if beside else ()
-    skips = ("skipped",) if any(s.skipped for s in found) else ()
-    # A job's own work is ahead of what readers see only where jobs share their checkpoints.
-    ahead = ("done",) if any(s.checkpoint != s.readable for s in found) else ()
+    quarantines = ("quarantined",) if quarantined_rows else ()
+    skips = ("skipped",) if any(entry.skipped for entry in statuses) else ()
+    # A job is ahead of what readers see only where several jobs share a checkpoint.
+    ahead = ("done",) if any(entry.checkpoint != entry.readable for entry in statuses) else ()
     columns = ("dataset", "kind", "checkpoint", *ahead, "mode", "lag_ms", *quarantines, *skips, "error")
     _show(lines, columns, as_json=arguments.json)
     if not arguments.json:
-        _show_skipped(found)
+        _show_skipped(statuses)
     _defects(settings.storage, as_json=arguments.json)
     return 0
 
 
 def _defects(storage: str, *, as_json: bool) -> None:
-    """What left a trace, newest first. A line of JSON has `defect` where the others have `dataset`."""
+    """The defects that left a trace, newest first. A line of JSON has `defect` instead of `dataset`."""
     for trace in traces_in(logs_of(storage))[:_DEFECTS]:
         if as_json:
             json_line(
@@ -94,13 +94,17 @@ def _defects(storage: str, *, as_json: bool) -> None:
             sys.stdout.write(f"defect: {trace.at}  {trace.where}  {trace.error_class}  {trace.file}\n")
 
 
-def _show_skipped(found: Sequence[DatasetStatus]) -> None:
-    for status in found:
-        for one in status.skipped:
-            more = f" and {one.count - len(one.paths)} more" if one.count > len(one.paths) else ""
+def _show_skipped(statuses: Sequence[DatasetStatus]) -> None:
+    for status in statuses:
+        for skipped in status.skipped:
+            more = (
+                f" and {skipped.count - len(skipped.paths)} more"
+                if skipped.count > len(skipped.paths)
+                else ""
+            )
             sys.stdout.write(
-                f"{status.dataset}: flow {one.flow} skipped {one.count} files ({one.reason}): "
-                f"{', '.join(one.paths)}{more}\n"
+                f"{status.dataset}: flow {skipped.flow} skipped {skipped.count} files ({skipped.reason}): "
+                f"{', '.join(skipped.paths)}{more}\n"
             )
 
 
@@ -159,7 +163,7 @@ def _record_line(record: RefreshRecord) -> dict[str, object]:
             for node in (refresh.nodes if refresh else ())
         ],
         **reason_fields("error", record.failure),
-        "finished_at": when(record.finished_at_ms),
+        "finished_at": iso_timestamp(record.finished_at_ms),
     }
 
 
@@ -168,21 +172,21 @@ def checkpoints(arguments: argparse.Namespace) -> int:
     with _store(arguments) as store:
         lines = [
             {
-                "checkpoint": int(c.number),
-                "state": str(c.state),
-                "cut_at": when(c.cut_at_ms),
-                "published_at": when(c.published_at_ms),
-                "reason": "; ".join(one.error for one in c.broken) or None,
-                "broken": [asdict(one) for one in c.broken],
-                "roots": {str(name): version for name, version in c.roots.items()},
+                "checkpoint": int(checkpoint.number),
+                "state": str(checkpoint.state),
+                "cut_at": iso_timestamp(checkpoint.cut_at_ms),
+                "published_at": iso_timestamp(checkpoint.published_at_ms),
+                "reason": "; ".join(invariant.error for invariant in checkpoint.broken) or None,
+                "broken": [asdict(invariant) for invariant in checkpoint.broken],
+                "roots": {str(name): version for name, version in checkpoint.roots.items()},
             }
-            for c in store.checkpoints.newest(arguments.limit)
+            for checkpoint in store.checkpoints.newest(arguments.limit)
         ]
     _show(lines, ("checkpoint", "state", "cut_at", "published_at", "reason"), as_json=arguments.json)
     return 0
 
 
-def _means(dataset: TableName, text: str) -> bool:
+def _matches(dataset: TableName, text: str) -> bool:
     return text.lower() in (str(dataset).lower(), dataset.without_catalog.lower(), dataset.table.lower())
 
 

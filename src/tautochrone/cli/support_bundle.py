@@ -13,13 +13,13 @@ __all__ = ["support_bundle"]
 
 
 def support_bundle(arguments: argparse.Namespace) -> int:
-    """Write the zip and say what is in it; parts that cannot be had are told, and are no failure."""
+    """Write the zip and print its path; missing parts are reported, and are no failure."""
     from tautochrone.app.support_bundle import write_bundle
 
-    made = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    path = Path(arguments.output or f"taut-support-{made}.zip")
-    for part, why in write_bundle(options_of(arguments), path).items():
-        if why is not None:
-            sys.stderr.write(f"without {part}: {why}\n")
+    timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    path = Path(arguments.output or f"taut-support-{timestamp}.zip")
+    for part, reason in write_bundle(options_of(arguments), path).items():
+        if reason is not None:
+            sys.stderr.write(f"without {part}: {reason}\n")
     sys.stdout.write(f"{path}\n")
     return 0

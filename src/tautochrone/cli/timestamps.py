@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["when"]
+__all__ = ["iso_timestamp"]
 
 
-def when(at_ms: int | None) -> str | None:
+def iso_timestamp(at_ms: int | None) -> str | None:
     """Epoch milliseconds as text; None stays None."""
     if at_ms is None:
         return None
