@@ -25,12 +25,15 @@ def document() -> str:
     return f"{before}{_BEGIN}\n{_table()}\n{_END}{rest.partition(_END)[2]}"
 
 
+_REFERENCE = ", or by reference"
+
+
 def _table() -> str:
     """A Markdown table, one row a setting."""
     lines = ["| setting | variable | flag | default | meaning |", "|---|---|---|---|---|"]
     lines += [
         f"| `[{'.'.join(s.path[:-1])}] {s.path[-1]}` | {_code(s.variable)} | {_code(s.flag)} "
-        f"| {_default(s)} | {s.meaning}; {s.kind.words}{', or by reference' if s.by_reference else ''} |"
+        f"| {_default(s)} | {s.meaning}; {s.kind.description}{_REFERENCE if s.by_reference else ''} |"
         for s in SETTINGS
     ]
     lines += [f"| | `{name}` | | | {meaning} |" for name, meaning in OTHER_VARIABLES.items()]

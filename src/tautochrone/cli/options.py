@@ -51,7 +51,7 @@ def duration_ms(text: str) -> int:
     try:
         return Duration().parse(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {Duration().words}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not {Duration().description}") from None
 
 
 def names_of(texts: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Resolving a graph before anything is built: every flow is evaluated over empty tables in memory.
 
-Each flow is evaluated; when Spark misses a table, the dataset of that name is resolved first (or an
-external table is mirrored) and the flow is evaluated again. So Spark alone decides what a name
+Each flow is evaluated; when Spark does not find a table, the dataset of that name is resolved first (or an
+external table is created empty) and the flow is evaluated again. So Spark alone decides what a name
 means, and definitions may come in any order.
 """
 
@@ -42,7 +42,7 @@ from tautochrone.spark.sources.external_sources import external_sources
 __all__ = ["ExternalSchema", "analyse"]
 
 ExternalSchema = Callable[[TableName], StructType | None]
-"""Answers the schema of a lake table that somebody else writes, or None when there is none."""
+"""Returns the schema of an external table of the lake, or None when there is no such table."""
 
 
 def analyse(
@@ -60,14 +60,14 @@ def analyse(
         external_schema: see `ExternalSchema`.
 
     Raises:
-        DefinitionError: a flow does not resolve, datasets form a circle, or a query is of the wrong
-            kind for what it writes; with Spark's class where Spark has one, and `file:line`.
+        DefinitionError: a flow does not resolve, datasets depend on each other in a cycle, or a query is
+            of the wrong kind for its target; with Spark's class where Spark has one, and `file:line`.
     """
     return _Analysis(definitions, EmptyCatalog(base_session, catalog_name), external_schema).run()
 
 
 class _Analysis:
-    """One run. `path` holds the datasets under way, outermost first."""
+    """The analysis of one graph. `path` holds the datasets that are being resolved, outermost first."""
 
     def __init__(
         self, definitions: Definitions, empty_catalog: EmptyCatalog, external_schema: ExternalSchema
@@ -81,7 +81,7 @@ class _Analysis:
         self._external: set[TableName] = set()
 
     def run(self) -> Graph:
-        # Evaluating sets the current database, which must exist for that.
+        # Evaluating a flow sets the current database, which must exist.
         for flow in (*self._definitions.flows, *self._definitions.invariants):
             self._empty_catalog.ensure_namespace(flow.scope.namespace)
         for name in self._definitions.datasets:
@@ -138,21 +138,21 @@ class _Analysis:
         return frame
 
     def _evaluate(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
-        before: tuple[str, ...] = ()
+        last_missing: tuple[str, ...] = ()
         while True:
             try:
-                return flow.evaluate(self._empty_catalog.session, partial(self._lookout, flow))
+                return flow.evaluate(self._empty_catalog.session, partial(self._check_tables, flow))
             except DefinitionError as error:
                 parts = missing_relation(error)
-                if not parts or parts == before or not self._provide(parts, flow, path):
+                if not parts or parts == last_missing or not self._provide(parts, flow, path):
                     raise self._not_found(error, parts, flow) from error
-                before = parts
+                last_missing = parts
 
-    def _lookout(self, flow: Flow, query: JavaObject) -> None:
-        """Say which table is missing before Spark looks for it.
+    def _check_tables(self, flow: Flow, query: JavaObject) -> None:
+        """Raise for a missing table before Spark resolves the query.
 
-        Spark's analyser goes round and round over some queries with a missing table (a subquery inside
-        a window function) and gives up without saying which it missed.
+        Spark's analyser loops over some queries with a missing table (a subquery inside
+        a window function) and fails without naming the table.
         """
         for parts in relations_of(query):
             name = self._definitions.dataset_named(parts, flow.scope) or flow.scope.find(parts)
@@ -162,7 +162,7 @@ class _Analysis:
                 raise missing(parts)
 
     def _provide(self, parts: tuple[str, ...], flow: Flow, path: tuple[TableName, ...]) -> bool:
-        """Make the missing table, if anybody knows it."""
+        """Create the missing table, if it is a dataset or an external table."""
         name = self._definitions.dataset_named(parts, flow.scope)
         if name is not None:
             self._dataset(name, path)
@@ -213,7 +213,7 @@ class _Analysis:
     def _fingerprint(
         self, flow: Flow, schema: StructType, views: frozenset[TableName], constants: list[str]
     ) -> str:
-        below = [self._resolved[view_flow.name].fingerprint for view in sorted(views)
+        view_fingerprints = [self._resolved[view_flow.name].fingerprint for view in sorted(views)
                  for view_flow in self._definitions.flows_of(view)]  # fmt: skip
         parts = [
             flow.text,
@@ -221,7 +221,7 @@ class _Analysis:
             flow.scope.namespace,
             schema.jsonValue(),
             dict(flow.conf),
-            below,
+            view_fingerprints,
             constants,
         ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
 from tautochrone.model.names import TableName, quoted
-from tautochrone.project.explain_failure import Place, explain
+from tautochrone.project.explain_failure import CodePosition, explain
 from tautochrone.project.names import NameScope
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
@@ -20,10 +20,10 @@ from tautochrone.project.usercode import evaluation_lock
 from tautochrone.spark.analysis.session_context import use_session
 from tautochrone.spark.jvm.errors import SparkProblem
 
-__all__ = ["Asked", "Definitions", "Flow", "Query", "Sink", "missing", "missing_relation"]
+__all__ = ["Definitions", "Flow", "Query", "QueryListener", "Sink", "missing", "missing_relation"]
 
-Asked = Callable[[JavaObject], None]
-"""Is told each parsed query before Spark resolves it, and may raise."""
+QueryListener = Callable[[JavaObject], None]
+"""Gets each parsed query before Spark resolves it, and may raise."""
 
 
 class Query(Protocol):
@@ -37,19 +37,19 @@ class Query(Protocol):
     def written(self) -> str:
         """The definition as its author wrote it, for people."""
 
-    def dataframe(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
+    def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
         """Evaluate; the session is active and its current database and settings are right."""
 
     def view_text(self, session: SparkSession, /) -> str | None:
         """The query's SQL when this is a persisted view, else None."""
 
-    def place_of(self, error: BaseException, problem: SparkProblem | None, /) -> Place | None:
-        """The place in the user's code that `error` is about; `problem` is what Spark says of it."""
+    def position_of(self, error: BaseException, problem: SparkProblem | None, /) -> CodePosition | None:
+        """The position in the user's code that `error` is about; `problem` is Spark's description of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """An external sink: where append flows may write besides streaming tables."""
+    """A sink outside the lake, which append flows may write."""
 
     name: TableName
     format: str
@@ -61,9 +61,9 @@ class Sink:
 class Flow:
     """A query that writes a dataset or a sink.
 
-    `name` is unique in the pipeline: a dataset's own flow is called like the dataset (with its
-    database when that is not the pipeline's). `conf` is what must be set while it is analysed and
-    while it runs.
+    `name` is unique in the pipeline: a dataset's own flow has the dataset's name (with its
+    database when that is not the pipeline's). `conf` are the Spark settings with which it is analysed
+    and run.
     """
 
     name: str
@@ -77,11 +77,11 @@ class Flow:
     def text(self) -> str:
         return self.query.text
 
-    def evaluate(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
+    def evaluate(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
         """The flow's query as a DataFrame of `session`, analysed.
 
-        Temporary views that it reads must be there: `Definitions.prepare`. Safe to call for many
-        sessions, one after the other or from several threads. `asked` is told each SQL query before
+        Temporary views that it reads must exist: `Definitions.prepare`. Safe to call for many
+        sessions, one after the other or from several threads. `listener` gets each SQL query before
         Spark resolves it.
 
         Raises:
@@ -91,13 +91,13 @@ class Flow:
         with evaluation_lock:
             try:
                 with use_session(session, self.scope.catalog, self.scope.namespace, self.conf):
-                    return self.query.dataframe(session, asked)
+                    return self.query.dataframe(session, listener)
             except Exception as error:
-                raise explain(error, self.query.place_of, self.location) from error
+                raise explain(error, self.query.position_of, self.location) from error
 
 
 def missing(parts: tuple[str, ...]) -> DefinitionError:
-    """What Spark says of a table that it does not find."""
+    """Spark's error for a table that it does not find."""
     name = quoted(*parts)
     return DefinitionError(
         "TABLE_OR_VIEW_NOT_FOUND",
@@ -116,7 +116,7 @@ def missing_relation(error: DefinitionError) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definitions:
-    """All that a project defines. `scope` says what its names mean outside any `USE`."""
+    """Everything that a project defines. `scope` resolves its names where no `USE` is in force."""
 
     spec: PipelineSpec
     scope: NameScope
@@ -124,7 +124,7 @@ class Definitions:
     flows: tuple[Flow, ...]
     sinks: Mapping[TableName, Sink] = field(default_factory=dict)
     invariants: tuple[Flow, ...] = ()
-    """Queries that must return no row; what they are called is no dataset."""
+    """Queries that must return no row; their names are no datasets."""
 
     def flows_of(self, target: TableName) -> tuple[Flow, ...]:
         """The flows that write `target`, in the order of definition."""
@@ -142,14 +142,14 @@ class Definitions:
         return None
 
     def dataset_named(self, parts: tuple[str, ...], scope: NameScope) -> TableName | None:
-        """The dataset that a name in a query means; names are compared as Spark does, without case."""
+        """The dataset that a name in a query refers to; case does not matter, as in Spark."""
         view = self.view_named(parts[0]) if len(parts) == 1 else None
         if view is not None:
             return view
-        wanted = scope.find(parts)
-        if wanted is None:
+        full_name = scope.find(parts)
+        if full_name is None:
             return None
-        lowered = str(wanted).lower()
+        lowered = str(full_name).lower()
         return next((name for name in self.datasets if str(name).lower() == lowered), None)
 
     def prepare(self, session: SparkSession, views: Collection[TableName] | None = None) -> None:
@@ -160,17 +160,17 @@ class Definitions:
             views: only these and the views below them; all when absent.
 
         Raises:
-            DefinitionError: a view cannot be evaluated, or views need one another in a circle.
+            DefinitionError: a view cannot be evaluated, or views depend on each other in a cycle.
         """
-        wanted = [name for name, dataset in self.datasets.items() if is_view(dataset)]
-        done: set[TableName] = set()
-        for name in wanted if views is None else [name for name in wanted if name in views]:
-            self._register(name, session, done, ())
+        all_views = [name for name, dataset in self.datasets.items() if is_view(dataset)]
+        registered: set[TableName] = set()
+        for name in all_views if views is None else [name for name in all_views if name in views]:
+            self._register(name, session, registered, ())
 
     def _register(
-        self, name: TableName, session: SparkSession, done: set[TableName], path: tuple[TableName, ...]
+        self, name: TableName, session: SparkSession, registered: set[TableName], path: tuple[TableName, ...]
     ) -> None:
-        if name in done:
+        if name in registered:
             return
         if name in path:
             raise circular(path[-1], name, str(self.datasets[path[-1]].location))
@@ -180,22 +180,22 @@ class Definitions:
                 frame = flow.evaluate(session)
                 break
             except DefinitionError as error:
-                missing = missing_relation(error)
-                other = self.view_named(missing[0]) if len(missing) == 1 else None
-                if other is None or other in done:
+                missing_name = missing_relation(error)
+                missing_view = self.view_named(missing_name[0]) if len(missing_name) == 1 else None
+                if missing_view is None or missing_view in registered:
                     raise
-                self._register(other, session, done, (*path, name))
+                self._register(missing_view, session, registered, (*path, name))
         frame.createOrReplaceTempView(quoted(self.view_name(name)))
-        done.add(name)
+        registered.add(name)
 
 
 def is_view(dataset: Dataset) -> bool:
-    """Views are read through, never stored."""
+    """Whether a dataset is a view that is not stored."""
     return dataset.kind in (DatasetKind.VIEW, DatasetKind.TEMPORARY_VIEW)
 
 
 def circular(downstream: TableName, upstream: TableName, location: str) -> DefinitionError:
-    """Spark's sentence for a circle of datasets."""
+    """Spark's error for datasets that depend on each other in a cycle."""
     return DefinitionError(
         "CIRCULAR_DEPENDENCY",
         f"The downstream table '{downstream}' is referenced when creating the upstream table or view "

@@ -1,4 +1,4 @@
-"""Turning what went wrong in a definition into one sentence, a place and a likely meaning."""
+"""Turns what a definition raised into an error with a sentence, a position and a hint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tautochrone.errors import DefinitionError, Excerpt
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.spark.jvm.errors import SparkProblem, problem_of
 
-__all__ = ["Finder", "Place", "explain"]
+__all__ = ["CodePosition", "PositionFinder", "explain"]
 
 _HINTS = {
     "UNRESOLVED_COLUMN": "The inputs of the query have no such column; check spelling and aliases.",
@@ -37,43 +37,43 @@ _PYTHON = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where in the project an error belongs: `file:line`, and that line with the part underlined."""
+class CodePosition:
+    """The position of an error in the project: `file:line`, and that line with the part to underline."""
 
     location: str
     excerpt: Excerpt | None = None
 
 
-Finder = Callable[[BaseException, SparkProblem | None], Place | None]
-"""Finds the place of an exception; gets what Spark says when it comes from Spark."""
+PositionFinder = Callable[[BaseException, SparkProblem | None], CodePosition | None]
+"""Finds the position of an exception; gets Spark's description when it comes from Spark."""
 
 
-def explain(error: Exception, place_of: Finder, fallback: SourceLocation) -> DefinitionError:
-    """A DefinitionError for whatever evaluating or importing a definition raised.
+def explain(error: Exception, find_position: PositionFinder, fallback: SourceLocation) -> DefinitionError:
+    """A DefinitionError for an exception that evaluating or importing a definition raised.
 
     Args:
         error: the exception.
-        place_of: see `Finder`.
-        fallback: the definition's own place.
+        find_position: see `PositionFinder`.
+        fallback: the definition's own location.
     """
     if isinstance(error, DefinitionError):
         if error.location is None:
-            place = place_of(error, None) or Place(str(fallback))
-            error.location, error.excerpt = place.location, error.excerpt or place.excerpt
+            position = find_position(error, None) or CodePosition(str(fallback))
+            error.location, error.excerpt = position.location, error.excerpt or position.excerpt
         if error.hint is None:
             error.hint = _hint(error.error_class)
         return error
     if isinstance(error, (PySparkException, Py4JJavaError)):
         problem = problem_of(error)
-        place = place_of(error, problem) or Place(str(fallback), problem.excerpt)
+        position = find_position(error, problem) or CodePosition(str(fallback), problem.excerpt)
         return DefinitionError(
             problem.error_class,
             problem.message,
             sqlstate=problem.sqlstate,
-            location=place.location,
+            location=position.location,
             hint=_hint(problem.error_class),
             parameters=problem.parameters,
-            excerpt=place.excerpt,
+            excerpt=position.excerpt,
         )
     hint = next((text for kind, text in _PYTHON.items() if isinstance(error, kind)), None)
     if isinstance(error, SyntaxError):
@@ -84,12 +84,12 @@ def explain(error: Exception, place_of: Finder, fallback: SourceLocation) -> Def
             hint=hint,
             excerpt=_syntax_excerpt(error),
         )
-    place = place_of(error, None) or Place(str(fallback))
+    position = find_position(error, None) or CodePosition(str(fallback))
     return DefinitionError(
         "USER_CODE_FAILED",
         f"{type(error).__name__}: {error}",
-        location=place.location,
-        excerpt=place.excerpt,
+        location=position.location,
+        excerpt=position.excerpt,
         hint=hint or "The exception comes from the project's own Python; --debug shows its traceback.",
     )
 

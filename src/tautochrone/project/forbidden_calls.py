@@ -1,6 +1,6 @@
-"""What SDP forbids in definition files, on the methods of a classic session.
+"""Refuses what SDP forbids in definition files, on the methods of a classic session.
 
-Spark patches its Connect classes for this; a classic session has others of the same names.
+Spark patches its Connect classes for this; a classic session has other classes with the same names.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _EXECUTING: tuple[tuple[type, tuple[str, ...]], ...] = (
     (DataFrameWriter, ("save", "saveAsTable", "insertInto", "parquet", "csv", "json", "orc", "text")),
     (DataStreamWriter, ("start", "toTable")),
 )  # fmt: skip
-# The commands that Spark lets through in spark.sql("…") of a pipeline: they only look.
-_LOOKING = frozenset(
+# The commands that Spark allows in spark.sql("…") of a pipeline: they change nothing.
+_READ_ONLY_COMMANDS = frozenset(
     {
         "DescribeRelation", "DescribeColumn", "ShowTables", "ShowTableProperties", "ShowNamespaces",
         "ShowFunctions", "ShowViews", "ShowCatalogsCommand", "ShowCreateTable", "ShowColumns",
@@ -83,7 +83,7 @@ def _mutation(entry: dict[str, Any]) -> Apply:
 
 
 def _execution(*_: Any) -> NoReturn:
-    # While a graph is analysed all tables are empty: a result would be wrong, not only slow.
+    # All tables are empty while a graph is analysed: a result would be wrong, not only slow.
     raise PySparkException(errorClass="ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION", messageParameters={})
 
 
@@ -92,7 +92,7 @@ def _sql(rewrite: Callable[[str], str]) -> Apply:
         original: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         text = args[0] if args else kwargs.pop("sqlQuery")
-        # A text with {placeholders} becomes SQL only inside spark.sql; it can only be a query then.
+        # A text with {placeholders} becomes SQL only inside spark.sql, which then accepts only queries.
         if not {key for key in kwargs if key != "args"}:
             plan = spark_sql_parser(session).parsePlan(text)
             kind = str(plan.getClass().getSimpleName())
@@ -100,7 +100,7 @@ def _sql(rewrite: Callable[[str], str]) -> Apply:
                 "org.apache.spark.sql.catalyst.plans.logical.Command"
             )
             writes = command.isInstance(plan) or kind in ("InsertIntoStatement", "CreateTableAsSelect")
-            if writes and kind not in _LOOKING:
+            if writes and kind not in _READ_ONLY_COMMANDS:
                 raise DefinitionError(
                     "UNSUPPORTED_PIPELINE_SPARK_SQL_COMMAND",
                     f"'{kind}' is not supported in spark.sql(\"...\") API in Spark Declarative Pipeline.",

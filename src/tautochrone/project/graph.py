@@ -1,4 +1,4 @@
-"""The resolved graph of a project: what each flow reads, how it behaves, in which order to go."""
+"""The resolved graph of a project: what each flow reads, its properties, the order of refreshes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["Graph", "Invariant", "ResolvedFlow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedFlow:
-    """A flow and what its analysed plan tells.
+    """A flow and the properties of its analysed plan.
 
     Attributes:
-        schema: of the query's rows, before the lake widens types.
-        inputs: lake tables and other sources, seen through views and subqueries.
-        views: the pipeline's views that the query goes through.
+        schema: the query's schema, before the lake widens types.
+        inputs: lake tables and other sources, also those that it reads through views and subqueries.
+        views: the pipeline's views that the query reads.
         streaming: the query is a stream.
         stateful: a streaming query that keeps state; `stateful_reason` names the node.
-        linear: f(A ∪ Δ) = f(A) ∪ f(Δ) and all leaves are lake tables; else `linear_reason` says
-            what prevents it.
+        linear: f(A ∪ Δ) = f(A) ∪ f(Δ) and all leaves are lake tables; else `linear_reason` is
+            the reason.
         deterministic: the same inputs give the same rows; else `deterministic_reason` names the
             function.
-        passes_on: the table of which a stream gives each row as it is; None where it changes anything.
+        passes_on: the table whose rows a stream passes on unchanged; None when it changes them.
         sources: what a stream reads from outside the lake (`spark.sources.external_sources`).
         fingerprint: sha256 of the definition, the views below it, the schema and the settings;
             the same in every process, free of layout and comments.
@@ -72,7 +72,7 @@ class Graph:
     `flows` is keyed by flow name; `order` lists the tables (streaming tables and materialized
     views) so that each comes after those it reads; `schemas` are as the lake stores them and also
     hold those of the views and external tables that were read. `analysis_session` is the session in
-    which everything was resolved: all tables are there, empty, so that a flow can be planned in it.
+    which everything was resolved: all tables exist in it, empty, so that a flow can be planned in it.
     """
 
     definitions: Definitions
@@ -88,7 +88,7 @@ class Graph:
         return tuple(self.flows[flow.name] for flow in self.definitions.flows_of(target))
 
     def inputs(self, target: TableName) -> FlowInputs:
-        """What all flows of `target` read together."""
+        """The inputs of all flows of `target`."""
         parts = [flow.inputs for flow in self.flows_of(target)]
         return FlowInputs(
             batch=frozenset().union(*(part.batch for part in parts)),
@@ -99,11 +99,11 @@ class Graph:
         )
 
     def only(self, tables: Collection[TableName]) -> Graph:
-        """The same project, of which only some tables are brought up to date, and checked, here."""
+        """The same project with only some tables to refresh and check."""
         return replace(
             self,
             order=tuple(table for table in self.order if table in tables),
-            invariants=tuple(one for one in self.invariants if one.checked_with in tables),
+            invariants=tuple(invariant for invariant in self.invariants if invariant.checked_with in tables),
         )
 
     def readers(self, table: TableName) -> tuple[TableName, ...]:
@@ -113,11 +113,11 @@ class Graph:
 
     def downstream(self, table: TableName) -> tuple[TableName, ...]:
         """All tables and sinks that depend on `table`, nearest first."""
-        found: dict[TableName, None] = {}
+        dependents: dict[TableName, None] = {}
         queue = [table]
         while queue:
             for reader in self.readers(queue.pop(0)):
-                if reader not in found:
-                    found[reader] = None
+                if reader not in dependents:
+                    dependents[reader] = None
                     queue.append(reader)
-        return tuple(found)
+        return tuple(dependents)

@@ -1,6 +1,6 @@
-"""The folder `invariants/` beside the spec: each SQL file is one query that must return no row.
+"""The folder `invariants/` next to the spec: each SQL file is one query that must return no row.
 
-Its statement is a plain query; tables need not exist when it is read.
+The statement is a plain query; its tables need not exist when the file is read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HINT = "An invariant is one SELECT over datasets; every row that it returns bre
 def read_invariants(
     root: Path, project: Project, scope: NameScope, conf: dict[str, str], session: SparkSession
 ) -> tuple[Flow, ...]:
-    """The queries of the folder, by name, as flows without a target that anybody writes.
+    """The queries of the folder, sorted by name, as flows whose target is never written.
 
     Raises:
         DefinitionError: a syntax error (Spark's class), or `INVARIANT_NOT_A_QUERY`.
@@ -50,17 +50,17 @@ def _read(
     shown = project.shown(file)
     statements = split(file.read_text(encoding="utf-8"))
     if len(statements) != 1:
-        found = f"{len(statements)} statements" if statements else "no statement"
-        raise _refusal(f"The file holds {found}", SourceLocation(shown))
+        statement_count = f"{len(statements)} statements" if statements else "no statement"
+        raise _refusal(f"The file holds {statement_count}", SourceLocation(shown))
     (chunk,) = statements
     location = SourceLocation(shown, chunk.line)
     try:
         plan = spark_sql_parser(session).parsePlan(scope.rewrite(chunk.text))
     except PySparkException as error:
         raise syntax_error(error, chunk, shown) from error
-    wrong = _no_query(session, plan)
-    if wrong is not None:
-        raise _refusal(f"The statement is {wrong}", location)
+    wrong_node = _command_in(session, plan)
+    if wrong_node is not None:
+        raise _refusal(f"The statement is {wrong_node}", location)
     query = SqlQuery(chunk.text, normalise(chunk.text), location, scope)
     return Flow(
         name=file.stem,
@@ -72,12 +72,15 @@ def _read(
     )
 
 
-def _no_query(session: SparkSession, plan: JavaObject) -> str | None:
-    """The name of a node that does something instead of asking; None when there is none."""
+def _command_in(session: SparkSession, plan: JavaObject) -> str | None:
+    """The name of a node that is a command, not a query; None when there is none."""
     classes = cached_packages(session._jvm).java.lang.Class  # noqa: SLF001
-    doing = [classes.forName(f"{_LOGICAL}.{name}") for name in ("Command", "ParsedStatement")]
+    command_classes = [classes.forName(f"{_LOGICAL}.{name}") for name in ("Command", "ParsedStatement")]
     for node in walk(plan):
-        if any(one.isInstance(node) for one in doing) or kind(node) == "CompoundBody":
+        if (
+            any(command_class.isInstance(node) for command_class in command_classes)
+            or kind(node) == "CompoundBody"
+        ):
             return kind(node)
     return None
 
@@ -94,32 +97,32 @@ def _refusal(sentence: str, location: SourceLocation) -> DefinitionError:
 def as_invariant(resolved: ResolvedFlow, order: Sequence[TableName]) -> Invariant:
     """A resolved query as an invariant of a graph with the tables `order`, inputs before readers.
 
-    The table among its own that comes last says which job checks it: what it reads is known by then.
+    The job that writes the last of its own tables in `order` checks it: then all its inputs are refreshed.
 
     Raises:
         DefinitionError: `INVARIANT_IS_A_STREAM`, `INVARIANT_NOT_DETERMINISTIC`, `INVARIANT_WITHOUT_DATASET`.
     """
-    name, place = resolved.flow.name, str(resolved.flow.location)
+    name, location = resolved.flow.name, str(resolved.flow.location)
     if resolved.streaming:
         raise DefinitionError(
             "INVARIANT_IS_A_STREAM",
             f"The invariant {name} reads a stream",
-            location=place,
+            location=location,
             hint="Read tables without STREAM: an invariant looks at all of their rows at one checkpoint.",
         )
     if not resolved.deterministic:
         raise DefinitionError(
             "INVARIANT_NOT_DETERMINISTIC",
             f"The invariant {name} may answer differently each time: {resolved.deterministic_reason}",
-            location=place,
-            hint="Asked again after a crash it must say the same.",
+            location=location,
+            hint="After a crash it is evaluated again and must give the same result.",
         )
-    own = [table for table in order if table in resolved.inputs.tables]
-    if not own:
+    own_tables = [table for table in order if table in resolved.inputs.tables]
+    if not own_tables:
         raise DefinitionError(
             "INVARIANT_WITHOUT_DATASET",
             f"The invariant {name} reads no table that this pipeline writes",
-            location=place,
+            location=location,
             hint="It can hold back only checkpoints of what the pipeline writes.",
         )
-    return Invariant(name=name, query=resolved, checked_with=own[-1])
+    return Invariant(name=name, query=resolved, checked_with=own_tables[-1])

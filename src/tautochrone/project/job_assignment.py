@@ -1,7 +1,7 @@
 """Which datasets a job runs, by the `[jobs]` of `tautochrone.toml`.
 
-A dataset belongs to one job with all of its flows. What no job names belongs to the pipeline's own job,
-which is called like the pipeline.
+A dataset belongs to one job with all of its flows. Datasets that no job names belong to the default job,
+which has the pipeline's name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["datasets_of"]
 def datasets_of(
     job: str, jobs: Mapping[str, Sequence[str]], definitions: Definitions, graph: Graph
 ) -> frozenset[TableName]:
-    """The tables that `job` brings up to date: all when the project names no jobs.
+    """The tables that `job` refreshes: all when the project names no jobs.
 
     Args:
         jobs: by name the datasets as `[jobs]` gives them: names with or without their database, `*` for any
@@ -32,30 +32,30 @@ def datasets_of(
     """
     if not jobs:
         return frozenset(graph.order)
-    own = definitions.spec.name
-    if job not in jobs and job != own:
-        near = difflib.get_close_matches(job, [*jobs, own], n=1)
+    default_job = definitions.spec.name
+    if job not in jobs and job != default_job:
+        near = difflib.get_close_matches(job, [*jobs, default_job], n=1)
         raise SettingsError(
             "JOB_NOT_FOUND",
             f"The project has no job {job}",
-            hint=f"did you mean {near[0]}?" if near else f"its jobs are {', '.join([*jobs, own])}",
+            hint=f"did you mean {near[0]}?" if near else f"its jobs are {', '.join([*jobs, default_job])}",
         )
     owner = _owners(jobs, graph)
     for table in graph.order:
-        # Bad records are committed together with the batch that they were in.
+        # Bad records are committed together with their batch.
         source = definitions.datasets[table].bad_records_of
         if source is not None:
             owner.pop(table, None)
             if source in owner:
                 owner[table] = owner[source]
-    mine = frozenset(table for table in graph.order if owner.get(table, own) == job)
-    if not mine:
+    job_tables = frozenset(table for table in graph.order if owner.get(table, default_job) == job)
+    if not job_tables:
         raise SettingsError(
             "JOB_HAS_NO_DATASETS",
             f"Job {job} has no datasets: other jobs name them all",
             hint=f"choose one with --job: {', '.join(jobs)}",
         )
-    return mine
+    return job_tables
 
 
 def _owners(jobs: Mapping[str, Sequence[str]], graph: Graph) -> dict[TableName, str]:
@@ -63,14 +63,14 @@ def _owners(jobs: Mapping[str, Sequence[str]], graph: Graph) -> dict[TableName, 
     owner: dict[TableName, str] = {}
     for name, patterns in jobs.items():
         for pattern in patterns:
-            found = [table for table in graph.order if _matches(table, pattern)]
-            if not found:
+            matches = [table for table in graph.order if _matches(table, pattern)]
+            if not matches:
                 raise SettingsError(
                     "DATASET_NOT_FOUND",
                     f"Job {name} has a dataset {pattern}, and nothing is called so",
                     hint=f"there are {', '.join(sorted(table.table for table in graph.order))}",
                 )
-            for table in found:
+            for table in matches:
                 if owner.setdefault(table, name) != name:
                     raise SettingsError(
                         "DATASET_IN_TWO_JOBS",

@@ -1,4 +1,4 @@
-"""Reading all definition files of a project, in the way of `spark-pipelines` itself."""
+"""Reads all definition files of a project, like `spark-pipelines`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
 
     Args:
         spec: the pipeline.
-        session: what `spark` and `SparkSession.active()` mean while files are imported.
-        catalog: the name of the lake catalog in Spark. `spark_catalog` means the same.
+        session: the session of `spark` and `SparkSession.active()` while files are imported.
+        catalog: the name of the lake catalog in Spark. `spark_catalog` is an alias.
 
     Raises:
         DefinitionError: a file cannot be read, two definitions contradict each other, an invariant is no
@@ -49,7 +49,7 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
             location=str(spec.path),
             hint="Configure a catalog of that name, or leave `catalog` out of the spec.",
         )
-    # Symbolic links resolved, as Spark does: imported files carry the real path in tracebacks.
+    # Symbolic links are resolved, as Spark does: tracebacks have the real path of imported files.
     root = spec.root.resolve()
     files = _files(root, spec.libraries)
     folders = [root, *(file.parent for file in files if file.suffix == ".py")]
@@ -59,7 +59,7 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
     try:
         with (
             evaluation_lock,
-            # Files ask for their parameters by spark.conf.get while they are imported.
+            # Files read their parameters with spark.conf.get while they are imported.
             use_session(session, None, None, spec.configuration),
             graph_element_registration_context(registry),
         ):
@@ -85,14 +85,14 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
 
 
 def _files(root: Path, libraries: tuple[str, ...]) -> list[Path]:
-    found: dict[Path, None] = {}
+    matches: dict[Path, None] = {}
     for pattern in libraries:
         path = Path(pattern)
         base, relative = (root, pattern) if not path.is_absolute() else (Path(path.anchor), pattern[1:])
         for match in sorted(base.glob(relative)):
             if match.is_file() and "__pycache__" not in match.parts:
-                found[match.resolve()] = None
-    for file in found:
+                matches[match.resolve()] = None
+    for file in matches:
         if file.suffix not in (".py", ".sql"):
             raise DefinitionError(
                 "PIPELINE_UNSUPPORTED_DEFINITIONS_FILE_EXTENSION",
@@ -101,14 +101,14 @@ def _files(root: Path, libraries: tuple[str, ...]) -> list[Path]:
                 location=str(file.relative_to(root) if file.is_relative_to(root) else file),
                 hint="Move the file out of the folder that `libraries` names.",
             )
-    return list(found)
+    return list(matches)
 
 
 def _import(
     file: Path, registry: Registry, project: Project, scope: NameScope, session: SparkSession
 ) -> None:
-    """Run one definition file as a module that nobody can import, as Spark does."""
-    place = SourceLocation(project.shown(file))
+    """Run one definition file as a module that cannot be imported, as Spark does."""
+    location = SourceLocation(project.shown(file))
     try:
         module_spec = importlib.util.spec_from_file_location(file.stem, str(file))
         assert module_spec is not None
@@ -119,13 +119,13 @@ def _import(
         with user_code(project.root, project.imports, scope.rewrite, in_query=False):
             module_spec.loader.exec_module(module)
     except Exception as error:
-        raise explain(error, project.place_of, place) from error
+        raise explain(error, project.position_of, location) from error
 
 
 def _forget(names: set[str], project: Project) -> list[ModuleType]:
-    """Take the project's own modules out of the interpreter's list, and return them.
+    """Remove the project's own modules from `sys.modules`, and return them.
 
-    Two pipelines may both have a `helpers`. And functions of a module that cannot be imported are
+    Two pipelines may both have a module `helpers`. And functions of a module that cannot be imported are
     pickled by value, so that Python workers, which know nothing of the project's folder, can run them.
     """
     forgotten: list[ModuleType] = []

@@ -1,4 +1,4 @@
-"""What a name in a definition file means: `x`, `db.x`, `lake.db.x`, `spark_catalog.db.x`."""
+"""Resolves names in definition files: `x`, `db.x`, `lake.db.x`, `spark_catalog.db.x`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tautochrone.project.sqltext import Renamed, rename
 __all__ = ["SESSION_CATALOG", "NameScope"]
 
 SESSION_CATALOG = "spark_catalog"
-"""Spark's default catalog. Projects spell it out; here it means the pipeline's own catalog."""
+"""Spark's default catalog. Where projects name it, it is an alias of the pipeline's own catalog."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameScope:
-    """The pipeline's catalog and the current database, with the persisted views known so far.
+    """The pipeline's catalog and the current database, with the persisted views registered so far.
 
     `views` maps a persisted view to the temporary view that stands for it in a session.
     """
@@ -30,7 +30,7 @@ class NameScope:
         return NameScope(self.catalog, namespace, self.views)
 
     def is_ours(self, catalog: str) -> bool:
-        """Does this catalog name mean the pipeline's catalog?"""
+        """Whether a catalog name refers to the pipeline's catalog."""
         return catalog in (self.catalog, SESSION_CATALOG)
 
     def resolve(self, parts: tuple[str, ...], location: str | None = None) -> TableName:
@@ -38,7 +38,7 @@ class NameScope:
 
         Raises:
             DefinitionError: CATALOG_NOT_FOUND, the name starts with a catalog that is not the
-                pipeline's; INVALID_IDENTIFIER, it is no name at all.
+                pipeline's; INVALID_IDENTIFIER, it is not a name.
         """
         if not parts or not all(parts):
             raise DefinitionError("INVALID_IDENTIFIER", "An empty name", location=location, sqlstate="42602")
@@ -57,22 +57,22 @@ class NameScope:
         return TableName(self.catalog, parts[1:-1], parts[-1])
 
     def find(self, parts: tuple[str, ...]) -> TableName | None:
-        """As `resolve`, for names that are read: None for other catalogs."""
+        """Like `resolve`, for names that are read: None for other catalogs."""
         try:
             return self.resolve(parts)
         except DefinitionError:
             return None
 
     def rewrite(self, text: str) -> str:
-        """SQL in which `spark_catalog` means our catalog and qualified views mean their stand-ins."""
+        """The SQL with `spark_catalog` replaced by our catalog, and views by their temporary views."""
         return self.renamed(text).text
 
     def renamed(self, text: str) -> Renamed:
-        """As `rewrite`, with what was replaced."""
+        """Like `rewrite`, with the positions of the replacements."""
 
         def replace(parts: tuple[str, ...]) -> tuple[int, str] | None:
             for length in (len(parts), len(parts) - 1):
-                # With one part fewer it may be the qualifier of a column.
+                # Without its last part the name may be the qualifier of a column.
                 name = self.find(parts[:length]) if length > 1 else None
                 if name in self.views:
                     return length, quoted(self.views[name])

@@ -25,19 +25,19 @@ def parse_policy(text: str) -> RefreshPolicy:
 
 
 def policy_of(dataset: Dataset, default: RefreshPolicy) -> RefreshPolicy:
-    """The policy of a dataset that `check_policies` let through."""
+    """The policy of a dataset that `check_policies` has validated."""
     text = dataset.properties.get(POLICY_PROPERTY)
     return default if text is None else parse_policy(text)
 
 
 def is_misspelt(key: str, name: str) -> bool:
-    """Whether a property is nearly called `name`, one of ours, and would be ignored without a word."""
+    """Whether a property is a misspelling of `name`, one of ours, and would be ignored silently."""
     ours = key.startswith("tautochrone.") and key != name
     return ours and bool(difflib.get_close_matches(key.lower(), [name], cutoff=0.85))
 
 
 def check_policies(datasets: Iterable[Dataset]) -> None:
-    """Refuse what would be ignored without a word: wrong values, wrong kinds, near misses of the name.
+    """Refuse what would be ignored silently: wrong values, wrong kinds of datasets, misspelt properties.
 
     Raises:
         DefinitionError: `INVALID_REFRESH_POLICY`, with `file:line`.
@@ -45,20 +45,23 @@ def check_policies(datasets: Iterable[Dataset]) -> None:
     for dataset in datasets:
         for key, value in dataset.properties.items():
             if is_misspelt(key, POLICY_PROPERTY):
-                raise _refusal(dataset, f"has a property '{key}'", f"Did you mean '{POLICY_PROPERTY}'?")
+                raise _invalid(dataset, f"has a property '{key}'", f"Did you mean '{POLICY_PROPERTY}'?")
             if key != POLICY_PROPERTY:
                 continue
             if dataset.kind is not DatasetKind.MATERIALIZED_VIEW:
-                words = f"is a {dataset.kind} and has no '{POLICY_PROPERTY}'"
-                raise _refusal(dataset, words, "Only materialized views are refreshed.")
+                problem = f"is a {dataset.kind} and has no '{POLICY_PROPERTY}'"
+                raise _invalid(dataset, problem, "Only materialized views are refreshed.")
             try:
                 parse_policy(value)
             except ValueError as error:
-                words = f"has '{POLICY_PROPERTY}' = '{value}', which is no policy"
-                raise _refusal(dataset, words, POLICY_HINT) from error
+                problem = f"has '{POLICY_PROPERTY}' = '{value}', which is no policy"
+                raise _invalid(dataset, problem, POLICY_HINT) from error
 
 
-def _refusal(dataset: Dataset, words: str, hint: str) -> DefinitionError:
+def _invalid(dataset: Dataset, problem: str, hint: str) -> DefinitionError:
     return DefinitionError(
-        "INVALID_REFRESH_POLICY", f"Dataset {dataset.name} {words}", location=str(dataset.location), hint=hint
+        "INVALID_REFRESH_POLICY",
+        f"Dataset {dataset.name} {problem}",
+        location=str(dataset.location),
+        hint=hint,
     )

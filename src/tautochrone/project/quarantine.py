@@ -1,4 +1,4 @@
-"""The tables beside that take bad records: no file declares them, the settings of flows call for them."""
+"""The quarantine tables: no file declares them, they follow from the settings of flows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from tautochrone.project.settings import FlowBadRecords
 __all__ = ["with_quarantines"]
 
 
-def with_quarantines(definitions: Definitions, wanted: Mapping[str, FlowBadRecords]) -> Definitions:
-    """The definitions with a table beside each streaming table one of whose flows quarantines.
+def with_quarantines(definitions: Definitions, settings: Mapping[str, FlowBadRecords]) -> Definitions:
+    """The definitions, with a quarantine table for each streaming table with a flow that quarantines.
 
     Raises:
-        DefinitionError: `QUARANTINE_NAME_TAKEN`, a dataset of the project is called so.
+        DefinitionError: `QUARANTINE_NAME_TAKEN`, a dataset of the project has its name.
     """
-    quarantining = {flow for flow, said in wanted.items() if said.policy is BadRecords.QUARANTINE}
-    made: dict[TableName, Dataset] = {}
+    quarantining_flows = {
+        flow for flow, flow_settings in settings.items() if flow_settings.policy is BadRecords.QUARANTINE
+    }
+    quarantine_tables: dict[TableName, Dataset] = {}
     for flow in definitions.flows:
         target = definitions.datasets.get(flow.target)
-        if flow.name in quarantining and target and target.kind is DatasetKind.STREAMING_TABLE:
-            made[quarantine_of(target.name)] = _quarantine_table(target)
-    for name, dataset in made.items():
+        if flow.name in quarantining_flows and target and target.kind is DatasetKind.STREAMING_TABLE:
+            quarantine_tables[quarantine_of(target.name)] = _quarantine_table(target)
+    for name, dataset in quarantine_tables.items():
         if name in definitions.datasets:
             raise DefinitionError(
                 "QUARANTINE_NAME_TAKEN",
@@ -36,7 +38,11 @@ def with_quarantines(definitions: Definitions, wanted: Mapping[str, FlowBadRecor
                 hint="rename that dataset",
                 sqlstate="42P07",
             )
-    return replace(definitions, datasets={**definitions.datasets, **made}) if made else definitions
+    return (
+        replace(definitions, datasets={**definitions.datasets, **quarantine_tables})
+        if quarantine_tables
+        else definitions
+    )
 
 
 def _quarantine_table(target: Dataset) -> Dataset:

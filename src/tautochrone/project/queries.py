@@ -1,4 +1,4 @@
-"""The two kinds of queries: a SQL statement's and a Python function's."""
+"""The two kinds of queries: of a SQL statement and of a Python function."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError, Excerpt
 from tautochrone.model.definitions import SourceLocation
-from tautochrone.project.definitions import Asked
-from tautochrone.project.explain_failure import Place
+from tautochrone.project.definitions import QueryListener
+from tautochrone.project.explain_failure import CodePosition
 from tautochrone.project.names import NameScope
 from tautochrone.project.statements import query_of
 from tautochrone.project.usercode import Bindings, user_code
@@ -31,17 +31,17 @@ __all__ = ["Project", "PythonQuery", "SqlQuery"]
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Where definition files lie: the spec's folder, and the folders that hold imported modules."""
+    """The folders of the definition files: the spec's folder, and those with imported modules."""
 
     root: Path
     imports: tuple[Path, ...] = ()
 
     def shown(self, file: str | Path) -> str:
-        """A file as people should see it: relative to the spec when it lies below it."""
+        """A file as it is shown to people: relative to the spec when it is below it."""
         path = Path(file)
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
-    def place_of(self, error: BaseException, problem: SparkProblem | None = None) -> Place | None:
+    def position_of(self, error: BaseException, problem: SparkProblem | None = None) -> CodePosition | None:
         """The innermost frame of a traceback that belongs to the project.
 
         The excerpt is of the SQL when Spark complains about SQL, else of the Python line.
@@ -53,9 +53,9 @@ class Project:
             if below and "site-packages" not in path.parts:
                 excerpt = _excerpt(frame)
                 if problem is not None and problem.excerpt is not None:
-                    # Its lines are not the file's.
+                    # The line numbers of the SQL are not those of the file.
                     excerpt = replace(problem.excerpt, line=None)
-                return Place(f"{self.shown(path)}:{frame.lineno}", excerpt)
+                return CodePosition(f"{self.shown(path)}:{frame.lineno}", excerpt)
         return None
 
 
@@ -63,7 +63,7 @@ def _excerpt(frame: traceback.FrameSummary) -> Excerpt | None:
     text = linecache.getline(frame.filename, frame.lineno or 0).rstrip("\n")
     if not text.strip() or frame.lineno is None or frame.colno is None:
         return None
-    # Python counts bytes here, people see characters.
+    # Python's columns count bytes; the excerpt counts characters.
     start = len(text.encode()[: frame.colno].decode(errors="replace"))
     stop = len(text)
     if frame.end_lineno == frame.lineno and frame.end_colno is not None:
@@ -73,7 +73,7 @@ def _excerpt(frame: traceback.FrameSummary) -> Excerpt | None:
 
 @dataclass(frozen=True, slots=True)
 class SqlQuery:
-    """The query in a CREATE statement, parsed anew for each session."""
+    """The query in a CREATE statement, parsed again for each session."""
 
     statement: str
     text: str
@@ -85,37 +85,39 @@ class SqlQuery:
     def written(self) -> str:
         return self.statement.strip()
 
-    def dataframe(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
+    def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
         query = query_of(spark_sql_parser(session).parsePlan(self.scope.rewrite(self.statement)))
-        if asked is not None:
-            asked(query)
+        if listener is not None:
+            listener(query)
         frame = dataframe_of_plan(session, query)
         return frame.toDF(*self.columns) if self.columns else frame
 
     def view_text(self, session: SparkSession) -> str | None:
-        """The text after AS of a CREATE VIEW, with the names as our catalog knows them."""
+        """The text after AS of a CREATE VIEW, with rewritten names."""
         plan: JavaObject = spark_sql_parser(session).parsePlan(self.scope.rewrite(self.statement))
         if plan.getClass().getSimpleName() != "CreateView":
             return None
         text = plan.originalText()
         return str(text.get()) if text.isDefined() else None
 
-    def place_of(self, _error: BaseException, problem: SparkProblem | None) -> Place | None:
+    def position_of(self, _error: BaseException, problem: SparkProblem | None) -> CodePosition | None:
         first = self.location.line or 1
         line = problem.line if problem is not None and problem.line is not None else 1
-        return Place(f"{self.location.file}:{first + line - 1}", self._excerpt(problem, first))
+        return CodePosition(f"{self.location.file}:{first + line - 1}", self._excerpt(problem, first))
 
     def _excerpt(self, problem: SparkProblem | None, first: int) -> Excerpt | None:
-        """Spark saw the text with names rewritten; people wrote the other one."""
+        """Maps Spark's position in the rewritten text back to the text as it was written."""
         renamed = self.scope.renamed(self.statement)
-        seen = problem.excerpt_in(renamed.text, first) if problem is not None else None
-        if seen is None or seen.line is None:
+        rewritten = problem.excerpt_in(renamed.text, first) if problem is not None else None
+        if rewritten is None or rewritten.line is None:
             return None
-        number = seen.line - first
-        offset = sum(len(line) + 1 for line in renamed.text.split("\n")[:number])
-        begin = sum(len(line) + 1 for line in self.statement.split("\n")[:number])
-        start, stop = renamed.before(offset + seen.start, offset + seen.start + seen.length)
-        return Excerpt(self.statement.split("\n")[number], seen.line, start - begin, stop - start)
+        number = rewritten.line - first
+        rewritten_line_start = sum(len(line) + 1 for line in renamed.text.split("\n")[:number])
+        line_start = sum(len(line) + 1 for line in self.statement.split("\n")[:number])
+        start, stop = renamed.before(
+            rewritten_line_start + rewritten.start, rewritten_line_start + rewritten.start + rewritten.length
+        )
+        return Excerpt(self.statement.split("\n")[number], rewritten.line, start - line_start, stop - start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +135,17 @@ class PythonQuery:
         try:
             return textwrap.dedent(inspect.getsource(self.function)).strip()
         except (OSError, TypeError):
-            # Made by exec, or no plain function.
+            # The function was made by exec, or is not a plain function.
             return self.text
 
-    def dataframe(self, session: SparkSession, asked: Asked | None = None) -> DataFrame:
+    def dataframe(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
         def rewrite(text: str) -> str:
             rewritten = self.scope.rewrite(text)
-            if asked is not None:
-                # Names and conditions come by here too: only whole queries parse as such.
+            if listener is not None:
+                # Names and conditions are rewritten here too: only whole queries parse as queries.
                 with contextlib.suppress(PySparkException):
                     query = spark_sql_parser(session).parsePlan(rewritten)
-                    asked(query)
+                    listener(query)
             return rewritten
 
         with (
@@ -159,12 +161,12 @@ class PythonQuery:
             )
         if frame._jdf.sparkSession().equals(session._jsparkSession):  # noqa: SLF001
             return frame
-        # Built on a DataFrame that the file made while it was imported, in the session of that time.
+        # It is built on a DataFrame that the file created during its import, in the session of the import.
         return dataframe_of_plan(session, frame._jdf.queryExecution().logical())  # noqa: SLF001
 
     def view_text(self, _session: SparkSession) -> str | None:
         return None
 
-    def place_of(self, error: BaseException, problem: SparkProblem | None) -> Place | None:
-        # Spark counts lines within the text of spark.sql, which no one can find in the file.
-        return self.project.place_of(error, problem)
+    def position_of(self, error: BaseException, problem: SparkProblem | None) -> CodePosition | None:
+        # Spark counts lines within the text of spark.sql, so they are not lines of the file.
+        return self.project.position_of(error, problem)

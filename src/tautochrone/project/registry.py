@@ -1,6 +1,6 @@
-"""Our end of SDP's decorators: collects what definition files register, checks it one by one.
+"""Our implementation of SDP's registry: collects what definition files register, and checks each item.
 
-What only the whole graph can tell (unknown targets, circles, kinds of queries) is checked later.
+What needs the whole graph (unknown targets, cycles, kinds of queries) is checked later.
 """
 
 from __future__ import annotations
@@ -128,16 +128,18 @@ class Registry(GraphElementRegistry):
     def register_sql(self, sql_text: str, file_path: Path) -> None:
         scope, conf = self._scope, dict[str, str]()
         for statement in parse_statements(sql_text, str(file_path), self._session):
-            place = str(statement.location)
+            location = str(statement.location)
             match statement.kind:
                 case StatementKind.SET:
                     conf[statement.name[0]] = cast(str, statement.value)
                 case StatementKind.USE:
-                    # `USE lake.db` names the catalog too; a lone name is a database.
-                    whole = scope.resolve((*statement.name, "x"), place) if len(statement.name) > 1 else None
-                    scope = scope.within(whole.namespace if whole else statement.name)
+                    # `USE lake.db` names the catalog too; a single name is a database.
+                    full_name = (
+                        scope.resolve((*statement.name, "x"), location) if len(statement.name) > 1 else None
+                    )
+                    scope = scope.within(full_name.namespace if full_name else statement.name)
                 case StatementKind.USE_CATALOG:
-                    scope.resolve((statement.name[0], "x", "x"), place)
+                    scope.resolve((statement.name[0], "x", "x"), location)
                 case StatementKind.FLOW:
                     query = self._sql_query(statement, scope)
                     self._add_flow(
@@ -149,16 +151,16 @@ class Registry(GraphElementRegistry):
     def _sql_query(self, statement: Statement, scope: NameScope) -> SqlQuery:
         text = normalise(statement.text)
         if statement.kind is StatementKind.MATERIALIZED_VIEW and statement.query is not None:
-            # A comment or a property (such as the refresh policy) is no reason to rebuild a view.
+            # A changed comment or property (such as the refresh policy) must not rebuild a view.
             columns = [statement.schema_ddl, statement.partition_columns, statement.cluster_columns]
             text = f"{columns} {normalise(statement.query)}"
         return SqlQuery(statement.text, text, statement.location, scope, statement.view_columns)
 
     def _dataset(self, statement: Statement, scope: NameScope, conf: Mapping[str, str]) -> None:
         kind = _KINDS[statement.kind]
-        # Temporary views belong to no database; they are filed under the pipeline's.
-        home = self._scope if kind is DatasetKind.TEMPORARY_VIEW else scope
-        name = home.resolve(statement.name, str(statement.location))
+        # Temporary views belong to no database; they are registered under the pipeline's.
+        name_scope = self._scope if kind is DatasetKind.TEMPORARY_VIEW else scope
+        name = name_scope.resolve(statement.name, str(statement.location))
         self._add(
             Dataset(
                 name=name,
@@ -173,9 +175,9 @@ class Registry(GraphElementRegistry):
             )
         )
         if statement.kind is not StatementKind.STREAMING_TABLE:
-            own = (name.catalog, *name.namespace, name.table)
+            dataset_name = (name.catalog, *name.namespace, name.table)
             query = self._sql_query(statement, scope)
-            self._add_flow(own, own, statement.location, query, scope, conf)
+            self._add_flow(dataset_name, dataset_name, statement.location, query, scope, conf)
 
     # Both -------------------------------------------------------------------------------------
 
@@ -203,12 +205,12 @@ class Registry(GraphElementRegistry):
 
     def _unique(self, name: TableName, kind: DatasetKind, location: SourceLocation) -> None:
         everything: dict[TableName, Dataset | Sink] = {**self.datasets, **self.sinks}
-        for other, known in everything.items():
-            if str(other).lower() == str(name).lower():
-                before = known.kind if isinstance(known, Dataset) else DatasetKind.SINK
+        for known_name, known in everything.items():
+            if str(known_name).lower() == str(name).lower():
+                known_kind = known.kind if isinstance(known, Dataset) else DatasetKind.SINK
                 raise DefinitionError(
                     "PIPELINE_DUPLICATE_IDENTIFIERS.OUTPUT",
-                    f"Attempted to register a {kind} with identifier {name}, but a {before} has already "
+                    f"Attempted to register a {kind} with identifier {name}, but a {known_kind} has already "
                     f"been registered with that identifier (at {known.location}). Please ensure all "
                     "outputs created within this pipeline have unique identifiers.",
                     sqlstate="42710",
@@ -224,8 +226,8 @@ class Registry(GraphElementRegistry):
         scope: NameScope,
         conf: Mapping[str, Any],
     ) -> None:
-        place = str(location)
-        resolved = scope.resolve(target, place)
+        location_text = str(location)
+        resolved = scope.resolve(target, location_text)
         if name == target:
             text = resolved.table if resolved.namespace == self._scope.namespace else resolved.without_catalog
         elif len(name) > 1:
@@ -233,18 +235,18 @@ class Registry(GraphElementRegistry):
                 "MULTIPART_FLOW_NAME_NOT_SUPPORTED",
                 f"Flow with multipart name '{'.'.join(name)}' is not supported.",
                 sqlstate="0A000",
-                location=place,
+                location=location_text,
             )
         else:
             text = name[0]
-        for other in self.flows:
-            if other.name.lower() == text.lower():
-                both = f"{other.target} (at {other.location}), {resolved}"
+        for known_flow in self.flows:
+            if known_flow.name.lower() == text.lower():
+                targets = f"{known_flow.target} (at {known_flow.location}), {resolved}"
                 raise DefinitionError(
                     "PIPELINE_DUPLICATE_IDENTIFIERS.FLOW",
-                    f"Flow {text} was found in multiple datasets: {both}",
+                    f"Flow {text} was found in multiple datasets: {targets}",
                     sqlstate="42710",
-                    location=place,
+                    location=location_text,
                     hint="Give one of the flows a name of its own.",
                 )
         settings = {**self._conf, **{key: str(value) for key, value in conf.items()}}
@@ -253,11 +255,11 @@ class Registry(GraphElementRegistry):
         )
 
 
-def _single(parts: tuple[str, ...], error_class: str, what: str, location: SourceLocation) -> None:
+def _single(parts: tuple[str, ...], error_class: str, kind_name: str, location: SourceLocation) -> None:
     if len(parts) > 1:
         raise DefinitionError(
             error_class,
-            f"{what} with multipart name '{'.'.join(parts)}' is not supported.",
+            f"{kind_name} with multipart name '{'.'.join(parts)}' is not supported.",
             sqlstate="0A000",
             location=str(location),
         )

@@ -1,4 +1,4 @@
-"""What a dataset's flows must agree on: kind of query, columns, types. Spark's rules and classes."""
+"""Checks what a dataset's flows must agree on: kind of query, columns, types. Spark's rules and classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["check_query_type", "table_schema", "with_stored"]
 
 
 def check_query_type(kind: DatasetKind, flow: Flow, *, streaming: bool) -> None:
-    """Streaming tables and sinks take streams, materialized and persisted views take batches.
+    """Check that streaming tables and sinks get streams, and materialized and persisted views get batches.
 
     Raises:
         DefinitionError: INVALID_FLOW_QUERY_TYPE with Spark's sub-class.
@@ -76,7 +76,7 @@ def table_schema(dataset: Dataset, flows: list[tuple[Flow, StructType]], session
             partition column does not exist (PARTITION_COLUMN_NOT_FOUND).
     """
     inferred = _merge(dataset, flows)
-    # As Spark's own writers do: what the optimiser knows today about NULLs must not bind the table.
+    # Columns are nullable, as with Spark's own writers: the optimiser's knowledge about NULLs may change.
     schema = StructType.fromJson(_nullable(inferred.jsonValue()))
     if dataset.schema_ddl is not None:
         schema = _parse(dataset, session)
@@ -106,23 +106,23 @@ def table_schema(dataset: Dataset, flows: list[tuple[Flow, StructType]], session
 
 
 def with_stored(schema: StructType, stored: StructType | None) -> StructType:
-    """The columns of a streaming table that exists: those it has stay, in their order, new ones follow."""
+    """The columns of an existing streaming table: the stored ones in their order, then new ones."""
     if stored is None:
         return schema
-    wanted = {field.name.lower(): field for field in schema.fields}
-    kept = [wanted.pop(field.name.lower(), field) for field in stored.fields]
-    return StructType([*kept, *wanted.values()])
+    new_fields = {field.name.lower(): field for field in schema.fields}
+    stored_fields = [new_fields.pop(field.name.lower(), field) for field in stored.fields]
+    return StructType([*stored_fields, *new_fields.values()])
 
 
 def _nullable(node: Any) -> Any:
-    """A type's JSON with every "may be NULL" set, at every level."""
+    """A type's JSON with every "nullable" set, at every level."""
     if isinstance(node, list):
         return [_nullable(child) for child in node]
     if not isinstance(node, dict):
         return node
-    loosened = {"nullable", "containsNull", "valueContainsNull"}
+    nullable_keys = {"nullable", "containsNull", "valueContainsNull"}
     return {
-        key: True if key in loosened else child if key == "metadata" else _nullable(child)
+        key: True if key in nullable_keys else child if key == "metadata" else _nullable(child)
         for key, child in node.items()
     }
 

@@ -1,4 +1,4 @@
-"""Secrets by reference: `{ env = "NAME" }` and `{ file = "path" }`. Only where to look is ever shown."""
+"""Secrets by reference: `{ env = "NAME" }` and `{ file = "path" }`. Only the reference is ever shown."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _NAMED = re.compile(
     r"(?P<quote>[\"']?)(?P<password>[^&;\s\"']+)(?P<after>(?P=quote))",
     re.IGNORECASE,
 )
-# Spark's own words for properties that it hides (spark.redaction.regex).
+# Spark's own pattern for properties that it redacts (spark.redaction.regex).
 _SENSITIVE = re.compile(r"secret|password|token|credential|access[.]?key", re.IGNORECASE)
 _LONG_ENOUGH = 8
-"""A plain value below a sensitive name is masked in text from here on: shorter ones are often `true`
-or `none`, and masking these would make texts unreadable."""
+"""From this length on, a plain value of a sensitive property is masked in text: shorter ones are often `true`
+or `none`, and masking them would make texts unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where a secret is.
+    """A reference to a secret.
 
     Attributes:
         how: `env` or `file`.
@@ -49,37 +49,37 @@ class Reference:
         return f'{{ {self.how} = "{self.name}" }}'
 
     def reveal(self, key: str, location: str) -> str:
-        """The secret itself, which is masked in all text from now on.
+        """The secret itself, which is masked in all later text.
 
         Args:
             key: the setting, for the error.
-            location: where the reference stands, for the error.
+            location: where the reference is written, for the error.
 
         Raises:
             SettingsError: `SECRET_NOT_FOUND`: no such variable or file, or it is empty.
         """
         if self.how == "env":
-            value, what = self.environment.get(self.name, ""), f"variable {self.name}"
+            value, source = self.environment.get(self.name, ""), f"variable {self.name}"
         else:
-            value, what = self._read(key, location), f"file {self.name}"
+            value, source = self._read(key, location), f"file {self.name}"
         if not value:
-            raise _missing(key, f"the {what} is not set or empty", location)
+            raise _missing(key, f"the {source} is not set or empty", location)
         keep_secret(value)
         _keep_password(value)
         return value
 
     def _read(self, key: str, location: str) -> str:
         try:
-            # Editors and `echo` end files with a line break, which nobody means.
+            # Editors and `echo` end files with a line break, which is not part of the secret.
             return (self.root / os.path.expanduser(self.name)).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise _missing(key, f"the file {self.name} cannot be read: {why}", location) from None
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise _missing(key, f"the file {self.name} cannot be read: {reason}", location) from None
 
 
-def _missing(key: str, words: str, location: str) -> SettingsError:
+def _missing(key: str, reason: str, location: str) -> SettingsError:
     return SettingsError(
-        "SECRET_NOT_FOUND", f"The secret for {key} is not there: {words}", location=location, hint=FORMS
+        "SECRET_NOT_FOUND", f"The secret for {key} is not there: {reason}", location=location, hint=FORMS
     )
 
 
@@ -94,8 +94,8 @@ def reference_of(value: Any, root: Path, environment: Mapping[str, str]) -> Refe
 
 
 def shown(name: str, value: str) -> str:
-    """A setting's plain value as people may see it: passwords within it and what is named like a secret
-    are masked, here and in all text from now on."""
+    """A setting's plain value as people may see it: passwords within it and values of sensitive names
+    are masked, here and in all later text."""
     if _SENSITIVE.search(name):
         if len(value) >= _LONG_ENOUGH:
             keep_secret(value)
@@ -108,5 +108,5 @@ def shown(name: str, value: str) -> str:
 
 def _keep_password(value: str) -> None:
     for pattern in (_PASSWORD, _NAMED):
-        for found in pattern.finditer(value):
-            keep_secret(found["password"])
+        for match in pattern.finditer(value):
+            keep_secret(match["password"])

@@ -1,4 +1,4 @@
-"""Every setting that there is, each declared once: the loader, `taut config`, the JSON Schema and the
+"""Every setting, declared once: the loader, `taut config`, the JSON Schema and the
 reference in `docs/settings.md` all read this list.
 
 A `*` in a key stands for a name that the user chooses: of a flow, of a property.
@@ -19,17 +19,17 @@ from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
 from tautochrone.project.setting_kinds import (
+    Boolean,
     Choice,
     Duration,
     DurationOrNone,
     Kind,
-    Names,
+    NameList,
     Scalar,
     Secret,
     Size,
-    Switch,
     Text,
-    Whole,
+    WholeNumber,
 )
 from tautochrone.project.spec import PipelineSpec
 
@@ -39,8 +39,8 @@ __all__ = [
     "SETTINGS",
     "Setting",
     "declared",
+    "is_table",
     "nearest",
-    "opens",
     "sections",
     "settings_of",
 ]
@@ -52,10 +52,10 @@ class Setting:
 
     Attributes:
         key: `section.name` as in `tautochrone.toml`.
-        kind: what its values are.
+        kind: the type of its values.
         meaning: one sentence for people.
         default: in TOML's form; None when there is none, or when the project decides.
-        of_project: what the project decides, in words and as a function.
+        of_project: a default that the project decides: its description and a function.
         variable: of the environment.
         flag: of the command line, besides `--set`.
         by_reference: may be a secret: `{ env = "NAME" }` or `{ file = "path" }`.
@@ -90,7 +90,7 @@ SETTINGS = (
     ),
     Setting(
         key="run.parallelism",
-        kind=Whole(1),
+        kind=WholeNumber(1),
         default=4,
         meaning="datasets refreshed at once",
         variable="TAUTOCHRONE_PARALLELISM",
@@ -127,7 +127,7 @@ SETTINGS = (
     ),
     Setting(
         key="jobs.*.datasets",
-        kind=Names(),
+        kind=NameList(),
         meaning="the datasets of a job, `*` for any part; what no job names is the pipeline's own job's",
     ),
     Setting(
@@ -219,7 +219,7 @@ SETTINGS = (
     ),
     Setting(
         key="external_tables.tag",
-        kind=Switch(),
+        kind=Boolean(),
         default=True,
         meaning="tag the version of each external table that a checkpoint names, so that the table's own "
         "maintenance does not expire it",
@@ -229,7 +229,7 @@ SETTINGS = (
     ),
     Setting(
         key="external_tables.tags_kept",
-        kind=Whole(1),
+        kind=WholeNumber(1),
         default=10,
         meaning="how many such tags each external table keeps",
         variable="TAUTOCHRONE_EXTERNAL_TABLES_TAGS_KEPT",
@@ -238,7 +238,7 @@ SETTINGS = (
     ),
     Setting(
         key="maintenance.enabled",
-        kind=Switch(),
+        kind=Boolean(),
         default=True,
         meaning="`taut run` keeps its tables small between checkpoints",
         variable="TAUTOCHRONE_MAINTENANCE_ENABLED",
@@ -252,7 +252,7 @@ SETTINGS = (
     ),
     Setting(
         key="maintenance.keep_last",
-        kind=Whole(1),
+        kind=WholeNumber(1),
         default=10,
         meaning="minimum number of newest checkpoints that stay readable, whatever their age",
         variable="TAUTOCHRONE_MAINTENANCE_KEEP_LAST",
@@ -283,19 +283,19 @@ SETTINGS = (
     ),
     Setting(
         key="maintenance.min_versions",
-        kind=Whole(1),
+        kind=WholeNumber(1),
         default=50,
         meaning="a table of which fewer versions may go is left alone",
     ),
     Setting(
         key="maintenance.min_files",
-        kind=Whole(0),
+        kind=WholeNumber(0),
         default=50,
         meaning="number of small files from which on they are rewritten as larger ones; 0: never",
     ),
     Setting(
         key="maintenance.max_files",
-        kind=Whole(1),
+        kind=WholeNumber(1),
         default=500,
         meaning="approximate number of files that are rewritten at a time",
     ),
@@ -314,12 +314,12 @@ SETTINGS = (
     ),
     Setting(
         key="flows.*.max_offsets_per_trigger",
-        kind=Whole(1),
+        kind=WholeNumber(1),
         meaning="maximum records of each Kafka source of this flow in one batch",
     ),
     Setting(
         key="flows.*.max_files_per_trigger",
-        kind=Whole(1),
+        kind=WholeNumber(1),
         meaning="maximum files of each file source of this flow in one batch",
     ),
     Setting(
@@ -329,7 +329,7 @@ SETTINGS = (
     ),
     Setting(
         key="flows.*.max_events_per_trigger",
-        kind=Whole(1),
+        kind=WholeNumber(1),
         meaning="a batch of this flow's change log ends with the transaction that brings it to this many "
         "events; 100000 without it",
     ),
@@ -352,7 +352,7 @@ SETTINGS = (
     ),
     Setting(
         key="sinks.*.key",
-        kind=Names(),
+        kind=NameList(),
         meaning="the columns that identify a row, for formats that need to know",
     ),
     Setting(
@@ -363,7 +363,7 @@ SETTINGS = (
     ),
     Setting(
         key="sinks.*.attempts",
-        kind=Whole(1),
+        kind=WholeNumber(1),
         meaning="failed tries in a row after which `skip_with_alarm` skips; 3 without it",
     ),
     Setting(
@@ -398,46 +398,46 @@ OTHER_VARIABLES = {
     "TAUTOCHRONE_SERVE_OPERATE_TOKEN": "a token that `taut serve` takes for the role `operate`",
     "TAUTOCHRONE_FAULT": "a fault for the crash tests",
 }
-"""Variables of ours that are not settings of a project, because they are not about one."""
+"""Variables of ours that are not settings of a project."""
 
 
 def declared(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | None:
-    """The setting that a concrete path means, and the path with a part for each of the setting's own:
-    the dots in a property's name belong to its last star. A former key leads to the current path."""
+    """The setting of a concrete path, and the path with one part for each part of the setting's:
+    the dots in a property's name belong to the last star. A former key gives the current path."""
     path = _FORMER_PATHS.get(path, path)
     for setting in SETTINGS:
         pattern = setting.path
-        whole = path
+        normalized = path
         if pattern[-1] == "*" and len(path) > len(pattern):
-            whole = (*path[: len(pattern) - 1], ".".join(path[len(pattern) - 1 :]))
-        if len(whole) == len(pattern) and _fits(pattern, whole):
-            return setting, whole
+            normalized = (*path[: len(pattern) - 1], ".".join(path[len(pattern) - 1 :]))
+        if len(normalized) == len(pattern) and _fits(pattern, normalized):
+            return setting, normalized
     return None
 
 
-def opens(path: tuple[str, ...]) -> bool:
-    """Can settings stand below this path?"""
+def is_table(path: tuple[str, ...]) -> bool:
+    """Whether settings may be below this path."""
     patterns = [*(setting.path for setting in SETTINGS), *_FORMER_PATHS]
     return any(len(path) < len(pattern) and _fits(pattern, path) for pattern in patterns)
 
 
 def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
-    """Do they agree as far as both go?"""
-    return all(wanted in ("*", name) for wanted, name in zip(pattern, path, strict=False))
+    """Whether the path agrees with the pattern in the parts that both have."""
+    return all(expected in ("*", name) for expected, name in zip(pattern, path, strict=False))
 
 
 def sections() -> tuple[str, ...]:
-    """In the order of declaration."""
+    """The sections in the order of declaration."""
     return tuple(dict.fromkeys(setting.path[0] for setting in SETTINGS))
 
 
 def settings_of(section: str) -> tuple[str, ...]:
-    """The names that may stand in a section: `interval`, `parallelism`, …"""
+    """The names of a section: `interval`, `parallelism`, …"""
     return tuple(dict.fromkeys(s.path[1] for s in SETTINGS if s.path[0] == section))
 
 
-def nearest(name: str, known: Iterable[str], what: str) -> str:
+def nearest(name: str, known: Iterable[str], noun: str) -> str:
     """A hint: the nearest of the known names, or all of them."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"{what} are {', '.join(names)}"
+    return f"did you mean {near[0]}?" if near else f"{noun} are {', '.join(names)}"

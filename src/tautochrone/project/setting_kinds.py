@@ -1,7 +1,7 @@
-"""The kinds of values that settings have: how each is read, refused and described.
+"""The types of settings' values: how each is read, refused and described.
 
-A value comes as TOML gives it, or as text from a flag or a variable; `of_text` brings text into TOML's
-form first, so that `parse` has one meaning.
+A value comes from TOML, or as text from a flag or a variable; `from_text` converts text into TOML's
+form first, so that `parse` has one kind of input.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 __all__ = [
+    "Boolean",
     "Choice",
     "Duration",
     "DurationOrNone",
     "Kind",
-    "Names",
+    "NameList",
     "Scalar",
     "Secret",
     "Size",
-    "Switch",
     "Text",
-    "Whole",
+    "WholeNumber",
 ]
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*")
@@ -33,38 +33,38 @@ _UNITS = "kmgt"
 
 
 class Kind(Protocol):
-    """How the values of a setting are read."""
+    """The type of a setting's values."""
 
     @property
     def error_class(self) -> str:
-        """Of the error for a value that does not fit."""
+        """The class of the error for an invalid value."""
 
     @property
-    def words(self) -> str:
-        """What a value must be: "a whole number from 1 on"."""
+    def description(self) -> str:
+        """A description of valid values: "a whole number from 1 on"."""
 
-    def of_text(self, text: str) -> Any:
-        """What TOML would have given for the text of a flag or a variable."""
+    def from_text(self, text: str) -> Any:
+        """The text of a flag or a variable as a TOML value."""
 
     def parse(self, value: Any) -> Any:
         """The value that the program uses.
 
         Raises:
-            ValueError: it does not fit.
+            ValueError: it is invalid.
         """
 
     def schema(self) -> Mapping[str, Any]:
-        """As JSON Schema."""
+        """The JSON Schema of valid values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A text that stands in no file of the project and on no command line: by reference only."""
+    """A text that may not be in the project's files or on the command line: by reference only."""
 
     error_class: str = "SECRET_IN_PLAIN_TEXT"
-    words: str = "no plain text"
+    description: str = "no plain text"
 
-    def of_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> Any:  # noqa: ARG002
@@ -79,9 +79,9 @@ class Text:
     """Any text that is not empty."""
 
     error_class: str = "INVALID_SETTING"
-    words: str = "text"
+    description: str = "text"
 
-    def of_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> str:
@@ -94,13 +94,13 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """A list of names, not empty; as text they are separated by commas."""
+class NameList:
+    """A list of names, not empty; in flags and variables they are separated by commas."""
 
     error_class: str = "INVALID_SETTING"
-    words: str = "a list of names"
+    description: str = "a list of names"
 
-    def of_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:
         return [part.strip() for part in text.split(",")]
 
     def parse(self, value: Any) -> tuple[str, ...]:
@@ -116,12 +116,12 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """What Spark and Iceberg take as the value of a property: text, a number, true or false."""
+    """A value of a Spark or Iceberg property: text, a number, true or false."""
 
     error_class: str = "INVALID_SETTING"
-    words: str = "text, a number, true or false"
+    description: str = "text, a number, true or false"
 
-    def of_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> str:
@@ -136,17 +136,17 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeNumber:
     """A whole number."""
 
     at_least: int
     error_class: str = "INVALID_SETTING"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return f"a whole number from {self.at_least} on"
 
-    def of_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:
         return int(text)
 
     def parse(self, value: Any) -> int:
@@ -159,13 +159,13 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class Boolean:
     """On or off."""
 
     error_class: str = "INVALID_SETTING"
-    words: str = "true or false"
+    description: str = "true or false"
 
-    def of_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:
         return {"true": True, "false": False}.get(text.strip().lower(), text)
 
     def parse(self, value: Any) -> bool:
@@ -179,24 +179,24 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A span of time, `at_least` so long; parsed to milliseconds."""
+    """A duration of at least `at_least`; parsed to milliseconds."""
 
     at_least: str | None = None
     error_class: str = "INVALID_DURATION"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         least = "" if self.at_least is None else f" of at least {self.at_least}"
         return f"a duration{least}: 500ms, 5s, 2m, 1h, or seconds as a number"
 
-    def of_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> int:
-        found = None if isinstance(value, bool) else _DURATION.fullmatch(str(value))
-        if found is None:
+        match = None if isinstance(value, bool) else _DURATION.fullmatch(str(value))
+        if match is None:
             raise ValueError
-        span_ms = round(float(found[1]) * _UNIT_MS[found[2]])
+        span_ms = round(float(match[1]) * _UNIT_MS[match[2]])
         if self.at_least is not None and span_ms < Duration().parse(self.at_least):
             raise ValueError
         return span_ms
@@ -208,16 +208,16 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class DurationOrNone:
-    """A span of time as in `Duration`, or the word `none`."""
+    """A duration as in `Duration`, or the word `none`."""
 
     span: Duration = Duration()
     error_class: str = "INVALID_DURATION"
 
     @property
-    def words(self) -> str:
-        return f"none, or {self.span.words}"
+    def description(self) -> str:
+        return f"none, or {self.span.description}"
 
-    def of_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> int | None:
@@ -232,17 +232,17 @@ class Size:
     """An amount of data, at least one byte; parsed to bytes. Units are powers of 1024, as in Spark."""
 
     error_class: str = "INVALID_SETTING"
-    words: str = "a size from one byte on: 64MB, 1g, or bytes as a number"
+    description: str = "a size from one byte on: 64MB, 1g, or bytes as a number"
 
-    def of_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> int:
-        found = None if isinstance(value, bool | float) else _SIZE.fullmatch(str(value))
-        if found is None:
+        match = None if isinstance(value, bool | float) else _SIZE.fullmatch(str(value))
+        if match is None:
             raise ValueError
-        unit = (found[2] or "").lower()
-        size: int = int(found[1]) * 1024 ** (_UNITS.index(unit) + 1 if unit else 0)
+        unit = (match[2] or "").lower()
+        size: int = int(match[1]) * 1024 ** (_UNITS.index(unit) + 1 if unit else 0)
         if size < 1:
             raise ValueError
         return size
@@ -260,10 +260,10 @@ class Choice:
     error_class: str = "INVALID_SETTING"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return f"one of {', '.join(self.choices)}"
 
-    def of_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> Any:
         return text
 
     def parse(self, value: Any) -> StrEnum:

@@ -1,6 +1,6 @@
-"""Where values of settings come from: flag > `TAUTOCHRONE_…` > `tautochrone.toml` > default.
+"""Collects values of settings by precedence: flag > `TAUTOCHRONE_…` > `tautochrone.toml` > default.
 
-Every value remembers its origin. What is not declared is refused, never ignored.
+Every value has its origin. What is not declared is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tautochrone.project.setting_declarations import (
     SETTINGS,
     Setting,
     declared,
+    is_table,
     nearest,
-    opens,
     sections,
     settings_of,
 )
@@ -42,8 +42,8 @@ class Given:
 
     Attributes:
         flag: `--interval`, for messages.
-        key: the setting as people write it; or its `path`, where a part may hold anything.
-        text: the value's.
+        key: the setting as people write it; or its `path`, whose parts may contain any character.
+        text: the value as text.
     """
 
     flag: str
@@ -58,8 +58,8 @@ class Value:
 
     Attributes:
         path: concrete: `("flows", "orders", "max_files_per_trigger")`.
-        value: parsed; or where the secret is.
-        text: what people may see of it.
+        value: parsed; or the reference to a secret.
+        text: the value as it may be shown, with secrets masked.
         origin: `--interval`, a variable's name, `tautochrone.toml:3`, or `default`.
     """
 
@@ -70,7 +70,7 @@ class Value:
 
     @property
     def key(self) -> str:
-        """As people write it: `flows."db.orders".max_files_per_trigger`."""
+        """The key as people write it: `flows."db.orders".max_files_per_trigger`."""
         *above, last = self.path
         return ".".join([*(f'"{part}"' if "." in part else part for part in above), last])
 
@@ -93,29 +93,29 @@ def collect(
         environment: the process's when absent.
 
     Raises:
-        SettingsError: an unknown key, or a value that does not fit; with the place it comes from.
+        SettingsError: an unknown key, or an invalid value; with its origin.
     """
     variables = os.environ if environment is None else environment
-    found: dict[tuple[str, ...], Value] = {}
+    values: dict[tuple[str, ...], Value] = {}
     for setting in SETTINGS:
         if "*" not in setting.path:
             default = setting.default if setting.of_project is None else setting.of_project[1](spec)
             if default is not None:
-                found[setting.path] = _value(setting, setting.path, default, DEFAULT)
-    for keys, given, origin in _from_file(Path(spec.root), variables):
+                values[setting.path] = _value(setting, setting.path, default, DEFAULT)
+    for keys, value, origin in _from_file(Path(spec.root), variables):
         setting, path = _declared(keys, origin)
-        found[path] = _value(setting, path, given, origin)
+        values[path] = _value(setting, path, value, origin)
     # The current variable is applied after a former one, so that it wins.
     for name, setting in sorted(_variables(variables), key=lambda item: item[0] == item[1].variable):
-        found[setting.path] = _of_text(setting, setting.path, variables[name], name)
+        values[setting.path] = _from_text(setting, setting.path, variables[name], name)
     for flag in flags:
         setting, path = _declared(flag.path or _path(flag.key) or (flag.key,), flag.flag)
-        found[path] = _of_text(setting, path, flag.text, flag.flag)
-    return in_order(found)
+        values[path] = _from_text(setting, path, flag.text, flag.flag)
+    return in_order(values)
 
 
 def in_order(values: Mapping[tuple[str, ...], Value]) -> dict[tuple[str, ...], Value]:
-    """As the settings are declared."""
+    """The values in the order of declaration."""
     order = {setting.key: index for index, setting in enumerate(SETTINGS)}
     return dict(sorted(values.items(), key=lambda item: order[_declared(item[0], "")[0].key]))
 
@@ -127,33 +127,33 @@ def _declared(path: tuple[str, ...], origin: str) -> tuple[Setting, tuple[str, .
     return known
 
 
-def _of_text(setting: Setting, path: tuple[str, ...], text: str, origin: str) -> Value:
+def _from_text(setting: Setting, path: tuple[str, ...], text: str, origin: str) -> Value:
     try:
-        value = setting.kind.of_text(text)
+        value = setting.kind.from_text(text)
     except ValueError as error:
-        raise _unfit(setting, path, text, origin) from error
+        raise _invalid(setting, path, text, origin) from error
     return _value(setting, path, value, origin)
 
 
 def _value(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> Value:
     if isinstance(value, Reference):
         if not setting.by_reference:
-            raise _unfit(setting, path, value, origin)
+            raise _invalid(setting, path, value, origin)
         return Value(path=path, value=value, text=str(value), origin=origin)
     try:
         parsed = setting.kind.parse(value)
     except ValueError as error:
-        raise _unfit(setting, path, value, origin) from error
+        raise _invalid(setting, path, value, origin) from error
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return Value(path=path, value=parsed, text=shown(path[-1], text), origin=origin)
 
 
-def _unfit(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> SettingsError:
+def _invalid(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> SettingsError:
     if isinstance(setting.kind, Secret):
         text = "plain text"
     else:
         text = "a table" if isinstance(value, dict) else repr(shown(path[-1], str(value)))
-    hint = f"it must be {setting.kind.words}"
+    hint = f"it must be {setting.kind.description}"
     if setting.by_reference:
         hint += f", or by reference: {FORMS}"
     if setting.path[-1] == "*":
@@ -165,18 +165,18 @@ def _unfit(setting: Setting, path: tuple[str, ...], value: Any, origin: str) -> 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
     current = {setting.variable: setting for setting in SETTINGS if setting.variable}
-    # What people guess: TAUTOCHRONE_RUN_INTERVAL, TAUTOCHRONE_POLICY.
+    # Likely mistakes: TAUTOCHRONE_RUN_INTERVAL, TAUTOCHRONE_POLICY.
     guesses = {"_".join(setting.path).upper(): name for name, setting in current.items()}
     guesses |= {setting.path[-1].upper(): name for name, setting in current.items()}
     guesses |= {name.removeprefix(PREFIX): name for name in current}
     known = current | {setting.former_variable: setting for setting in SETTINGS if setting.former_variable}
     for name in environment:
         if name in known:
-            # An empty variable is how shells and CI say "not set".
+            # Shells and CI use an empty variable for "not set".
             if environment[name]:
                 yield name, known[name]
         elif name.startswith(PREFIX) and name not in OTHER_VARIABLES:
-            # Other names stay: clusters put variables for a service called tautochrone into every
+            # Other names are ignored: clusters put variables for a service called tautochrone into every
             # container (TAUTOCHRONE_SERVICE_HOST). A near miss is a mistake.
             near = difflib.get_close_matches(name.removeprefix(PREFIX), guesses, n=1, cutoff=0.75)
             if near:
@@ -192,7 +192,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
 
 
 def _from_file(root: Path, environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], Any, str]]:
-    """Path, value and place of everything in the file."""
+    """Path, value and position of everything in the file."""
     path = root / FILE_NAME
     if not path.exists():
         return
@@ -215,11 +215,11 @@ def _from_file(root: Path, environment: Mapping[str, str]) -> Iterator[tuple[tup
 def _leaves(
     table: Mapping[str, Any], above: tuple[str, ...], root: Path, environment: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value with its path. A reference is a value; any other table where a value belongs is passed
-    on as it is, to be refused."""
+    """Every value with its path. A reference is a value; any other table in place of a value is passed
+    on unchanged, to be refused."""
     for name, value in table.items():
         path = (*above, name)
-        if isinstance(value, dict) and opens(path):
+        if isinstance(value, dict) and is_table(path):
             yield from _leaves(value, path, root, environment)
         else:
             yield path, reference_of(value, root, environment) or value
@@ -228,20 +228,22 @@ def _leaves(
 def _unknown(path: tuple[str, ...], origin: str) -> SettingsError:
     section, known = path[0], settings_of(path[0])
     if section not in sections():
-        homes = [setting.path[0] for setting in SETTINGS if setting.path[-1] == section]
-        words = f"[{section}] is no section of {FILE_NAME}"
-        hint = f"{section} stands below [{homes[0]}]" if homes else nearest(section, sections(), "sections")
+        parents = [setting.path[0] for setting in SETTINGS if setting.path[-1] == section]
+        problem = f"[{section}] is no section of {FILE_NAME}"
+        hint = (
+            f"{section} stands below [{parents[0]}]" if parents else nearest(section, sections(), "sections")
+        )
     elif len(path) == 1:
-        words, hint = f"{section} is a section", f"write [{section}] and its settings below it"
+        problem, hint = f"{section} is a section", f"write [{section}] and its settings below it"
     elif len(path) == 2 and "*" not in known:
-        words, hint = f"[{section}] has no setting {path[1]}", nearest(path[1], known, "settings")
+        problem, hint = f"[{section}] has no setting {path[1]}", nearest(path[1], known, "settings")
     else:
         names = [s.path[-1] for s in SETTINGS if _below(s, path)]
-        words = f"[{'.'.join(path[:-1])}] has no setting {path[-1]}"
+        problem = f"[{'.'.join(path[:-1])}] has no setting {path[-1]}"
         hint = nearest(path[-1], names, "settings")
         if section == "flows":
             hint += "; a flow's name with dots in it stands between quotes"
-    return SettingsError("UNKNOWN_SETTING", words, location=origin, hint=hint)
+    return SettingsError("UNKNOWN_SETTING", problem, location=origin, hint=hint)
 
 
 def _below(setting: Setting, path: tuple[str, ...]) -> bool:
@@ -253,23 +255,23 @@ _KEY = re.compile(r"\s*([^=#\[\]{}]+?)\s*=")
 
 
 def _lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line of every section and of every key that starts a line. tomllib does not tell places."""
-    found: dict[tuple[str, ...], int] = {}
+    """The line of every section and of every key that starts a line. tomllib gives no positions."""
+    lines: dict[tuple[str, ...], int] = {}
     section: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
         header = _HEADER.match(line)
         key = _KEY.match(line)
         if header and (path := _path(header[1])):
             section = path
-            found.setdefault(section, number)
+            lines.setdefault(section, number)
         elif key and (path := _path(key[1])):
             for depth in range(1, len(path) + 1):
-                found.setdefault((*section, *path[:depth]), number)
-    return found
+                lines.setdefault((*section, *path[:depth]), number)
+    return lines
 
 
 def _path(key: str) -> tuple[str, ...]:
-    """A dotted, perhaps quoted key as its parts; empty when it is none (inside a longer text)."""
+    """The parts of a dotted, perhaps quoted key; empty when the text is not a key."""
     try:
         table: Any = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:

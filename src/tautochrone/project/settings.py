@@ -1,4 +1,4 @@
-"""A project's settings as the program uses them: flag > `TAUTOCHRONE_…` > `tautochrone.toml` > default.
+"""A project's settings as typed values: flag > `TAUTOCHRONE_…` > `tautochrone.toml` > default.
 
 They live outside `spark-pipeline.yml` because SDP refuses fields that it does not know.
 """
@@ -33,7 +33,7 @@ _RECREATED_TOPIC = "on_recreated_topic"
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """What bounds one flow's batches: Spark's source options, and where they were set."""
+    """The limits of one flow's batches: Spark's source options, and where they were set."""
 
     options: Mapping[str, int]
     origin: str
@@ -41,7 +41,7 @@ class FlowLimits:
 
 @dataclass(frozen=True, slots=True)
 class FlowBadRecords:
-    """What becomes of one flow's bad records, and where that was set."""
+    """What one flow does with bad records, and where that was set."""
 
     policy: BadRecords
     origin: str
@@ -57,9 +57,9 @@ class FlowRecreatedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that a run needs beside the project itself. Secrets are in it: never print it whole.
+    """Everything that a run needs besides the project itself. It contains secrets: never print it whole.
 
-    Tokens of the service are not looked up: only `taut serve` needs them.
+    Tokens of the service stay references: only `taut serve` reads them.
     """
 
     storage: str
@@ -96,15 +96,15 @@ def effective(
     """Every setting in force with its origin, the lake catalog's own included. Secrets stay references.
 
     Raises:
-        SettingsError: an unknown key or a value that does not fit.
+        SettingsError: an unknown key or an invalid value.
     """
     values = collect(spec, flags, environment)
-    named = _named(spec, values)
-    if named is not None:
-        values["lake", "catalog"] = named
+    spec_catalog = _spec_catalog(spec, values)
+    if spec_catalog is not None:
+        values["lake", "catalog"] = spec_catalog
     if _below(values, _OPTIONS):
         return values
-    # As Spark is told about a catalog, or else the default.
+    # The catalog as Spark's settings configure it, or else the default.
     name = values["lake", "catalog"].value
     prefix = f"spark.sql.catalog.{name}"
     confs = _below(values, _CONF)
@@ -127,23 +127,23 @@ def effective(
 def load_settings(
     spec: PipelineSpec, flags: Sequence[Given] = (), environment: Mapping[str, str] | None = None
 ) -> Settings:
-    """Combine flags, environment, file and defaults, and look secrets up.
+    """Combine flags, environment, file and defaults, and resolve secrets.
 
     Args:
         flags: of the command line.
         environment: the process's when absent.
 
     Raises:
-        SettingsError: an unknown key, a value of the wrong kind, a secret that is not there.
+        SettingsError: an unknown key, an invalid value, a secret that does not exist.
     """
     values = effective(spec, flags, environment)
 
-    def of(section: str, name: str) -> Any:
+    def setting(section: str, name: str) -> Any:
         return values[section, name].reveal()
 
-    def given(section: str, name: str) -> Any:
+    def optional_setting(section: str, name: str) -> Any:
         """None for a setting without a default that nobody set."""
-        return of(section, name) if (section, name) in values else None
+        return setting(section, name) if (section, name) in values else None
 
     def tokens(role: str) -> tuple[Value, ...]:
         return tuple(_below(values, ("meta", "tokens", role)).values())
@@ -152,38 +152,38 @@ def load_settings(
     options = {key: value.reveal() for key, value in _below(values, _OPTIONS).items()}
     return Settings(
         storage=spec.storage_path,
-        catalog=CatalogSettings(of("lake", "catalog"), options),
-        durability=of("lake", "durability"),
-        spark=SparkSettings(app_name=f"taut {spec.name}", master=of("spark", "master"), conf=confs),
-        job=of("run", "job"),
+        catalog=CatalogSettings(setting("lake", "catalog"), options),
+        durability=setting("lake", "durability"),
+        spark=SparkSettings(app_name=f"taut {spec.name}", master=setting("spark", "master"), conf=confs),
+        job=setting("run", "job"),
         jobs={path[1]: value.value for path, value in values.items() if path[0] == "jobs"},
-        lease_ms=of("run", "lease"),
-        patience_ms=of("run", "patience"),
-        align_ms=of("run", "align"),
-        meta_url=of("meta", "url"),
-        meta_token=given("meta", "token"),
-        meta_retry_ms=of("meta", "retry"),
-        openlineage=given("events", "openlineage"),
+        lease_ms=setting("run", "lease"),
+        patience_ms=setting("run", "patience"),
+        align_ms=setting("run", "align"),
+        meta_url=setting("meta", "url"),
+        meta_token=optional_setting("meta", "token"),
+        meta_retry_ms=setting("meta", "retry"),
+        openlineage=optional_setting("events", "openlineage"),
         read_tokens=tokens("read"),
         operate_tokens=tokens("operate"),
-        interval_ms=of("run", "interval"),
-        parallelism=of("run", "parallelism"),
-        refresh_policy=of("refresh", "policy"),
-        tag_external_tables=of("external_tables", "tag"),
-        external_table_tags_kept=of("external_tables", "tags_kept"),
+        interval_ms=setting("run", "interval"),
+        parallelism=setting("run", "parallelism"),
+        refresh_policy=setting("refresh", "policy"),
+        tag_external_tables=setting("external_tables", "tag"),
+        external_table_tags_kept=setting("external_tables", "tags_kept"),
         maintenance=MaintenanceRules(
-            enabled=of("maintenance", "enabled"),
-            keep_ms=of("maintenance", "keep"),
-            keep_last=of("maintenance", "keep_last"),
-            spacing_ms=of("maintenance", "spacing"),
-            history_ms=of("maintenance", "history"),
-            every_ms=of("maintenance", "every"),
-            budget_ms=of("maintenance", "budget"),
-            min_versions=of("maintenance", "min_versions"),
-            min_files=of("maintenance", "min_files"),
-            max_files=of("maintenance", "max_files"),
-            orphans_ms=of("maintenance", "orphans"),
-            orphans_every_ms=of("maintenance", "orphans_every"),
+            enabled=setting("maintenance", "enabled"),
+            keep_ms=setting("maintenance", "keep"),
+            keep_last=setting("maintenance", "keep_last"),
+            spacing_ms=setting("maintenance", "spacing"),
+            history_ms=setting("maintenance", "history"),
+            every_ms=setting("maintenance", "every"),
+            budget_ms=setting("maintenance", "budget"),
+            min_versions=setting("maintenance", "min_versions"),
+            min_files=setting("maintenance", "min_files"),
+            max_files=setting("maintenance", "max_files"),
+            orphans_ms=setting("maintenance", "orphans"),
+            orphans_every_ms=setting("maintenance", "orphans_every"),
         ),
         confs=confs,
         limits=_limits(values),
@@ -205,11 +205,11 @@ def _below(values: Mapping[tuple[str, ...], Value], prefix: tuple[str, ...]) -> 
     return {path[-1]: value for path, value in values.items() if path[:-1] == prefix}
 
 
-def _named(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> Value | None:
-    """The spec's catalog, when it is one that the user configured for Spark and nobody chose another."""
+def _spec_catalog(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> Value | None:
+    """The spec's catalog, when the user configured it for Spark and no setting names another."""
     path = ("lake", "catalog")
-    configured = (*_CONF, f"spark.sql.catalog.{spec.catalog}") in values
-    if not spec.catalog or spec.catalog == "spark_catalog" or not configured:
+    is_configured = (*_CONF, f"spark.sql.catalog.{spec.catalog}") in values
+    if not spec.catalog or spec.catalog == "spark_catalog" or not is_configured:
         return None
     if values[path].origin != DEFAULT:
         return None
@@ -217,12 +217,12 @@ def _named(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> Value
 
 
 def _limits(values: Mapping[tuple[str, ...], Value]) -> dict[str, FlowLimits]:
-    found: dict[str, dict[str, Value]] = {}
+    limits_by_flow: dict[str, dict[str, Value]] = {}
     for path, value in values.items():
         if path[0] == "flows" and path[2] in LIMITS:
-            found.setdefault(path[1], {})[path[2]] = value
+            limits_by_flow.setdefault(path[1], {})[path[2]] = value
     limits: dict[str, FlowLimits] = {}
-    for flow, given in found.items():
+    for flow, given in limits_by_flow.items():
         origin = next(iter(given.values())).origin
         if {"max_files_per_trigger", "max_bytes_per_trigger"} <= given.keys():
             raise SettingsError(

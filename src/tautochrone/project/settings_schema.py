@@ -11,7 +11,7 @@ from tautochrone.project.setting_layers import FILE_NAME
 __all__ = ["json_schema"]
 
 _REFERENCE = {
-    "description": "a secret: where it is, never what it is",
+    "description": "a secret by reference: where it is",
     "type": "object",
     "minProperties": 1,
     "maxProperties": 1,
@@ -21,13 +21,13 @@ _REFERENCE = {
 
 
 def json_schema() -> dict[str, Any]:
-    """Of the whole file, as JSON Schema 2020-12. Editors complete and check `tautochrone.toml` by it."""
+    """The JSON Schema (2020-12) of the whole file, with which editors complete and check it."""
     root = _table({}, f"{FILE_NAME}: settings of a Tautochrone project")
     for setting in SETTINGS:
-        below = root
+        table = root
         for part in setting.path[:-1]:
-            below = _child(below, part)
-        _put(below, setting.path[-1], _value(setting))
+            table = _child(table, part)
+        _put(table, setting.path[-1], _value(setting))
         if setting.former_key is not None:
             section, name = setting.former_key.split(".")
             former = _value(setting) | {"description": f"former name of {setting.key}", "deprecated": True}
@@ -41,17 +41,17 @@ def json_schema() -> dict[str, Any]:
 
 
 def _table(properties: Mapping[str, Any], description: str | None = None) -> dict[str, Any]:
-    words = {} if description is None else {"description": description}
-    return {**words, "type": "object", "properties": dict(properties), "additionalProperties": False}
+    documentation = {} if description is None else {"description": description}
+    return {**documentation, "type": "object", "properties": dict(properties), "additionalProperties": False}
 
 
 def _child(table: dict[str, Any], part: str) -> dict[str, Any]:
-    known = table["additionalProperties"] if part == "*" else table["properties"].get(part)
-    if not known:
-        known = _table({})
-        _put(table, part, known)
-    assert isinstance(known, dict)
-    return known
+    child = table["additionalProperties"] if part == "*" else table["properties"].get(part)
+    if not child:
+        child = _table({})
+        _put(table, part, child)
+    assert isinstance(child, dict)
+    return child
 
 
 def _put(table: dict[str, Any], part: str, schema: dict[str, Any]) -> None:

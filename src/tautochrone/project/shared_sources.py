@@ -1,7 +1,7 @@
-"""Sources from outside that several tables are fed from, each by a query of its own.
+"""Sources that several streaming tables read, each by a query of its own.
 
-Every flow is a stream that looks up for itself how far its source goes, at its own moment. A cut takes what
-each has committed, so the tables stand at different positions of one topic in one checkpoint.
+Every flow is a stream that determines the end of its source at its own moment. A cut takes what
+each has committed, so in one checkpoint the tables are at different positions of the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["SharedSource", "shared_sources"]
 
 @dataclass(frozen=True, slots=True)
 class SharedSource:
-    """A source with the tables that are fed from it and the places of their flows."""
+    """A source with the tables that read it and the locations of their flows."""
 
     source: str
     tables: tuple[TableName, ...]
@@ -36,8 +36,8 @@ class SharedSource:
 
 
 def shared_sources(graph: Graph) -> list[SharedSource]:
-    """The sources that flows into different streaming tables of the graph read. Flows into one table are one
-    table's news, whatever their positions."""
+    """The sources that flows into different streaming tables of the graph read. Several flows into one table
+    are no problem, whatever their positions."""
     readers: dict[str, dict[TableName, list[str]]] = {}
     for resolved in graph.flows.values():
         flow = resolved.flow
@@ -47,7 +47,9 @@ def shared_sources(graph: Graph) -> list[SharedSource]:
         for source in resolved.sources:
             readers.setdefault(source, {}).setdefault(flow.target, []).append(str(flow.location))
     return [
-        SharedSource(source, tuple(tables), tuple(place for places in tables.values() for place in places))
+        SharedSource(
+            source, tuple(tables), tuple(location for locations in tables.values() for location in locations)
+        )
         for source, tables in sorted(readers.items())
         if len(tables) > 1
     ]

@@ -13,7 +13,7 @@ __all__ = ["SinkSettings", "sink_settings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """A section `[sinks.NAME]`. None for what it does not say."""
+    """A section `[sinks.NAME]`. None for settings that it does not have."""
 
     format: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -26,13 +26,13 @@ class SinkSettings:
 
 def sink_settings(values: Mapping[tuple[str, ...], Any]) -> dict[str, SinkSettings]:
     """The sections, from all settings in force (`setting_layers.Value` by path)."""
-    found: dict[str, dict[str, Any]] = {}
+    sections: dict[str, dict[str, Any]] = {}
     for path, value in values.items():
         if path[0] != "sinks":
             continue
-        section = found.setdefault(path[1], {"origin": value.origin})
+        section = sections.setdefault(path[1], {"origin": value.origin})
         if path[2] == "options":
             section.setdefault("options", {})[path[3]] = str(value.reveal())
         else:
             section[{"catch_up": "catch_up_ms"}.get(path[2], path[2])] = value.value
-    return {name: SinkSettings(**section) for name, section in found.items()}
+    return {name: SinkSettings(**section) for name, section in sections.items()}

@@ -1,5 +1,5 @@
-"""Which tables go to which sinks: from `create_sink` with append flows, from the table property
-`tautochrone.sinks`, and from the sections `[sinks.NAME]` of `tautochrone.toml`. All feed one list."""
+"""Which tables are delivered to which sinks: from `create_sink` with append flows, from the table property
+`tautochrone.sinks`, and from the sections `[sinks.NAME]` of `tautochrone.toml`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tautochrone.project.sink_settings import SinkSettings
 __all__ = ["SINKS_PROPERTY", "sink_declarations", "undelivered_sinks"]
 
 SINKS_PROPERTY = "tautochrone.sinks"
-"""Names of sinks, with commas between."""
+"""The property with the names of sinks, separated by commas."""
 
 HasAdapter = Callable[[str], bool]
 
@@ -30,7 +30,8 @@ def sink_declarations(
     Raises:
         DefinitionError: `SINK_NOT_DECLARED`, a table names a sink that nothing declares;
             `SINK_DECLARED_TWICE`; `SINK_FLOW_TRANSFORMS`, `SINK_SOURCE_EXTERNAL`: an append flow that cannot
-            be delivered as the changes of one table; `INVALID_SINKS`, the property where it means nothing.
+            be delivered as the changes of one table; `INVALID_SINKS`, the property on a dataset
+            that cannot have it.
     """
     created = {sink.name.table: sink for sink in definitions.sinks.values()}
     tables: dict[str, dict[TableName, bool]] = {}
@@ -78,13 +79,13 @@ def _names_of(dataset: Dataset) -> tuple[str, ...]:
     return names
 
 
-def _invalid(dataset: Dataset, words: str, hint: str) -> DefinitionError:
-    text = f"Dataset {dataset.name} {words}"
+def _invalid(dataset: Dataset, problem: str, hint: str) -> DefinitionError:
+    text = f"Dataset {dataset.name} {problem}"
     return DefinitionError("INVALID_SINKS", text, location=str(dataset.location), hint=hint)
 
 
 def _source_of(flow: ResolvedFlow, definitions: Definitions) -> TableName:
-    """The table whose new rows an append flow passes on as they are."""
+    """The table whose new rows an append flow passes on unchanged."""
     location, name = str(flow.flow.location), flow.flow.name
     if flow.passes_on is None:
         raise DefinitionError(
@@ -132,7 +133,7 @@ def _declaration(
         format=format_name,
         tables=tuple(sorted(tables)),
         options=options,
-        key=settings.key or _listed(options.get("key", "")),
+        key=settings.key or _split_names(options.get("key", "")),
         insert_only=frozenset(table for table, only_inserts in tables.items() if only_inserts),
         policy=settings.policy,
         attempts=settings.attempts,
@@ -141,6 +142,6 @@ def _declaration(
     )
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_names(text: str) -> tuple[str, ...]:
     parts: Iterable[str] = (part.strip() for part in text.split(","))
     return tuple(part for part in parts if part)

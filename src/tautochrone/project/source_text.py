@@ -1,4 +1,4 @@
-"""The text of a Python definition: what has to change for the definition to count as changed."""
+"""The text of a Python definition: a definition counts as changed when this text differs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _describe(item: Any, folders: tuple[Path, ...], seen: set[int]) -> Iterator[
         text = _value(value)
         if text is not None:
             yield f"{label} = {text}"
-        elif _ours(value, folders):
+        elif _is_project_code(value, folders):
             yield from _describe(value, folders, seen)
 
 
@@ -74,7 +74,7 @@ def _source(item: Any, code: CodeType) -> str:
         text = textwrap.dedent(inspect.getsource(item))
         tree = ast.parse(text)
     except (OSError, TypeError, SyntaxError):
-        # A lambda inside a call, or a function made by exec.
+        # A lambda inside a call, or a function that exec created.
         constants = tuple(constant for constant in code.co_consts if isinstance(constant, _SIMPLE))
         return f"{code.co_name} {code.co_code.hex()} {_value(constants)}"
     for node in tree.body:
@@ -98,7 +98,7 @@ def _value(value: Any) -> str | None:
     return None
 
 
-def _ours(value: Any, folders: tuple[Path, ...]) -> bool:
+def _is_project_code(value: Any, folders: tuple[Path, ...]) -> bool:
     code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
     if code is None:
         return isinstance(value, functools.partial)

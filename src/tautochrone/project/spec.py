@@ -1,6 +1,6 @@
-"""The pipeline spec file: finding it, reading it, refusing what SDP refuses, with SDP's classes.
+"""The pipeline spec file: finds it, reads it, and refuses what SDP refuses, with SDP's classes.
 
-Unknown fields are refused because Spark refuses them; our own settings live in other files.
+Unknown fields are refused because Spark refuses them; our own settings are in other files.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def find_spec(start: Path) -> Path:
     start = start.absolute()
     for folder in (start, *start.parents):
         try:
-            found = [folder / name for name in _FILE_NAMES if (folder / name).is_file()]
+            candidates = [folder / name for name in _FILE_NAMES if (folder / name).is_file()]
         except PermissionError:
             break
-        if len(found) > 1:
+        if len(candidates) > 1:
             _refuse("MULTIPLE_PIPELINE_SPEC_FILES_FOUND", str(folder), dir_path=str(folder))
-        if found:
-            return found[0]
+        if candidates:
+            return candidates[0]
     _refuse(
         "PIPELINE_SPEC_FILE_NOT_FOUND",
         None,
@@ -93,7 +93,7 @@ def load_spec(path: Path) -> PipelineSpec:
     """Read a spec file under any name.
 
     Raises:
-        SpecError: the file is missing, is no YAML (PIPELINE_SPEC_INVALID_YAML), or says something
+        SpecError: the file is missing, is no YAML (PIPELINE_SPEC_INVALID_YAML), or has content
             that SDP does not allow. `location` is `file:line`.
     """
     if not path.is_file():
@@ -105,8 +105,10 @@ def load_spec(path: Path) -> PipelineSpec:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
-        place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        raise SpecError("PIPELINE_SPEC_INVALID_YAML", f"Not valid YAML: {problem}", location=place) from error
+        location = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        raise SpecError(
+            "PIPELINE_SPEC_INVALID_YAML", f"Not valid YAML: {problem}", location=location
+        ) from error
     return _Reader(path, lines).read({} if data is None else data)
 
 
@@ -125,11 +127,11 @@ class _Reader:
         self._lines = lines
         self._shown = str(path)
 
-    def _place(self, key: str) -> str:
+    def _location(self, key: str) -> str:
         return f"{self._shown}:{self._lines[key]}" if key in self._lines else self._shown
 
     def _wrong(self, key: str, message: str) -> NoReturn:
-        raise SpecError("PIPELINE_SPEC_INVALID_FIELD", message, location=self._place(key))
+        raise SpecError("PIPELINE_SPEC_INVALID_FIELD", message, location=self._location(key))
 
     def read(self, data: Any) -> PipelineSpec:
         if not isinstance(data, dict):
@@ -140,7 +142,7 @@ class _Reader:
             if key not in _FIELDS:
                 _refuse(
                     "PIPELINE_SPEC_UNEXPECTED_FIELD",
-                    self._place(str(key)),
+                    self._location(str(key)),
                     field_name=str(key),
                     hint="Settings of Tautochrone belong into tautochrone.toml beside the spec.",
                 )
@@ -170,7 +172,7 @@ class _Reader:
         return None if data.get(key) is None else self._text(data, key)
 
     def _local(self, storage: str) -> str:
-        # Spark itself demands a scheme; public projects nevertheless write relative paths.
+        # Spark requires a scheme, but public projects write relative paths.
         parts = urlsplit(storage)
         if parts.scheme == "file":
             return unquote(parts.path)
@@ -178,27 +180,32 @@ class _Reader:
             raise SpecError(
                 "PIPELINE_STORAGE_ROOT_NOT_LOCAL",
                 f"Pipeline storage root must be a local path or a file: URI. Got: `{storage}`.",
-                location=self._place("storage"),
+                location=self._location("storage"),
                 hint="Storage holds streaming checkpoints; the lake's tables may lie elsewhere.",
                 sqlstate="42K03",
             )
         return str((self._path.parent / storage).resolve())
 
     def _configuration(self, value: Any) -> dict[str, str]:
-        name, place = "configuration", self._place("configuration")
+        name, location = "configuration", self._location("configuration")
         if value is None:
             return {}
         if not isinstance(value, dict):
-            _refuse("PIPELINE_SPEC_FIELD_NOT_DICT", place, field_name=name, field_type=type(value).__name__)
+            _refuse(
+                "PIPELINE_SPEC_FIELD_NOT_DICT", location, field_name=name, field_type=type(value).__name__
+            )
         for key, item in value.items():
             if not isinstance(key, str):
                 _refuse(
-                    "PIPELINE_SPEC_DICT_KEY_NOT_STRING", place, field_name=name, key_type=type(key).__name__
+                    "PIPELINE_SPEC_DICT_KEY_NOT_STRING",
+                    location,
+                    field_name=name,
+                    key_type=type(key).__name__,
                 )
             if not isinstance(item, str):
                 _refuse(
                     "PIPELINE_SPEC_DICT_VALUE_NOT_STRING",
-                    place,
+                    location,
                     field_name=name,
                     key_name=key,
                     value_type=type(item).__name__,
@@ -224,4 +231,4 @@ class _Reader:
             return pattern
         if pattern.endswith("/**") and not glob.has_magic(pattern[:-3]):
             return pattern + "/*"
-        _refuse("PIPELINE_SPEC_INVALID_GLOB_PATTERN", self._place("libraries"), glob_pattern=pattern)
+        _refuse("PIPELINE_SPEC_INVALID_GLOB_PATTERN", self._location("libraries"), glob_pattern=pattern)

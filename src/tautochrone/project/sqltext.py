@@ -1,7 +1,7 @@
-"""SQL text without a grammar: tokens, statements, names. What a statement *means* Spark's parser says.
+"""SQL text without a grammar: tokens, statements, names. Spark's parser interprets the statements.
 
-Only three things need text instead of a plan: cutting a file at its semicolons, a fingerprint that
-ignores layout, and renaming tables in place (so that lines and columns in messages stay true).
+Only three tasks need text instead of a plan: splitting a file at its semicolons, a fingerprint that
+ignores layout, and renaming tables in place (so that lines and columns in messages stay right).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One statement: its text without the semicolon, from its first word on, and that word's line."""
+    """One statement: its text without the semicolon, from its first word on, and the line of that word."""
 
     text: str
     line: int
@@ -68,7 +68,7 @@ def _comment_end(text: str, start: int) -> int:
 
 
 def split(text: str) -> list[Chunk]:
-    """Cut a file into statements; empty ones vanish."""
+    """Split a file into statements, without empty ones."""
     chunks: list[Chunk] = []
     start = end = -1
     for token in _tokens(text):
@@ -97,11 +97,11 @@ def normalise(text: str) -> str:
 
 
 def split_name(text: str) -> tuple[str, ...]:
-    """`` a.`b.c`.d `` as its parts; empty when it is no such name."""
+    """The parts of a name such as `` a.`b.c`.d ``; empty when the text is not a name."""
     parts: list[str] = []
     expect_name = True
     for token in _tokens(text.strip()):
-        # Lenient with hyphens, which names in messages carry without quotes.
+        # Hyphens are allowed: names in Spark's messages have them without quotes.
         if token.kind == "dot" and not expect_name:
             expect_name = True
         elif token.kind in ("name", "other", "space") and (
@@ -120,25 +120,25 @@ def split_name(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """SQL with other names. `edits` are (start, stop, length): what of the old text became how long."""
+    """SQL with replaced names. `edits` are (start, stop, length): the replaced part and its new length."""
 
     text: str
     edits: tuple[tuple[int, int, int], ...]
 
     def before(self, start: int, stop: int) -> tuple[int, int]:
-        """Where a part of the new text was in the old one; of a new name, the whole old name."""
+        """The position of a part of the new text in the old one; for a new name, the whole old name."""
         return self._old(start, at_end=False), self._old(stop, at_end=True)
 
     def _old(self, position: int, *, at_end: bool) -> int:
-        grown = 0
+        shift = 0
         for start, stop, length in self.edits:
-            first, last = start + grown, start + grown + length
+            first, last = start + shift, start + shift + length
             if position < first or (at_end and position == first):
                 break
             if position < last or (at_end and position == last):
                 return stop if at_end else start
-            grown += length - (stop - start)
-        return position - grown
+            shift += length - (stop - start)
+        return position - shift
 
 
 def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | None]) -> Renamed:
@@ -146,33 +146,39 @@ def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | Non
 
     Args:
         text: SQL.
-        replace: gets the parts of each dotted name (two or more); answers how many leading parts to
+        replace: gets the parts of each dotted name (two or more); returns how many leading parts to
             replace and by which text, or None.
     """
     result: list[str] = []
     edits: list[tuple[int, int, int]] = []
-    chain: list[_Token] = []
+    name_tokens: list[_Token] = []
 
     def flush() -> None:
-        names = [token for token in chain if token.kind == "name"]
-        answer = replace(tuple(_unquote(token.text) for token in names)) if len(names) > 1 else None
-        if answer is None:
-            result.extend(token.text for token in chain)
+        names = [token for token in name_tokens if token.kind == "name"]
+        replacement = replace(tuple(_unquote(token.text) for token in names)) if len(names) > 1 else None
+        if replacement is None:
+            result.extend(token.text for token in name_tokens)
         else:
-            last = chain.index(names[answer[0] - 1])
-            edits.append((chain[0].start, chain[last].start + len(chain[last].text), len(answer[1])))
-            result.append(answer[1])
-            result.extend(token.text for token in chain[last + 1 :])
-        chain.clear()
+            last = name_tokens.index(names[replacement[0] - 1])
+            edits.append(
+                (
+                    name_tokens[0].start,
+                    name_tokens[last].start + len(name_tokens[last].text),
+                    len(replacement[1]),
+                )
+            )
+            result.append(replacement[1])
+            result.extend(token.text for token in name_tokens[last + 1 :])
+        name_tokens.clear()
 
     for token in _tokens(text):
-        wanted = "name" if not chain or chain[-1].kind == "dot" else "dot"
-        if token.kind == wanted:
-            chain.append(token)
+        expected_kind = "name" if not name_tokens or name_tokens[-1].kind == "dot" else "dot"
+        if token.kind == expected_kind:
+            name_tokens.append(token)
             continue
         flush()
         if token.kind == "name":
-            chain.append(token)
+            name_tokens.append(token)
         else:
             result.append(token.text)
     flush()

@@ -41,7 +41,7 @@ class StatementKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement. `name` is what it makes, sets or uses; `flow_target` only for CREATE FLOW, `query`
+    """One statement. `name` is what it creates, sets or uses; `flow_target` only for CREATE FLOW, `query`
     (the text after AS) only for tables."""
 
     kind: StatementKind
@@ -72,7 +72,7 @@ def parse_statements(text: str, file: str, session: SparkSession) -> list[Statem
 
 
 def query_of(plan: JavaObject) -> JavaObject:
-    """The unresolved query inside a parsed statement; a query is its own."""
+    """The unresolved query inside a parsed statement; a plain query is returned unchanged."""
     kind = plan.getClass().getSimpleName()
     if kind not in list(StatementKind):
         return plan
@@ -91,7 +91,7 @@ def _statement(chunk: Chunk, file: str, spark_parser: JavaObject) -> Statement:
 
 
 def syntax_error(error: PySparkException, chunk: Chunk, file: str) -> DefinitionError:
-    """What Spark's parser says of a part of a file, with its place there."""
+    """Spark's syntax error for a statement of a file, with its position in the file."""
     problem = problem_of(error)
     return DefinitionError(
         problem.error_class,
@@ -117,7 +117,7 @@ def _strings(mapping: JavaObject) -> dict[str, str]:
 
 
 class _Reader:
-    """Takes one parsed statement apart."""
+    """Extracts the parts of one parsed statement."""
 
     def __init__(self, plan: JavaObject, text: str, location: SourceLocation) -> None:
         self._plan = plan

@@ -1,8 +1,8 @@
-"""The sample project that `taut init` writes: what is read from outside, and a view that follows it.
+"""The sample project that `taut init` writes: a streaming table with a source, and a view over it.
 
-It has the layout of `spark-pipelines init`, and runs there when `storage` is made a `file:` URI; here it is
-relative, so that a copy of the project does not mean the original's storage. Spark's own sample reads nothing
-from outside, so its second run could not show what a change does.
+It has the layout of `spark-pipelines init`, and runs there when `storage` is changed to a `file:` URI; here
+it is relative, so that a copy of the project does not use the original's storage. Spark's own sample has no
+source, so its second run could not show an incremental refresh.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def orders() -> DataFrame:
     return spark.readStream.schema("id INT, product STRING, price DECIMAL(9,2)").json(str(FOLDER))
 '''
 
-# Without the policy a view this small would be computed anew: that is cheaper, but shows nothing.
+# Without the policy so small a view would be recomputed: that is cheaper, but shows nothing.
 _SALES = """\
 -- The policy says: follow the change, even while computing everything is cheaper.
 CREATE MATERIALIZED VIEW sales
@@ -59,7 +59,7 @@ def init_project(folder: Path, name: str) -> Path:
     """Write the sample as `folder/name` and return that path.
 
     Raises:
-        SpecError: PROJECT_ALREADY_EXISTS, the directory is there.
+        SpecError: PROJECT_ALREADY_EXISTS, the directory exists.
     """
     project = folder / name
     if project.exists():

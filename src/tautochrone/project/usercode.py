@@ -1,12 +1,12 @@
-"""Running the user's Python in our process: only inside `user_code`, one at a time.
+"""Runs the user's Python in our process: only inside `user_code`, one at a time.
 
-Vanilla SDP calls a query function at the moment it is registered, in a process of its own, on a
-Connect session that refuses to be changed. Here functions run later, several times, in different
+Spark's own SDP calls a query function when it is registered, in a process of its own, on a
+Connect session that cannot be changed. Here functions run later, several times, in different
 sessions. So, while user code runs and in its thread only:
 
 * every global that holds a SparkSession holds the session of the evaluation;
-* globals and closure cells have the values they had at registration (`Bindings`), else all
-  definitions made by one for-loop would see the loop's last value;
+* globals and closure cells have the values that they had at registration (`Bindings`): otherwise all
+  definitions from one for-loop would see the loop's last value;
 * what SDP forbids is refused with SDP's classes, and names are rewritten (`NameScope.rewrite`);
 * the working directory is the project's, and prints go to stderr: stdout belongs to `--json`.
 """
@@ -30,7 +30,7 @@ from tautochrone.project.forbidden_calls import Rule, rules
 
 __all__ = ["Bindings", "evaluation_lock", "user_code"]
 
-# Module globals, the working directory and patched classes are the whole process's.
+# Module globals, the working directory and patched classes belong to the whole process.
 evaluation_lock = threading.RLock()
 
 _MISSING: Any = object()
@@ -38,7 +38,7 @@ _MISSING: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """The names a function could see when it was registered."""
+    """The names that a function could see when it was registered."""
 
     scopes: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = ()
     cells: tuple[tuple[CellType, Any], ...] = ()
@@ -46,7 +46,7 @@ class Bindings:
 
     @classmethod
     def of(cls, function: Callable[..., Any], module: dict[str, Any], modules: list[ModuleType]) -> Bindings:
-        """Remember what `function`, defined while `module` runs, sees now."""
+        """The names that `function`, defined while `module` runs, sees now."""
         scopes = {id(module): module}
         cells: list[tuple[CellType, Any]] = []
         seen: set[int] = set()
@@ -70,7 +70,7 @@ class Bindings:
 
     @contextlib.contextmanager
     def bound(self, session: SparkSession) -> Iterator[None]:
-        """Put the remembered values in place, with `session` for every session."""
+        """Set the recorded values, with `session` in place of every session."""
         with contextlib.ExitStack() as stack:
             for module in self.modules:
                 sessions = {k: v for k, v in vars(module).items() if isinstance(v, SparkSession)}
@@ -84,17 +84,17 @@ class Bindings:
 
 @contextlib.contextmanager
 def _names(scope: dict[str, Any], values: dict[str, Any], session: SparkSession) -> Iterator[None]:
-    undo: list[tuple[str, Any]] = []
+    old_values: list[tuple[str, Any]] = []
     for key, value in values.items():
-        wanted = session if isinstance(value, SparkSession) else value
+        new_value = session if isinstance(value, SparkSession) else value
         old = scope.get(key, _MISSING)
-        if old is not wanted:
-            undo.append((key, old))
-            scope[key] = wanted
+        if old is not new_value:
+            old_values.append((key, old))
+            scope[key] = new_value
     try:
         yield
     finally:
-        for key, old in undo:
+        for key, old in old_values:
             if old is _MISSING:
                 scope.pop(key, None)
             else:
@@ -115,13 +115,13 @@ def _cell(cell: CellType, value: Any, session: SparkSession) -> Iterator[None]:
 def user_code(
     folder: Path, imports: tuple[Path, ...], rewrite: Callable[[str], str], *, in_query: bool
 ) -> Iterator[None]:
-    """Everything around a run of user code but the session.
+    """The environment in which user code runs, except for the session.
 
     Args:
         folder: the project's; becomes the working directory.
-        imports: folders where imports are looked for first.
+        imports: folders that are searched first for imports.
         rewrite: see `NameScope.rewrite`.
-        in_query: true inside a query function, where executing anything is forbidden too.
+        in_query: true inside a query function, where executing a query is forbidden too.
     """
     with evaluation_lock, contextlib.ExitStack() as stack:
         stack.enter_context(_patched(rules(rewrite, in_query=in_query)))
@@ -132,7 +132,7 @@ def user_code(
 
 
 @contextlib.contextmanager
-def _patched(todo: list[Rule]) -> Iterator[None]:
+def _patched(rules_to_apply: list[Rule]) -> Iterator[None]:
     owner = threading.get_ident()
     inside = False
 
@@ -153,7 +153,7 @@ def _patched(todo: list[Rule]) -> Iterator[None]:
 
     originals: list[tuple[type, str, Any]] = []
     try:
-        for rule in todo:
+        for rule in rules_to_apply:
             originals.append((rule.owner, rule.method, rule.owner.__dict__.get(rule.method, _MISSING)))
             setattr(rule.owner, rule.method, wrap(getattr(rule.owner, rule.method), rule))
         yield
@@ -178,16 +178,18 @@ def _directory(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _import_path(folders: tuple[Path, ...]) -> Iterator[None]:
     before = list(sys.path)
-    ours = [str(folder) for folder in folders]
-    sys.path[:0] = ours
+    own_entries = [str(folder) for folder in folders]
+    sys.path[:0] = own_entries
     try:
         yield
     finally:
-        # The user's own additions to the path serve imports inside query functions: keep them.
-        sys.path[:] = before + [entry for entry in sys.path if entry not in before and entry not in ours]
+        # Keep the user's own additions to the path: imports inside query functions need them.
+        sys.path[:] = before + [
+            entry for entry in sys.path if entry not in before and entry not in own_entries
+        ]
 
 
-class _Divert:
+class _StdoutOfOneThread:
     """A stdout that sends one thread's text to stderr."""
 
     def __init__(self, stdout: TextIO) -> None:
@@ -195,14 +197,14 @@ class _Divert:
         self._owner = threading.get_ident()
 
     def __getattr__(self, name: str) -> Any:
-        here = threading.get_ident() == self._owner
-        return getattr(sys.stderr if here else self._stdout, name)
+        is_owner = threading.get_ident() == self._owner
+        return getattr(sys.stderr if is_owner else self._stdout, name)
 
 
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
     before = sys.stdout
-    sys.stdout = _Divert(before)
+    sys.stdout = _StdoutOfOneThread(before)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What definitions must fulfil before any query is looked at. Classes and sentences are Spark's."""
+"""Checks definitions before any query is evaluated. Classes and sentences are Spark's."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def validate(definitions: Definitions) -> None:
 
 
 def did_you_mean(name: TableName, known: Iterable[TableName]) -> str | None:
-    """A hint with the nearest known name, if one is near."""
+    """A hint with the nearest known name, if one is similar."""
     by_table: dict[str, TableName] = {}
-    for other in known:
-        by_table.setdefault(other.table, other)
-        by_table.setdefault(other.without_catalog, other)
+    for known_name in known:
+        by_table.setdefault(known_name.table, known_name)
+        by_table.setdefault(known_name.without_catalog, known_name)
     near = difflib.get_close_matches(name.table, by_table, n=1) or difflib.get_close_matches(
         name.without_catalog, by_table, n=1
     )
