@@ -70,17 +70,17 @@ def test_the_order_of_layers(
 
 
 @pytest.mark.parametrize("setting", [s for s in SETTINGS if s.variable], ids=lambda s: s.key)
-def test_every_variable_is_heard(tmp_path: Path, setting: Any) -> None:
+def test_every_variable_sets_its_setting(tmp_path: Path, setting: Any) -> None:
     texts = {
         "Duration": "7s",
         "DurationOrNone": "7s",
-        "Whole": "7",
-        "Switch": "false",
+        "WholeNumber": "7",
+        "Boolean": "false",
         "Choice": "full",
         "Text": "seven",
     }
     text = {"lake.durability": "power_loss"}.get(setting.key, texts[type(setting.kind).__name__])
-    seen = {"meta.token": "***"}.get(setting.key, text)  # by its name, as with all that is named so
+    seen = {"meta.token": "***"}.get(setting.key, text)  # masked because of its name
     assert shown(tmp_path, **{setting.variable: text})[setting.key] == (seen, setting.variable)
     flag = Given(f"--set {setting.key}", text, key=setting.key)
     assert shown(tmp_path, flags=[flag])[setting.key] == (seen, flag.flag)
