@@ -14,6 +14,8 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.model.lake import CommitMetadata, Fork
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.runtime.job.effects import DirectEffects
+from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.ownership.reconcile_store import reconcile_store, record_table_ids
 
 A, B = (TableName("lake", ("db",), table) for table in ("a", "b"))
@@ -65,7 +67,7 @@ def job_of(store: Store, *tables: Table) -> Any:
     return SimpleNamespace(
         name="job",
         store=store,
-        journal=SimpleNamespace(fence=store.jobs.fence("job")),
+        definitions=SimpleNamespace(datasets={}),
         settings=SimpleNamespace(parallelism=2),
         graph=SimpleNamespace(order=[A, B]),
         topology=SimpleNamespace(sibling_tables=frozenset()),
@@ -78,6 +80,11 @@ def job_of(store: Store, *tables: Table) -> Any:
 def check(store: Store, *tables: Table, full: frozenset[TableName] = frozenset()) -> None:
     job = job_of(store, *tables)
     reconcile_store(job, job.tables, full)
+
+
+def identify(store: Store, *tables: Table) -> None:
+    journal = Journal(store, "job", DirectEffects(), store.jobs.fence("job"))
+    record_table_ids(journal, {table.name: table for table in tables}, parallelism=2)  # type: ignore[misc]
 
 
 def refused(store: Store, *tables: Table) -> str:
@@ -107,10 +114,10 @@ def test_what_is_built_anew_need_not_be_what_it_was(store: Store) -> None:
 def test_a_dropped_table_is_no_obstacle_also_when_the_next_run_dies(store: Store) -> None:
     own = store.incarnation
     check(store, Table(A, "id-a", own))
-    record_table_ids(job_of(store, Table(A, "id-a", own)))
+    identify(store, Table(A, "id-a", own))
     # It is made again, and the process dies before it says so.
     check(store, Table(A, "id-a", own), Table(B, "new", own))
-    record_table_ids(job_of(store, Table(A, "id-a", own), Table(B, "new", own)))
+    identify(store, Table(A, "id-a", own), Table(B, "new", own))
     assert refused(store, Table(A, "id-a", own), Table(B, "id-b", own)) == "META_STORE_OF_ANOTHER_LAKE"
 
 

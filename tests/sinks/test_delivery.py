@@ -31,6 +31,7 @@ from tautochrone.model.lake import RowChange
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.runtime.delivery import deltas
 from tautochrone.runtime.delivery.delivery import Delivery
+from tautochrone.runtime.job.journal import Journal
 from tautochrone.testing.sink_conformance import Columns
 from tautochrone.testing.sqlite_sink import FORMAT, ListRows, Mishap, MishapError, SqliteSink
 
@@ -134,12 +135,13 @@ class World:
     def delivery(
         self, effects: StrikingEffects | None = None, insert_only: Sequence[TableName] = (), **options: str
     ) -> Delivery:
+        effects = effects or StrikingEffects()
         job: Any = SimpleNamespace(
             store=self.store,
             name="job",
-            journal=SimpleNamespace(fence=self.fence),
+            journal=Journal(self.store, "job", effects, self.fence),
             incarnation=self.store.incarnation,
-            effects=effects or StrikingEffects(),
+            effects=effects,
             emit=lambda event, **fields: self.events.append((event, fields)),
             base=None,
             graph=SimpleNamespace(schemas={name: Columns("id", "word") for name in self.tables}),

@@ -66,7 +66,7 @@ def adopt(arguments: argparse.Namespace) -> int:
             _show(findings)
         if arguments.dry_run:
             return 1 if any(finding.error for finding in findings) else 0
-        with Heartbeat(job) as heartbeat:
+        with Heartbeat(job.journal, job.settings.lease_ms, job.emit) as heartbeat:
             adoption.complete(findings, heartbeat.start)
     return 0
 

@@ -37,7 +37,7 @@ def maintain(arguments: argparse.Namespace) -> int:
         job = project.job()
         job.ownership = ownership
         maintenance = Maintenance(job)
-        with Heartbeat(job) as heartbeat:
+        with Heartbeat(job.journal, job.settings.lease_ms, job.emit) as heartbeat:
             if arguments.compact:
                 # Compaction moves main, so only an owner may do it: a concurrent run's commit would fail.
                 take_over(job, owned=heartbeat.start)

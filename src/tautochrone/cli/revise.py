@@ -13,6 +13,7 @@ from tautochrone.cli.running_job import ownership_of
 from tautochrone.errors import SettingsError
 
 if TYPE_CHECKING:
+    from tautochrone.meta import Store
     from tautochrone.model.revision import RevisionPlan
     from tautochrone.runtime.job.job import Job
 
@@ -41,7 +42,7 @@ def revise(arguments: argparse.Namespace) -> int:
             events("revision_confirmed", revision=revision.id, tables=len(revision.plan.changed))
             return 0
         complete_pending(job)
-        _show_waiting(job, as_json=arguments.json)
+        _show_waiting(job.store, as_json=arguments.json)
     return 0
 
 
@@ -68,7 +69,7 @@ def _revise(job: Job, arguments: argparse.Namespace) -> int:
     from tautochrone.runtime.revision.revise import complete_pending, revise, survey, tables_named
 
     request = RevisionRequest(
-        named=tables_named(job, names_of(arguments.names)),
+        named=tables_named(job.store, job.definitions, names_of(arguments.names)),
         to=None if arguments.to is None else CheckpointNumber(arguments.to),
         read_again=arguments.read_again,
         full=arguments.full,
@@ -117,11 +118,11 @@ def _show(plan: RevisionPlan, *, as_json: bool) -> None:
     sys.stderr.write(f"jobs that are taken over: {', '.join(plan.jobs)}\n")
 
 
-def _show_waiting(job: Job, *, as_json: bool) -> None:
+def _show_waiting(store: Store, *, as_json: bool) -> None:
     """The revisions that still keep the old data."""
     from tautochrone.model.revision import RevisionState
 
-    waiting = job.store.revisions.find([RevisionState.DECIDED, RevisionState.DONE])
+    waiting = store.revisions.find([RevisionState.DECIDED, RevisionState.DONE])
     if as_json:
         for revision in waiting:
             json_events(

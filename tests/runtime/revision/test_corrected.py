@@ -146,7 +146,10 @@ def test_refusals_change_nothing(world: World) -> None:
         with pytest.raises(FencedError, match="REVISION_CONTESTED"):
             revise(job, original, plan)
         assert job.store.revisions.find() == ()
-        assert tables_named(job, ["totals", "default.events"]) == (name("totals"), name("events"))
+        assert tables_named(job.store, job.definitions, ["totals", "default.events"]) == (
+            name("totals"),
+            name("events"),
+        )
     assert world.pipeline.pointers() == pointers
 
 

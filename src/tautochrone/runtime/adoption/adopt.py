@@ -29,7 +29,6 @@ from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.runtime.adoption.adoptable import Action, Finding, Survey
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.loop.cut import Cut
 from tautochrone.runtime.loop.external_tables import tag_cut
 from tautochrone.runtime.loop.takeover import become_owner
 
@@ -152,7 +151,8 @@ class Adoption:
             job.emit("checkpoint_aborted", checkpoint=int(checkpoint.number), reason=reason)
             above = max(above, int(checkpoint.number) + 1)
         if job.settings.tag_external_tables:
-            tag_cut(job, Cut(roots, {}, self._now_us, job.store.now_ms(), {}))
+            external = {name: roots[name] for name in job.external_tables() & roots.keys()}
+            tag_cut(job.lake, external, job.settings.external_table_tags_kept, job.emit)
         return job.journal.open(roots, self._now_us // 1000, above)
 
     def _derived(

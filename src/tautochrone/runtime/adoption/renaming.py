@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection
 from functools import partial
 
 from tautochrone.errors import LakeError, SettingsError
-from tautochrone.model.effects import Step
+from tautochrone.meta import Store
+from tautochrone.model.catalog import LakeCatalog
+from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import CommitMetadata, Fork, LakeTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.topology import JobTopology
 
 __all__ = ["hand_over"]
 
@@ -40,10 +43,10 @@ def hand_over(job: Job, before: str) -> int:
             hint="--from-pipeline takes the name that it had before",
             location=str(job.spec.path),
         )
-    tables = _tables(job, before)
+    tables = _tables(job.topology, job.lake, before, after)
     store = job.store
     jobs = job.effects.perform(Step.META_BELONG, job.name, partial(store.jobs.rename_pipeline, before, after))
-    fences = _take_over(job, {name: fork for name, (_, fork) in tables.items()}, before)
+    fences = _take_over(store, job.effects, [fork for _, fork in tables.values()], before, after)
     moved = 0
     for table, fork in tables.values():
         assert fork.commit_metadata is not None
@@ -60,23 +63,25 @@ def hand_over(job: Job, before: str) -> int:
     return moved
 
 
-def _tables(job: Job, before: str) -> dict[TableName, tuple[LakeTable, Fork]]:
+def _tables(
+    topology: JobTopology, lake: LakeCatalog, before: str, after: str
+) -> dict[TableName, tuple[LakeTable, Fork]]:
     """The project's tables that a pipeline wrote, those of its other jobs included."""
     tables: dict[TableName, tuple[LakeTable, Fork]] = {}
-    for name in [*job.graph.order, *sorted(job.topology.sibling_tables)]:
-        if not job.lake.exists(name):
+    for name in [*topology.graph.order, *sorted(topology.sibling_tables)]:
+        if not lake.exists(name):
             continue
-        table = job.lake.load(name)
+        table = lake.load(name)
         fork = table.fork()
         if fork.commit_metadata is None:
             continue
-        if fork.commit_metadata.pipeline not in (before, job.spec.name):
+        if fork.commit_metadata.pipeline not in (before, after):
             raise LakeError(
                 "TABLE_OF_ANOTHER_PIPELINE",
                 f"{name} is written by pipeline {fork.commit_metadata.pipeline}, neither by {before} nor by "
-                f"{job.spec.name}",
+                f"{after}",
                 hint="one dataset has one producing pipeline: rename one of them",
-                location=str(job.definitions.datasets[name].location),
+                location=str(topology.definitions.datasets[name].location),
                 sqlstate="42P07",
             )
         tables[name] = table, fork
@@ -88,20 +93,22 @@ def _job_of(commit_metadata: CommitMetadata, before: str, after: str) -> str:
     return after if commit_metadata.job == before else commit_metadata.job
 
 
-def _take_over(job: Job, forks: Mapping[TableName, Fork], before: str) -> dict[str, Fence]:
+def _take_over(
+    store: Store, effects: Effects, forks: Collection[Fork], before: str, after: str
+) -> dict[str, Fence]:
     """Take over each job that wrote one of the tables: a fence above all in the store and the lake."""
     in_lake: dict[str, Fence] = {}
-    for fork in forks.values():
+    for fork in forks:
         assert fork.commit_metadata is not None
-        owner = _job_of(fork.commit_metadata, before, job.spec.name)
+        owner = _job_of(fork.commit_metadata, before, after)
         in_lake[owner] = max(in_lake.get(owner, Fence(0)), fork.fence)
-    stored_jobs = {status.name for status in job.store.jobs.states()}
+    stored_jobs = {status.name for status in store.jobs.states()}
     process = f"{socket.gethostname()}:{os.getpid()}"
     fences: dict[str, Fence] = {}
     for owner, highest in in_lake.items():
         # If the store does not know the job, the next run rebuilds the store from the lake.
         fences[owner] = Fence(highest + 1)
         if owner in stored_jobs:
-            take_over = partial(job.store.jobs.take_over, owner, at_least=highest, owner=process)
-            fences[owner] = job.effects.perform(Step.META_TAKE_OVER, owner, take_over)
+            take_over = partial(store.jobs.take_over, owner, at_least=highest, owner=process)
+            fences[owner] = effects.perform(Step.META_TAKE_OVER, owner, take_over)
     return fences

@@ -54,7 +54,7 @@ class Deliveries:
 
     def begin(self) -> None:
         """Start delivering: first what an earlier run left, then what is published by now."""
-        declarations = declared_sinks(self._job)
+        declarations = declared_sinks(self._job.topology, self._job.settings.sinks)
         self._retire(declarations)
         self._workers = [_Worker(self._job, declaration) for declaration in declarations]
         for worker in self._workers:

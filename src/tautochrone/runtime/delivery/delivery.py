@@ -49,7 +49,7 @@ class Delivery:
     _ensured: dict[TableName, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._journal = DeliveryJournal(self.job, self.declaration.name)
+        self._journal = DeliveryJournal(self.job.journal, self.declaration.name)
 
     @property
     def journal(self) -> DeliveryJournal:

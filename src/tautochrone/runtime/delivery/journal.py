@@ -11,7 +11,7 @@ from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sink import Chunk, Intent, Published, Recovered, Sink, TransactionId
 from tautochrone.redaction import redacted
-from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.journal import Journal
 
 __all__ = ["DeliveryJournal"]
 
@@ -20,9 +20,15 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class DeliveryJournal:
-    """One sink's steps. `fence` is the sink's own; 0 before `claim`."""
+    """One sink's steps.
 
-    job: Job
+    Attributes:
+        job: the journal of the job that delivers.
+        name: of the sink.
+        fence: the sink's own; 0 before `claim`.
+    """
+
+    job: Journal
     name: str
     fence: Fence = field(default_factory=lambda: Fence(0))
 
@@ -36,43 +42,41 @@ class DeliveryJournal:
 
     def claim(self, declaration: SinkDeclaration, at_least: Fence) -> None:
         """Become the only one who delivers to the sink."""
-        store, job = self.job.store, self.job
+        deliveries, job = self.job.store.deliveries, self.job
         self.fence = self._step(
             Step.META_DELIVERY_CLAIM,
-            lambda: store.deliveries.claim(job.name, job.journal.fence, declaration, at_least),
+            lambda: deliveries.claim(job.name, job.fence, declaration, at_least),
         )
 
     def intend(self, intent: Intent) -> None:
-        store, job = self.job.store, self.job
+        deliveries, job = self.job.store.deliveries, self.job
         self._step(
             Step.META_DELIVERY_INTEND,
-            lambda: store.deliveries.record_intent(job.name, job.journal.fence, intent),
+            lambda: deliveries.record_intent(job.name, job.fence, intent),
         )
 
     def delivered(self, published: Published) -> None:
-        store, job = self.job.store, self.job
+        deliveries, job = self.job.store.deliveries, self.job
         self._step(
             Step.META_DELIVERY_DONE,
-            lambda: store.deliveries.record_delivered(
-                job.name, job.journal.fence, self.name, self.fence, published
-            ),
+            lambda: deliveries.record_delivered(job.name, job.fence, self.name, self.fence, published),
         )
 
     def aborted(self) -> None:
-        store, job = self.job.store, self.job
+        deliveries, job = self.job.store.deliveries, self.job
         self._step(
             Step.META_DELIVERY_ABORT,
-            lambda: store.deliveries.end_intent(job.name, job.journal.fence, self.name, self.fence),
+            lambda: deliveries.end_intent(job.name, job.fence, self.name, self.fence),
         )
 
     def failed(self, error: str, *, failures: int, skips: bool, attention: bool) -> None:
-        store, job, status = self.job.store, self.job, self.status()
+        deliveries, job, status = self.job.store.deliveries, self.job, self.status()
         skipped = (0 if status is None else status.skipped) + skips
         self._step(
             Step.META_DELIVERY_FAILED,
-            lambda: store.deliveries.record_failure(
+            lambda: deliveries.record_failure(
                 job.name,
-                job.journal.fence,
+                job.fence,
                 self.name,
                 self.fence,
                 redacted(error),

@@ -58,6 +58,14 @@ class Journal:
             lambda: self.store.datasets.describe(self.name, self.fence, details),
         )
 
+    def table_ids(self, ids: Mapping[TableName, str]) -> None:
+        """Replace what the store knows of the identities of the job's tables."""
+        self.effects.perform(
+            Step.META_IDENTIFY,
+            self.name,
+            lambda: self.store.datasets.record_table_ids(self.name, self.fence, ids),
+        )
+
     def skipped_files(self, table: TableName, flow: str, skipped: Sequence[SkippedFiles]) -> None:
         """Replace what the store knows of files that the flow did not read."""
         self.effects.perform(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
+from tautochrone.meta import Store
 from tautochrone.model.checkpoint import Checkpoint
+from tautochrone.model.lake import ReadableTable
 from tautochrone.model.names import TableName, Version
-from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.loop.cut import Cut, what_changed
 from tautochrone.runtime.refresh.refresh_checkpoint import CheckpointRefresher
 
@@ -16,8 +18,18 @@ __all__ = ["ChangeDetector"]
 class ChangeDetector:
     """Compares a cut, the datasets and the invariants with the job's last checkpoint. One per run."""
 
-    def __init__(self, job: Job, refresher: CheckpointRefresher) -> None:
+    def __init__(
+        self,
+        store: Store,
+        job: str,
+        topology: JobTopology,
+        load_input: Callable[[TableName], ReadableTable],
+        refresher: CheckpointRefresher,
+    ) -> None:
+        self._store = store
         self._job = job
+        self._topology = topology
+        self._load_input = load_input
         self._refresher = refresher
         self._invariants_compared = False
 
@@ -36,25 +48,24 @@ class ChangeDetector:
             latest: the last checkpoint of which the job did its part.
             failed: datasets that failed at the last checkpoint, or had to wait for a source.
         """
-        job = self._job
-        if what_changed(job, cut, last) or latest is None:
+        if what_changed(self._load_input, cut, last) or latest is None:
             return True
-        if job.store.revisions.revoked_after(job.name, latest.number):
+        if self._store.revisions.revoked_after(self._job, latest.number):
             # Readers that saw a revoked checkpoint wait for a higher number.
             return True
         if self._has_new_invariant():
             return True
-        return any(self._is_outdated(table, last, failed) for table in job.topology.derived_tables)
+        return any(self._is_outdated(table, last, failed) for table in self._topology.derived_tables)
 
     def _has_new_invariant(self) -> bool:
         """Whether an invariant is new or was redefined. Compared once per run."""
         if self._invariants_compared:
             return False
         self._invariants_compared = True
-        invariants = self._job.graph.invariants
+        invariants = self._topology.graph.invariants
         if not invariants:
             return False
-        checked = self._job.store.invariants.last_check(self._job.name)
+        checked = self._store.invariants.last_check(self._job)
         fingerprints = {} if checked is None else checked.definitions
         return any(
             fingerprints.get(invariant.name) != invariant.query.fingerprint for invariant in invariants

@@ -65,7 +65,7 @@ class CheckpointLoop:
         self._deliveries = deliveries
         self._aligner = Aligner(job)
         self._refresher = CheckpointRefresher(job, streams, full)
-        self._changes = ChangeDetector(job, self._refresher)
+        self._changes = ChangeDetector(job.store, job.name, job.topology, job.input_table, self._refresher)
         self._failed: dict[TableName, Reason] = {}
         self._waiting_for_bulk = frozenset[TableName]()
         self._broken: dict[str, str] = {}
@@ -131,7 +131,7 @@ class CheckpointLoop:
         latest = job.store.checkpoints.latest_done(job.name)
         last = {} if latest is None else dict(job.store.checkpoints.versions_at(latest.number))
         cut = self._aligner.align(take_cut(job, self._ingestion), last)
-        if self._rejected_roots is not None and not what_changed(job, cut, self._rejected_roots):
+        if self._rejected_roots is not None and not what_changed(job.input_table, cut, self._rejected_roots):
             # The same rows would break the same invariant again.
             return False
         if not self._changes.need_checkpoint(cut, last, latest, {*self._failed, *self._waiting_for_bulk}):
@@ -171,7 +171,8 @@ class CheckpointLoop:
             )
             return None
         if job.settings.tag_external_tables:
-            tag_cut(job, cut)
+            external = {name: cut.roots[name] for name in job.external_tables() & cut.roots.keys()}
+            tag_cut(job.lake, external, job.settings.external_table_tags_kept, job.emit)
         try:
             return job.journal.open(
                 cut.roots,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tautochrone.errors import TableMissingError
 from tautochrone.model.clock import NOW
-from tautochrone.model.lake import ChangeKind
+from tautochrone.model.lake import ChangeKind, LakeTable, ReadableTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.clock_table import ClockTable
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.journal import Journal
+from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.streams.ingestion import Ingestion
 
 __all__ = ["Cut", "take_cut", "what_changed"]
@@ -44,7 +47,7 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
     """
     looked_ms, taken_at_us = job.store.now_ms(), job.clock_us()
     # Read before the reported versions: a version may contain more than its observations say, never less.
-    looks = _ingested(job, ingestion, looked_ms)
+    looks = _ingested(job.topology, ingestion, looked_ms)
     reported = job.store.roots.reported(job.name)
     roots = {name: reported[name] for name in job.topology.root_tables if name in reported}
     missing: dict[TableName, Reason] = {}
@@ -52,7 +55,7 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
     observed = job.store.roots.external_versions() if external_tables else {}
     for name in external_tables:
         try:
-            roots[name], is_current = _observe_external(job, name, observed.get(name))
+            roots[name], is_current = _observe_external(job.journal, job.lake.load(name), observed.get(name))
         except TableMissingError as error:
             missing[name] = Reason.of(
                 ReasonCode.INPUT_UNREADABLE, error_class=error.error_class, text=str(error)
@@ -65,35 +68,38 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
     return Cut(roots, missing, taken_at_us, looked_ms, looks)
 
 
-def _ingested(job: Job, ingestion: Ingestion, looked_ms: int) -> dict[TableName, int]:
+def _ingested(topology: JobTopology, ingestion: Ingestion, looked_ms: int) -> dict[TableName, int]:
     """The looks at the sources of the job's own roots. A table of bad records has those of its table."""
     committed = ingestion.committed_up_to_ms()
     ingestion.store_time_is(looked_ms)
-    quarantines = {job.topology.quarantine_table(table): ms for table, ms in committed.items()}
-    times = {table: committed.get(table, quarantines.get(table)) for table in job.topology.root_tables}
+    quarantines = {topology.quarantine_table(table): ms for table, ms in committed.items()}
+    times = {table: committed.get(table, quarantines.get(table)) for table in topology.root_tables}
     return {table: ms for table, ms in times.items() if ms}
 
 
-def _observe_external(job: Job, name: TableName, observed: Version | None) -> tuple[Version, bool]:
+def _observe_external(journal: Journal, table: LakeTable, observed: Version | None) -> tuple[Version, bool]:
     """The version of an external table that all jobs agree on, and whether it is the current one.
 
     Jobs that read the same table record what they observed in the store. Another job may have read the
     table earlier and recorded its version later; then that version counts.
     """
-    current = job.lake.load(name).current_version()
-    if current == observed or (observed is not None and not _moved(job, name, observed, current)):
+    current = table.current_version()
+    if current == observed or (observed is not None and not _moved(table, observed, current)):
         return observed, True
-    agreed = job.journal.observe(name, observed, current)
+    agreed = journal.observe(table.name, observed, current)
     return agreed, agreed == current
 
 
-def what_changed(job: Job, cut: Cut, last: dict[TableName, Version]) -> list[TableName]:
+def what_changed(
+    load_input: Callable[[TableName], ReadableTable], cut: Cut, last: Mapping[TableName, Version]
+) -> list[TableName]:
     """Roots whose rows differ from the last cut.
 
     A fence or a compaction changes no rows. The clock `now()` changes with every cut and is not counted,
     because it would open checkpoints without end; a new date is counted.
 
     Args:
+        load_input: loads a table or a clock.
         cut: a version that differs without a change of rows is replaced by the one of the last cut.
         last: the versions at the last cut.
     """
@@ -102,13 +108,12 @@ def what_changed(job: Job, cut: Cut, last: dict[TableName, Version]) -> list[Tab
         before = last.get(name)
         if before == version or (name == NOW and before is not None):
             continue
-        if before is None or _moved(job, name, before, version):
+        if before is None or _moved(load_input(name), before, version):
             changed.append(name)
         else:
             cut.roots[name] = before
     return changed
 
 
-def _moved(job: Job, name: TableName, old: Version, new: Version) -> bool:
-    table = job.input_table(name)
+def _moved(table: ReadableTable, old: Version, new: Version) -> bool:
     return table.change_between(old, new).kind is not ChangeKind.NONE

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from tautochrone.errors import FencedError, TautochroneError
 from tautochrone.model.closing import Closing
+from tautochrone.model.events import Emit
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.loop.cut import Cut
 from tautochrone.traces import trace_of
 
@@ -23,8 +24,10 @@ __all__ = ["Heartbeat"]
 class Heartbeat(Closing):
     """Renews the lease three times per lease period, in its own thread, from `start` until `close`."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, journal: Journal, lease_ms: int, emit: Emit) -> None:
+        self._journal = journal
+        self._lease_ms = lease_ms
+        self._emit = emit
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tautochrone-heartbeat", daemon=True)
 
@@ -37,19 +40,19 @@ class Heartbeat(Closing):
             self._stopping.set()
             if self._thread.is_alive():
                 self._thread.join(timeout=30)
-            if self._job.journal.fence == 0:
+            if self._journal.fence == 0:
                 # This run never owned the job; the lease belongs to another run.
                 return
-            self._send(lambda: self._job.store.jobs.end_run(self._job.name, self._job.journal.fence))
+            self._send(lambda: self._journal.store.jobs.end_run(self._journal.name, self._journal.fence))
 
     def report_no_news(self, cut: Cut, checkpoint: CheckpointNumber | None) -> None:
         """Renew the lease and record that `checkpoint` shows all data of the cut."""
-        job = self._job
+        journal = self._journal
         self._send(
-            lambda: job.store.jobs.heartbeat(
-                job.name,
-                job.journal.fence,
-                job.settings.lease_ms,
+            lambda: journal.store.jobs.heartbeat(
+                journal.name,
+                journal.fence,
+                self._lease_ms,
                 looked_ms=cut.looked_ms,
                 looks=cut.looks,
                 checkpoint=checkpoint,
@@ -57,9 +60,9 @@ class Heartbeat(Closing):
         )
 
     def _run(self) -> None:
-        job = self._job
-        while not self._stopping.wait(job.settings.lease_ms / 3000):
-            self._send(lambda: job.store.jobs.heartbeat(job.name, job.journal.fence, job.settings.lease_ms))
+        journal = self._journal
+        while not self._stopping.wait(self._lease_ms / 3000):
+            self._send(lambda: journal.store.jobs.heartbeat(journal.name, journal.fence, self._lease_ms))
 
     def _send(self, request: Callable[[], None]) -> None:
         try:
@@ -76,4 +79,4 @@ class Heartbeat(Closing):
 
     def _report_missed(self, error_class: str, text: str) -> None:
         reason = Reason.of(ReasonCode.LEASE_NOT_RENEWED, error_class=error_class, text=text)
-        self._job.emit("heartbeat_missed", job=self._job.name, reason=reason)
+        self._emit("heartbeat_missed", job=self._journal.name, reason=reason)

@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from tautochrone.meta import Store
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.events import Field
+from tautochrone.model.events import Emit, Field
 from tautochrone.model.jobs import MissingPart
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.model.reason import Reason, ReasonCode, several
-from tautochrone.runtime.job.job import Job
+from tautochrone.project.settings import Settings
 
 __all__ = ["Publication"]
 
@@ -29,8 +30,11 @@ class Publication:
         unreadable: what the run leaves unpublished, with the reason. Such a run ends as failed.
     """
 
-    def __init__(self, job: Job, stopping: threading.Event) -> None:
-        self._job = job
+    def __init__(self, store: Store, settings: Settings, emit: Emit, stopping: threading.Event) -> None:
+        self._store = store
+        self._job = settings.job
+        self._settings = settings
+        self._emit = emit
         self._stopping = stopping
         self._started_ms = 0
         self._unpublished: CheckpointNumber | None = None
@@ -38,18 +42,16 @@ class Publication:
 
     def begin(self) -> None:
         """Remember the start of the run: data that arrives later may be left to the next run."""
-        self._started_ms = self._job.store.now_ms()
+        self._started_ms = self._store.now_ms()
 
     def part_done(self, number: CheckpointNumber, state: CheckpointState) -> dict[str, Field]:
         """Fields of the event of a checkpoint whose part of this job is done: which jobs are missing."""
         self._unpublished = number if state is CheckpointState.OPEN else None
-        missing = (
-            () if state is CheckpointState.PUBLISHED else self._job.store.reads.missing_parts(self._job.name)
-        )
+        missing = () if state is CheckpointState.PUBLISHED else self._store.reads.missing_parts(self._job)
         parts = [part for part in missing if part.checkpoint == number]
         pending = (MissingPart.PENDING, MissingPart.AWAY)
         return {
-            "job": self._job.name,
+            "job": self._job,
             "waits_for": [part.job for part in parts if part.what in pending],
             "skipped_by": [part.job for part in parts if part.what is MissingPart.SKIPPED],
             "invariants": [name for part in parts for name in part.invariants],
@@ -60,16 +62,15 @@ class Publication:
         number = self._unpublished
         if number is None:
             return
-        job = self._job
-        checkpoint = job.store.checkpoints.get(number)
+        checkpoint = self._store.checkpoints.get(number)
         if checkpoint.state is CheckpointState.OPEN:
             return
         self._unpublished = None
         if checkpoint.state is CheckpointState.PUBLISHED:
-            job.emit("checkpoint_published", checkpoint=int(number), state=str(checkpoint.state))
+            self._emit("checkpoint_published", checkpoint=int(number), state=str(checkpoint.state))
             return
-        parts = [part for part in job.store.reads.missing_parts(job.name) if part.checkpoint == number]
-        job.emit(
+        parts = [part for part in self._store.reads.missing_parts(self._job) if part.checkpoint == number]
+        self._emit(
             "checkpoint_held",
             checkpoint=int(number),
             state=str(checkpoint.state),
@@ -88,13 +89,12 @@ class Publication:
         Args:
             advance: does the job's part of checkpoints that other jobs open meanwhile.
         """
-        job = self._job
-        until = time.monotonic() + job.settings.patience_ms / 1000
+        until = time.monotonic() + self._settings.patience_ms / 1000
         # Aligned cuts leave rows out on purpose.
-        after_ms = self._started_ms if job.settings.align_ms is None else None
+        after_ms = self._started_ms if self._settings.align_ms is None else None
         reported: Reason | None = None
         while not self.unreadable:
-            missing = job.store.reads.missing_parts(job.name, after_ms)
+            missing = self._store.reads.missing_parts(self._job, after_ms)
             self.report_outcome()
             if not missing or self._stopping.is_set():
                 return
@@ -107,9 +107,9 @@ class Publication:
                 return
             if reason != reported:
                 reported = reason
-                job.emit("waiting_for_jobs", checkpoint=int(number), jobs=list(jobs), reason=reason)
+                self._emit("waiting_for_jobs", checkpoint=int(number), jobs=list(jobs), reason=reason)
             self._stopping.wait(_POLL_S)
-            if job.store.checkpoints.next_for(job.name) is not None:
+            if self._store.checkpoints.next_for(self._job) is not None:
                 advance()
 
     def give_up(
@@ -125,15 +125,14 @@ class Publication:
         Args:
             checkpoint: that stays unpublished; None: the job's open checkpoint.
         """
-        job = self._job
-        open_checkpoint = job.store.checkpoints.next_for(job.name) if checkpoint is None else None
+        open_checkpoint = self._store.checkpoints.next_for(self._job) if checkpoint is None else None
         number = checkpoint if open_checkpoint is None else open_checkpoint.number
         if not self._stopping.is_set():
             name = "checkpoint" if number is None else f"checkpoint {number}"
             self.unreadable = {name: f"[CHECKPOINT_NOT_READABLE] {reason}"}
-        job.emit(
+        self._emit(
             "checkpoint_left",
-            job=job.name,
+            job=self._job,
             error_class="CHECKPOINT_NOT_READABLE",
             checkpoint=None if number is None else int(number),
             jobs=list(jobs),

@@ -61,8 +61,8 @@ class Run:
         self._stopping = threading.Event()
         self._streams = Streams(job, self._selection.full)
         self._ingestion = Ingestion(job.emit)
-        self._heartbeat = Heartbeat(job)
-        self._publication = Publication(job, self._stopping)
+        self._heartbeat = Heartbeat(job.journal, job.settings.lease_ms, job.emit)
+        self._publication = Publication(job.store, job.settings, job.emit, self._stopping)
         self._deliveries = Deliveries(job)
         self._checkpoints = CheckpointLoop(
             job,

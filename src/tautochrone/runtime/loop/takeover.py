@@ -13,23 +13,25 @@ older owner prepared are committed first, without reading their source again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from tautochrone.errors import LakeError
 from tautochrone.ingest.committer import settle_quarantine
 from tautochrone.meta import DatasetEntry
-from tautochrone.model.definitions import Dataset, DatasetKind
+from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.definitions import Definitions
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.ownership.describe import describe
 from tautochrone.runtime.ownership.reconcile_store import reconcile_store, record_table_ids
 from tautochrone.runtime.refresh.check_invariants import invariant_entries
 from tautochrone.runtime.revision.revise import complete_pending
-from tautochrone.runtime.streams.streams import highest_fence
+from tautochrone.runtime.streams.streams import Streams
 
 __all__ = ["become_owner", "clear", "take_over"]
 
@@ -49,7 +51,9 @@ def take_over(
         DefinitionError: a streaming table's new columns do not fit those that it has.
     """
     existing = {table: job.lake.load(table) for table in job.graph.order if job.lake.exists(table)}
-    fence_in_lake = max(_highest_fence(job, existing), highest_fence(job))
+    fence_in_lake = max(
+        _highest_fence(job.spec.name, job.definitions, existing), Streams(job).highest_fence()
+    )
     # The store must not be repaired while another run writes to it.
     job.ownership.require_free(job.store, job.name, job.emit)
     reconcile_store(job, existing, full)
@@ -60,7 +64,9 @@ def take_over(
         for table in existing.values():
             job.tables[table.name] = table
         # A table's commit decides which bad records count, so it is settled before its quarantine table.
-        quarantines = [table for table in existing.values() if _dataset(job, table.name).bad_records_of]
+        quarantines = [
+            table for table in existing.values() if job.definitions.datasets[table.name].bad_records_of
+        ]
         list(
             pool.map(
                 lambda table: _settle(job, table, full),
@@ -70,13 +76,13 @@ def take_over(
         list(pool.map(lambda table: _settle_quarantine(job, table), quarantines))
     if missing := [name for name in job.graph.order if name not in existing]:
         # The store must forget the id of a dropped table before its successor is created.
-        record_table_ids(job)
+        record_table_ids(job.journal, job.tables, job.settings.parallelism)
     for name in missing:
         job.tables[name] = job.lake.create(job.topology.table_definition(name), job.commit_metadata())
-    record_table_ids(job)
+    record_table_ids(job.journal, job.tables, job.settings.parallelism)
     _persist_views(job)
-    _report_roots(job)
-    describe(job)
+    _report_roots(job.journal, {name: job.tables[name] for name in job.topology.root_tables})
+    describe(job.topology, job.journal)
     job.emit("takeover", job=job.name, fence=int(job.journal.fence))
 
 
@@ -169,7 +175,7 @@ def _persist_views(job: Job) -> None:
             )
 
 
-def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
+def _highest_fence(pipeline: str, definitions: Definitions, existing: Mapping[TableName, LakeTable]) -> Fence:
     highest = Fence(0)
     for name, table in existing.items():
         fork = table.fork()
@@ -178,16 +184,16 @@ def _highest_fence(job: Job, existing: dict[TableName, LakeTable]) -> Fence:
                 "TABLE_ALREADY_EXISTS",
                 f"{name} exists and was not written by a Tautochrone pipeline",
                 hint="rename the dataset, rename or drop the table, or take it over with `taut adopt`",
-                location=str(job.definitions.datasets[name].location),
+                location=str(definitions.datasets[name].location),
                 sqlstate="42P07",
             )
-        if fork.commit_metadata.pipeline != job.spec.name:
+        if fork.commit_metadata.pipeline != pipeline:
             raise LakeError(
                 "TABLE_OF_ANOTHER_PIPELINE",
                 f"{name} is written by pipeline {fork.commit_metadata.pipeline}",
                 hint="one dataset has one producing pipeline; if this one was renamed: "
                 f"`taut adopt --from-pipeline {fork.commit_metadata.pipeline}`",
-                location=str(job.definitions.datasets[name].location),
+                location=str(definitions.datasets[name].location),
                 sqlstate="42P07",
             )
         highest = max(highest, fork.fence)
@@ -223,22 +229,17 @@ def _settle(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
 
 def _settle_quarantine(job: Job, table: LakeTable) -> None:
     """Commit the bad records that the main table's commit names, then write the fence."""
-    main = _dataset(job, table.name).bad_records_of
+    main = job.definitions.datasets[table.name].bad_records_of
     if main in job.tables:
         settle_quarantine(job.tables[main], table, job.journal.fence, job.emit)
     table.raise_fence(table.fork(), job.commit_metadata())
 
 
-def _dataset(job: Job, name: TableName) -> Dataset:
-    return job.definitions.datasets[name]
-
-
-def _report_roots(job: Job) -> None:
+def _report_roots(journal: Journal, roots: Mapping[TableName, LakeTable]) -> None:
     """Report versions that a crash left unreported between commit and report; no cut would take them."""
-    reported = job.store.roots.reported(job.name)
-    for name in job.topology.root_tables:
-        table = job.tables[name]
+    reported = journal.store.roots.reported(journal.name)
+    for name, table in roots.items():
         current = table.current_version()
         last = reported.get(name)
         if last is None or table.change_between(last, current).kind is not ChangeKind.NONE:
-            job.journal.report({name: current})
+            journal.report({name: current})

@@ -95,7 +95,7 @@ class Maintenance:
         tables = self._tables()
         expired = self._expire_checkpoints(dry_run=dry_run)
         fence = self._fence()
-        needs = needs_of(self.job, tables, expired if dry_run else ())
+        needs = needs_of(self.job.store, self.job.name, self.job.lake, tables, expired if dry_run else ())
         tables |= self._states(needs, tables)
         self.orphans.begin(tables, anew=orphans)
         after_ms = self.now_ms() - self.job.settings.maintenance.history_ms

@@ -7,14 +7,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tautochrone.iceberg.changes.stream_offsets import versions_in_offsets
+from tautochrone.meta import Store
 from tautochrone.meta.protocols.checkpoints import Standing
+from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.delivery import DeliveryState, SinkStatus
 from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.project.maintenance import MaintenanceRules
-from tautochrone.runtime.job.job import Job
 
 __all__ = ["Needs", "follow_sinks", "needs_of", "outlived"]
 
@@ -62,7 +63,11 @@ class Needs:
 
 
 def needs_of(
-    job: Job, tables: Mapping[TableName, LakeTable], without: Collection[CheckpointNumber] = ()
+    store: Store,
+    job: str,
+    lake: LakeCatalog,
+    tables: Mapping[TableName, LakeTable],
+    without: Collection[CheckpointNumber] = (),
 ) -> Needs:
     """The versions that readers and the next refresh of every dataset in the store need now.
 
@@ -72,7 +77,6 @@ def needs_of(
         tables: the job's tables.
         without: checkpoints to treat as expired.
     """
-    store = job.store
     needs = Needs(_with_companions(store.pins.retained_versions(without), tables))
     versions_at: dict[int, dict[TableName, Version]] = {}
     inputs = {entry.name: entry.inputs for entry in store.datasets.entries()}
@@ -85,15 +89,15 @@ def needs_of(
         # the dataset itself did.
         for name in {status.dataset, *inputs.get(status.dataset, ())}:
             _follow(needs, name, versions_at[status.checkpoint].get(name))
-    for checkpoint in (store.checkpoints.latest_done(job.name), store.checkpoints.next_for(job.name)):
+    for checkpoint in (store.checkpoints.latest_done(job), store.checkpoints.next_for(job)):
         for name, version in ({} if checkpoint is None else checkpoint.roots).items():
             _follow(needs, name, version)
-    follow_sinks(needs, store.deliveries.sinks(), job.store.now_ms())
-    for name, version in store.roots.reported(job.name).items():
+    follow_sinks(needs, store.deliveries.sinks(), store.now_ms())
+    for name, version in store.roots.reported(job).items():
         _follow(needs, name, version)
     for name in inputs:
         # A dataset of another job may be in another lake.
-        table = tables.get(name) or (job.lake.load(name) if job.lake.exists(name) else None)
+        table = tables.get(name) or (lake.load(name) if lake.exists(name) else None)
         commit_metadata = None if table is None else table.fork().commit_metadata
         if commit_metadata is not None:
             _add_commit_metadata(needs, commit_metadata, inputs[name])

@@ -11,28 +11,29 @@ from collections.abc import Iterable
 from tautochrone.errors import DefinitionError
 from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import TableName
-from tautochrone.project.graph import ResolvedFlow
+from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.redaction import redacted, without_literals
-from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.journal import Journal
+from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.spark.analysis.column_lineage import column_lineage
 
 __all__ = ["describe"]
 
 
-def describe(job: Job) -> None:
+def describe(topology: JobTopology, journal: Journal) -> None:
     """Store the details of the job's tables that changed."""
-    stored = job.store.datasets.details_of_job(job.name)
-    current = [_details(job, table, stored.get(table)) for table in job.graph.order]
+    stored = journal.store.datasets.details_of_job(journal.name)
+    current = [_details(topology, table, stored.get(table)) for table in topology.graph.order]
     changed = [details for details in current if stored.get(details.dataset) != details]
     if changed:
-        job.journal.describe(changed)
+        journal.describe(changed)
 
 
-def _details(job: Job, table: TableName, stored: DatasetDetails | None) -> DatasetDetails:
+def _details(topology: JobTopology, table: TableName, stored: DatasetDetails | None) -> DatasetDetails:
     dataset, flows, definition = (
-        job.definitions.datasets[table],
-        job.topology.flows(table),
-        job.topology.fingerprint(table),
+        topology.definitions.datasets[table],
+        topology.flows(table),
+        topology.fingerprint(table),
     )
     same = stored is not None and stored.definition == definition
     return DatasetDetails(
@@ -42,21 +43,21 @@ def _details(job: Job, table: TableName, stored: DatasetDetails | None) -> Datas
         text="\n\n".join(without_literals(flow.flow.query.written) for flow in flows),
         columns=tuple(
             Column(field.name, field.dataType.simpleString(), field.metadata.get("comment"))
-            for field in job.graph.schemas[table].fields
+            for field in topology.graph.schemas[table].fields
         ),
-        lineage=stored.lineage if same and stored else _lineage(job, table, flows),
+        lineage=stored.lineage if same and stored else _lineage(topology.graph, table, flows),
     )
 
 
-def _lineage(job: Job, table: TableName, flows: Iterable[ResolvedFlow]) -> ColumnLineage:
+def _lineage(graph: Graph, table: TableName, flows: Iterable[ResolvedFlow]) -> ColumnLineage:
     """The lineage of all flows of a table together, with the table's spelling of its columns."""
-    columns = {field.name.lower(): field.name for field in job.graph.schemas[table].fields}
+    columns = {field.name.lower(): field.name for field in graph.schemas[table].fields}
     values: dict[str, frozenset[ColumnRef]] = {name: frozenset() for name in columns.values()}
     rows = frozenset[ColumnRef]()
-    assert job.graph.analysis_session is not None
+    assert graph.analysis_session is not None
     for flow in flows:
         try:
-            lineage = column_lineage(flow.flow.evaluate(job.graph.analysis_session), table.catalog)
+            lineage = column_lineage(flow.flow.evaluate(graph.analysis_session), table.catalog)
         except DefinitionError as error:
             # Not repeatable, for the flow was evaluated before; missing lineage must not fail a run.
             lineage = ColumnLineage(problem=error.message)

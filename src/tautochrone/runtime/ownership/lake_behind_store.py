@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tautochrone.errors import LakeError
+from tautochrone.meta import Store
 from tautochrone.model.lake import ChangeKind, LakeTable
 from tautochrone.model.names import TableName
-from tautochrone.runtime.job.job import Job
+from tautochrone.project.definitions import Definitions
 
 __all__ = ["require_reported_versions"]
 
 
-def require_reported_versions(job: Job, existing: Mapping[TableName, LakeTable]) -> None:
+def require_reported_versions(
+    store: Store, job: str, definitions: Definitions, existing: Mapping[TableName, LakeTable]
+) -> None:
     """Refuse tables whose history lacks their reported version although nobody committed to them since.
 
     Raises:
         LakeError: `LAKE_BEHIND_STORE`.
     """
-    reported = job.store.roots.reported(job.name)
-    reported_ms = {
-        report.table: report.at_ms for report in job.store.roots.reports() if report.job == job.name
-    }
+    reported = store.roots.reported(job)
+    reported_ms = {report.table: report.at_ms for report in store.roots.reports() if report.job == job}
     for name, version in reported.items():
         if name not in existing or name not in reported_ms:
             continue
@@ -35,6 +36,6 @@ def require_reported_versions(job: Job, existing: Mapping[TableName, LakeTable])
                 f"{name} has no version {version}, which the store knows, and was not changed since",
                 hint="the catalog was restored alone: restore the store of the same time too; or remove the "
                 "store, and the next run fills a new one from the tables",
-                location=str(job.definitions.datasets[name].location),
+                location=str(definitions.datasets[name].location),
                 sqlstate="55000",
             )

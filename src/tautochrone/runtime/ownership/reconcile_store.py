@@ -18,6 +18,7 @@ from tautochrone.model.lake import CommitMetadata, LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.ownership.lake_behind_store import require_reported_versions
 
 __all__ = ["reconcile_store", "record_table_ids", "require_reconciled"]
@@ -46,7 +47,7 @@ def reconcile_store(
         newest = dict(zip(tables, pool.map(_newest, tables.values()), strict=True))
         relation = job.store.recovery.compare(job.name, newest).relation
         if relation is StoreRelation.CURRENT:
-            require_reported_versions(job, existing)
+            require_reported_versions(job.store, job.name, job.definitions, existing)
             return
         lake = dict(zip(tables, pool.map(_history, tables.values()), strict=True))
     if relation is StoreRelation.EMPTY:
@@ -88,18 +89,12 @@ def require_reconciled(job: Job) -> None:
         )
 
 
-def record_table_ids(job: Job) -> None:
+def record_table_ids(journal: Journal, tables: Mapping[TableName, LakeTable], parallelism: int) -> None:
     """Record the ids of the job's tables in the store if they changed. Call it after the takeover."""
-    with ThreadPoolExecutor(job.settings.parallelism) as pool:
-        ids = dict(
-            zip(job.tables, pool.map(lambda table: table.identity(), job.tables.values()), strict=True)
-        )
-    if ids != job.store.datasets.table_ids(job.name):
-        job.effects.perform(
-            Step.META_IDENTIFY,
-            job.name,
-            lambda: job.store.datasets.record_table_ids(job.name, job.journal.fence, ids),
-        )
+    with ThreadPoolExecutor(parallelism) as pool:
+        ids = dict(zip(tables, pool.map(lambda table: table.identity(), tables.values()), strict=True))
+    if ids != journal.store.datasets.table_ids(journal.name):
+        journal.table_ids(ids)
 
 
 def _require_same_lake(

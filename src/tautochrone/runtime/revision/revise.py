@@ -11,7 +11,7 @@ rest. The next run computes what depends on the tables, as after any other chang
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +24,8 @@ from tautochrone.errors import (
     MetaError,
     TableMissingError,
 )
-from tautochrone.meta import DatasetEntry
+from tautochrone.meta import DatasetEntry, Store
+from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
@@ -39,8 +40,10 @@ from tautochrone.model.revision import (
     RevisionState,
     tag_of,
 )
+from tautochrone.project.definitions import Definitions
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.selection import find_all
+from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.ownership.reconcile_store import require_reconciled
 from tautochrone.runtime.revision.plan import (
     DatasetNode,
@@ -54,19 +57,19 @@ from tautochrone.runtime.revision.revert_table import RevisionCommit, revert_tab
 __all__ = ["complete_pending", "confirm", "revise", "survey", "tables_named"]
 
 
-def tables_named(job: Job, texts: Sequence[str]) -> tuple[TableName, ...]:
+def tables_named(store: Store, definitions: Definitions, texts: Sequence[str]) -> tuple[TableName, ...]:
     """Resolve names that a user typed to datasets of the project or the store, or to their inputs.
 
     Raises:
         DefinitionError: `DATASET_NOT_FOUND`.
     """
-    entries = job.store.datasets.entries()
+    entries = store.datasets.entries()
     names = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
     tables = []
     for text in texts:
         matches = [name for name in sorted(names) if text in (str(name), name.without_catalog, name.table)]
         # Ambiguous and unknown names: a dataset of the project wins, or its error names the nearest one.
-        tables.append(matches[0] if len(matches) == 1 else find_all(job.definitions, [text])[0])
+        tables.append(matches[0] if len(matches) == 1 else find_all(definitions, [text])[0])
     return tuple(tables)
 
 
@@ -84,7 +87,7 @@ def survey(job: Job, request: RevisionRequest) -> RevisionPlan:
 
 def _survey(job: Job, request: RevisionRequest) -> RevisionPlan:
     store = job.store
-    nodes = _nodes(job)
+    nodes = _nodes(store, job.topology)
     changing = affected(request, nodes)
     names = {node.table for node in changing}
     versions: dict[TableName, Version] = {}
@@ -103,7 +106,7 @@ def _survey(job: Job, request: RevisionRequest) -> RevisionPlan:
                 around,
                 pool.map(
                     lambda name: _revert_check(
-                        job, name, versions.get(name), is_view=name in nodes and nodes[name].is_view
+                        job.lake, name, versions.get(name), is_view=name in nodes and nodes[name].is_view
                     ),
                     around,
                 ),
@@ -137,7 +140,7 @@ def revise(job: Job, request: RevisionRequest, accepted: RevisionPlan) -> Revisi
         decided = _decide(job, request, accepted, fences)
     except (MetaError, ConflictError):
         # Nothing was decided. The leases are returned, so that these jobs can start at once.
-        _return_leases(job, fences)
+        _return_leases(job.store, fences)
         raise
     _complete(job, decided, fences, running=None)
     return decided
@@ -179,7 +182,7 @@ def complete_pending(job: Job, running: Fence | None = None) -> list[Revision]:
     for revision in job.store.revisions.find([RevisionState.DECIDED]):
         if jobs.isdisjoint(revision.plan.jobs):
             continue
-        table = _needs_other_project(job, revision, pipeline_jobs)
+        table = _needs_other_project(job.lake, revision, pipeline_jobs)
         if table is not None:
             job.emit(
                 "revision_left",
@@ -199,12 +202,14 @@ def complete_pending(job: Job, running: Fence | None = None) -> list[Revision]:
     return done
 
 
-def _needs_other_project(job: Job, revision: Revision, pipeline_jobs: set[str]) -> RevisedTable | None:
+def _needs_other_project(
+    lake: LakeCatalog, revision: Revision, pipeline_jobs: Collection[str]
+) -> RevisedTable | None:
     """A table that can be reverted only from the project of its own pipeline, if there is one."""
     for table in revision.plan.changed:
         if table.job in pipeline_jobs:
             continue
-        if table.action is RevisionAction.CLEAR or not job.lake.exists(table.table):
+        if table.action is RevisionAction.CLEAR or not lake.exists(table.table):
             return table
     return None
 
@@ -218,7 +223,7 @@ def confirm(job: Job, identity: str) -> Revision:
     revision = job.store.revisions.get(identity)
     complete_pending(job)
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
-        list(pool.map(lambda table: _untag(job, table.table, tag_of(identity)), revision.plan.changed))
+        list(pool.map(lambda table: _untag(job.lake, table.table, tag_of(identity)), revision.plan.changed))
     job.effects.perform(Step.META_CONFIRM, identity, lambda: job.store.revisions.confirm(identity))
     return job.store.revisions.get(identity)
 
@@ -226,20 +231,20 @@ def confirm(job: Job, identity: str) -> Revision:
 # -- survey ---------------------------------------------------------------------------------------
 
 
-def _nodes(job: Job) -> dict[TableName, DatasetNode]:
+def _nodes(store: Store, topology: JobTopology) -> dict[TableName, DatasetNode]:
     """All datasets of the store. Only for those of the project the definitions are known."""
-    project_tables = {*job.graph.order, *job.topology.sibling_tables}
-    owners = {status.dataset: status.job for status in job.store.datasets.statuses()}
+    project_tables = {*topology.graph.order, *topology.sibling_tables}
+    owners = {status.dataset: status.job for status in store.datasets.statuses()}
     nodes = {}
-    for entry in job.store.datasets.entries():
+    for entry in store.datasets.entries():
         own = entry.name in project_tables
-        dataset = job.definitions.datasets[entry.name] if own else None
+        dataset = topology.definitions.datasets[entry.name] if own else None
         nodes[entry.name] = DatasetNode(
             table=entry.name,
             job=owners[entry.name],
             kind=entry.kind,
             inputs=entry.inputs,
-            streamed=job.graph.inputs(entry.name).stream if own else _streamed(entry),
+            streamed=topology.graph.inputs(entry.name).stream if own else _streamed(entry),
             bad_records_of=None if dataset is None else dataset.bad_records_of,
             own=own,
         )
@@ -253,10 +258,12 @@ def _streamed(entry: DatasetEntry) -> frozenset[TableName]:
     return frozenset(name for name in entry.inputs if not is_clock(name))
 
 
-def _revert_check(job: Job, name: TableName, version: Version | None, *, is_view: bool) -> RevertCheck:
+def _revert_check(
+    lake: LakeCatalog, name: TableName, version: Version | None, *, is_view: bool
+) -> RevertCheck:
     if version is None:
         return RevertCheck()
-    table = job.lake.load(name)
+    table = lake.load(name)
     fork = table.fork()
     change = table.change_between(version, fork.version)
     can_follow = change.kind in (ChangeKind.NONE, ChangeKind.APPEND)
@@ -321,13 +328,13 @@ def _complete(job: Job, revision: Revision, fences: Mapping[str, Fence], *, runn
         reason=Reason.of(ReasonCode.OLD_DATA_KEPT),
     )
     # These jobs do not run now, so other jobs need not wait for the end of their leases.
-    _return_leases(job, {name: fence for name, fence in fences.items() if name != running})
+    _return_leases(job.store, {name: fence for name, fence in fences.items() if name != running})
 
 
-def _return_leases(job: Job, fences: Mapping[str, Fence]) -> None:
+def _return_leases(store: Store, fences: Mapping[str, Fence]) -> None:
     for name, fence in fences.items():
         with suppress(FencedError):
-            job.store.jobs.end_run(name, fence)
+            store.jobs.end_run(name, fence)
 
 
 def _revise(job: Job, revision: Revision, revised: RevisedTable, fences: Mapping[str, Fence]) -> None:
@@ -365,6 +372,6 @@ def _revise(job: Job, revision: Revision, revised: RevisedTable, fences: Mapping
     )
 
 
-def _untag(job: Job, name: TableName, tag: str) -> None:
-    if job.lake.exists(name):
-        job.lake.load(name).untag(tag)
+def _untag(lake: LakeCatalog, name: TableName, tag: str) -> None:
+    if lake.exists(name):
+        lake.load(name).untag(tag)

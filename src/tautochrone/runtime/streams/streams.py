@@ -34,7 +34,7 @@ from tautochrone.runtime.streams.change_logs import change_log_of
 from tautochrone.runtime.streams.rate_limits import LimitedFlow
 from tautochrone.spark.session.factory import use_database
 
-__all__ = ["Streams", "highest_fence"]
+__all__ = ["Streams"]
 
 _BEGINNINGS = "_beginnings"
 """Metadata files that one flow needs while it takes a version whole."""
@@ -54,18 +54,6 @@ class _Evaluated:
     def evaluate(self, session: SparkSession) -> DataFrame:
         self.definitions.prepare(session, self.flow.views)
         return self.flow.flow.evaluate(session)
-
-
-def highest_fence(job: Job) -> Fence:
-    """Of all owners that left a folder of one of the job's flows: the next one must be above it."""
-    streams = Streams(job)
-    folders = (
-        streams.folders(table, flow.flow.name)
-        for table in job.graph.order
-        if not job.topology.is_view(table)
-        for flow in job.topology.flows(table)
-    )
-    return Fence(max((each.highest_fence() for each in folders), default=0))
 
 
 class Streams:
@@ -266,6 +254,17 @@ class Streams:
             token=self._token,
             fresh=table in self._full,
         )
+
+    def highest_fence(self) -> Fence:
+        """Of all owners that left a folder of one of the job's flows: the next one must be above it."""
+        topology = self._job.topology
+        folders = (
+            self.folders(table, flow.flow.name)
+            for table in topology.graph.order
+            if not topology.is_view(table)
+            for flow in topology.flows(table)
+        )
+        return Fence(max((folder.highest_fence() for folder in folders), default=0))
 
     def _root(self, kind: str, table: TableName, flow: str) -> str:
         return "/".join(
