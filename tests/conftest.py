@@ -32,15 +32,17 @@ LONGEST = [
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files that take longest first."""
 
-    def place(item: pytest.Item) -> int:
-        names = [at for at, name in enumerate(LONGEST) if item.path.as_posix().endswith(f"tests/{name}")]
+    def rank(item: pytest.Item) -> int:
+        names = [
+            index for index, name in enumerate(LONGEST) if item.path.as_posix().endswith(f"tests/{name}")
+        ]
         return names[0] if names else len(LONGEST)
 
-    items.sort(key=place)
+    items.sort(key=rank)
 
 
-class ToldAtOnce:
-    """Shows a failure when it happens: of a run that is cut short nothing else would remain."""
+class ReportFailuresImmediately:
+    """Shows a failure when it happens, because a run that is interrupted prints no summary."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._plugins = config.pluginmanager
@@ -55,7 +57,7 @@ class ToldAtOnce:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(ToldAtOnce(config), "told-at-once")
+        config.pluginmanager.register(ReportFailuresImmediately(config), "report-failures-immediately")
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +66,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     storage = tmp_path_factory.mktemp("lake")
     # One JVM for all tests: Spark's pools keep every session that ever ran something in them.
     # It lives long enough for the optimising compiler, which the short JVMs of other tests leave out.
-    # A heap takes what it may before it is looked through: two of them and other tests' Java share a machine.
+    # Java fills the heap before it collects garbage, and several JVMs share the machine.
     conf = {"spark.driver.memory": "5g", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
     settings = SparkSettings(master="local[2]", conf=conf)
     session = start_session(settings, CatalogSettings.default(str(storage)))
@@ -83,7 +85,7 @@ def pipeline(tmp_path: Path, spark: SparkSession) -> Iterator[Pipeline]:
 
 @pytest.fixture(autouse=True)
 def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test keeps secret is masked in no other one's text."""
+    """The secrets of one test are not masked in the texts of another."""
     monkeypatch.setattr(redaction, "_known", redaction._known)
 
 

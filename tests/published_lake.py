@@ -27,7 +27,7 @@ def name(table: str, *namespace: str) -> TableName:
 
 @dataclass
 class Lake:
-    """`orders` is a root, `totals` is derived from it, `outside` belongs to nobody we know."""
+    """`orders` is a root, `totals` is derived from it, `outside` is written by no job."""
 
     spark: SparkSession
     settings: CatalogSettings
@@ -50,8 +50,8 @@ class Lake:
                 "job", self.fence, n, name("totals"), unclassified("division by zero")
             )
         else:
-            at = self.version("db.totals")
-            self.store.checkpoints.record_version("job", self.fence, n, name("totals"), at, FULL)
+            totals = self.version("db.totals")
+            self.store.checkpoints.record_version("job", self.fence, n, name("totals"), totals, FULL)
         self.store.checkpoints.publish("job", self.fence, n, 2)
         self.numbers.append(n)
         return n
@@ -85,19 +85,19 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
         ],
     )
     source, read_points = metadata_source(settings), ReadPoints(store)
-    made = Lake(spark, settings, store, store.jobs.take_over("job"), source, read_points)
+    published_lake = Lake(spark, settings, store, store.jobs.take_over("job"), source, read_points)
     spark.sql("INSERT INTO lake.db.orders VALUES (1, 10), (2, 20)")
     spark.sql("INSERT INTO lake.db.totals VALUES (2)")
-    made.cut()
+    published_lake.cut()
     spark.sql("ALTER TABLE lake.db.orders ADD COLUMN note STRING")
     spark.sql("ALTER TABLE lake.db.orders ADD PARTITION FIELD note")
     spark.sql("ALTER TABLE lake.db.orders WRITE ORDERED BY note")
     spark.sql("INSERT INTO lake.db.orders VALUES (3, 30, 'new')")
     spark.sql("INSERT OVERWRITE lake.db.totals VALUES (3)")
-    made.cut()
+    published_lake.cut()
     spark.sql("DELETE FROM lake.db.orders WHERE id = 1")
     spark.sql("INSERT INTO lake.db.orders VALUES (4, 40, 'later')")
     with EmbeddedServer(read_points, source) as server:
-        made.uri = server.uri
-        yield made
+        published_lake.uri = server.uri
+        yield published_lake
     store.close()

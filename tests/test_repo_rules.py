@@ -1,4 +1,4 @@
-"""The house stays clean: sizes, start-up time, what may not stand in any file."""
+"""Rules of the repository: file sizes, start-up time, names, texts that no file may contain."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_every_module_says_what_it_is_for() -> None:
 @pytest.mark.parametrize(
     "pattern", [r"/work/", r"/root/", r"pypi\.org", r"repo1?\.maven", r"files\.pythonhosted"]
 )
-def test_no_place_of_one_machine(pattern: str) -> None:
-    found = [
+def test_no_file_names_a_path_of_one_machine(pattern: str) -> None:
+    violations = [
         str(path.relative_to(ROOT))
         for path in TEXTS
         if path != Path(__file__) and re.search(pattern, path.read_text())
     ]
-    assert not found
+    assert not violations
 
 
 ICEBERG_WORDS = r"""org\.apache\.iceberg\.\w|snapshot_id|["']_pos["']|["']_file["']"""

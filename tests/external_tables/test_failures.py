@@ -1,4 +1,4 @@
-"""One view fails: its siblings go on, what is downstream waits, and repaired data is caught up with."""
+"""One view fails: its siblings go on, what is downstream waits, and all catch up after a repair."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_siblings_go_on(failing: Pipeline, writer: ExternalWriter) -> None:
         "lake.default.numbers",
         "lake.default.shares",
     ]
-    # The checkpoint is published for those that have it. Strong reads go back as far as the late
-    # relatives of what they name, so that separate queries agree; who wants no more than the named
-    # tables at one instant says so.
+    # The checkpoint is published for the views that have it. Strong reads stay at the last checkpoint of
+    # all related datasets, so that separate queries agree. `only_named` considers the named
+    # tables alone.
     assert failing.query("SELECT count(*) FROM ids") == [(3,)]
     assert failing.query("SELECT count(*) FROM shares JOIN ids USING (id)", only_named=True) == [(3,)]
     assert failing.query("SELECT count(*) FROM ids", only_named=True) == [(4,)]
@@ -70,7 +70,7 @@ def test_siblings_go_on(failing: Pipeline, writer: ExternalWriter) -> None:
 
 def test_definition_repaired(failing: Pipeline, writer: ExternalWriter) -> None:
     assert failing.run().state == "FAILED"
-    # Without news it is tried once a run: the obstacle may be gone.
+    # Without new data it is tried once a run, because the cause may be gone.
     failing.write(
         "definitions/views.sql",
         VIEWS.replace("100 DIV amount", "try_divide(100, amount)").replace("CAST", "TRY_CAST"),
@@ -86,7 +86,7 @@ def test_definition_repaired(failing: Pipeline, writer: ExternalWriter) -> None:
     failing.verify()
 
 
-def test_notes_are_never_mixed_up(pipeline: Pipeline, writer: ExternalWriter) -> None:
+def test_commit_metadata_belongs_to_its_own_table(pipeline: Pipeline, writer: ExternalWriter) -> None:
     """Views that are refreshed at the same time: each commit says what belongs to its own table."""
     count = 6
     pipeline.write(

@@ -62,7 +62,7 @@ class ExternalWriters(ChangeBench):
         spark.sql(f"INSERT INTO {name.sql} SELECT id, CAST(id AS STRING) FROM range({start}, {end})")
 
 
-REWRITES = {f"write.{what}.mode": "copy-on-write" for what in ("delete", "update", "merge")}
+REWRITES = {f"write.{statement}.mode": "copy-on-write" for statement in ("delete", "update", "merge")}
 
 
 class TestSparkStatements(ExternalWriters):
@@ -296,7 +296,7 @@ class TestCost(ChangeBench):
         (added_file,) = self.where(spark, table, "id = 100")
         change = table.changed_rows(spark, old, new)
         assert change.rows == 2
-        assert sorted(held(lake, table).values()) == sorted([[changed_file], [added_file]])
+        assert sorted(staged_file_sets(lake, table).values()) == sorted([[changed_file], [added_file]])
         assert self.bag(change.removed) == Counter([(3, "3")])
 
     def test_file_sets_are_let_go(self, spark: SparkSession, lake: IcebergLake, table: LakeTable) -> None:
@@ -316,10 +316,12 @@ class TestCost(ChangeBench):
             last = None
             collect_garbage(spark)
             last = table.changed_rows(spark, versions[-2], versions[-1])
-            if len(held(lake, table)) == 2:
+            if len(staged_file_sets(lake, table)) == 2:
                 break
             time.sleep(0.5)
-        assert len(held(lake, table)) == 2, "more sets are held than that of `kept` and the last one"
+        assert len(staged_file_sets(lake, table)) == 2, (
+            "more sets are held than that of `kept` and the last one"
+        )
         assert [row["id"] for row in retained.groupBy("id").count().collect()] == [0]
         assert last.removed.count() == 1
 
@@ -345,10 +347,10 @@ class TestStreams(ChangeBench):
         rows = stream_of(spark, table)
         with pytest.raises(LakeError, match="STREAM_HISTORY_EXPIRED"):
             lake.beginning(rows, {}, {})
-        # One that goes on is past what is gone.
+        # A stream that goes on is past the expired versions.
         remembered = {0: json.dumps({"snapshot_id": int(first)})}
-        here = {0: json.dumps({"snapshot_id": int(last), "position": 1})}
-        assert lake.beginning(rows, remembered, here).offsets == {
+        reached = {0: json.dumps({"snapshot_id": int(last), "position": 1})}
+        assert lake.beginning(rows, remembered, reached).offsets == {
             0: json.dumps({"snapshot_id": int(last), "position": 0})
         }
 
@@ -358,7 +360,7 @@ def stream_of(spark: SparkSession, table: LakeTable, **options: bool) -> DataFra
     return spark.readStream.options(**options).table(table.name.sql)
 
 
-def held(lake: IcebergLake, table: LakeTable) -> dict[str, list[str]]:
+def staged_file_sets(lake: IcebergLake, table: LakeTable) -> dict[str, list[str]]:
     """The sets of data files that are kept for frames."""
     iceberg: Any = lake._iceberg
     java_table, manager = iceberg.load(table.name), iceberg.api.spark.ScanTaskSetManager.get()
@@ -367,7 +369,7 @@ def held(lake: IcebergLake, table: LakeTable) -> dict[str, list[str]]:
 
 
 def collect_garbage(spark: SparkSession) -> None:
-    """What Python dropped is let go in the JVM too.
+    """Release in the JVM what Python dropped.
 
     Py4J tells the JVM by a worker that wakes once a second: a loop of about a second, which does not
     wait for it, can miss it each time.

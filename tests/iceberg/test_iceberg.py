@@ -25,8 +25,8 @@ pytestmark = pytest.mark.spark
 T = TypeVar("T")
 
 
-class Meddling(CountingEffects):
-    """Does something just before, or loses the answer of, the next step of one kind."""
+class InterferingEffects(CountingEffects):
+    """Runs an action before the next step of a kind, or loses its answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ class Meddling(CountingEffects):
         self.lose: set[Step] = set()
 
     def perform(self, step: Step, subject: str, action: Callable[[], T]) -> T:
-        meddle = self.before.pop(step, None)
-        if meddle is not None:
-            meddle()
+        interfere = self.before.pop(step, None)
+        if interfere is not None:
+            interfere()
         result = super().perform(step, subject, action)
         if step in self.lose:
             self.lose.remove(step)
@@ -64,16 +64,16 @@ class TestOwn(LakeBench):
     """Faults at the catalog, budgets, shapes."""
 
     @pytest.fixture
-    def effects(self) -> Meddling:
-        return Meddling()
+    def effects(self) -> InterferingEffects:
+        return InterferingEffects()
 
     @pytest.fixture
-    def lake(self, spark: SparkSession, effects: Meddling) -> IcebergLake:
+    def lake(self, spark: SparkSession, effects: InterferingEffects) -> IcebergLake:
         return IcebergLake(spark, "lake", effects)
 
     @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT])
     def test_a_lost_answer_of_two_steps(
-        self, spark: SparkSession, table: LakeTable, effects: Meddling, step: Step
+        self, spark: SparkSession, table: LakeTable, effects: InterferingEffects, step: Step
     ) -> None:
         effects.lose.add(step)
         fork = table.fork()
@@ -84,7 +84,7 @@ class TestOwn(LakeBench):
         assert len(table.versions()) == 2
 
     def test_a_lost_answer_of_one_step(
-        self, spark: SparkSession, table: LakeTable, effects: Meddling
+        self, spark: SparkSession, table: LakeTable, effects: InterferingEffects
     ) -> None:
         effects.lose.add(Step.LAKE_COMMIT_STAGED)
         self.append(spark, table, commit_metadata(), 1)
@@ -92,7 +92,7 @@ class TestOwn(LakeBench):
         assert len(table.versions()) == 2
 
     def test_a_lost_answer_of_a_row_delta(
-        self, spark: SparkSession, table: LakeTable, effects: Meddling
+        self, spark: SparkSession, table: LakeTable, effects: InterferingEffects
     ) -> None:
         self.append(spark, table, commit_metadata(), 1, 2, 3)
         rows = table.read(spark, table.current_version()).where("id = 2").select("_file", "_pos").collect()
@@ -109,31 +109,36 @@ class TestOwn(LakeBench):
         assert len(table.versions()) == 3
 
     @pytest.mark.parametrize("in_two_steps", [False, True])
-    def test_a_commit_between_the_look_for_orphans_and_the_seal(
-        self, spark: SparkSession, lake: IcebergLake, table: LakeTable, effects: Meddling, in_two_steps: bool
+    def test_a_commit_between_listing_orphans_and_the_seal(
+        self,
+        spark: SparkSession,
+        lake: IcebergLake,
+        table: LakeTable,
+        effects: InterferingEffects,
+        in_two_steps: bool,
     ) -> None:
         fork = table.fork()
         staged, orphan = (table.stage(fork, self.frame(spark, number)) for number in (1, 2))
 
-        def meddle() -> None:
+        def interfere() -> None:
             if in_two_steps:
                 table.prepare(fork, [staged], commit_metadata())
             else:
                 table.commit_staged(fork, [staged], commit_metadata())
 
-        effects.before[Step.LAKE_SEAL] = meddle
+        effects.before[Step.LAKE_SEAL] = interfere
         effects.lose.add(Step.LAKE_SEAL)
         orphans = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
         assert not effects.before
         assert not effects.lose
-        # A file that was an orphan at the first look is none at the second.
+        # A file that was committed in between is no orphan.
         assert [*map(path_of, orphans.files)] == [path_of(str(file.location())) for file in orphan.files]
         for prepared in table.prepared():
             table.commit(prepared, Fence(1))
         assert self.ids(spark, table) == [1]
 
     def test_metadata_that_never_became_current(
-        self, spark: SparkSession, lake: IcebergLake, table: LakeTable, effects: Meddling
+        self, spark: SparkSession, lake: IcebergLake, table: LakeTable, effects: InterferingEffects
     ) -> None:
         """A writer is stopped before it swaps its metadata in, and goes on when all of it is gone."""
         fork = table.fork()
@@ -147,14 +152,14 @@ class TestOwn(LakeBench):
             table.commit_staged(fork, [staged], commit_metadata())
         (folder / "metadata" / "00007-0.metadata.json").write_text("{}")
         orphans = table.remove_orphans(soon_ms(), Fence(1), lake.folders())
-        # The refused writer left one too: the compare-and-set writes before it asks.
+        # The refused writer left a metadata file: a compare-and-set writes it before it asks the catalog.
         assert [Path(path_of(file)).name[:5] for file in orphans.files] == ["00002", "00007"]
         added = {path.name for path in {*folder.rglob("*.*")} - files_before if not path.name.startswith(".")}
         assert all(name.endswith(".metadata.json") for name in added), added
         assert self.ids(spark, table) == []
 
     def test_an_unrelated_commit_within_a_row_delta(
-        self, spark: SparkSession, table: LakeTable, effects: Meddling
+        self, spark: SparkSession, table: LakeTable, effects: InterferingEffects
     ) -> None:
         self.append(spark, table, commit_metadata(), 1, 2, 3)
         rows = table.read(spark, table.current_version()).where("id = 2").select("_file", "_pos").collect()
@@ -165,7 +170,7 @@ class TestOwn(LakeBench):
 
     @pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT, Step.LAKE_COMMIT_METADATA])
     def test_an_unrelated_commit_in_between_is_no_conflict(
-        self, spark: SparkSession, table: LakeTable, effects: Meddling, step: Step
+        self, spark: SparkSession, table: LakeTable, effects: InterferingEffects, step: Step
     ) -> None:
         def alter() -> None:
             spark.sql(f"ALTER TABLE {table.name.sql} SET TBLPROPERTIES ('other' = '{step}')")
@@ -181,7 +186,7 @@ class TestOwn(LakeBench):
         assert table.fork().commit_metadata == commit_metadata(definition="d")
 
     def test_two_catalog_commits_per_batch(
-        self, spark: SparkSession, table: LakeTable, effects: Meddling
+        self, spark: SparkSession, table: LakeTable, effects: InterferingEffects
     ) -> None:
         effects.steps.clear()
         fork = table.fork()

@@ -1,4 +1,4 @@
-"""Input that cannot be read: a clear class, nothing lost, and on it goes once it is repaired."""
+"""Input that cannot be read: a clear error class, no lost row, and a flow that goes on after a repair."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def drop_other(pipeline: Pipeline, name: str, number: int) -> None:
     pipeline.write(f"input-others/{name}.json", f'{{"id":{number}}}')
 
 
-def plain(error: str) -> None:
-    """One line for people."""
+def require_plain(error: str) -> None:
+    """One line without a stack trace or a Java class."""
     assert "\n" not in error
     assert "\tat " not in error
     assert "org.apache" not in error
@@ -73,19 +73,19 @@ def test_unreadable_rows_fail_the_flow_and_are_read_again(pipeline: Pipeline, li
     happened = pipeline.run()
     assert happened.state == "FAILED"
     error = happened.failure("events")
-    plain(error)
+    require_plain(error)
     assert error.startswith(("[MALFORMED_RECORD_IN_PARSING", "[CANNOT_PARSE_JSON_FIELD]")), error
     assert "Flow events" in error
     assert str(bad) in error
-    # The other flow and its view are at the new checkpoint; half a file is nowhere.
+    # The other flow and its view are at the new checkpoint; no row of the bad file is shown.
     assert pipeline.query("SELECT n FROM other_total") == [(2,)]
     assert pipeline.query("SELECT id FROM events") == [(1,)]
 
-    # Again, unrepaired: the same, and nothing is skipped.
+    # Without a repair the next run fails in the same way, and nothing is skipped.
     assert pipeline.run().state == "FAILED"
     bad.write_text('{"id":3,"amount":30}\n{"id":2,"amount":20}')
     happened = pipeline.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     assert pipeline.query("SELECT id FROM events") == [(1,), (2,), (3,)]
     pipeline.verify()
 
@@ -97,12 +97,12 @@ def test_null_in_a_not_null_column_fails_the_flow(pipeline: Pipeline) -> None:
     happened = pipeline.run()
     assert happened.state == "FAILED"
     error = happened.failure("events")
-    plain(error)
+    require_plain(error)
     assert "NULL" in error.upper()
     assert error.startswith("[NOT_NULL_ASSERT_VIOLATION]"), error
     bad.write_text('{"id":2,"amount":20}')
     happened = pipeline.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     assert pipeline.query("SELECT id FROM events") == [(1,), (2,)]
 
 
@@ -123,5 +123,5 @@ def test_missing_source_folder_fails_the_flow(pipeline: Pipeline) -> None:
     shutil.move(pipeline.folder / "away", folder)
     drop(pipeline, "b", '{"id":2,"amount":20}')
     happened = pipeline.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     assert pipeline.query("SELECT id FROM events") == [(1,), (2,)]

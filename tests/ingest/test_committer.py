@@ -1,4 +1,4 @@
-"""One committer per table: what waits goes together, and what becomes of files when it fails."""
+"""One committer per table: waiting batches share a commit; which files a failed commit deletes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMIT_METADATA = CommitMetadata(pipeline="p", job="j", fence=Fence(3), store="s
 
 @dataclass
 class Table:
-    """Counts versions; `fails` are raised by the commits to come, `gate` holds up the next fork."""
+    """Counts versions; `fails` are raised by the commits to come, `gate` blocks the next fork."""
 
     name: TableName = NAME
     version: int = 0
@@ -79,11 +79,11 @@ class Table:
         self.metadata.append(commit_metadata)
         return Committed(table=NAME, version=fork.version, parent=None)
 
-    sticky: bool = False
+    fails_to_delete: bool = False
     """Files cannot be deleted."""
 
     def abort(self, prepared: Prepared) -> None:
-        if self.sticky:
+        if self.fails_to_delete:
             raise LakeError("LAKE_OPERATION_FAILED", "forbidden")
         self.aborted.append(prepared)
 
@@ -91,7 +91,7 @@ class Table:
         return Version(str(self.version))
 
     def discard(self, staged: Staged) -> None:
-        if self.sticky:
+        if self.fails_to_delete:
             raise LakeError("LAKE_OPERATION_FAILED", "forbidden")
         self.discarded.append(str(staged.files[0]))
 
@@ -115,15 +115,15 @@ def reported() -> list[str]:
 
 
 @pytest.fixture
-def told() -> list[tuple[str, Field]]:
+def emitted() -> list[tuple[str, Field]]:
     """Events and the errors that they carry."""
     return []
 
 
 @pytest.fixture
-def committer(table: Table, reported: list[str], told: list[tuple[str, Field]]) -> TableCommitter:
+def committer(table: Table, reported: list[str], emitted: list[tuple[str, Field]]) -> TableCommitter:
     def emit(event: str, /, **fields: Field) -> None:
-        told.append((event, fields["error"]))
+        emitted.append((event, fields["error"]))
 
     def report(versions: Mapping[TableName, Version]) -> None:
         reported.extend(versions.values())
@@ -132,7 +132,7 @@ def committer(table: Table, reported: list[str], told: list[tuple[str, Field]]) 
 
 
 def together(committer: TableCommitter, table: Table, *flows: str) -> dict[str, Committed | TautochroneError]:
-    """Submit for each flow while the first one holds the door."""
+    """Submit for each flow while the first one holds the commit lock."""
     answers: dict[str, Committed | TautochroneError] = {}
 
     def submit(flow: str) -> None:
@@ -196,7 +196,7 @@ def test_conflict_at_prepare_deletes_the_staged_files(
     with pytest.raises(ConflictError):
         committer.submit("f", staged("a"), position(1))
     assert (table.discarded, table.aborted, reported) == (["a"], [], [])
-    # The committer is as good as new.
+    # The committer can be used again.
     assert committer.submit("f", staged("b"), position(1)).version == "1"
 
 
@@ -212,13 +212,13 @@ def test_conflict_at_commit_aborts_the_prepared_batch(
 
 @pytest.mark.parametrize("step", ["refuses", "fails"])
 def test_failed_cleanup_is_reported_and_the_conflict_is_raised(
-    committer: TableCommitter, table: Table, told: list[tuple[str, Field]], step: str
+    committer: TableCommitter, table: Table, emitted: list[tuple[str, Field]], step: str
 ) -> None:
-    table.sticky = True
+    table.fails_to_delete = True
     getattr(table, step).append(ConflictError("TABLE_MOVED", "m"))
     with pytest.raises(ConflictError, match="TABLE_MOVED"):
         committer.submit("f", staged("a"), position(1))
-    ((event, error),) = told
+    ((event, error),) = emitted
     assert event == "cleanup_failed"
     assert "forbidden" in str(error)
 
@@ -269,9 +269,11 @@ class QuarantineTable(Table):
         self.waiting: list[Prepared] = []
 
     def prepare(self, fork: Fork, staged: Sequence[Staged], commit_metadata: CommitMetadata) -> Prepared:
-        made = replace(super().prepare(fork, staged, commit_metadata), table=self.name, version=Version("b1"))
-        self.waiting.append(made)
-        return made
+        prepared_batch = replace(
+            super().prepare(fork, staged, commit_metadata), table=self.name, version=Version("b1")
+        )
+        self.waiting.append(prepared_batch)
+        return prepared_batch
 
     def commit(self, prepared: Prepared, fence: Fence) -> Committed:
         done = replace(super().commit(prepared, fence), table=self.name)
@@ -315,7 +317,7 @@ def test_half_done_commit_is_settled_first(
     committer: TableCommitter,
     table: Table,
     quarantine_table: QuarantineTable,
-    told: list[tuple[str, Field]],
+    emitted: list[tuple[str, Field]],
     named: bool,
 ) -> None:
     """The next start finds out from the table whether its batch is in."""
@@ -325,13 +327,13 @@ def test_half_done_commit_is_settled_first(
         committer.submit("a", staged("good"), position(1), staged("bad"))
     (left,) = quarantine_table.waiting
     table.newest = table.metadata[-1] if named else COMMIT_METADATA
-    committer.emit = lambda event, /, **_: told.append((event, None))
+    committer.emit = lambda event, /, **_: emitted.append((event, None))
     committer.settle()
     assert quarantine_table.waiting == []
-    assert [event for event, _ in told] == ["recommit" if named else "abort"]
+    assert [event for event, _ in emitted] == ["recommit" if named else "abort"]
     assert (left in quarantine_table.aborted) is not named
     committer.settle()
-    assert len(told) == 1
+    assert len(emitted) == 1
 
 
 def test_failed_quarantine_prepare_leaves_no_files(

@@ -1,4 +1,4 @@
-"""What a stream query tells when a batch fails, or when it dies without a word."""
+"""The error of a stream query whose batch fails, or which ends without an exception."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STACK = "\n".join(f"\tat org.apache.spark.Some.method{n}(Some.scala:{n})" for n 
 
 @dataclass
 class Query:
-    """As much of a StreamingQuery as is asked here."""
+    """The part of a StreamingQuery that a flow uses."""
 
     isActive: bool = False  # noqa: N815
 
@@ -124,11 +124,11 @@ def test_fence_is_checked_in_the_store(newest: int, error: str | None) -> None:
 def test_file_moved_by_a_newer_owner_is_not_reported_lost() -> None:
     query = flow_query()
     query.effects = DirectEffects()
-    asked: list[int] = []
+    calls: list[int] = []
 
     def fenced_the_second_time() -> None:
-        asked.append(1)
-        if len(asked) == 2:
+        calls.append(1)
+        if len(calls) == 2:
             raise FencedError("JOB_FENCED", "a newer owner")
 
     def gone() -> None:

@@ -1,4 +1,4 @@
-"""Each owner has a folder of its own: what it takes from older ones, and what it never touches."""
+"""Each owner has a checkpoint folder of its own: what it takes over from older ones, and what it leaves."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Memory:
     """`ingest.text_files.Files` without a file system."""
 
     def __init__(self, *, renames: bool = True) -> None:
-        self.held: dict[str, tuple[int, str]] = {}
+        self.content: dict[str, tuple[int, str]] = {}
         self.renames = renames
         self.renamed: list[str] = []
         self._clock = count(1)
 
     def read(self, path: str) -> str | None:
-        return self.held[path][1] if path in self.held else None
+        return self.content[path][1] if path in self.content else None
 
     def write(self, path: str, text: str) -> None:
-        self.held[path] = (next(self._clock), text)
+        self.content[path] = (next(self._clock), text)
 
     def delete(self, path: str) -> None:
         for name in self._below(path):
-            del self.held[name]
+            del self.content[name]
 
     def exists(self, path: str) -> bool:
         return bool(self._below(path))
@@ -52,21 +52,21 @@ class Memory:
             raise FileNotFoundError(path)
         self.renamed.append(path)
         for name in self._below(path):
-            self.held[to + name.removeprefix(path)] = self.held.pop(name)
+            self.content[to + name.removeprefix(path)] = self.content.pop(name)
 
     def copy(self, path: str, to: str, names: Iterable[str]) -> None:
         for name in names:
-            self.write(f"{to}/{name}", self.held[f"{path}/{name}"][1])
+            self.write(f"{to}/{name}", self.content[f"{path}/{name}"][1])
 
     def names(self, path: str) -> list[str]:
         return sorted({name.removeprefix(f"{path}/").split("/")[0] for name in self._below(path)})
 
     def stamps(self, path: str) -> dict[str, tuple[int, int]]:
         below = self._below(path)
-        return {n.removeprefix(f"{path}/"): (self.held[n][0], len(self.held[n][1])) for n in below}
+        return {n.removeprefix(f"{path}/"): (self.content[n][0], len(self.content[n][1])) for n in below}
 
     def _below(self, path: str) -> list[str]:
-        return [name for name in self.held if name == path or name.startswith(f"{path}/")]
+        return [name for name in self.content if name == path or name.startswith(f"{path}/")]
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ def query(files: Memory, folder: str, *, batch: int = 7, finished: bool = True, 
         files.write(f"{folder}/commits/{batch}", "v1\n{}")
 
 
-def position(files: Memory, *, stateful: bool = True) -> SparkPosition:
-    """That of batch 7, archived."""
+def archived_position(files: Memory, *, stateful: bool = True) -> SparkPosition:
+    """The position of batch 7, with its source files in the archive."""
     files.write("p/0/7.json", json.dumps({"0/7": "files of batch 7"}))
     return SparkPosition(
         query_id="q",
@@ -101,14 +101,15 @@ def position(files: Memory, *, stateful: bool = True) -> SparkPosition:
     )
 
 
-def taken(
-    files: Memory, at: SparkPosition | None, fence: int = 6, *, stateful: bool = True
+def take_over(
+    files: Memory, position: SparkPosition | None, fence: int = 6, *, stateful: bool = True
 ) -> FolderTakeover:
-    of = folders(files, fence)
-    found = take_over_folder(of.own, of.older(), at, stateful=stateful)
-    if found.make is not None:
-        found.make()
-    return found
+    """Take over the folder of an older owner, as the owner with this fence."""
+    flow_folders = folders(files, fence)
+    takeover = take_over_folder(flow_folders.own, flow_folders.older(), position, stateful=stateful)
+    if takeover.make is not None:
+        takeover.make()
+    return takeover
 
 
 def test_folder_names_round_trip() -> None:
@@ -119,17 +120,17 @@ def test_folder_names_round_trip() -> None:
 def test_older_folders_are_listed_newest_first(files: Memory) -> None:
     for name in ("0", "0-4-x", "0-10-x", "0-11-other", "0-12-x", "1-3-x", "notes"):
         query(files, f"f/{name}")
-    found = FlowFolders(files, "f", "p", fence=11, token="a")  # type: ignore[arg-type]
-    assert found.own.path == "f/1-11-a"
-    assert [folder.path for folder in found.older()] == ["f/1-3-x"]
+    flow_folders = FlowFolders(files, "f", "p", fence=11, token="a")  # type: ignore[arg-type]
+    assert flow_folders.own.path == "f/1-11-a"
+    assert [folder.path for folder in flow_folders.older()] == ["f/1-3-x"]
     files.delete("f/1-3-x")
-    found = folders(files, 11)
-    assert [folder.path for folder in found.older()] == ["f/0-10-x", "f/0-4-x", "f/0"]
-    assert found.has_leftovers
-    found.delete_leftovers()
-    assert not found.has_leftovers
+    flow_folders = folders(files, 11)
+    assert [folder.path for folder in flow_folders.older()] == ["f/0-10-x", "f/0-4-x", "f/0"]
+    assert flow_folders.has_leftovers
+    flow_folders.delete_leftovers()
+    assert not flow_folders.has_leftovers
     assert files.names("f") == ["0-11-other", "0-12-x", "notes"]
-    assert found.highest_fence() == 12
+    assert flow_folders.highest_fence() == 12
 
 
 def test_full_refresh_begins_a_generation_above_every_archive(files: Memory) -> None:
@@ -150,21 +151,21 @@ def test_full_refresh_deletes_older_generations(files: Memory) -> None:
 
 def test_state_is_moved_and_never_shared(files: Memory) -> None:
     query(files, "f/0-5-z")
-    at = position(files)
-    assert taken(files, at).decision.action is FolderAction.TAKE
+    position = archived_position(files)
+    assert take_over(files, position).decision.action is FolderAction.TAKE
     assert files.renamed == ["f/0-5-z"]
     assert files.read("f/0-6-a/state/0/0/8.delta") == "state of f/0-5-z"
-    assert compare_folder(at, folders(files, 6).own.state(), OFFSETS).action is FolderAction.KEEP
-    # Its owner wakes up and runs a batch where it thinks that its folder is.
+    assert compare_folder(position, folders(files, 6).own.state(), OFFSETS).action is FolderAction.KEEP
+    # The older owner wakes up and runs a batch in the path that its folder had.
     files.write("f/0-5-z/offsets/8", OFFSETS)
     files.write("f/0-5-z/state/0/0/9.delta", "of other rows")
-    assert taken(files, at, 7).decision.action is FolderAction.TAKE
+    assert take_over(files, position, 7).decision.action is FolderAction.TAKE
     assert files.read("f/0-7-a/state/0/0/9.delta") is None
 
 
 def test_state_of_a_folder_without_owner_is_taken_over(files: Memory) -> None:
     query(files, "f/0")
-    assert taken(files, position(files)).decision.action is FolderAction.TAKE
+    assert take_over(files, archived_position(files)).decision.action is FolderAction.TAKE
     assert files.names("f") == ["0-6-a"]
 
 
@@ -172,16 +173,16 @@ def test_state_of_a_folder_without_owner_is_taken_over(files: Memory) -> None:
 def test_copied_state_is_reported_and_used_only_when_complete(killed_after: int) -> None:
     files = Memory(renames=False)
     query(files, "f/0-5-z")
-    at = position(files)
-    found = taken(files, at)
-    assert found.decision.action is FolderAction.COPY
-    assert "5 files" in str(found.decision.reason)
-    assert "f/0-5-z" in str(found.decision.reason)
+    position = archived_position(files)
+    takeover = take_over(files, position)
+    assert takeover.decision.action is FolderAction.COPY
+    assert "5 files" in str(takeover.decision.reason)
+    assert "f/0-5-z" in str(takeover.decision.reason)
     copied = sorted(files.stamps("f/0-6-a").items(), key=lambda item: item[1][0])
     for name, _ in copied[killed_after:]:
         files.delete(f"f/0-6-a/{name}")
     source = "f/0-6-a" if killed_after >= len(copied) else "f/0-5-z"
-    assert source in str(taken(files, at, 7).decision.reason)
+    assert source in str(take_over(files, position, 7).decision.reason)
     assert files.read("f/0-7-a/state/0/0/8.delta") == "state of f/0-5-z"
 
 
@@ -203,11 +204,11 @@ def test_state_of_other_rows_is_not_taken_over(files: Memory, spoiled: dict[str,
             files.delete(path)
         else:
             files.write(path, text)
-    before = dict(files.held)
-    found = taken(files, position(files))
-    assert found.lost
-    assert found.decision.reason or not files.exists("f/0-5-z/state")
-    assert before.items() <= files.held.items()
+    before = dict(files.content)
+    takeover = take_over(files, archived_position(files))
+    assert takeover.lost
+    assert takeover.decision.reason or not files.exists("f/0-5-z/state")
+    assert before.items() <= files.content.items()
 
 
 def test_committed_batch_runs_again_for_its_state(files: Memory) -> None:
@@ -215,20 +216,20 @@ def test_committed_batch_runs_again_for_its_state(files: Memory) -> None:
     query(files, "f/0-5-z", batch=6)
     files.write("f/0-5-z/offsets/7", OFFSETS)
     files.delete("f/0-5-z/state/0/0/8.delta")
-    assert taken(files, position(files)).decision.action is FolderAction.TAKE
+    assert take_over(files, archived_position(files)).decision.action is FolderAction.TAKE
 
 
 def test_stateless_folder_is_written_anew_and_the_older_one_kept(files: Memory) -> None:
     query(files, "f/0-5-z")
-    at = position(files, stateful=False)
-    before = dict(files.held)
-    found = taken(files, at, stateful=False)
-    assert (found.decision.action, found.decision.reason) == (FolderAction.REWRITE, None)
-    assert before.items() <= files.held.items()
-    assert compare_folder(at, folders(files, 6).own.state(), OFFSETS).action is FolderAction.KEEP
+    position = archived_position(files, stateful=False)
+    before = dict(files.content)
+    takeover = take_over(files, position, stateful=False)
+    assert (takeover.decision.action, takeover.decision.reason) == (FolderAction.REWRITE, None)
+    assert before.items() <= files.content.items()
+    assert compare_folder(position, folders(files, 6).own.state(), OFFSETS).action is FolderAction.KEEP
     assert files.read("f/0-6-a/sources/0/7") == "files of batch 7"
     files.write("f/0-6-a/offsets/9", OFFSETS)
-    assert "ahead" in str(taken(files, at, 7, stateful=False).decision.reason)
+    assert "ahead" in str(take_over(files, position, 7, stateful=False).decision.reason)
 
 
 @pytest.mark.parametrize("planned", [True, False])
@@ -236,8 +237,8 @@ def test_takeover_before_the_first_batch_keeps_the_beginning(files: Memory, plan
     files.write("f/0-5-z/metadata", '{"id": "q"}')
     files.write("f/0-5-z/sources/0/0", "the newest at that time")
     files.write("f/0-5-z/offsets/0" if planned else "f/0-5-z/offsets/half", OFFSETS)
-    found = taken(files, None)
-    assert found.decision.action is (FolderAction.KEEP if planned else FolderAction.SWEEP)
+    takeover = take_over(files, None)
+    assert takeover.decision.action is (FolderAction.KEEP if planned else FolderAction.SWEEP)
     own = folders(files, 6).own
     assert own.query_id == "q"
     assert files.read("f/0-6-a/sources/0/0") == "the newest at that time"
@@ -247,23 +248,23 @@ def test_takeover_before_the_first_batch_keeps_the_beginning(files: Memory, plan
 
 def test_uncommitted_batches_are_not_taken_over(files: Memory) -> None:
     query(files, "f/0-5-z")
-    found = taken(files, None)
-    assert found.decision.action is FolderAction.WIPE
-    assert found.make is None
+    takeover = take_over(files, None)
+    assert takeover.decision.action is FolderAction.WIPE
+    assert takeover.make is None
 
 
 @pytest.mark.parametrize("stateful", [True, False])
 def test_torn_folder_is_written_again(files: Memory, stateful: bool) -> None:
     query(files, "f/0-5-z")
-    at = position(files, stateful=stateful)
+    position = archived_position(files, stateful=stateful)
     own = folders(files, 5, "z").own
-    own.rewrite(at)
-    assert compare_folder(at, own.state(), OFFSETS).action is FolderAction.KEEP
+    own.rewrite(position)
+    assert compare_folder(position, own.state(), OFFSETS).action is FolderAction.KEEP
     files.write("f/0-5-z/_rewriting", "")
     files.delete("f/0-5-z/sources")
-    assert compare_folder(at, own.state(), OFFSETS).action is FolderAction.REWRITE
-    assert own.holds_state_of(at) is stateful
-    own.rewrite(at)
+    assert compare_folder(position, own.state(), OFFSETS).action is FolderAction.REWRITE
+    assert own.holds_state_of(position) is stateful
+    own.rewrite(position)
     assert files.read("f/0-5-z/sources/0/7") == "files of batch 7"
 
 
@@ -272,10 +273,10 @@ def test_rewrite_keeps_the_offsets_that_prove_the_state(files: Memory) -> None:
         query(files, "f/0-5-z", batch=batch)
     own = folders(files, 5, "z").own
     for batch in (7, 6):
-        at = replace(position(files), batch_id=batch)
-        assert own.holds_state_of(at)
-        own.rewrite(at)
-        assert own.holds_state_of(at)
+        position = replace(archived_position(files), batch_id=batch)
+        assert own.holds_state_of(position)
+        own.rewrite(position)
+        assert own.holds_state_of(position)
     assert files.names("f/0-5-z/offsets") == ["5", "6"]
     assert files.names("f/0-5-z/state/0/0") == ["6.delta", "7.delta"]
 
@@ -284,10 +285,12 @@ def test_moved_state_gets_the_new_folder_name_in_its_schema_files(files: Memory)
     query(files, "s/f/0-5-z")
     schema = '{"stateSchemaFilePaths":["file:/s/f/0-5-z/state/0/_stateSchema/default/0_1b"]}'
     files.write("s/f/0-5-z/state/0/_metadata/v2/0", schema)
-    of = FlowFolders(files, "s/f", "p", fence=6, token="a")  # type: ignore[arg-type]
-    found = take_over_folder(of.own, of.older(), position(files), stateful=True)
-    assert found.make is not None
-    found.make()
+    flow_folders = FlowFolders(files, "s/f", "p", fence=6, token="a")  # type: ignore[arg-type]
+    takeover = take_over_folder(
+        flow_folders.own, flow_folders.older(), archived_position(files), stateful=True
+    )
+    assert takeover.make is not None
+    takeover.make()
     assert files.read("s/f/0-6-a/state/0/_metadata/v2/0") == schema.replace("0-5-z", "0-6-a")
 
 
@@ -299,11 +302,11 @@ def test_archive_is_named_by_its_content(files: Memory) -> None:
     query(files, "f/0-5-z")
     query(files, "f/0-6-a")
     files.write("f/0-6-a/sources/0/7", "other files")
-    one, other = archived(files, folders(files, 5, "z").own), archived(files, folders(files, 6).own)
-    assert one.source_files != other.source_files
-    before = dict(files.held)
-    assert archived(files, folders(files, 5, "z").own) == one
-    assert files.held == before, "what is there is never written again"
+    first, second = archived(files, folders(files, 5, "z").own), archived(files, folders(files, 6).own)
+    assert first.source_files != second.source_files
+    before = dict(files.content)
+    assert archived(files, folders(files, 5, "z").own) == first
+    assert files.content == before, "an existing archive is not written again"
 
 
 def test_failed_batch_archives_its_source_files_again(files: Memory) -> None:

@@ -37,7 +37,7 @@ class Table:
         return SimpleNamespace(commit_metadata=SimpleNamespace(positions=self.positions))
 
     def settle(self) -> None:
-        """Nothing is ever half done."""
+        """Nothing is left to settle."""
 
     def submit(self, flow: str, staged: Staged, position: LogPosition) -> None:
         if self.fails is not None:
@@ -48,7 +48,7 @@ class Table:
 
 
 class Steps:
-    """Performs what it is asked to and remembers it."""
+    """Performs each step and records it."""
 
     def __init__(self) -> None:
         self.taken: list[Step] = []
@@ -172,8 +172,8 @@ def test_a_start_acknowledges_what_the_table_has(bench: Bench) -> None:
     """The last owner died between its commit and the acknowledgement."""
     assert bench.run().failure() is None
     point = deposit(bench, 1, 1)
-    held = bench.table.positions["bank"]
-    bench.table.positions["bank"] = LogPosition(log=held.log, point=point)
+    position = bench.table.positions["bank"]
+    bench.table.positions["bank"] = LogPosition(log=position.log, point=point)
     bench.steps.taken.clear()
     staged = len(bench.table.staged)
     assert bench.run().failure() is None

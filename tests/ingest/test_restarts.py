@@ -1,4 +1,4 @@
-"""A flow that dies while the run goes on is started again, and everybody can see it."""
+"""A flow that dies while the run goes on is started again, and events report it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Query:
     committed_up_to_ms = None
 
     def store_time_is(self, store_ms: int) -> None:
-        """Nobody asks."""
+        """Not used here."""
 
     def inspect(self, *, at_once: bool = False) -> None:
         """Nothing is left out."""
@@ -53,13 +53,13 @@ class Bench:
 
     def __init__(self, **trigger: object) -> None:
         self.query, self.now = Query(), 0.0
-        self.told: list[dict[str, Any]] = []
+        self.emitted: list[dict[str, Any]] = []
         self.ingestion = Ingestion(self.emit, lambda: self.now)
         flow: Any = (self.query, lambda: None)
         self.ingestion.start([flow], 0, **trigger)
 
     def emit(self, event: str, /, **fields: Any) -> None:
-        self.told.append({"event": event, **fields})
+        self.emitted.append({"event": event, **fields})
 
     def after(self, seconds: float) -> int:
         """How often the flow was started, once that time has passed."""
@@ -69,7 +69,7 @@ class Bench:
 
     @property
     def events(self) -> list[str]:
-        return [told["event"] for told in self.told]
+        return [fields["event"] for fields in self.emitted]
 
 
 @pytest.fixture
@@ -82,10 +82,10 @@ def test_restart_waits_double_up_to_a_minute(bench: Bench) -> None:
     for attempt in range(2, 11):
         bench.query.die()
         assert bench.after(0) == attempt - 1
-        waits.append(bench.told[-1]["again_in_s"])
+        waits.append(bench.emitted[-1]["again_in_s"])
         assert bench.after(waits[-1] - 0.01) == attempt - 1
         assert bench.after(0.02) == attempt
-        assert bench.ingestion.problems == {"flow": str(BROKEN)}, "not well before it made progress"
+        assert bench.ingestion.problems == {"flow": str(BROKEN)}, "a flow recovers only after progress"
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
@@ -97,10 +97,10 @@ def test_flow_recovers_after_progress(bench: Bench) -> None:
     bench.query.progressed = True
     bench.after(0)
     assert bench.ingestion.problems == {}
-    assert bench.told[-1] == {"event": "flow_recovered", "flow": "flow", "dataset": "flow", "attempts": 3}
+    assert bench.emitted[-1] == {"event": "flow_recovered", "flow": "flow", "dataset": "flow", "attempts": 3}
     bench.query.die()
     bench.after(0)
-    assert bench.told[-1]["again_in_s"] == 1, "a new trouble"
+    assert bench.emitted[-1]["again_in_s"] == 1, "after a recovery the wait begins anew"
 
 
 def test_each_failure_is_reported_once(bench: Bench) -> None:
@@ -119,7 +119,7 @@ def test_one_shot_run_tries_once() -> None:
     bench = Bench(availableNow=True)
     bench.query.die()
     assert bench.after(1e6) == 1
-    assert bench.told[-1]["again_in_s"] is None
+    assert bench.emitted[-1]["again_in_s"] is None
     assert bench.ingestion.problems == {"flow": str(BROKEN)}
 
 
@@ -130,13 +130,13 @@ def test_fenced_flow_ends_the_run(bench: Bench) -> None:
 
 
 def test_fence_at_the_end_stops_all_flows(bench: Bench) -> None:
-    fenced, other = Query(), Query()
-    flows: Any = [(fenced, lambda: None), (other, lambda: None)]
+    fenced, other_flow = Query(), Query()
+    flows: Any = [(fenced, lambda: None), (other_flow, lambda: None)]
     bench.ingestion.start(flows, 0, processingTime="1 seconds")
     fenced.die(FencedError("FENCED", "a newer owner exists"))
     with pytest.raises(FencedError):
         bench.ingestion.stop()
-    assert not other.active
+    assert not other_flow.active
 
 
 def test_no_flow_starts_after_stop(bench: Bench) -> None:
@@ -153,11 +153,11 @@ def test_corrected_file_is_read_by_the_running_flow(pipeline: Pipeline) -> None:
     drop(pipeline, "b", '{"id":2,"amount":"many"}')
     spec = pipeline.folder / "spark-pipeline.yml"
     with TautProcess(spec, "--continuous", "--interval", "500ms", "--master", "local[2]") as taut:
-        taut.wait_for(lambda _told: taut.count("flow_restarted"))
+        taut.wait_for(lambda _events: taut.count("flow_restarted"))
         drop(pipeline, "b", '{"id":2,"amount":20}')
-        taut.wait_for(lambda _told: taut.count("flow_recovered"))
+        taut.wait_for(lambda _events: taut.count("flow_recovered"))
         drop(pipeline, "c", '{"id":3,"amount":30}')
-        taut.wait_for(lambda told: [e for e in told if e["event"] == "batch" and e["batch"] == 1])
+        taut.wait_for(lambda events: [e for e in events if e["event"] == "batch" and e["batch"] == 1])
         assert taut.stop() == 0, taut.said()
     assert pipeline.run().checkpoints == [], "all was published"
     assert pipeline.query("SELECT * FROM total") == [(3, 60)]

@@ -57,9 +57,9 @@ class Cluster:
 
 
 def flow(cluster: Cluster, events: list[str]) -> KafkaTopics:
-    made = KafkaTopics("f", "lake.db.t", RecreatedTopic.FAIL, lambda event, **_: events.append(event))
-    made._readers = {0: cluster}  # type: ignore[dict-item]
-    return made
+    topics = KafkaTopics("f", "lake.db.t", RecreatedTopic.FAIL, lambda event, **_: events.append(event))
+    topics._readers = {0: cluster}  # type: ignore[dict-item]
+    return topics
 
 
 def test_ids_cover_the_topics_in_the_offsets() -> None:

@@ -1,4 +1,4 @@
-"""Files that Spark's file source would skip without a word: taken in, refused, or shown."""
+"""Files that Spark's file source would skip silently are read, refused or reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def define(pipeline: Pipeline, options: str = "") -> None:
 
 
 def put(pipeline: Pipeline, name: str, text: object, days_old: float = 0) -> Path:
-    """A file of one line; a name with a slash makes the folder."""
+    """A file of files line; a name with a slash makes the folder."""
     path = pipeline.folder / "in" / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"{text}\n")
@@ -47,18 +47,18 @@ def put(pipeline: Pipeline, name: str, text: object, days_old: float = 0) -> Pat
 
 def completed(pipeline: Pipeline) -> Happened:
     happened = pipeline.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     return happened
 
 
-def ids(pipeline: Pipeline, **how: object) -> list[int]:
-    return [row[0] for row in pipeline.query("SELECT id FROM numbers", **how)]
+def ids(pipeline: Pipeline, **options: object) -> list[int]:
+    return [row[0] for row in pipeline.query("SELECT id FROM numbers", **options)]
 
 
 def skipped(happened: Happened) -> list[tuple[str, int, list[str]]]:
     return [
-        (told["reason"], told["files"], [path.rsplit("/", 1)[-1] for path in told["paths"]])
-        for told in happened.of("source_files_skipped")
+        (event["reason"], event["files"], [path.rsplit("/", 1)[-1] for path in event["paths"]])
+        for event in happened.of("source_files_skipped")
     ]
 
 
@@ -66,8 +66,8 @@ def shown(pipeline: Pipeline) -> list[tuple[str, int, list[str]]]:
     """What the store has for `taut status`."""
     (status,) = pipeline.job.store.datasets.statuses()
     return [
-        (str(one.reason), one.count, [path.rsplit("/", 1)[-1] for path in one.paths])
-        for one in status.skipped
+        (str(files.reason), files.count, [path.rsplit("/", 1)[-1] for path in files.paths])
+        for files in status.skipped
     ]
 
 
@@ -127,7 +127,7 @@ def test_file_of_the_same_name_in_another_folder_is_reported(pipeline: Pipeline)
 def test_file_deleted_between_plan_and_read_fails_the_batch(pipeline: Pipeline) -> None:
     bad = put(pipeline, "b.txt", "no number")
     put(pipeline, "c.txt", 3)
-    # The batch is planned, and fails on its data. As the flow's first one it is kept for the next run.
+    # The batch is planned, and fails on its data. As the flow's first files it is kept for the next run.
     assert pipeline.run().state == "FAILED"
 
     bad.unlink()
@@ -181,9 +181,9 @@ def test_continuous_run_reports_once(pipeline: Pipeline) -> None:
     assert ids(pipeline) == [1, 2]
 
 
-def wait_for(happens: object, timeout_s: float = 60) -> None:
-    assert callable(happens)
+def wait_for(condition: object, timeout_s: float = 60) -> None:
+    assert callable(condition)
     deadline = time.monotonic() + timeout_s
-    while not happens():
-        assert time.monotonic() < deadline, "it does not happen"
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What counts as having taken in all that a source held."""
+"""When a flow has taken in all that its source held."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ KAFKA = "KafkaV2[Subscribe[orders]]"
 
 
 def trigger(start: str, end: str, latest: str = "None", source: str = FILES, **more: Any) -> dict[str, Any]:
-    told = {"description": source, "startOffset": start, "endOffset": end, "latestOffset": latest}
-    return {"durationMs": {"latestOffset": 3}, "sources": [told], **more}
+    source_progress = {"description": source, "startOffset": start, "endOffset": end, "latestOffset": latest}
+    return {"durationMs": {"latestOffset": 3}, "sources": [source_progress], **more}
 
 
 class OtherSource:
@@ -53,7 +53,7 @@ class Files(OtherSource):
         (trigger("7", "7", "9", KAFKA), False, False),
     ],
     ids=[
-        "all files", "a part of the files", "no new files", "no file yet, or not told", "planned earlier",
+        "all files", "a part of the files", "no new files", "no file yet, or not known", "planned earlier",
         "a source that may take a part", "nothing new", "all records", "a part of the records", "held back",
     ],
 )  # fmt: skip
@@ -66,16 +66,16 @@ def test_took_all(progress: dict[str, Any], limited: bool, took: bool) -> None:
 
 def test_trigger_counts_for_times_before_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's clock is 5 s ahead of the store's."""
-    found = SourceObservations()
+    observations = SourceObservations()
 
     def ask(store_ms: int) -> None:
         monkeypatch.setattr(source_observations.time, "time_ns", lambda: (store_ms + 5_000) * 1_000_000)
-        found.store_time_is(store_ms)
+        observations.store_time_is(store_ms)
 
     def ended(begun_ms: int, *, took: bool = True) -> int | None:
         began = datetime.fromtimestamp(begun_ms / 1000, UTC).isoformat()
-        found.trigger_ended(trigger("0", "0" if took else "1", timestamp=began), [Files(limited=True)])
-        return found.committed_up_to_ms
+        observations.trigger_ended(trigger("0", "0" if took else "1", timestamp=began), [Files(limited=True)])
+        return observations.committed_up_to_ms
 
     for store_ms in (1_000, 2_000, 3_000):
         ask(store_ms)
@@ -87,10 +87,10 @@ def test_trigger_counts_for_times_before_it_began(monkeypatch: pytest.MonkeyPatc
 
 
 def test_times_during_a_long_batch_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SourceObservations()
+    observations = SourceObservations()
     for ms in range(100_000):
-        monkeypatch.setattr(source_observations.time, "time_ns", lambda at=ms: at * 1_000_000)
-        found.store_time_is(ms)
-    assert len(found._times) <= 1_024
-    found.took_all_since(100_001)
-    assert found.committed_up_to_ms == 99_999
+        monkeypatch.setattr(source_observations.time, "time_ns", lambda now_ms=ms: now_ms * 1_000_000)
+        observations.store_time_is(ms)
+    assert len(observations._times) <= 1_024
+    observations.took_all_since(100_001)
+    assert observations.committed_up_to_ms == 99_999

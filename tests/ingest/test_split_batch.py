@@ -63,7 +63,7 @@ def test_batch_that_fails_only_as_a_whole_is_not_split(replay: Replay, spark: Sp
         return cast(Any, None)
 
     flow = BatchSplitter("f", BadRecords.QUARANTINE, cast(LakeTable, object()), lambda rows: rows)
-    with pytest.raises(IngestError, match=r"Flow f failed: .*more than 100 in all") as told:
+    with pytest.raises(IngestError, match=r"Flow f failed: .*more than 100 in all") as caught:
         flow.split(cast(Exception, first.value), spark, query, stage, 7, lambda: ("{}", "{}"))
-    assert told.value.__cause__ is first.value
+    assert caught.value.__cause__ is first.value
     assert staged == []

@@ -23,33 +23,33 @@ class Listed:
         return sorted({path.split("/")[0] for path in below})
 
 
-class Held(Listed):
-    """Files with their content; what is deleted is gone with all below it."""
+class MemoryFiles(Listed):
+    """Files with their content; a folder is deleted with all files in it."""
 
     def __init__(self, *paths: str) -> None:
-        self.held = dict.fromkeys(paths, "")
+        self.content = dict.fromkeys(paths, "")
 
     @property
     def _paths(self) -> list[str]:  # type: ignore[override]
-        return list(self.held)
+        return list(self.content)
 
     def stamps(self, folder: str) -> dict[str, tuple[int, int]]:
-        below = (path for path in self.held if path.startswith(f"{folder}/"))
+        below = (path for path in self.content if path.startswith(f"{folder}/"))
         return {path.removeprefix(f"{folder}/"): (0, 0) for path in below}
 
     def exists(self, path: str) -> bool:
-        return any(name == path or name.startswith(f"{path}/") for name in self.held)
+        return any(name == path or name.startswith(f"{path}/") for name in self.content)
 
     def read(self, path: str) -> str | None:
-        return self.held.get(path)
+        return self.content.get(path)
 
     def write(self, path: str, text: str) -> None:
-        self.held[path] = text
+        self.content[path] = text
 
     def delete(self, path: str) -> None:
-        gone = [name for name in self.held if name == path or name.startswith(f"{path}/")]
-        for name in gone:
-            del self.held[name]
+        deleted = [name for name in self.content if name == path or name.startswith(f"{path}/")]
+        for name in deleted:
+            del self.content[name]
 
 
 def folder(*state: str) -> CheckpointFolder:
@@ -87,12 +87,12 @@ def test_state_is_missing(state: tuple[str, ...]) -> None:
 
 def test_rewrite_deletes_later_state() -> None:
     state = ["0/0/2.delta", "0/0/3.delta", "0/1/10.snapshot", "1/0/left/3_4a1c.changelog", "0/0/_metadata/9"]
-    files: Any = Held(*(f"f/state/{path}" for path in state), "f/offsets/7")
+    files: Any = MemoryFiles(*(f"f/state/{path}" for path in state), "f/offsets/7")
     position = SparkPosition(query_id="q", batch_id=1, offsets="o", commit="c", stateful=True)
     CheckpointFolder(cast("Files", files), "f", "archive").rewrite(position)
-    assert {path for path in files.held if "/state/" in path} == {
+    assert {path for path in files.content if "/state/" in path} == {
         "f/state/0/0/2.delta",
         "f/state/0/0/_metadata/9",
     }
-    assert "f/offsets/7" not in files.held
-    assert "f/_rewriting" not in files.held
+    assert "f/offsets/7" not in files.content
+    assert "f/_rewriting" not in files.content

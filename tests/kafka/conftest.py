@@ -47,7 +47,7 @@ def totals():
 
 
 def events(broker: KafkaBroker, options: str, query: str) -> str:
-    """Definitions of the table `events`; `options` and `query` are Python text behind the source."""
+    """Definitions of the table `events`; `options` and `query` are Python text that follows the source."""
     return EVENTS.format(bootstrap=broker.bootstrap, options=options, query=query)
 
 
@@ -86,26 +86,26 @@ class Topic:
     def check(self, pipeline: Pipeline) -> None:
         """The tables hold exactly what was written, each row once."""
         rows = pipeline.query("SELECT id, kind, amount FROM events")
-        wanted = sorted((number, *row) for number, row in self.written.items())
-        lost, strange = sorted(set(wanted) - set(rows)), sorted(set(rows) - set(wanted))
-        assert (lost, strange) == ([], []), pipeline.query(
+        expected = sorted((number, *row) for number, row in self.written.items())
+        lost, unexpected = sorted(set(expected) - set(rows)), sorted(set(rows) - set(expected))
+        assert (lost, unexpected) == ([], []), pipeline.query(
             "SELECT partition, min(offset), max(offset), count(*) FROM events GROUP BY partition"
         )
-        assert rows == wanted
-        places = pipeline.query("SELECT partition, offset FROM events")
-        assert len(set(places)) == len(places)
+        assert rows == expected
+        offsets = pipeline.query("SELECT partition, offset FROM events")
+        assert len(set(offsets)) == len(offsets)
         totals: dict[str, list[int]] = {}
         for kind, amount in self.written.values():
             totals.setdefault(kind, []).append(amount)
-        found = pipeline.query("SELECT kind, n, amount FROM totals")
-        assert found == sorted((kind, len(each), sum(each)) for kind, each in totals.items())
+        actual_totals = pipeline.query("SELECT kind, n, amount FROM totals")
+        assert actual_totals == sorted((kind, len(each), sum(each)) for kind, each in totals.items())
 
 
 @pytest.fixture
 def topic(topics: KafkaTopics) -> Topic:
-    made = Topic(topics, f"t-{uuid.uuid4().hex[:8]}")
-    topics.create(made.name, made.partitions)
-    return made
+    new_topic = Topic(topics, f"t-{uuid.uuid4().hex[:8]}")
+    topics.create(new_topic.name, new_topic.partitions)
+    return new_topic
 
 
 @pytest.fixture

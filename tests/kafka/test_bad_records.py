@@ -1,4 +1,4 @@
-"""Records on which a flow's query fails: named, or set aside in the same checkpoint as the good ones."""
+"""Records on which a flow's query fails: named in the error, or quarantined in the same checkpoint."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ QUARANTINE = '[flows.events]\nbad_records = "quarantine"\n'
 
 @dataclass
 class Source:
-    """Two topics of three partitions, and what was written: place → whether it is bad."""
+    """Two topics of three partitions, and what was written: record → whether it is bad."""
 
     topics: KafkaTopics
     prefix: str
@@ -83,18 +83,18 @@ class Source:
 
     def _send(self, value: str, *, bad: bool) -> None:
         topic, partition = self.names[self.number % 2], self.number % 3
-        offset = sum(place[:2] == (topic, partition) for place in self.written)
+        offset = sum(record[:2] == (topic, partition) for record in self.written)
         key, header = f"k{self.number}".encode(), ("n", b"1")
         self.topics.send(topic, [Record(value.encode(), key=key, partition=partition, headers=(header,))])
         self.written[topic, partition, offset] = bad
         self.number += 1
 
     def check(self, pipeline: Pipeline) -> None:
-        """Good and bad records are where they belong, each once, at one checkpoint."""
+        """Good records are in the table, bad ones in the quarantine table, each once, at one checkpoint."""
         good = pipeline.query("SELECT topic, partition, offset FROM events")
         bad = pipeline.query("SELECT topic, partition, offset FROM events__quarantine")
-        assert good == sorted(place for place, is_bad in self.written.items() if not is_bad)
-        assert bad == sorted(place for place, is_bad in self.written.items() if is_bad)
+        assert good == sorted(record for record, is_bad in self.written.items() if not is_bad)
+        assert bad == sorted(record for record, is_bad in self.written.items() if is_bad)
 
 
 @pytest.fixture
@@ -104,10 +104,10 @@ def source(topics: KafkaTopics) -> Source:
 
 @pytest.fixture
 def pipeline(tmp_path: Path, spark: SparkSession, broker: KafkaBroker, source: Source) -> Iterator[Pipeline]:
-    made = Pipeline(tmp_path, spark, settings=QUARANTINE)
-    define(made, broker, source)
-    yield made
-    made.close()
+    new_pipeline = Pipeline(tmp_path, spark, settings=QUARANTINE)
+    define(new_pipeline, broker, source)
+    yield new_pipeline
+    new_pipeline.close()
 
 
 def define(pipeline: Pipeline, broker: KafkaBroker, source: Source, amount: str = "number") -> None:
@@ -116,7 +116,7 @@ def define(pipeline: Pipeline, broker: KafkaBroker, source: Source, amount: str 
 
 
 def good(happened: Happened) -> Happened:
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     return happened
 
 
@@ -137,9 +137,9 @@ def test_quarantine(pipeline: Pipeline, source: Source) -> None:
     source.bad('{"id": 7, "amount": "many"}')
     source.good(10)
     happened = good(pipeline.run())
-    (told,) = happened.of("quarantined")
-    assert told["records"] == 2
-    assert told["beside"] == "lake.default.events__quarantine"
+    (event,) = happened.of("quarantined")
+    assert event["records"] == 2
+    assert event["beside"] == "lake.default.events__quarantine"
     assert len(happened.checkpoints) == 1
     source.check(pipeline)
     rows = pipeline.query(
@@ -201,12 +201,12 @@ def test_without_quarantine_the_record_is_named(pipeline: Pipeline, source: Sour
     source.good(20)
     happened = pipeline.run()
     assert happened.state == "FAILED"
-    (place,) = [place for place, bad in source.written.items() if bad]
+    (record,) = [record for record, bad in source.written.items() if bad]
     error = happened.failure("events")
     assert error.startswith("[MALFORMED_RECORD_IN_PARSING"), error
-    assert "topic {}, partition {}, offset {}".format(*place) in error
+    assert "topic {}, partition {}, offset {}".format(*record) in error
     assert 'bad_records = "quarantine"' in happened.of("flow_failed")[0]["hint"]
-    # The setting takes over where it stopped, and it may go again: what is set aside stays.
+    # With the setting the flow continues at the batch that failed.
     pipeline.write("tautochrone.toml", QUARANTINE)
     pipeline.write("definitions/events.py", text)
     pipeline.reload()

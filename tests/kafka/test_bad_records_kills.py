@@ -1,7 +1,7 @@
-"""Deaths at every durable step of a batch with bad records: both tables have it, or none.
+"""Crashes at every durable step of a batch with bad records: both tables have the batch, or none.
 
-CI simulates deaths on the way to each of the two tables and kills one real process between their commits;
-`make soak` kills one at every step.
+CI simulates crashes on the way to each of the two tables and kills a real process between their commits;
+`make soak` kills a process at every step.
 """
 
 from __future__ import annotations
@@ -23,55 +23,58 @@ __all__ = ["pipeline", "source"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.crash]
 
-TABLE, BESIDE = "lake.default.events", "lake.default.events__quarantine"
+TABLE, QUARANTINE_TABLE = "lake.default.events", "lake.default.events__quarantine"
 STEPS = [
-    (Step.LAKE_STAGE, BESIDE),
+    (Step.LAKE_STAGE, QUARANTINE_TABLE),
     (Step.INGEST_SOURCE_FILES, TABLE),
-    (Step.LAKE_PREPARE, BESIDE),
+    (Step.LAKE_PREPARE, QUARANTINE_TABLE),
     (Step.LAKE_PREPARE, TABLE),
     (Step.LAKE_COMMIT, TABLE),
-    (Step.LAKE_COMMIT, BESIDE),
+    (Step.LAKE_COMMIT, QUARANTINE_TABLE),
     (Step.META_REPORT, TABLE),
 ]
 """What a batch does, in its order."""
-BETWEEN = STEPS[4]
+AFTER_THE_TABLE = STEPS[4]
 
 
 def test_crash_while_quarantining(pipeline: Pipeline, source: Source) -> None:
     source.good(10)
     good(pipeline.run())
     for step, subject in (STEPS[0], STEPS[3], STEPS[5]):
-        before = _news(pipeline, source)
-        _dies(pipeline, Strike(step, "after", "crash", on=subject.rpartition(".")[2]))
-        _completed(pipeline, source, before)
+        before = _produce(pipeline, source)
+        _crash(pipeline, Strike(step, "after", "crash", on=subject.rpartition(".")[2]))
+        _complete(pipeline, source, before)
     pipeline.verify()
 
 
 @pytest.mark.parametrize(
     ("step", "subject"),
-    [BETWEEN, *(pytest.param(*one, marks=pytest.mark.slow) for one in STEPS if one != BETWEEN)],
+    [
+        AFTER_THE_TABLE,
+        *(pytest.param(*step, marks=pytest.mark.slow) for step in STEPS if step != AFTER_THE_TABLE),
+    ],
 )
 def test_kill_while_quarantining(
     pipeline: Pipeline, source: Source, tmp_path: Path, step: Step, subject: str
 ) -> None:
     source.good(10)
     good(pipeline.run())
-    before = _news(pipeline, source)
+    before = _produce(pipeline, source)
     Taut(tmp_path, tmp_path).killed(fault(step, "after", "kill", on=subject), "--master", "local[2]")
-    _completed(pipeline, source, before)
+    _complete(pipeline, source, before)
     pipeline.verify()
 
 
-def _news(pipeline: Pipeline, source: Source) -> list[tuple[int, int]]:
+def _produce(pipeline: Pipeline, source: Source) -> list[tuple[int, int]]:
     """Good and bad records; returns what readers see before them."""
     source.good(6)
     source.bad("{broken")
     source.good(3)
     source.bad('{"id": 1, "amount": "x"}')
-    return _both(pipeline)
+    return _counts(pipeline)
 
 
-def _dies(pipeline: Pipeline, strike: Strike) -> None:
+def _crash(pipeline: Pipeline, strike: Strike) -> None:
     effects = StrikingEffects(strike)
     with pipeline.opened(effects) as (job, _):
         run = Run(job)
@@ -85,12 +88,12 @@ def _dies(pipeline: Pipeline, strike: Strike) -> None:
     assert effects.struck, f"{strike} was not reached: {effects.seen}"
 
 
-def _completed(pipeline: Pipeline, source: Source, before: list[tuple[int, int]]) -> None:
+def _complete(pipeline: Pipeline, source: Source, before: list[tuple[int, int]]) -> None:
     # Readers see nothing of it: the next checkpoint has both halves.
-    assert _both(pipeline) == before
+    assert _counts(pipeline) == before
     good(pipeline.run())
     source.check(pipeline)
 
 
-def _both(pipeline: Pipeline) -> list[tuple[int, int]]:
+def _counts(pipeline: Pipeline) -> list[tuple[int, int]]:
     return pipeline.query("SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM events__quarantine)")

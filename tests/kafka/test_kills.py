@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.crash]
 
 @contextmanager
 def writing(topic: Topic) -> Iterator[None]:
-    """A producer at its work, about 400 rows a second."""
+    """A producer that writes about 400 rows a second."""
     ended = threading.Event()
 
     def work() -> None:
@@ -45,18 +45,18 @@ def run_and_kill(pipeline: Pipeline, topic: Topic, kills: int, seed: int) -> Non
             with TautProcess(spec, *arguments) as taut:
                 # Once before it ever ingested anything, then in the middle of its work.
                 event = "takeover" if kill == 0 else "batch"
-                taut.wait_for(lambda _told, taut=taut, event=event: taut.count(event))
+                taut.wait_for(lambda _events, taut=taut, event=event: taut.count(event))
                 time.sleep(moments.uniform(0, 2.5))
                 taut.kill()
             if kill == 0:
                 topic.partitions = 5
                 topic.topics.add_partitions(topic.name, 5)
         with TautProcess(spec, *arguments) as taut:
-            taut.wait_for(lambda _told: taut.count("checkpoint") >= 2)
-            # Partitions that come while it runs.
+            taut.wait_for(lambda _events: taut.count("checkpoint") >= 2)
+            # Partitions are added while it runs.
             topic.topics.add_partitions(topic.name, 6)
             topic.partitions = 6
-            taut.wait_for(lambda _told: taut.count("checkpoint") >= 4)
+            taut.wait_for(lambda _events: taut.count("checkpoint") >= 4)
             assert taut.stop() == 0, taut.said()
     pipeline.run()
     topic.check(pipeline)

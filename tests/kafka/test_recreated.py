@@ -1,4 +1,4 @@
-"""A topic that is deleted and created again under its name: never read past its beginning in silence."""
+"""A topic that is deleted and created again under its name: its first records are never skipped silently."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def recreate(topic: Topic, partitions: int = 3) -> None:
 
 def completed(pipeline: Pipeline) -> Happened:
     happened = pipeline.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     return happened
 
 
@@ -41,10 +41,10 @@ def rows(pipeline: Pipeline) -> list[int]:
     return [row[0] for row in pipeline.query("SELECT id FROM events")]
 
 
-def wait_for(happens: Callable[[], object], timeout_s: float = 60) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
-    while not happens():
-        assert time.monotonic() < deadline, "it does not happen"
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
 
 
@@ -54,7 +54,7 @@ def test_a_recreated_topic_ends_the_flow_until_the_setting_says_earliest(
     topic.produce(30)
     completed(pipeline)
     recreate(topic)
-    # More records than the old one had: today's offsets fit, and the first ones are never read.
+    # More records than the old topic had: the offsets are valid, but the first records would be skipped.
     topic.produce(40)
     happened = pipeline.run()
     assert happened.state == "FAILED"
@@ -65,8 +65,8 @@ def test_a_recreated_topic_ends_the_flow_until_the_setting_says_earliest(
 
     pipeline.write("tautochrone.toml", EARLIEST)
     happened = completed(pipeline)
-    (told,) = happened.of("kafka_topic_recreated")
-    assert (told["flow"], told["topics"]) == ("events", [topic.name])
+    (event,) = happened.of("kafka_topic_recreated")
+    assert (event["flow"], event["topics"]) == ("events", [topic.name])
     assert rows(pipeline) == list(range(70))
     # From here on the new topic is the known one.
     topic.produce(5)
@@ -100,21 +100,21 @@ def test_full_refresh_accepts_the_new_topic(pipeline: Pipeline, topic: Topic) ->
 
 @pytest.mark.slow
 def test_one_of_several_topics_by_pattern(pipeline: Pipeline, topic: Topic, broker: KafkaBroker) -> None:
-    other = Topic(topic.topics, f"{topic.name}-b", 2)
-    topic.topics.create(other.name, 2)
+    other_topic = Topic(topic.topics, f"{topic.name}-b", 2)
+    topic.topics.create(other_topic.name, 2)
     pipeline.write(
         "definitions/events.py", events(broker, f'.option("subscribePattern", "{topic.name}.*")', ROWS)
     )
     pipeline.write("tautochrone.toml", EARLIEST)
     topic.produce(9)
-    other.produce(4)
+    other_topic.produce(4)
     completed(pipeline)
-    recreate(other, 3)
-    other.produce(6)
+    recreate(other_topic, 3)
+    other_topic.produce(6)
     topic.topics.add_partitions(topic.name, 5)
     topic.produce(3)
     happened = completed(pipeline)
-    assert [told["topics"] for told in happened.of("kafka_topic_recreated")] == [[other.name]]
+    assert [event["topics"] for event in happened.of("kafka_topic_recreated")] == [[other_topic.name]]
     assert rows(pipeline) == sorted([*range(12), *range(10)])
 
 
@@ -122,11 +122,11 @@ def test_recreated_between_two_batches_of_a_continuous_run(pipeline: Pipeline, t
     pipeline.write("tautochrone.toml", EARLIEST)
     topic.produce(30)
     with pipeline.running() as happened:
-        wait_for(lambda: sum(told["rows"] for told in happened.of("batch")) == 30)
+        wait_for(lambda: sum(event["rows"] for event in happened.of("batch")) == 30)
         recreate(topic)
         # As many as before: no batch of Spark's would come.
         topic.produce(30)
-        wait_for(lambda: sum(told["rows"] for told in happened.of("batch")) == 60)
+        wait_for(lambda: sum(event["rows"] for event in happened.of("batch")) == 60)
         wait_for(lambda: happened.of("flow_recovered"))
     assert rows(pipeline) == list(range(60))
     assert len(happened.of("kafka_topic_recreated")) == 1
@@ -181,7 +181,7 @@ def test_crash_between_the_new_position_and_the_folder(
     assert len(happened.of("kafka_topic_recreated")) == 1
     happened = completed(pipeline)
     assert happened.of("kafka_topic_recreated") == []
-    assert [told["action"] for told in happened.of("flow_folder")] == ["rewrite"]
+    assert [event["action"] for event in happened.of("flow_folder")] == ["rewrite"]
     assert rows(pipeline) == list(range(70))
 
 
@@ -221,8 +221,8 @@ def test_refused_ids_are_reported_once(
     pipeline.write("tautochrone.toml", "[flows.events]\nmax_offsets_per_trigger = 10\n")
     happened = completed(pipeline)
     assert len(happened.of("batch")) > 1
-    (told,) = happened.of("kafka_topic_ids_unknown")
-    assert "not authorized" in told["reason"]
+    (event,) = happened.of("kafka_topic_ids_unknown")
+    assert "not authorized" in event["reason"]
     assert rows(pipeline) == list(range(30))
 
 

@@ -19,7 +19,7 @@ def test_one_shot_runs(pipeline: Pipeline, topic: Topic) -> None:
     for count in (100, 0, 37):
         topic.produce(count)
         happened = pipeline.run()
-        assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+        assert happened.state == "COMPLETED", [event.get("error") for event in happened]
         assert bool(happened.checkpoints) == bool(count)
         topic.check(pipeline)
 
@@ -28,11 +28,11 @@ def test_one_shot_runs(pipeline: Pipeline, topic: Topic) -> None:
     shutil.rmtree(storage / "_checkpoints")
     topic.produce(11)
     happened = pipeline.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
-    assert [told["action"] for told in happened.of("flow_folder")] == ["rewrite"]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
+    assert [event["action"] for event in happened.of("flow_folder")] == ["rewrite"]
     topic.check(pipeline)
 
-    # With nothing new in the topic, too: no row is read again.
+    # No row is read again when the topic has no new records either.
     shutil.rmtree(storage / "_checkpoints")
     assert pipeline.run().checkpoints == []
     topic.check(pipeline)
@@ -49,8 +49,8 @@ def test_a_limit_from_outside_the_definitions(pipeline: Pipeline, topic: Topic) 
     topic.produce(100)
     pipeline.write("tautochrone.toml", "[flows.events]\nmax_offsets_per_trigger = 40\n")
     happened = pipeline.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
-    rows = [told["rows"] for told in happened.of("batch")]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
+    rows = [event["rows"] for event in happened.of("batch")]
     assert max(rows) <= 40
     assert sum(rows) == 100
     topic.check(pipeline)
@@ -81,6 +81,6 @@ def test_records_that_are_gone(pipeline: Pipeline, topic: Topic) -> None:
         "definitions/events.py", text.replace(option, f'.option("failOnDataLoss", "false"){option}')
     )
     happened = pipeline.run()
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
     assert pipeline.query("SELECT count(*) FROM events") == [(55,)]
     pipeline.verify()

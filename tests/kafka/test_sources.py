@@ -23,7 +23,7 @@ from .conftest import events
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-PLACES = '.select("topic", "partition", "offset", sf.col("value").cast("string").alias("v"))'
+WITH_OFFSETS = '.select("topic", "partition", "offset", sf.col("value").cast("string").alias("v"))'
 AVRO = json.dumps(
     {
         "type": "record",
@@ -47,14 +47,14 @@ def prefix() -> str:
 @pytest.fixture
 def reading(tmp_path: Path, spark: SparkSession, broker: KafkaBroker) -> Iterator[Reading]:
     """Makes a pipeline that reads by the given options (Python text) and query."""
-    made = Pipeline(tmp_path, spark)
+    pipeline = Pipeline(tmp_path, spark)
 
-    def define(options: str, query: str = PLACES) -> Pipeline:
-        made.write("definitions/events.py", events(broker, options, query))
-        return made
+    def define(options: str, query: str = WITH_OFFSETS) -> Pipeline:
+        pipeline.write("definitions/events.py", events(broker, options, query))
+        return pipeline
 
     yield define
-    made.close()
+    pipeline.close()
 
 
 def texts(name: str, numbers: range, partitions: int = 2) -> list[Record]:
@@ -62,7 +62,7 @@ def texts(name: str, numbers: range, partitions: int = 2) -> list[Record]:
 
 
 def good(happened: Happened) -> None:
-    assert happened.state == "COMPLETED", [told.get("error") for told in happened]
+    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
 
 
 def forget(pipeline: Pipeline) -> None:
@@ -71,24 +71,24 @@ def forget(pipeline: Pipeline) -> None:
 
 
 def values(pipeline: Pipeline) -> list[str]:
-    places = pipeline.query("SELECT topic, partition, offset FROM events")
-    assert len(set(places)) == len(places)
+    offsets = pipeline.query("SELECT topic, partition, offset FROM events")
+    assert len(set(offsets)) == len(offsets)
     return [str(row[0]) for row in pipeline.query("SELECT v FROM events")]
 
 
 def test_several_topics(reading: Reading, topics: KafkaTopics, prefix: str) -> None:
-    one, two = f"{prefix}-one", f"{prefix}-two"
-    for topic in (one, two):
+    first, second = f"{prefix}-one", f"{prefix}-two"
+    for topic in (first, second):
         topics.create(topic, 2)
-    pipeline = reading(f'.option("subscribe", "{one},{two}")')
-    topics.send(one, texts("one", range(10)))
-    topics.send(two, texts("two", range(7)))
+    pipeline = reading(f'.option("subscribe", "{first},{second}")')
+    topics.send(first, texts("one", range(10)))
+    topics.send(second, texts("two", range(7)))
     good(pipeline.run())
-    topics.send(two, texts("two", range(7, 20)))
+    topics.send(second, texts("two", range(7, 20)))
     forget(pipeline)
     good(pipeline.run())
-    wanted = [f"one-{n}" for n in range(10)] + [f"two-{n}" for n in range(20)]
-    assert values(pipeline) == sorted(wanted)
+    expected = [f"one-{n}" for n in range(10)] + [f"two-{n}" for n in range(20)]
+    assert values(pipeline) == sorted(expected)
 
 
 def test_a_topic_that_comes_later_under_a_pattern(reading: Reading, topics: KafkaTopics, prefix: str) -> None:
@@ -105,8 +105,8 @@ def test_a_topic_that_comes_later_under_a_pattern(reading: Reading, topics: Kafk
     good(pipeline.run())
     topics.send(f"{prefix}-b", texts("b", range(12, 15)))
     good(pipeline.run())
-    wanted = [f"a-{n}" for n in range(10)] + [f"b-{n}" for n in range(15)]
-    assert values(pipeline) == sorted(wanted)
+    expected = [f"a-{n}" for n in range(10)] + [f"b-{n}" for n in range(15)]
+    assert values(pipeline) == sorted(expected)
 
 
 def test_chosen_partitions(reading: Reading, topics: KafkaTopics, prefix: str) -> None:
@@ -141,15 +141,17 @@ def test_keys_headers_and_times(reading: Reading, topics: KafkaTopics, prefix: s
         )
         good(pipeline.run())
         forget(pipeline)
-    found = pipeline.query("SELECT k, unix_millis(timestamp), timestampType, headers, value FROM events")
-    assert [(k, at - first, kind) for k, at, kind, *_ in found] == [(f"k{n}", n, 0) for n in range(5)]
-    assert found[0][3] is None
+    rows_read = pipeline.query("SELECT k, unix_millis(timestamp), timestampType, headers, value FROM events")
+    assert [(k, timestamp - first, kind) for k, timestamp, kind, *_ in rows_read] == [
+        (f"k{n}", n, 0) for n in range(5)
+    ]
+    assert rows_read[0][3] is None
     for n in range(1, 5):
-        assert [(h.key, bytes(h.value)) for h in found[n][3]] == [
+        assert [(h.key, bytes(h.value)) for h in rows_read[n][3]] == [
             ("trace", bytes([n, 255])),
             ("trace", b"again"),
         ]
-    assert [row[4] for row in found] == [b"v"] * 4 + [None]
+    assert [row[4] for row in rows_read] == [b"v"] * 4 + [None]
 
 
 def test_avro(reading: Reading, topics: KafkaTopics, prefix: str, spark: SparkSession) -> None:
@@ -168,12 +170,14 @@ def test_avro(reading: Reading, topics: KafkaTopics, prefix: str, spark: SparkSe
         topics.send(prefix, [Record(value) for value in part])
         good(pipeline.run())
         forget(pipeline)
-    found = pipeline.query("SELECT sensor, unix_millis(at), celsius FROM events")
-    assert found == sorted((f"s{n}", 1_357_000_000_000 + n, None if n % 3 == 0 else n / 4) for n in range(20))
+    rows_read = pipeline.query("SELECT sensor, unix_millis(at), celsius FROM events")
+    assert rows_read == sorted(
+        (f"s{n}", 1_357_000_000_000 + n, None if n % 3 == 0 else n / 4) for n in range(20)
+    )
 
 
 def test_json_of_several_shapes(reading: Reading, topics: KafkaTopics, prefix: str) -> None:
-    """Nested fields, arrays, missing and additional ones; a broken one is NULL unless FAILFAST is said."""
+    """Nested fields, arrays, missing and additional ones; a broken record is NULL unless FAILFAST is said."""
     topics.create(prefix)
     schema = "id INT, at TIMESTAMP, tags ARRAY<STRING>, inner STRUCT<x: DOUBLE>"
     query = (
@@ -190,8 +194,8 @@ def test_json_of_several_shapes(reading: Reading, topics: KafkaTopics, prefix: s
         topics.send(prefix, [Record(line.encode())])
         good(pipeline.run())
         forget(pipeline)
-    found = pipeline.query("SELECT id, unix_seconds(at), tags, x FROM events WHERE id IS NOT NULL")
-    assert found == [(1, 1_357_016_400, ["a", "b"], 0.5), (2, None, [], None)]
+    rows_read = pipeline.query("SELECT id, unix_seconds(at), tags, x FROM events WHERE id IS NOT NULL")
+    assert rows_read == [(1, 1_357_016_400, ["a", "b"], 0.5), (2, None, [], None)]
     assert pipeline.query("SELECT count(*) FROM events") == [(3,)]
 
 
@@ -201,8 +205,8 @@ def test_one_topic_into_two_tables_is_reported(reading: Reading, prefix: str) ->
     first = (pipeline.folder / "definitions/events.py").read_text()
     pipeline.write("definitions/again.py", first.replace("def events", "def again"))
     with pipeline.opened() as (_, happened):
-        (told,) = happened.of("source_read_twice")
-    assert f"topic {prefix}-a of " in told["source"]
-    assert told["datasets"] == ["lake.default.again", "lake.default.events"]
-    files = [place.split(":")[0] for place in told["locations"]]
+        (event,) = happened.of("source_read_twice")
+    assert f"topic {prefix}-a of " in event["source"]
+    assert event["datasets"] == ["lake.default.again", "lake.default.events"]
+    files = [location.split(":")[0] for location in event["locations"]]
     assert files == ["definitions/again.py", "definitions/events.py"]

@@ -62,7 +62,7 @@ def test_every_code_is_documented_with_its_parameters() -> None:
     assert documented == {str(code): parameters_of(code) for code in ReasonCode}
 
 
-def test_what_another_release_wrote_keeps_its_text() -> None:
+def test_reasons_of_other_releases_keep_their_text() -> None:
     assert Reason.stored("because", None, None) == unclassified("because")
     assert Reason.stored("because", "OF_NEXT_YEAR", {"x": 1}) == unclassified("because")
     assert Reason.stored("because", "NEW_INPUT", {"other": 1}) == unclassified("because")

@@ -70,11 +70,11 @@ class Table:
         return version
 
     def ancestors(self, version: Version | None) -> list[Version]:
-        found: list[Version] = []
+        ancestors: list[Version] = []
         while version is not None and version in self.content and version not in self.expired:
-            found.append(version)
+            ancestors.append(version)
             version = self.parent[version]
-        return found
+        return ancestors
 
     def changed_rows(self, _session: Any, old: Version, new: Version) -> RowChange:
         chain = self.ancestors(new)
@@ -175,9 +175,9 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(deltas, "consolidated", net)
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store:
-        found = World(tmp_path, store)
-        found.take_over()
-        yield found
+        new_world = World(tmp_path, store)
+        new_world.take_over()
+        yield new_world
 
 
 def bag(*ids: int) -> Bag:
@@ -195,7 +195,7 @@ def test_deltas_follow_the_checkpoints(world: World) -> None:
     first, *later = world.named("sink_delivered")
     assert len(first["replaced"]) == 2
     assert {reason["reason_code"] for reason in first["replaced_reasons"]} == {"SINK_HAS_NO_ROWS"}
-    assert not any(told["replaced"] for told in later)
+    assert not any(event["replaced"] for event in later)
 
 
 def test_a_sink_without_news_writes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +221,8 @@ def test_several_checkpoints_arrive_as_one(world: World) -> None:
     world.publish([bag(1, 2), bag(1, 2)])
     newest = world.publish([bag(1, 3), bag(1)])
     delivery.deliver()
-    (_, told) = world.named("sink_delivered")
-    assert (told["since"], told["checkpoint"], told["rows"]) == (first, newest, 1)
+    (_, event) = world.named("sink_delivered")
+    assert (event["since"], event["checkpoint"], event["rows"]) == (first, newest, 1)
     assert world.check() == newest
 
 
@@ -238,9 +238,9 @@ def test_a_revision_compensates(world: World) -> None:
     right = world.publish([bag(1, 2), bag(1)], good)
     delivery.deliver()
     assert world.check() == right
-    told = world.named("sink_delivered")[-1]
-    assert not told["replaced"]
-    assert told["rows"] == 4
+    event = world.named("sink_delivered")[-1]
+    assert not event["replaced"]
+    assert event["rows"] == 4
 
 
 def test_lost_history_replaces_all_rows_with_a_reason(world: World) -> None:
@@ -288,16 +288,16 @@ def test_a_store_of_another_lake_is_refused(world: World, tmp_path: Path) -> Non
     world.publish([bag(1), bag(1)])
     world.delivery().deliver()
     with MetaStore.open(f"sqlite:///{tmp_path}/other.db") as store:
-        other = World(world.folder, store)
-        other.take_over()
-        other.tables[ORDERS].content = {Version("another"): bag(9)}
-        other.publish([bag(9), bag(9)], [None, None])
-        # The same names of versions would be a proof: those of this lake are others.
-        for table in other.tables.values():
+        other_world = World(world.folder, store)
+        other_world.take_over()
+        other_world.tables[ORDERS].content = {Version("another"): bag(9)}
+        other_world.publish([bag(9), bag(9)], [None, None])
+        # Versions of the same names would prove that it is the same lake, so they get other names.
+        for table in other_world.tables.values():
             table.content = {Version(f"x{name}"): rows for name, rows in table.content.items()}
             table.main = None
         with pytest.raises(SinkError) as refused:
-            other.delivery().deliver()
+            other_world.delivery().deliver()
         assert refused.value.error_class == "SINK_OF_ANOTHER_STORE"
     assert world.check() == 1
 
@@ -345,16 +345,16 @@ def test_random_schedules(world: World, seed: int) -> None:
     newest: int | None = None
     for _ in range(12):
         newest = _one_event(world, chance, newest)
-        what = chance.choice(("healthy", "healthy", "crash", "lose", "mishap", "takeover"))
-        if what == "takeover":
+        mishap = chance.choice(("healthy", "healthy", "crash", "lose", "mishap", "takeover"))
+        if mishap == "takeover":
             delivery.close()
             world.take_over()
             delivery = world.delivery()
-        if what == "mishap":
+        if mishap == "mishap":
             mishaps.append(chance.choice(list(Mishap)))
-        if what in ("crash", "lose"):
+        if mishap in ("crash", "lose"):
             strike = Strike(
-                chance.choice(STEPS), chance.choice(("before", "after")), what, chance.choice((1, 1, 2))
+                chance.choice(STEPS), chance.choice(("before", "after")), mishap, chance.choice((1, 1, 2))
             )
             delivery.close()
             if chance.random() < 0.5:

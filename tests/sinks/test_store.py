@@ -1,4 +1,4 @@
-"""What the store remembers of sinks, and what the command shows of it."""
+"""What the store records of sinks, and what `taut sinks` shows of it."""
 
 from __future__ import annotations
 
@@ -58,20 +58,24 @@ def publish(store: Store, fence: Fence, version: str) -> CheckpointNumber:
 def test_a_delivery_moves_the_position(store: Store, clock: Clock) -> None:
     fence = owner(store)
     number = publish(store, fence, "v1")
-    mine = store.deliveries.claim("job", fence, MIRROR, Fence(0))
+    sink_fence = store.deliveries.claim("job", fence, MIRROR, Fence(0))
     (status,) = store.deliveries.sinks()
     assert (status.state, status.newest, status.behind_since_ms) == (DeliveryState.NEW, number, 1_000)
-    intent = Intent(transaction=transaction(store, number, mine), versions={ORDERS: Version("v1")})
+    intent = Intent(transaction=transaction(store, number, sink_fence), versions={ORDERS: Version("v1")})
     store.deliveries.record_intent("job", fence, intent)
     assert store.deliveries.sinks()[0].intent == intent
-    store.deliveries.record_failure("job", fence, "mirror", mine, "away", failures=1)
+    store.deliveries.record_failure("job", fence, "mirror", sink_fence, "away", failures=1)
     assert (store.deliveries.sinks()[0].state, store.deliveries.sinks()[0].error) == (
         DeliveryState.FAILING,
         "away",
     )
     clock.now = 2_000
     store.deliveries.record_delivered(
-        "job", fence, "mirror", mine, Published(transaction=intent.transaction, versions=intent.versions)
+        "job",
+        fence,
+        "mirror",
+        sink_fence,
+        Published(transaction=intent.transaction, versions=intent.versions),
     )
     (status,) = store.deliveries.sinks()
     assert status.delivered is not None
@@ -90,10 +94,10 @@ def test_a_claim_fences_the_last_one_off(store: Store) -> None:
 
 def test_an_older_owner_of_the_job_is_refused(store: Store) -> None:
     fence = owner(store)
-    mine = store.deliveries.claim("job", fence, MIRROR, Fence(0))
+    sink_fence = store.deliveries.claim("job", fence, MIRROR, Fence(0))
     store.jobs.take_over("job")
     with pytest.raises(FencedError):
-        store.deliveries.end_intent("job", fence, "mirror", mine)
+        store.deliveries.end_intent("job", fence, "mirror", sink_fence)
     with pytest.raises(FencedError):
         store.deliveries.claim("job", fence, MIRROR, Fence(0))
 
@@ -101,16 +105,16 @@ def test_an_older_owner_of_the_job_is_refused(store: Store) -> None:
 @pytest.mark.parametrize("pipeline", ["shop", "other"])
 def test_a_name_is_taken_while_its_job_runs(store: Store, clock: Clock, pipeline: str) -> None:
     store.deliveries.claim("job", owner(store), MIRROR, Fence(0))
-    other = owner(store, "second", pipeline)
+    second_fence = owner(store, "second", pipeline)
     with pytest.raises(MetaError) as refused:
-        store.deliveries.claim("second", other, MIRROR, Fence(0))
+        store.deliveries.claim("second", second_fence, MIRROR, Fence(0))
     assert refused.value.error_class == "SINK_NAME_TAKEN"
     clock.now = 60_000
     if pipeline == "shop":
-        assert store.deliveries.claim("second", other, MIRROR, Fence(0)) == 2
+        assert store.deliveries.claim("second", second_fence, MIRROR, Fence(0)) == 2
     else:
         with pytest.raises(MetaError):
-            store.deliveries.claim("second", other, MIRROR, Fence(0))
+            store.deliveries.claim("second", second_fence, MIRROR, Fence(0))
 
 
 def test_a_retired_sink_is_free(store: Store) -> None:

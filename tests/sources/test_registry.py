@@ -26,16 +26,21 @@ def test_sources_answer_for_themselves(spark: SparkSession, tmp_path: Path) -> N
     files = spark.readStream.schema("v STRING").option("maxFilesPerTrigger", 3).json(str(tmp_path))
     python = spark.readStream.format(FORMAT).load().selectExpr("relation AS v")
     rate = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) v")
-    found = sources_of(kafka.union(files).union(python).union(rate))
-    assert [type(source) for source in found] == [KafkaSource, FileSource, PythonSource, OtherSource]
-    assert [source.number for source in found] == [0, 1, 2, 3]
-    assert found[0].input_ids() == {"topic t of a:1,b:1"}
-    assert found[1].input_ids() == {f"files in {tmp_path}"}
-    assert found[2].input_ids() == found[3].input_ids() == frozenset()
-    assert [isinstance(source.rate_limits(), RateLimits) for source in found] == [True, True, False, False]
-    assert [isinstance(source.topic_ids(spark), Unsupported) for source in found] == [False, True, True, True]
-    assert found[1].takes_all_listed(f"FileStreamSource[file:{tmp_path}]") is False
-    assert found[0].takes_all_listed("KafkaV2[Subscribe[t]]") is None
+    sources = sources_of(kafka.union(files).union(python).union(rate))
+    assert [type(source) for source in sources] == [KafkaSource, FileSource, PythonSource, OtherSource]
+    assert [source.number for source in sources] == [0, 1, 2, 3]
+    assert sources[0].input_ids() == {"topic t of a:1,b:1"}
+    assert sources[1].input_ids() == {f"files in {tmp_path}"}
+    assert sources[2].input_ids() == sources[3].input_ids() == frozenset()
+    assert [isinstance(source.rate_limits(), RateLimits) for source in sources] == [True, True, False, False]
+    assert [isinstance(source.topic_ids(spark), Unsupported) for source in sources] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert sources[1].takes_all_listed(f"FileStreamSource[file:{tmp_path}]") is False
+    assert sources[0].takes_all_listed("KafkaV2[Subscribe[t]]") is None
 
 
 def test_files_are_read_at_any_age_unless_the_reader_says_otherwise(

@@ -23,13 +23,13 @@ from tautochrone.runtime.job.effects import FAULT_VARIABLE
 
 __all__ = ["Ended", "Running", "Taut", "fault"]
 
-# A run of a few seconds never earns back what the optimising compiler costs.
+# In a run of a few seconds the optimising compiler costs more time than it saves.
 _QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 
-def fault(step: Step, when: str, what: str, *, on: str | None = None, nth: int = 1) -> str:
+def fault(step: Step, when: str, action: str, *, on: str | None = None, nth: int = 1) -> str:
     """A fault in the text form of `TAUTOCHRONE_FAULT`."""
-    return f"{step}{'' if on is None else f'@{on}'}:{when}:{what}:{nth}"
+    return f"{step}{'' if on is None else f'@{on}'}:{when}:{action}:{nth}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class Ended:
     def killed(self) -> bool:
         return self.status == -signal.SIGKILL
 
-    def require_killed(self, by: str) -> None:
+    def require_killed(self, fault: str) -> None:
         """The fault must have struck: one that is never reached proves nothing."""
-        assert self.killed, f"{by} was not reached: exit {self.status}\n{self.describe()}"
+        assert self.killed, f"{fault} was not reached: exit {self.status}\n{self.describe()}"
 
     def require_ok(self) -> None:
         assert self.status == 0, f"exit {self.status}\n{self.describe()}"
@@ -72,14 +72,14 @@ class Running:
         return self._process.pid
 
     def count(self, event: str) -> int:
-        """How often the process has told `event` so far."""
+        """How often the process has emitted `event` so far."""
         return sum(entry["event"] == event for entry in self._events())
 
     def wait_for(self, event: str, times: int = 1) -> None:
-        """Until the process has told `event` so often; it must not end before."""
+        """Until the process has emitted `event` so often; it must not end before."""
         while self.count(event) < times:
             if not self.lives_for(0.05) and self.count(event) < times:
-                raise AssertionError(f"{event} was not told\n{self.wait().describe()}")
+                raise AssertionError(f"{event} was not emitted\n{self.wait().describe()}")
 
     def _events(self) -> list[dict[str, Any]]:
         # The line that a killed process was about to write may be torn.
@@ -169,8 +169,8 @@ class Taut:
         with self.start(*arguments, fault=fault) as running:
             return running.wait()
 
-    def killed(self, by: str, *arguments: str) -> Ended:
-        """A run that must die by the fault `by`."""
-        ended = self.run(*arguments, fault=by)
-        ended.require_killed(by)
+    def killed(self, fault: str, *arguments: str) -> Ended:
+        """A run that must die by `fault`."""
+        ended = self.run(*arguments, fault=fault)
+        ended.require_killed(fault)
         return ended

@@ -54,7 +54,7 @@ def position(batch: int) -> SparkPosition:
 
 
 class LakeBench:
-    """A fresh table per test, and short ways to fill and read it."""
+    """A fresh table per test, and helpers to fill and read it."""
 
     @pytest.fixture
     def table(self, lake: LakeCatalog) -> LakeTable:
@@ -70,9 +70,11 @@ class LakeBench:
         rows = table.read(spark, table.current_version()).collect()
         return sorted(row["id"] for row in rows)
 
-    def append(self, spark: SparkSession, table: LakeTable, said: CommitMetadata, *ids: int) -> Any:
+    def append(
+        self, spark: SparkSession, table: LakeTable, commit_metadata: CommitMetadata, *ids: int
+    ) -> Any:
         fork = table.fork()
-        return table.commit_staged(fork, [table.stage(fork, self.frame(spark, *ids))], said)
+        return table.commit_staged(fork, [table.stage(fork, self.frame(spark, *ids))], commit_metadata)
 
 
 class LakeConformance(LakeBench):
@@ -154,7 +156,7 @@ class LakeConformance(LakeBench):
         assert len(table.versions()) == 2
 
     def test_a_version_knows_its_rows(self, spark: SparkSession, table: LakeTable) -> None:
-        """All of them, not those of the batch that made it: estimates of a refresh rest on it."""
+        """The count is of all rows, not of the last batch: estimates of a refresh use it."""
         for number in (1, 2, 3):
             fork = table.fork()
             staged = table.stage(fork, self.frame(spark, number))
@@ -337,7 +339,7 @@ class LakeConformance(LakeBench):
         assert table.fork().commit_metadata == replace(metadata_at_first, fence=Fence(2))
         assert sorted(row["id"] for row in table.read(spark, wrong).collect()) == [1, 2, 3]
         assert list(table.tags()) == ["kept"]
-        # The rows of then come before it, what was taken back does not.
+        # The older rows are in its history, the versions that were taken back are not.
         assert table.change_between(first.version, done.version).kind is ChangeKind.NONE
         assert table.change_between(wrong, done.version).kind is ChangeKind.UNKNOWN
         assert table.goes_back_to(first.version)

@@ -54,7 +54,7 @@ class SinkBench(Protocol):
     """What the suite needs of an adapter. A new one, with an empty sink, for each test."""
 
     def open(self) -> Sink:
-        """Open the sink as another process would: nothing is remembered but what the sink itself keeps."""
+        """Open the sink as another process would: only what the sink itself stores is known."""
 
     def schema(self, *columns: str) -> Any:
         """A schema with `id` BIGINT, `word` STRING and further nullable STRING columns."""
@@ -67,13 +67,13 @@ class SinkBench(Protocol):
 
     def break_during(self, operation: Operation) -> type[Exception] | None:
         """Break the next such operation in its middle; the error that it then raises. None: the adapter
-        has no moment there at which it could be half done."""
+        cannot stop in the middle of it."""
 
     def lose_answer(self) -> type[Exception]:
         """The next operation is done and its answer lost; the error that it then raises."""
 
     def lose_row(self) -> None:
-        """The next write loses a row on the way."""
+        """The next write loses a row before it reaches the sink."""
 
 
 def transaction(checkpoint: int, fence: int = 1, attempt: int = 1, store: str = "store-1") -> TransactionId:
@@ -86,7 +86,7 @@ def transaction(checkpoint: int, fence: int = 1, attempt: int = 1, store: str = 
     )
 
 
-def intent(checkpoint: int, fence: int = 1, attempt: int = 1, **fields: Any) -> Intent:
+def new_intent(checkpoint: int, fence: int = 1, attempt: int = 1, **fields: Any) -> Intent:
     versions = {ORDERS: Version(f"o{checkpoint}"), LINES: Version(f"l{checkpoint}")}
     return Intent(transaction=transaction(checkpoint, fence, attempt), versions=versions, **fields)
 
@@ -95,7 +95,7 @@ class SinkConformance:
     """Behaviours of `model.sink.Sink`. Fixture: `bench`."""
 
     _sent: Sequence[Chunk] = ()
-    """What `bring_to` staged."""
+    """What `advance_to` staged."""
 
     @pytest.fixture
     def sink(self, bench: SinkBench) -> Sink:
@@ -105,40 +105,42 @@ class SinkConformance:
             sink.ensure(table, bench.schema(), (), Fence(1))
         return sink
 
-    # -- short ways -------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------
 
     @staticmethod
-    def send(bench: SinkBench, sink: Sink, what: Intent, *rows: Row, gone: Sequence[Row] = ()) -> list[Chunk]:
+    def send(
+        bench: SinkBench, sink: Sink, intent: Intent, *rows: Row, removed: Sequence[Row] = ()
+    ) -> list[Chunk]:
         """Stage the rows in both tables."""
         change = RowChange(
             added=bench.frame(rows) if rows else None,
-            removed=bench.frame(gone) if gone else None,
-            rows=len(rows) + len(gone),
+            removed=bench.frame(removed) if removed else None,
+            rows=len(rows) + len(removed),
         )
         tables = (ORDERS, LINES) if sink.capabilities.several_tables else (ORDERS,)
-        return [chunk for table in tables for chunk in sink.write(what.transaction, table, change)]
+        return [chunk for table in tables for chunk in sink.write(intent.transaction, table, change)]
 
     def deliver(
-        self, bench: SinkBench, sink: Sink, what: Intent, *rows: Row, gone: Sequence[Row] = ()
+        self, bench: SinkBench, sink: Sink, intent: Intent, *rows: Row, removed: Sequence[Row] = ()
     ) -> None:
-        sink.begin(what)
-        sink.prepare(what.transaction, self.send(bench, sink, what, *rows, gone=gone))
-        sink.commit(what.transaction, what.transaction.fence)
+        sink.begin(intent)
+        sink.prepare(intent.transaction, self.send(bench, sink, intent, *rows, removed=removed))
+        sink.commit(intent.transaction, intent.transaction.fence)
 
-    def bring_to(self, bench: SinkBench, sink: Sink, state: TransactionState) -> Intent:
-        """A transaction of checkpoint 1 in this state, with one row."""
-        what = intent(1)
+    def advance_to(self, bench: SinkBench, sink: Sink, state: TransactionState) -> Intent:
+        """A transaction of checkpoint 1 that is brought into this state, with one row."""
+        intent = new_intent(1)
         if state is TransactionState.UNKNOWN:
-            return what
-        sink.begin(what)
-        self._sent = self.send(bench, sink, what, (1, "one"))
+            return intent
+        sink.begin(intent)
+        self._sent = self.send(bench, sink, intent, (1, "one"))
         if state in (TransactionState.INITIALIZED, TransactionState.ABORTING, TransactionState.ABORTED):
-            self._end(bench, state, Operation.ABORT, lambda: sink.abort(what.transaction, Fence(1)))
-            return what
-        sink.prepare(what.transaction, self._sent)
+            self._end(bench, state, Operation.ABORT, lambda: sink.abort(intent.transaction, Fence(1)))
+            return intent
+        sink.prepare(intent.transaction, self._sent)
         if state is not TransactionState.PREPARED:
-            self._end(bench, state, Operation.COMMIT, lambda: sink.commit(what.transaction, Fence(1)))
-        return what
+            self._end(bench, state, Operation.COMMIT, lambda: sink.commit(intent.transaction, Fence(1)))
+        return intent
 
     @staticmethod
     def _end(
@@ -161,28 +163,28 @@ class SinkConformance:
         if sink.capabilities.several_tables:
             assert Counter(bench.read(LINES)) == Counter(rows)
 
-    # -- the way of a transaction -----------------------------------------------------------------
+    # -- one transaction -----------------------------------------------------------------
 
     def test_a_new_sink_shows_nothing(self, bench: SinkBench, sink: Sink) -> None:
         assert sink.published() is None
         self.same_rows(bench, sink)
 
     def test_a_commit_shows_rows_and_pointer(self, bench: SinkBench, sink: Sink) -> None:
-        what = intent(1)
-        self.deliver(bench, sink, what, (1, "one"), (2, None), (2, None))
+        intent = new_intent(1)
+        self.deliver(bench, sink, intent, (1, "one"), (2, None), (2, None))
         published = sink.published()
         assert published is not None
-        assert published.transaction == what.transaction
-        assert published.versions == what.versions
+        assert published.transaction == intent.transaction
+        assert published.versions == intent.versions
         self.same_rows(bench, sink, (1, "one"), (2, None), (2, None))
 
     def test_nothing_is_seen_before_the_commit(self, bench: SinkBench, sink: Sink) -> None:
-        self.deliver(bench, sink, intent(1), (1, "one"))
-        what = intent(2)
-        sink.begin(what)
-        chunks = self.send(bench, sink, what, (2, "two"))
+        self.deliver(bench, sink, new_intent(1), (1, "one"))
+        intent = new_intent(2)
+        sink.begin(intent)
+        chunks = self.send(bench, sink, intent, (2, "two"))
         self.same_rows(bench, sink, (1, "one"))
-        sink.prepare(what.transaction, chunks)
+        sink.prepare(intent.transaction, chunks)
         self.same_rows(bench, sink, (1, "one"))
         published = sink.published()
         assert published is not None
@@ -190,17 +192,17 @@ class SinkConformance:
 
     def test_a_delta_removes_one_copy_of_a_row(self, bench: SinkBench, sink: Sink) -> None:
         if not sink.capabilities.retractions:
-            pytest.skip("takes no rows that went")
-        self.deliver(bench, sink, intent(1), (1, "one"), (2, None), (2, None))
-        self.deliver(bench, sink, intent(2), (3, "three"), gone=[(2, None)])
+            pytest.skip("takes no retractions")
+        self.deliver(bench, sink, new_intent(1), (1, "one"), (2, None), (2, None))
+        self.deliver(bench, sink, new_intent(2), (3, "three"), removed=[(2, None)])
         self.same_rows(bench, sink, (1, "one"), (2, None), (3, "three"))
 
     def test_a_checkpoint_without_changes_moves_the_pointer(self, bench: SinkBench, sink: Sink) -> None:
-        self.deliver(bench, sink, intent(1), (1, "one"))
-        what = intent(2)
-        sink.begin(what)
-        sink.prepare(what.transaction, [])
-        sink.commit(what.transaction, Fence(1))
+        self.deliver(bench, sink, new_intent(1), (1, "one"))
+        intent = new_intent(2)
+        sink.begin(intent)
+        sink.prepare(intent.transaction, [])
+        sink.commit(intent.transaction, Fence(1))
         published = sink.published()
         assert published is not None
         assert published.checkpoint == 2
@@ -209,21 +211,21 @@ class SinkConformance:
     def test_a_rebuild_replaces_all_rows_at_the_commit(self, bench: SinkBench, sink: Sink) -> None:
         if not sink.capabilities.replaces:
             pytest.skip("takes deltas only")
-        self.deliver(bench, sink, intent(1), (1, "one"), (2, "two"))
-        what = intent(2, replaced=(ORDERS, LINES))
-        sink.begin(what)
-        chunks = [*sink.replace(what.transaction, ORDERS, bench.frame([(7, "seven"), (7, "seven")]))]
+        self.deliver(bench, sink, new_intent(1), (1, "one"), (2, "two"))
+        intent = new_intent(2, replaced=(ORDERS, LINES))
+        sink.begin(intent)
+        chunks = [*sink.replace(intent.transaction, ORDERS, bench.frame([(7, "seven"), (7, "seven")]))]
         if sink.capabilities.several_tables:
-            chunks += sink.replace(what.transaction, LINES, bench.frame([]))
-        sink.prepare(what.transaction, chunks)
+            chunks += sink.replace(intent.transaction, LINES, bench.frame([]))
+        sink.prepare(intent.transaction, chunks)
         self.same_rows(bench, sink, (1, "one"), (2, "two"))
-        sink.commit(what.transaction, Fence(1))
+        sink.commit(intent.transaction, Fence(1))
         assert Counter(bench.read(ORDERS)) == Counter({(7, "seven"): 2})
         if sink.capabilities.several_tables:
             assert not bench.read(LINES)
 
     def test_ensure_adds_columns_and_keeps_rows(self, bench: SinkBench, sink: Sink) -> None:
-        self.deliver(bench, sink, intent(1), (1, "one"))
+        self.deliver(bench, sink, new_intent(1), (1, "one"))
         for _ in range(2):
             sink.ensure(ORDERS, bench.schema("more"), (), Fence(1))
         assert bench.read(ORDERS) == [(1, "one", None)]
@@ -234,30 +236,30 @@ class SinkConformance:
     def test_operation_in_state(
         self, bench: SinkBench, sink: Sink, operation: Operation, state: TransactionState
     ) -> None:
-        what = self.bring_to(bench, sink, state)
+        intent = self.advance_to(bench, sink, state)
         again = bench.open()
         following = TRANSITIONS[operation].get(state)
         if following is None:
             with pytest.raises(SinkError) as refused:
-                self._operate(bench, again, operation, what)
+                self._operate(bench, again, operation, intent)
             assert refused.value.error_class == "SINK_TRANSACTION_STATE"
         else:
             for _ in range(2 if TRANSITIONS[operation].get(following) is following else 1):
-                self._operate(bench, again, operation, what)
+                self._operate(bench, again, operation, intent)
         committed = following is TransactionState.COMMITTED or state is TransactionState.COMMITTED
         self.same_rows(bench, again, *([(1, "one")] if committed else []))
 
-    def _operate(self, bench: SinkBench, sink: Sink, operation: Operation, what: Intent) -> None:
+    def _operate(self, bench: SinkBench, sink: Sink, operation: Operation, intent: Intent) -> None:
         if operation is Operation.BEGIN:
-            assert sink.begin(what) is TransactionState.INITIALIZED
+            assert sink.begin(intent) is TransactionState.INITIALIZED
         elif operation is Operation.WRITE:
-            self.send(bench, sink, what, (1, "one"))
+            self.send(bench, sink, intent, (1, "one"))
         elif operation is Operation.PREPARE:
-            sink.prepare(what.transaction, self._sent)
+            sink.prepare(intent.transaction, self._sent)
         elif operation is Operation.COMMIT:
-            sink.commit(what.transaction, Fence(1))
+            sink.commit(intent.transaction, Fence(1))
         else:
-            sink.abort(what.transaction, Fence(1))
+            sink.abort(intent.transaction, Fence(1))
 
     # -- lost answers and half states -------------------------------------------------------------
 
@@ -270,63 +272,63 @@ class SinkConformance:
             Operation.COMMIT: TransactionState.PREPARED,
             Operation.ABORT: TransactionState.PREPARED,
         }
-        what = self.bring_to(bench, sink, before[operation])
+        intent = self.advance_to(bench, sink, before[operation])
         error = bench.lose_answer()
         with pytest.raises(error):
-            self._operate(bench, sink, operation, what)
-        self._operate(bench, sink, operation, what)
+            self._operate(bench, sink, operation, intent)
+        self._operate(bench, sink, operation, intent)
         self.same_rows(bench, sink, *([(1, "one")] if operation is Operation.COMMIT else []))
 
     def test_writing_again_doubles_nothing(self, bench: SinkBench, sink: Sink) -> None:
-        what = intent(1)
-        sink.begin(what)
-        self.send(bench, sink, what, (1, "one"))
-        chunks = self.send(bench, sink, what, (1, "one"))
-        sink.prepare(what.transaction, chunks)
-        sink.commit(what.transaction, Fence(1))
+        intent = new_intent(1)
+        sink.begin(intent)
+        self.send(bench, sink, intent, (1, "one"))
+        chunks = self.send(bench, sink, intent, (1, "one"))
+        sink.prepare(intent.transaction, chunks)
+        sink.commit(intent.transaction, Fence(1))
         self.same_rows(bench, sink, (1, "one"))
 
     def test_a_row_lost_on_the_way_is_found_by_prepare(self, bench: SinkBench, sink: Sink) -> None:
-        what = intent(1)
-        sink.begin(what)
+        intent = new_intent(1)
+        sink.begin(intent)
         bench.lose_row()
-        chunks = self.send(bench, sink, what, (1, "one"), (2, "two"))
+        chunks = self.send(bench, sink, intent, (1, "one"), (2, "two"))
         with pytest.raises(SinkContentError):
-            sink.prepare(what.transaction, chunks)
+            sink.prepare(intent.transaction, chunks)
         with pytest.raises(SinkError):
-            sink.commit(what.transaction, Fence(1))
-        sink.abort(what.transaction, Fence(1))
+            sink.commit(intent.transaction, Fence(1))
+        sink.abort(intent.transaction, Fence(1))
         self.same_rows(bench, sink)
 
     def test_a_chunk_that_never_arrived_is_found_by_prepare(self, sink: Sink) -> None:
-        what = intent(1)
-        sink.begin(what)
+        intent = new_intent(1)
+        sink.begin(intent)
         chunk = Chunk(table=ORDERS, number=0, digest=Digest(1, "1"))
         with pytest.raises(SinkContentError):
-            sink.prepare(what.transaction, [chunk])
+            sink.prepare(intent.transaction, [chunk])
 
     @pytest.mark.parametrize("state", TransactionState)
     def test_recovery_decides_every_state(
         self, bench: SinkBench, sink: Sink, state: TransactionState
     ) -> None:
-        what = self.bring_to(bench, sink, state)
+        intent = self.advance_to(bench, sink, state)
         again = bench.open()
         again.fence(Fence(2))
         for _ in range(2):
-            (recovered,) = again.recover([what], Fence(2))
-            assert recovered.transaction == what.transaction
+            (recovered,) = again.recover([intent], Fence(2))
+            assert recovered.transaction == intent.transaction
             committed = recovered.state is TransactionState.COMMITTED
             if state in (TransactionState.COMMITTING, TransactionState.COMMITTED):
                 assert committed
             elif state is not TransactionState.PREPARED:
-                assert recovered == Recovered(what.transaction, TransactionState.ABORTED)
+                assert recovered == Recovered(intent.transaction, TransactionState.ABORTED)
             self.same_rows(bench, again, *([(1, "one")] if committed else []))
             assert (again.published() is not None) is committed
         if committed:
-            self.deliver(bench, again, intent(2, fence=2), (2, "two"))
+            self.deliver(bench, again, new_intent(2, fence=2), (2, "two"))
             self.same_rows(bench, again, (1, "one"), (2, "two"))
         else:
-            self.deliver(bench, again, intent(1, fence=2, attempt=2), (1, "one"))
+            self.deliver(bench, again, new_intent(1, fence=2, attempt=2), (1, "one"))
             self.same_rows(bench, again, (1, "one"))
 
     @pytest.mark.parametrize("operation", [Operation.WRITE, Operation.COMMIT, Operation.ABORT])
@@ -334,36 +336,36 @@ class SinkConformance:
         self, bench: SinkBench, sink: Sink, operation: Operation
     ) -> None:
         before = {Operation.WRITE: TransactionState.INITIALIZED}.get(operation, TransactionState.PREPARED)
-        what = self.bring_to(bench, sink, before)
+        intent = self.advance_to(bench, sink, before)
         error = bench.break_during(operation)
         if error is None:
             pytest.skip(f"{operation} is never half done")
         with pytest.raises(error):
-            self._operate(bench, sink, operation, what)
+            self._operate(bench, sink, operation, intent)
         again = bench.open()
         again.fence(Fence(2))
-        (recovered,) = again.recover([what], Fence(2))
+        (recovered,) = again.recover([intent], Fence(2))
         rows = [(1, "one")] if recovered.state is TransactionState.COMMITTED else []
         assert (recovered.state is TransactionState.COMMITTED) is (operation is Operation.COMMIT)
         self.same_rows(bench, again, *rows)
-        self.deliver(bench, again, intent(2, fence=2), (2, "two"))
+        self.deliver(bench, again, new_intent(2, fence=2), (2, "two"))
         self.same_rows(bench, again, *rows, (2, "two"))
 
     def test_recovery_drops_what_no_intent_names(self, bench: SinkBench, sink: Sink) -> None:
-        self.deliver(bench, sink, intent(1), (1, "one"))
-        self.bring_left_over(bench, sink)
+        self.deliver(bench, sink, new_intent(1), (1, "one"))
+        self.leave_transaction(bench, sink)
         again = bench.open()
         again.fence(Fence(2))
         assert not again.recover([], Fence(2))
         self.same_rows(bench, again, (1, "one"))
-        self.deliver(bench, again, intent(2, fence=2), (2, "two"))
+        self.deliver(bench, again, new_intent(2, fence=2), (2, "two"))
         self.same_rows(bench, again, (1, "one"), (2, "two"))
 
-    def bring_left_over(self, bench: SinkBench, sink: Sink) -> None:
-        """A transaction of checkpoint 2 that nobody remembers."""
-        what = intent(2)
-        sink.begin(what)
-        sink.prepare(what.transaction, self.send(bench, sink, what, (2, "two")))
+    def leave_transaction(self, bench: SinkBench, sink: Sink) -> None:
+        """A transaction of checkpoint 2 that no intent names."""
+        intent = new_intent(2)
+        sink.begin(intent)
+        sink.prepare(intent.transaction, self.send(bench, sink, intent, (2, "two")))
 
     # -- owners -----------------------------------------------------------------------------------
 
@@ -382,22 +384,22 @@ class SinkConformance:
             Operation.BEGIN: TransactionState.UNKNOWN,
             Operation.COMMIT: TransactionState.PREPARED,
         }
-        what = self.bring_to(bench, sink, before.get(operation, TransactionState.INITIALIZED))
+        intent = self.advance_to(bench, sink, before.get(operation, TransactionState.INITIALIZED))
         bench.open().fence(Fence(2))
         with pytest.raises(SinkFencedError):
-            self._operate(bench, sink, operation, what)
+            self._operate(bench, sink, operation, intent)
         self.same_rows(bench, sink)
 
     def test_a_zombie_that_wakes_between_prepare_and_commit_moves_nothing(
         self, bench: SinkBench, sink: Sink
     ) -> None:
-        zombie = self.bring_to(bench, sink, TransactionState.PREPARED)
+        zombie = self.advance_to(bench, sink, TransactionState.PREPARED)
         owner = bench.open()
         owner.fence(Fence(2))
         (recovered,) = owner.recover([zombie], Fence(2))
         rows: list[Row] = [(1, "one")]
         if recovered.state is not TransactionState.COMMITTED:
-            self.deliver(bench, owner, intent(1, fence=2), *rows)
+            self.deliver(bench, owner, new_intent(1, fence=2), *rows)
         with pytest.raises(SinkError):
             sink.commit(zombie.transaction, Fence(1))
         self.same_rows(bench, owner, *rows)
@@ -407,7 +409,7 @@ class SinkConformance:
     def test_an_audit_answers_the_digest_of_the_rows(self, bench: SinkBench, sink: Sink) -> None:
         if not sink.capabilities.audits:
             pytest.skip("cannot tell what it holds")
-        self.deliver(bench, sink, intent(1), (1, "one"), (2, None), (2, None))
+        self.deliver(bench, sink, new_intent(1), (1, "one"), (2, None), (2, None))
         same = bench.frame([(2, None), (1, "one"), (2, None)])
         other = bench.frame([(2, None), (1, "one"), (1, "one")])
         checkpoint = CheckpointNumber(1)
@@ -417,7 +419,7 @@ class SinkConformance:
     def test_an_audit_of_an_unknown_checkpoint_is_refused(self, bench: SinkBench, sink: Sink) -> None:
         if not sink.capabilities.audits:
             pytest.skip("cannot tell what it holds")
-        self.deliver(bench, sink, intent(1), (1, "one"))
+        self.deliver(bench, sink, new_intent(1), (1, "one"))
         with pytest.raises(SinkError) as refused:
             sink.audit(ORDERS, CheckpointNumber(5))
         assert refused.value.error_class == "SINK_CHECKPOINT_GONE"
