@@ -107,14 +107,14 @@ SETTINGS = (
         key="run.lease",
         kind=Duration(at_least="1s"),
         default="15s",
-        meaning="a job that says nothing for so long is taken for dead: other jobs don't wait for it",
+        meaning="a job without a heartbeat for this long is taken for dead: other jobs don't wait for it",
         variable="TAUTOCHRONE_LEASE",
     ),
     Setting(
         key="run.patience",
         kind=Duration(),
         default="30s",
-        meaning="so long jobs that are done wait for one that is still at work on a checkpoint",
+        meaning="how long jobs that are done wait for one that still works on a checkpoint",
         variable="TAUTOCHRONE_PATIENCE",
     ),
     Setting(
@@ -165,7 +165,7 @@ SETTINGS = (
         key="meta.retry",
         kind=Duration(),
         default="1m",
-        meaning="so long a call is repeated while the MetaService cannot be reached",
+        meaning="how long a call is repeated while the MetaService cannot be reached",
         variable="TAUTOCHRONE_META_RETRY",
     ),
     Setting(
@@ -179,13 +179,13 @@ SETTINGS = (
     Setting(
         key="meta.tokens.read.*",
         kind=Secret(),
-        meaning="a token with which `taut serve` may be asked; the name is for people",
+        meaning="a token of the role `read` of `taut serve`; the name is for people",
         by_reference=True,
     ),
     Setting(
         key="meta.tokens.operate.*",
         kind=Secret(),
-        meaning="a token with which things may be changed too: for jobs and operators",
+        meaning="a token of the role `operate`, which allows changes: for jobs and operators",
         by_reference=True,
     ),
     Setting(
@@ -267,25 +267,25 @@ SETTINGS = (
         key="maintenance.history",
         kind=Duration(),
         default="5m",
-        meaning="every version of every table stays for so long, for those who follow changes from outside",
+        meaning="every version of every table stays for this long, for outside readers that follow changes",
     ),
     Setting(
         key="maintenance.every",
         kind=Duration(),
         default="1m",
-        meaning="time between two looks at the tables",
+        meaning="time between two rounds of maintenance",
     ),
     Setting(
         key="maintenance.budget",
         kind=Duration(),
         default="2s",
-        meaning="after so long a look begins with no further table",
+        meaning="a round starts with no further table after this time",
     ),
     Setting(
         key="maintenance.min_versions",
         kind=WholeNumber(1),
         default=50,
-        meaning="a table of which fewer versions may go is left alone",
+        meaning="a table is left alone when fewer of its versions can be removed",
     ),
     Setting(
         key="maintenance.min_files",
@@ -369,7 +369,7 @@ SETTINGS = (
     Setting(
         key="sinks.*.catch_up",
         kind=Duration(),
-        meaning="so long what this sink lacks is kept from expiring; later it is rebuilt; `168h` without it",
+        meaning="how long the changes that this sink lacks are kept; then it is rebuilt; `168h` without it",
     ),
     Setting(
         key="sinks.*.options.*",
