@@ -1,8 +1,12 @@
 """Which error classes there are: read from the calls that raise them, not from a list beside the code.
 
-A class is a constant in the first place of an error's constructor, of a function that hands its parameter
-`error_class` on to one, or in a field `error_class`. What passes a class of Spark's on is named in
-`PASSED_ON`; any other way to raise an error is refused, so that no class can be missing from the page.
+A class is a constant: the first argument of an error's constructor, an argument of a function that passes
+its parameter `error_class` on to one, or the value of a field `error_class`. Expressions that hold a class of
+Spark's are named in `PASSED_ON`; any other way to raise an error is refused, so that no class can be missing
+from the page.
+
+A class that no error has is reported without one: as `error_class` of an event, or in brackets at the
+beginning of a text, `[CLASS] sentence`.
 """
 
 from __future__ import annotations
@@ -18,16 +22,20 @@ from pathlib import Path
 
 from tautochrone import errors
 
-__all__ = ["KINDS", "Raised", "UnreadError", "document", "raised", "read"]
+__all__ = ["KINDS", "REPORTED", "Raised", "UnreadError", "document", "raised", "read"]
 
 SOURCES = Path(__file__).parents[2] / "src" / "tautochrone"
 
 KINDS = [name for name in errors.__all__ if issubclass(getattr(errors, name), Exception)]
 
 PASSED_ON = {"problem.error_class", "condition", "content['error_class']"}
-"""Expressions that hold a class which Spark or the service gave."""
+"""Expressions that hold a class of Spark or of the service."""
+
+REPORTED = "Reported without an error"
+"""The kind of classes that are in events and answers only."""
 
 _CLASS = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)?")
+_IN_BRACKETS = re.compile(r"\[([A-Z][A-Z0-9_]{4,}(?:\.[A-Z0-9_]+)?)\] (.+)", re.DOTALL)
 
 
 class UnreadError(AssertionError):
@@ -36,7 +44,7 @@ class UnreadError(AssertionError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Raised:
-    """One class as it is raised somewhere: `<…>` in the texts stands for a value."""
+    """One class as some code raises or reports it: `<…>` in the texts stands for a value."""
 
     kind: str
     error_class: str
@@ -50,23 +58,28 @@ def raised() -> list[Raised]:
 
 
 def read(sources: Sequence[str]) -> list[Raised]:
-    """The classes that modules raise, sorted; of several places the first of each kind and class counts.
+    """The classes that modules raise or report, sorted; the first text of each kind and class counts.
 
     Raises:
         UnreadError: a class is neither written out nor passed on.
     """
     trees = [ast.parse(source) for source in sources]
-    helpers = {name: found for tree in trees for name, found in _helpers(tree)}
+    helpers = {name: helper for tree in trees for name, helper in _helpers(tree)}
     of_fields = [error_class for tree in trees for error_class in _of_fields(tree)]
     first: dict[tuple[str, str], Raised] = {}
     for tree in trees:
-        for one in _in_module(tree, helpers, of_fields):
-            first.setdefault((one.kind, one.error_class), one)
+        for entry in _in_module(tree, helpers, of_fields):
+            first.setdefault((entry.kind, entry.error_class), entry)
+    known = {error_class for _, error_class in first}
+    for tree in trees:
+        for entry in _reported(tree):
+            if entry.error_class not in known:
+                first.setdefault((entry.kind, entry.error_class), entry)
     return sorted(first.values())
 
 
 def _helpers(tree: ast.AST) -> Iterator[tuple[str, tuple[int, str]]]:
-    """Functions with a parameter `error_class`: its place, and the kind of error that they raise."""
+    """Functions with a parameter `error_class`: its index, and the kind of error that they raise."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name != "__init__":
             names = [argument.arg for argument in node.args.args]
@@ -76,7 +89,7 @@ def _helpers(tree: ast.AST) -> Iterator[tuple[str, tuple[int, str]]]:
 
 
 def _of_fields(tree: ast.AST) -> Iterator[str]:
-    """What values of classes with a field `error_class` hold: its default, or what they are made with."""
+    """The error classes in fields `error_class`: their defaults, and the arguments of constructors."""
     holders = {
         node.name: line.value
         for node in ast.walk(tree)
@@ -94,7 +107,7 @@ def _of_fields(tree: ast.AST) -> Iterator[str]:
 
 
 def _called(node: ast.Call) -> str:
-    """The last word of what is called."""
+    """The name of the called function, without its module or object."""
     return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
 
 
@@ -117,12 +130,31 @@ def _in_module(
         if not isinstance(node, ast.Call):
             continue
         if _called(node) in helpers:
-            place, kind = helpers[_called(node)]
-            for error_class in _classes(node.args[place], constants, of_fields):
+            index, kind = helpers[_called(node)]
+            for error_class in _classes(node.args[index], constants, of_fields):
                 yield Raised(kind, error_class, _from_spark(error_class), _hint(node, texts))
         elif (kind := _kind(node)) is not None and id(node) not in inside:
             for error_class in _classes(node.args[0], constants, of_fields):
                 yield Raised(kind, error_class, _text(node.args[1], texts), _hint(node, texts))
+
+
+def _reported(tree: ast.Module) -> Iterator[Raised]:
+    """Classes in events (`emit(…, error_class="CLASS")`) and in texts (`[CLASS] sentence`)."""
+    texts = _texts(tree)
+    # A literal part of an f-string is not a text of its own.
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and id(node) not in parts):
+            match = _IN_BRACKETS.match(_text(node, texts))
+            if match is not None:
+                yield Raised(REPORTED, match[1], match[2], "")
+        elif isinstance(node, ast.Call) and _called(node).strip("_") == "emit":
+            fields = {keyword.arg: keyword.value for keyword in node.keywords}
+            error_class = fields.get("error_class")
+            if isinstance(error_class, ast.Constant):
+                sentence = fields.get("reason") or fields.get("error")
+                text = "" if sentence is None else _text(sentence, texts)
+                yield Raised(REPORTED, str(error_class.value), text, "")
 
 
 def _constants(tree: ast.Module) -> dict[str, list[str]]:
@@ -134,7 +166,7 @@ def _constants(tree: ast.Module) -> dict[str, list[str]]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    found = {}
+    constants = {}
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Assign)
@@ -143,8 +175,8 @@ def _constants(tree: ast.Module) -> dict[str, list[str]]:
             and isinstance(node.value.value, ast.Name)
         ):
             values = [str(value) for value in tables.get(node.value.value.id, [])]
-            found[ast.unparse(node.targets[0].elts[0])] = [v for v in values if _CLASS.fullmatch(v)]
-    return found
+            constants[ast.unparse(node.targets[0].elts[0])] = [v for v in values if _CLASS.fullmatch(v)]
+    return constants
 
 
 def _classes(node: ast.expr, constants: dict[str, list[str]], of_fields: list[str]) -> list[str]:
@@ -197,18 +229,43 @@ def _text(node: ast.expr, texts: dict[str, str]) -> str:
 
 
 def _name(node: ast.expr) -> str:
-    """What a value is about, in one word: `self.engine.url` is `url`, `', '.join(columns)` is `columns`."""
+    """What a value is, in a few words.
+
+    `self.engine.url` is `url`, `flow.name` is `flow`, `', '.join(columns)` is `columns`, `len(bad_files)` is
+    `number of bad files`.
+    """
     if isinstance(node, ast.Name):
-        return node.id.strip("_").lower()
+        return node.id.strip("_").lower().replace("_", " ")
     if isinstance(node, ast.Attribute):
-        return node.attr.strip("_").lower()
+        owner = _name(node.value)
+        name = node.attr.strip("_").lower().replace("_", " ")
+        if name == "name" and isinstance(node.value, ast.Call):
+            return f"type of {_name(node.value.args[0])}"
+        return owner if name in ("name", "text", "value") and owner not in ("self", "cls", "…") else name
     if isinstance(node, ast.Subscript):
         return _name(node.value)
     if isinstance(node, ast.Call):
-        of = node.func.value if isinstance(node.func, ast.Attribute) else None
-        known = of is not None and not isinstance(of, ast.Constant)
-        return _name(of) if known else _name(node.args[0]) if node.args else _name(node.func)
-    return "…"
+        return _name_of_call(node)
+    if isinstance(node, ast.GeneratorExp | ast.ListComp):
+        return _name(node.generators[0].iter)
+    if isinstance(node, ast.BoolOp):
+        return _name(node.values[0])
+    if isinstance(node, ast.BinOp):
+        return _name(node.left)
+    if isinstance(node, ast.List | ast.Tuple) and node.elts:
+        return _name(node.elts[0])
+    return _name(node.value) if isinstance(node, ast.Starred) else "…"
+
+
+def _name_of_call(node: ast.Call) -> str:
+    """A method's object is what the value is about; else the first argument is."""
+    if _called(node) == "len":
+        return f"number of {_name(node.args[0])}"
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if owner is not None and not isinstance(owner, ast.Constant):
+        name = _name(owner)
+        return name if name != "self" else _called(node).strip("_").replace("_", " ")
+    return _name(node.args[0]) if node.args else _called(node).replace("_", " ")
 
 
 def _from_spark(error_class: str) -> str:
@@ -232,17 +289,22 @@ class, sentence and SQLSTATE; they come as `DefinitionError`, `RefreshError`, `I
 depending on who met them.
 """
 
+_REPORTED_HEAD = """\
+No exception has these classes: they are the `error_class` of an [event](events.md), or stand in an answer of
+the Iceberg REST catalog. Their reasons are [here](reasons.md).
+"""
+
 
 def document() -> str:
     """The text of `docs/errors.md`."""
     parts = [_HEAD]
-    found = raised()
-    for kind in KINDS:
-        of_kind = [one for one in found if one.kind == kind]
+    entries = raised()
+    for kind in [*KINDS, REPORTED]:
+        of_kind = [entry for entry in entries if entry.kind == kind]
         if not of_kind:
             continue
-        error = getattr(errors, kind)
-        parts.append(f"## {kind}\n\n{inspect.getdoc(error)}\n")
+        head = _REPORTED_HEAD if kind == REPORTED else f"{inspect.getdoc(getattr(errors, kind))}\n"
+        parts.append(f"## {kind}\n\n{head}")
         parts.append("| class | sentence | hint |\n|---|---|---|")
         parts.extend(f"| `{o.error_class}` | {_cell(o.sentence)} | {_cell(o.hint)} |" for o in of_kind)
         parts.append("")

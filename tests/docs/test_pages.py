@@ -33,13 +33,13 @@ def test_a_page_that_is_not_there_or_differs_is_stale(tmp_path: Path) -> None:
 
 def test_every_kind_of_error_has_its_classes() -> None:
     """But for the root, which catches."""
-    assert set(KINDS) - {one.kind for one in raised()} <= {"TautochroneError"}
+    assert set(KINDS) - {entry.kind for entry in raised()} <= {"TautochroneError"}
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "classes"),
     [
-        ("raise SpecError('A_B', f'{x.name} is bad', hint='no')", [("A_B", "<name> is bad", "no")]),
+        ("raise SpecError('A_B', f'{x.path} is bad', hint='no')", [("A_B", "<path> is bad", "no")]),
         ("raise SpecError('A' if x else 'B', 'bad')", [("A", "bad", ""), ("B", "bad", "")]),
         ("W = {1: ('A', 'gone')}\ndef f():\n    c, w = W[1]\n    raise SpecError(c, w)", [("A", "<w>", "")]),
         ("def f(error_class): raise SpecError(error_class, 'x')\nf('A_B')", [("A_B", "", "")]),
@@ -48,10 +48,17 @@ def test_every_kind_of_error_has_its_classes() -> None:
             [("A", "x", ""), ("B_C", "x", "")],
         ),
         ("raise SpecError(problem.error_class, 'x')", []),
+        (
+            "raise SpecError('A', f'{len(bad_files)} files of {flow.name}')",
+            [("A", "<number of bad files> files of <flow>", "")],
+        ),
+        ("self.emit('left', error_class='A_B', reason=why_left)", [("A_B", "<why left>", "")]),
+        ("answer(404, f'[NO_TABLE] No {table}.')", [("NO_TABLE", "No <table>.", "")]),
+        ("raise SpecError('NO_TABLE', 'x')\nanswer('[NO_TABLE] y')", [("NO_TABLE", "x", "")]),
     ],
 )
-def test_ways_to_raise(source: str, found: list[tuple[str, str, str]]) -> None:
-    assert [(one.error_class, one.sentence, one.hint) for one in read([source])] == found
+def test_ways_to_raise_and_report(source: str, classes: list[tuple[str, str, str]]) -> None:
+    assert [(entry.error_class, entry.sentence, entry.hint) for entry in read([source])] == classes
 
 
 def test_a_class_that_cannot_be_read_is_refused() -> None:
