@@ -116,11 +116,11 @@ class SourceFiles(SourceCheck):
             self._report_unchecked(error)
             return
         if missing and not self._may_miss:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            and_others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise IngestError(
                 "SOURCE_FILE_MISSING",
-                f"Flow {self.flow} planned batch {batch_id} with {missing[0]}{more}, which went away before "
-                "it was read",
+                f"Flow {self.flow} planned batch {batch_id} with {missing[0]}{and_others}, which went away "
+                "before it was read",
                 hint="put it back and the batch is read again; to go on without it set the reader's option "
                 "ignoreMissingFiles (or spark.sql.files.ignoreMissingFiles) to true",
                 retryable=True,

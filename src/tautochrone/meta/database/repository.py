@@ -146,14 +146,14 @@ def require_incarnation(connection: Connection, job: str, expected: str) -> None
     Raises:
         MetaError: `META_STORE_REPLACED`.
     """
-    found = connection.execute(select(t.stores.c.incarnation)).scalar()
-    if found != expected:
+    actual = connection.execute(select(t.stores.c.incarnation)).scalar()
+    if actual != expected:
         raise MetaError(
             "META_STORE_REPLACED",
-            f"Job {job} was taken over in store {expected}, and the store here is {found}: it was swapped, "
+            f"Job {job} was taken over in store {expected}, and the store here is {actual}: it was swapped, "
             "or an older copy was put back, while the job ran",
             hint="Start the job again: it compares the store with the lake before it writes.",
-            parameters={"job": job, "expected": expected, "found": str(found)},
+            parameters={"job": job, "expected": expected, "found": str(actual)},
         )
 
 

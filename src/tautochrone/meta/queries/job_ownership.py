@@ -64,16 +64,16 @@ def _running(connection: Connection, row: Row[Any], process: Mapping[str, Any], 
     if open_ones:
         done = datasets - len(unmentioned(connection, job, open_ones[0]))
         parameters |= {"checkpoint": str(open_ones[0]), "done": str(done)}
-        far = f"checkpoint {open_ones[0]} is open, with {done} of {datasets} datasets done"
+        progress = f"checkpoint {open_ones[0]} is open, with {done} of {datasets} datasets done"
     else:
-        far = "no checkpoint of it is open"
-    who = "a process that did not say who it is" if row.owner is None else f"process {row.owner}"
+        progress = "no checkpoint of it is open"
+    owner = "a process that did not say who it is" if row.owner is None else f"process {row.owner}"
     if process.get("pid") is not None:
-        who = f"process {process['pid']} on host {process['host']}"
-    since = "" if row.started_ms is None else f" since {_moment(row.started_ms)}"
+        owner = f"process {process['pid']} on host {process['host']}"
+    since_start = "" if row.started_ms is None else f" since {_moment(row.started_ms)}"
     return MetaError(
         "JOB_RUNNING",
-        f"Job {job} is run by {who}{since}; {far}",
+        f"Job {job} is run by {owner}{since_start}; {progress}",
         hint="--wait waits until it has ended, --takeover fences it off; should it be dead and not of this "
         f"machine, its lease ends in {left_ms / 1000:.0f} s",
         retryable=True,

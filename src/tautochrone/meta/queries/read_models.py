@@ -69,10 +69,10 @@ def require_readable(connection: Connection, row: Row[Any]) -> None:
     done = select(p.job).where(p.checkpoint == row.number, p.state == Part.DONE.value).limit(1)
     if row.state == CheckpointState.OPEN and connection.execute(done).first() is not None:
         return
-    error_class, words = _WHY_NOT[CheckpointState(row.state)]
+    error_class, state = _WHY_NOT[CheckpointState(row.state)]
     raise CheckpointUnavailableError(
         error_class,
-        f"Checkpoint {row.number} {words}",
+        f"Checkpoint {row.number} {state}",
         hint="`taut checkpoints` lists those that can be read.",
     )
 

@@ -83,11 +83,11 @@ def require_seen(connection: Connection, number: int, tables: Iterable[str], aft
     for name, lookers in unseen(connection, number, tables, after_ms):
         states = select(_J.name).where(_J.name.in_(lookers), _J.state == JobState.RUNNING.value)
         running = sorted(connection.execute(states).scalars())
-        who = " and ".join(f"job {job}" for job in running or lookers) or "no job"
-        does = "has not looked at it since" if running else "isn't running" if lookers else "looks at it"
+        writer = " and ".join(f"job {job}" for job in running or lookers) or "no job"
+        progress = "has not looked at it since" if running else "isn't running" if lookers else "looks at it"
         raise CheckpointUnavailableError(
             "READ_NOT_YET",
-            f"Checkpoint {number} may lack what was written to {name} before the token: {who} {does}",
+            f"Checkpoint {number} may lack what was written to {name} before the token: {writer} {progress}",
             hint="wait longer, or see with `taut jobs` whether the job runs and with `taut status` how it is",
             retryable=True,
         )

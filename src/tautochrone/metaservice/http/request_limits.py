@@ -116,10 +116,10 @@ def _check_address(scope: Scope) -> None:
         raise QueryError("REQUEST_INVALID", "The address holds a NUL character, or one that is not encoded")
 
 
-async def _read(request: Request, receive: Receive, most: int) -> bytes | None:
+async def _read(request: Request, receive: Receive, max_bytes: int) -> bytes | None:
     """The body; None when the client left. What is too large is not kept."""
     length = request.headers.get("content-length", "0")
-    too_large = not length.isdigit() or len(length) > 18 or int(length) > most
+    too_large = not length.isdigit() or len(length) > 18 or int(length) > max_bytes
     parts: list[bytes] = []
     read, until = 0, time.monotonic() + BODY_S
     while True:
@@ -136,13 +136,13 @@ async def _read(request: Request, receive: Receive, most: int) -> bytes | None:
         if message["type"] == "http.disconnect":
             return None
         read += len(message.get("body", b""))
-        too_large = too_large or read > most
+        too_large = too_large or read > max_bytes
         if not too_large:
             parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             break
     if too_large:
-        raise AccessError("BODY_TOO_LARGE", f"A body has at most {most} bytes with this role")
+        raise AccessError("BODY_TOO_LARGE", f"A body has at most {max_bytes} bytes with this role")
     return b"".join(parts)
 
 

@@ -275,11 +275,11 @@ class Survey:
             return f"{_AGAIN}, or let the next run rebuild it: --rebuild {name.table}"
         return f"{_AGAIN}, or move the table away and let `taut run` build it"
 
-    def _unprovable(self, view: TableName, why: str) -> LakeError:
+    def _unprovable(self, view: TableName, reason: str) -> LakeError:
         hint = f"let the next run rebuild it: --rebuild {view.table}"
         return LakeError(
             "ADOPTION_NOT_PROVABLE",
-            f"{view} cannot be compared with its query: {why}",
+            f"{view} cannot be compared with its query: {reason}",
             hint=hint,
             sqlstate="55000",
         )

@@ -271,10 +271,10 @@ class Delivery:
         delta = delta_of(table, self.job.base, delivered, resolution.versions[name])
         only_inserts = not sink.capabilities.retractions or name in self.declaration.insert_only
         if only_inserts and delivered is not None and not delta.is_insert_only:
-            why = "rows of it were updated or deleted" if delta.reason is None else str(delta.reason)
+            reason = "rows of it were updated or deleted" if delta.reason is None else str(delta.reason)
             raise SinkError(
                 "SINK_TAKES_INSERTS_ONLY",
-                f"Sink {self.declaration.name} takes only new rows of {name}: {why}",
+                f"Sink {self.declaration.name} takes only new rows of {name}: {reason}",
                 hint="Mirror the table by its property tautochrone.sinks into a sink that takes updates.",
                 location=self.declaration.location or None,
                 parameters={"sink": self.declaration.name, "table": str(name)},

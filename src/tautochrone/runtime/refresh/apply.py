@@ -51,12 +51,12 @@ def find_rows(
         session.catalog.dropTempView(_STORED)
         session.catalog.dropTempView(_REMOVED)
     places = _assigned(matches)
-    found_count = sum(len(positions) for positions in places.values())
+    actual_count = sum(len(positions) for positions in places.values())
     count = len(rows) if few else deletes.count()
-    if found_count != count:
+    if actual_count != count:
         raise RefreshError(
             "REFRESH_INCONSISTENT",
-            f"{table} should lose {count} rows and holds only {found_count} of them",
+            f"{table} should lose {count} rows and holds only {actual_count} of them",
             hint="its old version stays; rebuild it with --full-refresh, and please report the query",
             sqlstate="XX000",
         )

@@ -26,14 +26,14 @@ def check_bad_records(settings: Mapping[str, FlowBadRecords], graph: Graph) -> N
         if setting.policy is BadRecords.FAIL:
             continue
         assert graph.analysis_session is not None
-        why = "it writes no streaming table from outside"
+        reason = "it writes no streaming table from outside"
         if from_outside(graph, resolved):
             replay = record_replay(graph.analysis_session, resolved.flow.evaluate(graph.analysis_session))
-            why = replay.reason if isinstance(replay, Unsupported) else ""
-        if why:
+            reason = replay.reason if isinstance(replay, Unsupported) else ""
+        if reason:
             raise SettingsError(
                 "QUARANTINE_NOT_SUPPORTED",
-                f"Flow {name} cannot quarantine bad records: {why}",
+                f"Flow {name} cannot quarantine bad records: {reason}",
                 location=setting.origin,
                 hint="only a flow that takes one Kafka source row by row can: select, where, explode; do the "
                 "rest in a view over its table",
