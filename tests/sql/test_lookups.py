@@ -40,10 +40,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     read = key_lookups._read
 
     def recorded(
-        rows: DataFrame, wanted: key_lookups.LookupRequest, most: int
+        rows: DataFrame, request: key_lookups.LookupRequest, max_rows: int
     ) -> tuple[DataFrame, int] | None:
-        lookups.append((wanted.column, len(wanted.values)))
-        return read(rows, wanted, most)
+        lookups.append((request.column, len(request.values)))
+        return read(rows, request, max_rows)
 
     monkeypatch.setattr(key_lookups, "_read", recorded)
     monkeypatch.setattr(limits, "LARGE_RELATION_ROWS", 100)
@@ -102,7 +102,7 @@ def test_views_share_lookups(
         assert sorted(changed) == [("amount", "order_id", "price"), ("day", "id", "total", "town")]
         changed.clear()
     assert testbed._run is not None
-    assert not testbed._run._checkpoints._refresher._changes.lookups._held, (
+    assert not testbed._run._checkpoints._refresher._changes.lookups._cached, (
         "forgotten once every view is refreshed"
     )
 

@@ -192,8 +192,8 @@ def _computed(change: RowChange, columns: Collection[str]) -> TableDelta:
     def side(rows: DataFrame | None) -> tuple[DataFrame | None, int]:
         if rows is None:
             return None, 0
-        materialized, count = materialize(rows.select(*map(quoted, columns)), most=change.rows)
+        materialized, count = materialize(rows.select(*map(quoted, columns)), max_rows=change.rows)
         return (materialized, count) if count else (None, 0)
 
     (added, added_rows), (removed, removed_rows) = side(change.added), side(change.removed)
-    return TableDelta(added, removed, added_rows + removed_rows, held=True)
+    return TableDelta(added, removed, added_rows + removed_rows, materialized=True)

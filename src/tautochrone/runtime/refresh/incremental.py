@@ -105,7 +105,7 @@ class IncrementalRefresh:
                 delta.added if rows_in else None,
                 delta.removed if rows_out else None,
                 rows_in + rows_out,
-                held=True,
+                materialized=True,
             )
             self.changes.tell(self.task.name, self.task.fork.version, version, view_delta)
         refresh = self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)

@@ -1,4 +1,4 @@
-"""The algebra's engine on Spark: computes plans, holds small results on the driver."""
+"""The algebra's engine on Spark: computes plans and keeps small results on the driver."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ __all__ = ["Inputs", "SparkEngine", "TableDelta", "are_few"]
 
 
 def are_few(rows: int | None) -> bool:
-    """Whether what reads so many rows is done in one task; None: nobody knows how many."""
+    """Whether a node that reads this many rows is computed in one task. None: the number is unknown."""
     return rows is not None and rows <= limits.MAX_SINGLE_TASK_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class TableDelta:
-    """What was added to and removed from a table, each None when nothing was.
+    """The rows added to and removed from a table; None where no row was.
 
     Attributes:
-        rows: at most so many.
-        held: they are computed, and were counted.
+        rows: upper bound of the number of rows of both.
+        materialized: the rows are computed, and `rows` is their exact number.
     """
 
     added: DataFrame | None
     removed: DataFrame | None
     rows: int
-    held: bool = False
+    materialized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ class _Delta:
     sides: tuple[Materialized, ...]
     insert_only: bool
 
-    def values(self, of: Callable[[Materialized], frozenset[Any] | None]) -> frozenset[Any] | None:
-        """All that `of` answers for the sides; None where it answers None."""
-        found = [of(side) for side in self.sides]
-        return None if None in found else frozenset().union(*(values or () for values in found))
+    def values(self, values_of: Callable[[Materialized], frozenset[Any] | None]) -> frozenset[Any] | None:
+        """The values of both sides together; None if `values_of` returns None for one of them."""
+        by_side = [values_of(side) for side in self.sides]
+        return None if None in by_side else frozenset().union(*(values or () for values in by_side))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +79,12 @@ class Inputs:
 
     Attributes:
         read: all rows of a table at a cut.
-        delta: its change between the cuts with these columns at least; None when it did not move.
-        rows: how many rows a table has at the newer cut; None when nobody knows.
-        stored_rows: how many rows the state of a stateful node has, likewise.
-        stored: the state of a stateful node: its rows with the state's columns in order, one per group.
-            What it is given is done to its log, where these columns come first, before that is grouped.
-        lookup: rows of a table at a cut whose key is among some, and maybe others; see `Lookups`.
+        delta: its change between the cuts, with these columns at least; None when no row changed.
+        rows: number of rows of a table at the newer cut; None when it is unknown.
+        stored_rows: number of rows of the state of a stateful node; None when it is unknown.
+        stored: the state of a stateful node: its rows with the state's columns in order, one per group. The
+            filter is applied to the state's log, whose first columns are these, before that is grouped.
+        lookup: rows of a table at a cut that contain all rows with one of the keys; see `KeyLookups.rows`.
     """
 
     read: Callable[[TableName, CutSide], DataFrame]
@@ -101,7 +101,8 @@ class Inputs:
 class SparkEngine:
     """One refresh. See `algebra.delta.Engine`.
 
-    `delta_rows` counts the rows that the inputs' changes hold.
+    Attributes:
+        delta_rows: number of changed rows of all inputs; an upper bound until `read_changes`.
     """
 
     catalyst: Catalyst
@@ -118,34 +119,36 @@ class SparkEngine:
         self.lowering = Lowering(
             self.catalyst,
             self.columns,
-            LeafPlans(self._rows_at, self._stored, self._looked_up, self.is_small, self._many),
+            LeafPlans(self._rows_at, self._state_rows, self._lookup, self.is_small, self._reads_many_rows),
         )
 
     # -- the protocol -----------------------------------------------------------------------------
 
     def materialize(self, plan: Node, *, may_be_large: bool = False) -> Materialized:
-        if may_be_large or not self._surely_few(plan):
-            handle, rows = self._hold_fitting(plan.columns, self.lowering.frame(plan))
+        if may_be_large or not self._is_known_to_fit_on_driver(plan):
+            handle, rows = self._materialize_uncounted(plan.columns, self.lowering.frame(plan))
         else:
-            # Each piece is computed on the driver; a union of them would be a job.
+            # Each part is computed on the driver; a union of them would need a Spark job.
             parts = row_wise_parts(plan) or (plan,)
-            handle, rows = self._hold_here(plan.columns, *(self.lowering.frame(part) for part in parts))
+            handle, rows = self._materialize_on_driver(
+                plan.columns, *(self.lowering.frame(part) for part in parts)
+            )
         return Materialized(columns=plan.columns, handle=handle, rows=rows)
 
     def change_of(self, scan: Scan) -> Change:
-        found = self._delta(scan.table)
-        if found is None:
+        delta = self._delta(scan.table)
+        if delta is None:
             return NO_CHANGE
-        names = self._names_of(scan.table)
+        names = self._column_names(scan.table)
         used = tuple(column for column in scan.columns if column in scan.handle)
-        sources = tuple(found.plan.columns[names.index(self._name(column))] for column in used)
-        # A row may be there with both signs once columns are left out that another occurrence reads.
-        consolidated = {*found.plan.columns} <= {*zset_columns(sources)}
-        plan: Node = Rename(columns=zset_columns(used), child=found.plan, sources=zset_columns(sources))
+        sources = tuple(delta.plan.columns[names.index(self._name(column))] for column in used)
+        # Without the columns that only other occurrences read, a row may occur with both weights.
+        consolidated = {*delta.plan.columns} <= {*zset_columns(sources)}
+        plan: Node = Rename(columns=zset_columns(used), child=delta.plan, sources=zset_columns(sources))
         if used != scan.columns:
             nulls = tuple(column for column in scan.columns if column not in scan.handle)
             plan = NullExtend(columns=zset_columns(scan.columns), child=plan, nulls=nulls, like=scan)
-        return Change(plan, found.insert_only, consolidated)
+        return Change(plan, delta.insert_only, consolidated)
 
     def fresh(self) -> ColumnId:
         return self.columns.fresh()
@@ -154,8 +157,8 @@ class SparkEngine:
         """Whether all rows that a node reads fit into one task."""
         return all(are_few(self._leaf_rows(leaf)) for leaf in walk(node) if not leaf.children)
 
-    def _many(self, node: Node) -> bool:
-        """Like `is_large`, of a plan at a cut."""
+    def _reads_many_rows(self, node: Node) -> bool:
+        """Like `is_large`, for a plan at a cut."""
         counts = [self._leaf_rows(leaf) for leaf in walk(node) if isinstance(leaf, ScanAtCut | StateScan)]
         return any(count is None or count > limits.LARGE_RELATION_ROWS for count in counts)
 
@@ -167,7 +170,7 @@ class SparkEngine:
                 return self.inputs.rows(leaf.table)
             case ScanAtCut():
                 rows = self.inputs.rows(leaf.scan.table)
-                # All that went was there before.
+                # The rows that were deleted since are in the older version.
                 return rows if rows is None or leaf.side is CutSide.AFTER else rows + self.delta_rows
             case StateScan():
                 return self.inputs.stored_rows(leaf.operator.number)
@@ -180,10 +183,10 @@ class SparkEngine:
         counts = [self.inputs.rows(leaf.table) for leaf in walk(node) if isinstance(leaf, Scan)]
         return any(count is None or count > limits.LARGE_RELATION_ROWS for count in counts)
 
-    def _surely_few(self, plan: Node) -> bool:
-        """Whether a plan's result may be held on the driver without being counted before.
+    def _is_known_to_fit_on_driver(self, plan: Node) -> bool:
+        """Whether a plan's result may be collected to the driver without counting its rows first.
 
-        What follows from few changed rows is small, unless it is made of a materialized result that is not.
+        A plan over few changed rows gives few rows, unless it reads a large materialized result.
         """
         results = [leaf for leaf in walk(plan) if isinstance(leaf, Materialized)]
         if fits_on_driver(self.delta_rows) and all(fits_on_driver(result.rows) for result in results):
@@ -196,93 +199,102 @@ class SparkEngine:
     def _name(self, column: ColumnId) -> str:
         return str(self.columns.attribute(column).name())
 
-    def _names_of(self, table: TableName) -> list[str]:
-        """Names of the columns that any occurrence of a table uses."""
+    def _column_names(self, table: TableName) -> list[str]:
+        """Names of the columns that any occurrence of a table reads."""
         used = (self._name(c) for scan in self.scans if scan.table == table for c in sorted(scan.handle))
         return list(dict.fromkeys(used))
 
     def _delta(self, table: TableName) -> _Delta | None:
         """A table's change, read once for all its occurrences."""
         if table not in self._deltas:
-            found = self.inputs.delta(table, self._names_of(table))
-            self._deltas[table] = None if found is None else self._read_delta(table, found)
+            delta = self.inputs.delta(table, self._column_names(table))
+            self._deltas[table] = None if delta is None else self._read_delta(table, delta)
         return self._deltas[table]
 
     def read_changes(self) -> None:
-        """Read the changes of all inputs. Only upper bounds were known before; `delta_rows` is exact then."""
+        """Read the changes of all inputs. Afterwards `delta_rows` is exact."""
         for scan in self.scans:
             self._delta(scan.table)
 
-    def _read_delta(self, table: TableName, found: TableDelta) -> _Delta | None:
-        names = self._names_of(table)
+    def _read_delta(self, table: TableName, delta: TableDelta) -> _Delta | None:
+        names = self._column_names(table)
         ids = tuple(self.fresh() for _ in names)
         sides: list[Materialized] = []
         parts: list[Node] = []
-        for frame, sign in ((found.added, 1), (found.removed, -1)):
+        for frame, sign in ((delta.added, 1), (delta.removed, -1)):
             if frame is None:
                 continue
-            chosen = self._typed(table, frame.select(*map(quoted, names)), ids)
-            sides.append(Materialized(columns=ids, handle=chosen, rows=found.rows))
+            rows_plan = self._with_planned_types(table, frame.select(*map(quoted, names)), ids)
+            sides.append(Materialized(columns=ids, handle=rows_plan, rows=delta.rows))
             parts.append(WithWeight(columns=zset_columns(ids), child=sides[-1], sign=sign))
         if not parts:
             return None
-        whole = parts[0] if len(parts) == 1 else Union(columns=zset_columns(ids), inputs=tuple(parts))
-        insert_only = found.removed is None
-        plan = whole if insert_only else Consolidate(columns=whole.columns, child=whole)
-        once = sum(scan.table == table for scan in self.scans) == 1
-        if found.held and once and not fits_on_driver(found.rows):
-            # Whoever asks for it computes it together with what the query does to it.
-            self.delta_rows += found.rows
+        zset = parts[0] if len(parts) == 1 else Union(columns=zset_columns(ids), inputs=tuple(parts))
+        insert_only = delta.removed is None
+        plan = zset if insert_only else Consolidate(columns=zset.columns, child=zset)
+        occurs_once = sum(scan.table == table for scan in self.scans) == 1
+        if delta.materialized and occurs_once and not fits_on_driver(delta.rows):
+            # Its only reader computes it in one Spark job with the operators above it.
+            self.delta_rows += delta.rows
             return _Delta(plan, tuple(sides), insert_only)
-        kept = self._kept_delta(plan, most=found.rows)
-        self.delta_rows += kept.rows
-        return _Delta(kept, (kept,), insert_only) if kept.rows else None
+        result = self._materialized_delta(plan, max_rows=delta.rows)
+        self.delta_rows += result.rows
+        return _Delta(result, (result,), insert_only) if result.rows else None
 
-    def _kept_delta(self, plan: Node, most: int) -> Materialized:
-        """A change of at most `most` rows, held. A rewritten file holds mostly what it held before, so only
-        the change itself tells whether the driver can hold it."""
-        hold = self._hold_here if fits_on_driver(most) else self._hold_fitting
-        handle, rows = hold(plan.columns, self.lowering.frame(plan))
+    def _materialized_delta(self, plan: Node, max_rows: int) -> Materialized:
+        """A change of at most `max_rows` rows, materialized.
+
+        The bound counts all rows of rewritten files, most of which are unchanged. So above the driver's limit
+        the changed rows are counted.
+        """
+        fits = fits_on_driver(max_rows)
+        materialize = self._materialize_on_driver if fits else self._materialize_uncounted
+        handle, rows = materialize(plan.columns, self.lowering.frame(plan))
         return Materialized(columns=plan.columns, handle=handle, rows=rows)
 
-    def _looked_up(self, node: KeySemiJoin, at: ScanAtCut) -> JavaObject | None:
-        """Rows of an input that are held, all those with one of the keys; None: not worth it or too many."""
-        keys, scan = node.keys, at.scan
-        if not isinstance(keys, Materialized) or not self._many(at):
+    def _lookup(self, node: KeySemiJoin, scan_at_cut: ScanAtCut) -> JavaObject | None:
+        """Cached rows of an input, at least those with one of the keys. None: there are too many, or the
+        input is so small that it is read whole."""
+        keys, scan = node.keys, scan_at_cut.scan
+        if not isinstance(keys, Materialized) or not self._reads_many_rows(scan_at_cut):
             return None
-        found = []
+        candidates = []
         for column, source in node.on:
             values = self.lowering.keys.values(column, keys, source, fetch=True)
-            # A NULL would have to be asked for otherwise than a value.
+            # The lookup compares by `=`, which finds no NULL.
             if values is not None and column in scan.handle and not (node.null_safe and None in values):
-                found.append((len(values), column, source, values - {None}))
-        if not found:
+                candidates.append((len(values), column, source, values - {None}))
+        if not candidates:
             return None
-        # Of several columns the one that tells rows apart best; by another there would be more of them.
-        _, column, source, values = max(found, key=lambda each: each[0])
+        # The column with the most distinct keys is the most selective one.
+        _, column, source, values = max(candidates, key=lambda candidate: candidate[0])
         type_name = str(self.columns.attribute(column).dataType().catalogString())
-        wanted = LookupRequest(self._name(column), type_name, values, self._names_of(scan.table))
-        wider = partial(self._wider, column, source, wanted)
-        rows = self.inputs.lookup(scan.table, at.side, wanted, wider)
-        return None if rows is None else self._of_scan(scan, rows)
+        request = LookupRequest(self._name(column), type_name, values, self._column_names(scan.table))
+        wider = partial(self._wider_request, column, source, request)
+        rows = self.inputs.lookup(scan.table, scan_at_cut.side, request, wider)
+        return None if rows is None else self._scan_output(scan, rows)
 
-    def _wider(self, column: ColumnId, source: ColumnId, wanted: LookupRequest) -> LookupRequest | None:
-        """All keys of the change that some were chosen from, by a filter of this view; None when there are no
-        others."""
+    def _wider_request(
+        self, column: ColumnId, source: ColumnId, request: LookupRequest
+    ) -> LookupRequest | None:
+        """The same request with all keys of the change, of which this view's filters passed only some. Other
+        views may need the others. None: the request has them all."""
         scan = next((scan for scan in self.scans if source in scan.handle), None)
-        changed = None if scan is None else self._delta(scan.table)
-        if scan is None or changed is None:
+        delta = None if scan is None else self._delta(scan.table)
+        if scan is None or delta is None:
             return None
-        place = self._names_of(scan.table).index(self._name(source))
+        position = self._column_names(scan.table).index(self._name(source))
         keys = self.lowering.keys
-        more = changed.values(lambda side: keys.values(column, side, side.columns[place], fetch=True))
-        return replace(wanted, values=more - {None}) if more is not None and wanted.values < more else None
+        values = delta.values(lambda side: keys.values(column, side, side.columns[position], fetch=True))
+        if values is None or not request.values < values:
+            return None
+        return replace(request, values=values - {None})
 
     def _rows_at(self, node: ScanAtCut) -> JavaObject:
-        return self._of_scan(node.scan, self.inputs.read(node.scan.table, node.side))
+        return self._scan_output(node.scan, self.inputs.read(node.scan.table, node.side))
 
-    def _of_scan(self, scan: Scan, frame: DataFrame) -> JavaObject:
-        """Rows of a table as a scan gives them."""
+    def _scan_output(self, scan: Scan, frame: DataFrame) -> JavaObject:
+        """A plan of a table's rows with the output of a scan."""
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         output = dict(zip(frame.columns, items(plan.output()), strict=True))
         named = []
@@ -294,9 +306,11 @@ class SparkEngine:
             named.append(self.columns.named(column, self.lowering.cast_as_planned(column, attribute)))
         return self.lowering.project(named, plan)
 
-    def _typed(self, table: TableName, frame: DataFrame, ids: tuple[ColumnId, ...]) -> JavaObject:
-        """Changed rows, with the types that the plan knows of the table: a view below may just have told
-        narrower ones than it stores."""
+    def _with_planned_types(
+        self, table: TableName, frame: DataFrame, ids: tuple[ColumnId, ...]
+    ) -> JavaObject:
+        """Changed rows with the types that the table has in the plan. The change of a view below may have
+        narrower types than the view's table."""
         planned = {self._name(c): c for scan in self.scans if scan.table == table for c in scan.handle}
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         named = [
@@ -305,8 +319,8 @@ class SparkEngine:
         ]
         return self.lowering.project(named, plan)
 
-    def _stored(self, node: StateScan, only: RowFilter | None) -> JavaObject:
-        plan = self.inputs.stored(node.operator.number, only)._jdf.queryExecution().analyzed()  # noqa: SLF001
+    def _state_rows(self, node: StateScan, row_filter: RowFilter | None) -> JavaObject:
+        plan = self.inputs.stored(node.operator.number, row_filter)._jdf.queryExecution().analyzed()  # noqa: SLF001
         pairs = zip(node.columns, items(plan.output()), strict=True)
         named = [
             self.columns.named(column, self.lowering.cast_as_planned(column, entry))
@@ -317,25 +331,29 @@ class SparkEngine:
     # -- results ----------------------------------------------------------------------------------
 
     def is_on_driver(self, plan: Node) -> bool:
-        """Whether all that a plan is made of is held on the driver."""
+        """Whether all leaves of a plan are results on the driver."""
         leaves = (leaf for leaf in walk(plan) if not leaf.children)
         return all(isinstance(leaf, Materialized) and kind(leaf.handle) == "LocalRelation" for leaf in leaves)
 
     def frame(self, plan: Node) -> DataFrame:
-        """A plan's rows as a DataFrame, columns in order; over held results it needs no Spark job."""
+        """A DataFrame of a plan, columns in order. It needs no Spark job if the plan `is_on_driver`."""
         return self.lowering.frame(plan)
 
-    def _hold_here(self, columns: tuple[ColumnId, ...], *frames: DataFrame) -> tuple[JavaObject, int]:
-        """A local relation of the computed rows, with `columns`, and how many there are."""
+    def _materialize_on_driver(
+        self, columns: tuple[ColumnId, ...], *frames: DataFrame
+    ) -> tuple[JavaObject, int]:
+        """A local relation of the rows of DataFrames, with `columns`, and the number of rows."""
         return local_relation(
-            *frames, identify=lambda output: self.columns.with_expected_ids(output, columns)
+            *frames, with_ids=lambda output: self.columns.with_expected_ids(output, columns)
         )
 
-    def _hold_fitting(self, columns: tuple[ColumnId, ...], frame: DataFrame) -> tuple[JavaObject, int]:
-        """The same for rows that nobody counted yet: many stay where they were computed."""
-        held, rows = checkpointed(frame)
+    def _materialize_uncounted(
+        self, columns: tuple[ColumnId, ...], frame: DataFrame
+    ) -> tuple[JavaObject, int]:
+        """The same for a number of rows that is not known yet: many rows stay on the executors."""
+        cached, rows = checkpointed(frame)
         if fits_on_driver(rows):
-            here = self._hold_here(columns, held)
-            unpersist(held)
-            return here
-        return self.lowering.with_column_ids(held, columns), rows
+            result = self._materialize_on_driver(columns, cached)
+            unpersist(cached)
+            return result
+        return self.lowering.with_column_ids(cached, columns), rows

@@ -1,4 +1,4 @@
-"""Pairing rows of floating point numbers that are equal up to the last few bits. Plain Python."""
+"""Pairing rows of floats that are equal except for the last few bits, in plain Python."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Sequence
 __all__ = ["FLOAT_TOLERANCE", "Floats", "count_close_pairs", "is_close"]
 
 FLOAT_TOLERANCE = 1e-9
-"""Relative: a billionth of the larger of two numbers."""
+"""The relative tolerance: a billionth of the larger of two numbers."""
 
 Floats = tuple[float | None, ...]
 
 
 def is_close(left: float | None, right: float | None) -> bool:
-    """Whether two values count as equal. NULL equals NULL and NaN equals NaN; nothing is near 0 but 0.
+    """Whether two values count as equal. NULL equals NULL, NaN equals NaN, and only 0 is close to 0.
 
-    >>> close(1.0, 1.0 + 1e-12), close(1.0, 1.0 + 1e-6), close(None, 0.0), close(math.nan, math.nan)
-    (True, False, False, True)
+    >>> is_close(1.0, 1.0 + 1e-12), is_close(1.0, 1.0 + 1e-6), is_close(None, 0.0)
+    (True, False, False)
     """
     if left is None or right is None:
         return left is right
@@ -28,32 +28,36 @@ def is_close(left: float | None, right: float | None) -> bool:
 
 
 def count_close_pairs(left: Sequence[tuple[Floats, int]], right: Sequence[tuple[Floats, int]]) -> int:
-    """How many copies of `left` rows find a partner of their own among `right` rows.
+    """The number of copies of `left` rows that have a partner of their own among the `right` rows.
 
-    Each side lists distinct rows with their numbers of copies. Rows are taken in the order of one column
-    and each takes the first partners that are close: the most possible unless numbers stand in chains,
-    each nearer to the next than the tolerance, which sums of the same numbers do not.
+    Each side lists distinct rows with their numbers of copies. Rows are visited in the order of one column,
+    and each takes the first free partners that are close. That pairs as many rows as possible, except in
+    chains of numbers of which each is close to the next but not to the one after it. Sums of the same numbers
+    form no such chains.
+
+    >>> count_close_pairs([((1.0,), 3)], [((1.0 + 1e-12,), 2)])
+    2
     """
     if not left or not right:
         return 0
     width = len(left[0][0])
-    # The column that tells most rows apart, or many equal values would be tried against each other.
+    # The column with the most distinct values: with many equal ones the loop below would be quadratic.
     pivot = max(range(width), key=lambda column: len({row[column] for row, _ in right}))
     partners = sorted(right, key=lambda part: _rank(part[0][pivot]))
     ranks = [_rank(row[pivot]) for row, _ in partners]
     copies = [count for _, count in partners]
-    found = 0
+    pairs = 0
     for row, count in sorted(left, key=lambda part: _rank(part[0][pivot])):
         low, high = _near(row[pivot])
-        for place in range(bisect_left(ranks, low), bisect_right(ranks, high)):
+        for index in range(bisect_left(ranks, low), bisect_right(ranks, high)):
             if count == 0:
                 break
-            if copies[place] and all(map(is_close, row, partners[place][0])):
-                taken = min(count, copies[place])
+            if copies[index] and all(map(is_close, row, partners[index][0])):
+                taken = min(count, copies[index])
                 count -= taken
-                copies[place] -= taken
-                found += taken
-    return found
+                copies[index] -= taken
+                pairs += taken
+    return pairs
 
 
 def _rank(value: float | None) -> tuple[int, float]:
@@ -64,7 +68,7 @@ def _rank(value: float | None) -> tuple[int, float]:
 
 
 def _near(value: float | None) -> tuple[tuple[int, float], tuple[int, float]]:
-    """Ranks between which everything close to a value lies, and a little more."""
+    """The range of ranks that contains all values close to a value, and a few others."""
     if value is None or not math.isfinite(value):
         return _rank(value), _rank(value)
     margin = abs(value) * 2 * FLOAT_TOLERANCE

@@ -1,7 +1,7 @@
-"""Rows of large tables that were looked up by keys, held for whoever asks for some of the same.
+"""A cache of rows of large tables that were looked up by key, shared by the views of a run.
 
-A change of some orders makes every view above read the lines of these orders, most of them several times:
-before and after the change, and once for each operator. All of these are reads of the same rows.
+When some orders change, every view over orders and lines reads the lines of these orders, often several
+times: at both cuts, and once for each operator. All of these read the same rows.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ __all__ = ["KeyLookups", "LookupRequest"]
 
 _KEY, _SEPARATOR = "__taut_key", "\x1f"
 
-_At = tuple[TableName, Version, str]
+_CacheKey = tuple[TableName, Version, str]
+"""Table, version, and the column that has the keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookupRequest:
-    """Which rows are asked for.
+    """A request for the rows of a table with one of some keys.
 
     Attributes:
-        column: of the table, whose value is to be among the keys. NULL is no key.
-        kind: its type's catalog string.
+        column: the table's column that is compared with the keys. NULL is no key.
+        kind: the catalog string of the column's type.
         values: the keys, as `literals` takes them.
-        columns: of the table, at least.
+        columns: the table's columns that the result must have.
     """
 
     column: str
@@ -48,119 +49,126 @@ class LookupRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What was looked up, and by which keys; `size` counts its values."""
+class _Lookup:
+    """The result of a lookup and its keys. `size` is the number of its values (rows times columns)."""
 
     values: frozenset[Any]
     columns: frozenset[str]
     rows: DataFrame
     size: int
 
-    def has(self, wanted: LookupRequest) -> bool:
-        """Whether all that is wanted is here."""
-        return wanted.values <= self.values and self.columns.issuperset(wanted.columns)
+    def answers(self, request: LookupRequest) -> bool:
+        """Whether the result has all keys and columns of a request."""
+        return request.values <= self.values and self.columns.issuperset(request.columns)
 
 
 class KeyLookups:
-    """Safe to use from the threads of one run.
+    """The cache. Safe to use from the threads of one run.
 
     Args:
-        columns: those that the plans known so far read of a table.
+        columns: the columns of a table that the plans known so far read.
     """
 
     def __init__(self, columns: Callable[[TableName], frozenset[str]]) -> None:
         self._columns = columns
         self._lock = threading.Lock()
-        self._turns: defaultdict[tuple[TableName, str], threading.Lock] = defaultdict(threading.Lock)
-        self._held: OrderedDict[_At, _Held] = OrderedDict()
+        self._column_locks: defaultdict[tuple[TableName, str], threading.Lock] = defaultdict(threading.Lock)
+        self._cached: OrderedDict[_CacheKey, _Lookup] = OrderedDict()
         self._too_many: dict[tuple[TableName, str], int] = {}
 
     def rows(
         self,
         table: TableName,
         version: Version,
-        wanted: LookupRequest,
+        request: LookupRequest,
         wider: Callable[[], LookupRequest | None],
         read: Callable[[], DataFrame],
     ) -> DataFrame | None:
-        """The rows of a version whose key is among those wanted, and maybe rows with other keys, held.
-        None: they are too many for that, or could not be read this way.
+        """Materialized rows of a version: all rows with one of the requested keys, and maybe others.
+
+        None: there are too many of them, or the lookup failed. Then the caller reads the table itself.
 
         Args:
-            wider: more keys, for those who come next; None: nobody knows of others.
-            read: all rows of the version.
+            table: the table.
+            version: its version.
+            request: the keys and columns that the caller needs.
+            wider: a request with more keys, which other views may need; None: no others are known.
+            read: returns all rows of the version.
         """
-        at = table, version, wanted.column
+        key = table, version, request.column
         with self._lock:
-            turn = self._turns[table, wanted.column]
-        with turn:
-            known = self._held.get(at)
-            if known is not None and known.has(wanted):
-                return known.rows
-            both = None if known is None else replace(wanted, values=wanted.values | known.values)
-            for asked in (wider(), both, wanted):
-                if asked is not None and len(asked.values) < self._limit(at, asked):
-                    found = self._looked_up(at, asked, known, read())
-                    if found is not None:
-                        return found.rows
+            column_lock = self._column_locks[table, request.column]
+        with column_lock:
+            cached = self._cached.get(key)
+            if cached is not None and cached.answers(request):
+                return cached.rows
+            extended = None if cached is None else replace(request, values=request.values | cached.values)
+            for attempt in (wider(), extended, request):
+                if attempt is not None and len(attempt.values) < self._too_many_keys(key, attempt):
+                    lookup = self._looked_up(key, attempt, cached, read())
+                    if lookup is not None:
+                        return lookup.rows
         return None
 
     def forget(self) -> None:
-        """Let go of all rows. How many keys are too many is remembered."""
+        """Drop all cached rows. How many keys are too many is remembered."""
         with self._lock:
-            self._held.clear()
+            self._cached.clear()
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _limit(self, at: _At, asked: LookupRequest) -> int:
-        """So many keys are too many, as an earlier look-up has shown."""
-        return self._too_many.get((at[0], at[2]), len(asked.values) + 1)
+    def _too_many_keys(self, key: _CacheKey, request: LookupRequest) -> int:
+        """The smallest number of keys of which a lookup is known to give too many rows."""
+        return self._too_many.get((key[0], key[2]), len(request.values) + 1)
 
     def _looked_up(
-        self, at: _At, wanted: LookupRequest, known: _Held | None, rows: DataFrame
-    ) -> _Held | None:
-        columns = self._columns(at[0]).union(wanted.columns, [wanted.column], known.columns if known else ())
-        # An older version may lack columns: who asks for them reads NULLs there.
-        there = [name for name in rows.columns if name in columns]
-        if wanted.column not in there:
+        self, key: _CacheKey, request: LookupRequest, cached: _Lookup | None, rows: DataFrame
+    ) -> _Lookup | None:
+        cached_columns = cached.columns if cached else ()
+        columns = self._columns(key[0]).union(request.columns, [request.column], cached_columns)
+        # An older version may lack columns; a reader that needs them takes them as NULL.
+        available = [name for name in rows.columns if name in columns]
+        if request.column not in available:
             return None
-        most = min(limits.MAX_LOOKUP_ROWS, limits.MAX_LOOKUP_VALUES // len(there))
+        max_rows = min(limits.MAX_LOOKUP_ROWS, limits.MAX_LOOKUP_VALUES // len(available))
         try:
-            found = _read(rows.select(*map(quoted, there)), wanted, most)
+            result = _read(rows.select(*map(quoted, available)), request, max_rows)
         except (PySparkException, Py4JJavaError):
-            # Whatever it was, the ordinary read that follows either does without or tells.
-            found = None
+            # The caller then reads the table itself. If the error matters, that read raises it again.
+            result = None
         with self._lock:
-            if found is None:
-                self._too_many[at[0], at[2]] = len(wanted.values)
+            if result is None:
+                self._too_many[key[0], key[2]] = len(request.values)
                 return None
-            held = self._held[at] = _Held(wanted.values, columns, found[0], found[1] * len(there))
-            self._held.move_to_end(at)
-            while len(self._held) > 1 and self._cached_values() > limits.MAX_CACHED_LOOKUP_VALUES:
-                self._held.popitem(last=False)
-        return held
+            frame, count = result
+            lookup = self._cached[key] = _Lookup(request.values, columns, frame, count * len(available))
+            self._cached.move_to_end(key)
+            while len(self._cached) > 1 and self._cached_values() > limits.MAX_CACHED_LOOKUP_VALUES:
+                self._cached.popitem(last=False)
+        return lookup
 
     def _cached_values(self) -> int:
-        return sum(lookup.size for lookup in self._held.values())
+        return sum(lookup.size for lookup in self._cached.values())
 
 
-def _read(rows: DataFrame, wanted: LookupRequest, most: int) -> tuple[DataFrame, int] | None:
-    """The rows with one of the keys, and how many; None when there are more than `most`."""
-    few = len(wanted.values) <= limits.MAX_IN_LIST_VALUES
-    text = (in_list if few else in_ranges)(quoted(wanted.column), wanted.values, wanted.kind)
-    rows = rows.where(text)
-    if not few:
-        keys = _keys(rows.sparkSession, wanted)
+def _read(rows: DataFrame, request: LookupRequest, max_rows: int) -> tuple[DataFrame, int] | None:
+    """The rows with one of the keys, and their number; None when there are more than `max_rows`."""
+    is_in_list = len(request.values) <= limits.MAX_IN_LIST_VALUES
+    condition = (in_list if is_in_list else in_ranges)(quoted(request.column), request.values, request.kind)
+    rows = rows.where(condition)
+    if not is_in_list:
+        keys = _keys(rows.sparkSession, request)
         if keys is None:
             return None
-        rows = rows.join(sf.broadcast(keys), rows[quoted(wanted.column)] == keys[_KEY], "left_semi")
-    return materialize_up_to(rows, most)
+        rows = rows.join(sf.broadcast(keys), rows[quoted(request.column)] == keys[_KEY], "left_semi")
+    return materialize_up_to(rows, max_rows)
 
 
-def _keys(session: SparkSession, wanted: LookupRequest) -> DataFrame | None:
-    """The keys as one column of rows, sent as one text; None when there is no such text."""
-    texts = [f"{v:f}" if isinstance(v, decimal.Decimal) else str(v) for v in wanted.values]
-    if wanted.kind.startswith(UNORDERED_TYPE) or any(_SEPARATOR in text for text in texts):
+def _keys(session: SparkSession, request: LookupRequest) -> DataFrame | None:
+    """The keys as rows of one column. They are sent to the JVM as one text; None when that is ambiguous."""
+    texts = [f"{v:f}" if isinstance(v, decimal.Decimal) else str(v) for v in request.values]
+    if request.kind.startswith(UNORDERED_TYPE) or any(_SEPARATOR in text for text in texts):
         return None
-    each = sf.explode(sf.split(sf.lit(_SEPARATOR.join(texts)), _SEPARATOR))
-    return session.range(1).select(each.alias(_KEY)).select(sf.col(_KEY).cast(wanted.kind).alias(_KEY))
+    key_text = sf.explode(sf.split(sf.lit(_SEPARATOR.join(texts)), _SEPARATOR))
+    keys = session.range(1).select(key_text.alias(_KEY))
+    return keys.select(sf.col(_KEY).cast(request.kind).alias(_KEY))

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame that are computed once and held: few on the driver, many where they were computed."""
+"""Computing the rows of a DataFrame once: few rows are kept on the driver, many on the executors."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _NOT_STREAMING = False
 
 
 def fits_on_driver(rows: int) -> bool:
-    """Whether so many rows are held on the driver."""
+    """Whether this many rows are kept on the driver."""
     return rows <= limits.MAX_DRIVER_ROWS
 
 
 def local_relation(
-    *frames: DataFrame, identify: Callable[[JavaObject], JavaObject] = lambda output: output
+    *frames: DataFrame, with_ids: Callable[[JavaObject], JavaObject] = lambda output: output
 ) -> tuple[JavaObject, int]:
-    """A local relation of the rows of DataFrames, computed now, and how many there are.
+    """A local relation of the rows of DataFrames, computed now, and the number of rows.
 
-    What is done with it row by row, Spark's optimiser computes on the driver.
+    Row-by-row operators over a local relation are computed on the driver, by Spark's optimizer.
 
     Args:
-        frames: with the same types, column by column.
-        identify: may give the attributes of the first frame's output other ids.
+        frames: DataFrames with the same types, column by column.
+        with_ids: returns the attributes of the first frame's output, with other ids if needed.
     """
     jvm = cached_packages(frames[0].sparkSession._jvm)  # noqa: SLF001
     executions = [frame._jdf.queryExecution() for frame in frames]  # noqa: SLF001
@@ -49,78 +49,76 @@ def local_relation(
         count += len(rows)
         part = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
         data = part if data is None else data.concat(part)
-    output = identify(_nullable_as_any([execution.analyzed().output() for execution in executions]))
+    output = with_ids(_with_common_nullability([execution.analyzed().output() for execution in executions]))
     relation = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(
         output, data, _NOT_STREAMING, jvm.scala.Option.empty()
     )
     return relation, count
 
 
-def _nullable_as_any(outputs: Sequence[JavaObject]) -> JavaObject:
-    """The first of several lists of attributes, nullable where one of the others is."""
-    first, *others = outputs
-    for place in range(first.size() if others else 0):
-        attribute = first.apply(place)
-        if not attribute.nullable() and any(other.apply(place).nullable() for other in others):
-            first = first.updated(place, attribute.withNullability(True))
+def _with_common_nullability(outputs: Sequence[JavaObject]) -> JavaObject:
+    """The first of several lists of attributes, nullable where the attribute of any list is."""
+    first, *rest = outputs
+    for position in range(first.size() if rest else 0):
+        attribute = first.apply(position)
+        if not attribute.nullable() and any(output.apply(position).nullable() for output in rest):
+            first = first.updated(position, attribute.withNullability(True))
     return first
 
 
 def checkpointed(frame: DataFrame) -> tuple[DataFrame, int]:
-    """A DataFrame's rows, computed now and kept by Spark where they are, and how many there are."""
-    found = frame.localCheckpoint(eager=True)
-    # Counted without a plan: that would take longer than to count.
-    return found, int(found._jdf.queryExecution().toRdd().count())  # noqa: SLF001
+    """A DataFrame whose rows are computed now and kept on the executors, and the number of rows."""
+    cached = frame.localCheckpoint(eager=True)
+    # The RDD is counted because planning `count()` takes longer than counting.
+    return cached, int(cached._jdf.queryExecution().toRdd().count())  # noqa: SLF001
 
 
-def materialize(frame: DataFrame, *, most: int) -> tuple[DataFrame, int]:
-    """A DataFrame's rows, computed now and held, and how many there are.
+def materialize(frame: DataFrame, *, max_rows: int) -> tuple[DataFrame, int]:
+    """A DataFrame whose rows are computed now and kept, and the number of rows.
 
     Args:
-        frame: any.
-        most: it is known that there are no more; when these fit, that saves a job.
+        frame: any DataFrame.
+        max_rows: a known upper bound of its rows. If that fits on the driver, no job counts the rows.
     """
-    return _here(frame) if fits_on_driver(most) else _where_it_fits(*checkpointed(frame))
+    return _on_driver(frame) if fits_on_driver(max_rows) else _on_driver_if_it_fits(*checkpointed(frame))
 
 
-def materialize_up_to(frame: DataFrame, most: int) -> tuple[DataFrame, int] | None:
-    """The same; None when there are more than `most` rows, of which only some are computed then."""
+def materialize_up_to(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int] | None:
+    """Like `materialize`; None when there are more than `max_rows` rows. Not all are computed then."""
     catalyst = Catalyst(frame.sparkSession)
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
-    # No task goes on beyond it. A limit for all of them would have one task look at one part after another.
-    limited = catalyst.logical("LocalLimit")(catalyst.literal(most + 1), plan)
-    found, rows = checkpointed(dataframe_of_plan(frame.sparkSession, limited))
-    if rows <= most:
-        return _where_it_fits(found, rows)
-    unpersist(found)
+    # A LocalLimit stops each task by itself. A global limit would run one partition after another.
+    limited = catalyst.logical("LocalLimit")(catalyst.literal(max_rows + 1), plan)
+    cached, rows = checkpointed(dataframe_of_plan(frame.sparkSession, limited))
+    if rows <= max_rows:
+        return _on_driver_if_it_fits(cached, rows)
+    unpersist(cached)
     return None
 
 
-def materialize_if_small(frame: DataFrame, most: int) -> tuple[DataFrame, int]:
-    """A DataFrame and its number of rows: its rows held when there are at most `most`, else itself.
-
-    Rows that are many are not kept anywhere: whoever reads them computes them again.
-    """
-    found, rows = checkpointed(frame)
-    return _where_it_fits(found, rows) if rows <= most else (frame, rows)
+def materialize_if_small(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int]:
+    """A DataFrame and its number of rows. With at most `max_rows` rows these are kept; with more the
+    DataFrame is returned as it is, and each reader computes the rows again."""
+    cached, rows = checkpointed(frame)
+    return _on_driver_if_it_fits(cached, rows) if rows <= max_rows else (frame, rows)
 
 
-def _where_it_fits(found: DataFrame, rows: int) -> tuple[DataFrame, int]:
+def _on_driver_if_it_fits(cached: DataFrame, rows: int) -> tuple[DataFrame, int]:
     if not fits_on_driver(rows):
-        return found, rows
-    here = _here(found)
-    unpersist(found)
-    return here
+        return cached, rows
+    result = _on_driver(cached)
+    unpersist(cached)
+    return result
 
 
-def unpersist(found: DataFrame) -> None:
-    """Drop the blocks of a `checkpointed` DataFrame, which nobody reads again.
+def unpersist(cached: DataFrame) -> None:
+    """Drop the blocks of a `checkpointed` DataFrame that is not read again.
 
     Without this call Spark drops them only when the JVM collects the RDD as garbage.
     """
-    found._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
+    cached._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
 
 
-def _here(frame: DataFrame) -> tuple[DataFrame, int]:
+def _on_driver(frame: DataFrame) -> tuple[DataFrame, int]:
     relation, rows = local_relation(frame)
     return dataframe_of_plan(frame.sparkSession, relation), rows

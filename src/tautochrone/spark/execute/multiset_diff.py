@@ -1,7 +1,7 @@
-"""Relations as multisets: what must be added to and removed from one to get another.
+"""The difference of two relations as multisets: which rows to add and to remove to turn one into the other.
 
-`EXCEPT ALL` both ways would compute the new rows twice and lose track of where the old ones are
-stored. One grouping over both sides counts copies on each and keeps the places of the old ones.
+`EXCEPT ALL` in both directions would compute the new rows twice and lose the positions of the stored ones.
+One grouping over both sides counts the copies on each side and collects the positions.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ __all__ = [
     "ungroupable_column",
 ]
 
-_PLAIN = {"spark.sql.constraintPropagation.enabled": "false"}
-"""Below a union, Spark 4.1 looks for columns inside scalar subqueries, and fails (`PruneFilters`)."""
+_WITHOUT_CONSTRAINTS = {"spark.sql.constraintPropagation.enabled": "false"}
+"""With constraint propagation, Spark 4.1's rule `PruneFilters` fails on a scalar subquery below a union."""
 
-_NEW, _OLD, _PLACES = "__taut_new", "__taut_old", "__taut_places"
+_NEW, _OLD, _POSITIONS = "__taut_new", "__taut_old", "__taut_positions"
 
 
 @dataclass(frozen=True, slots=True)
 class MultisetDiff:
-    """`new` minus `old`, computed once and kept.
+    """`new` minus `old`, materialized.
 
     Attributes:
         inserts: rows to add, one per copy.
         deletes: (file, position) of stored rows to remove, one per copy.
         inserted: number of rows in `inserts`.
         deleted: number of rows in `deletes`.
-        files: data files that hold rows to remove.
+        files: data files that have rows to remove.
     """
 
     inserts: DataFrame
@@ -54,30 +54,31 @@ class MultisetDiff:
 def ungroupable_column(schema: StructType) -> str | None:
     """The first column whose type Spark cannot group by, or None."""
 
-    return next((column.name for column in schema.fields if _holds(column.dataType, "variant")), None)
+    return next((column.name for column in schema.fields if _contains(column.dataType, "variant")), None)
 
 
-def _holds(kind: DataType, *names: str) -> bool:
-    """Whether a type is, or has inside, one of the named ones."""
+def _contains(kind: DataType, *names: str) -> bool:
+    """Whether a type is one of the named types or contains one at any depth."""
     if kind.typeName() in names:
         return True
     if isinstance(kind, StructType):
-        return any(_holds(column.dataType, *names) for column in kind.fields)
+        return any(_contains(column.dataType, *names) for column in kind.fields)
     inner = (getattr(kind, name, None) for name in ("elementType", "keyType", "valueType"))
-    return any(_holds(child, *names) for child in inner if child is not None)
+    return any(_contains(child, *names) for child in inner if child is not None)
 
 
 def _keys(rows: DataFrame) -> tuple[list[Column], list[Column]]:
-    """What to group by so that equal rows meet, and aggregates that give the columns their values back.
+    """Expressions to group equal rows by, and aggregates that return the values of columns that the keys
+    replace.
 
-    Spark 4.1 groups by a map, but makes zeros of the NULLs in it; by VARIANT it does not group at all.
+    Spark 4.1 cannot group by VARIANT, and when it groups by a map, it turns NULLs in it into zeros.
     """
     keys: list[Column] = []
     values: list[Column] = []
-    for place, field in enumerate(rows.schema.fields):
+    for position, field in enumerate(rows.schema.fields):
         column = sf.col(quoted(field.name))
-        if _holds(field.dataType, "map", "variant"):
-            keys.append(_key(column, field.dataType).alias(f"__taut_key_{place}"))
+        if _contains(field.dataType, "map", "variant"):
+            keys.append(_key(column, field.dataType).alias(f"__taut_key_{position}"))
             values.append(sf.first(column).alias(field.name))
         else:
             keys.append(column)
@@ -87,7 +88,7 @@ def _keys(rows: DataFrame) -> tuple[list[Column], list[Column]]:
 def _key(column: Column, kind: DataType) -> Column:
     if kind.typeName() == "variant":
         return sf.to_json(column)
-    if not _holds(kind, "map", "variant"):
+    if not _contains(kind, "map", "variant"):
         return column
     if isinstance(kind, MapType):
         entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
@@ -103,16 +104,22 @@ def _key_of_fields(column: Column, kind: StructType) -> Column:
 
 
 def multiset_diff(old: DataFrame, new: DataFrame) -> MultisetDiff:
-    """What turns the stored rows `old` (with file and position) into `new`. Runs two Spark jobs.
+    """The rows to insert and the stored rows to delete to turn `old` into `new`. Runs two Spark jobs.
 
-    NULLs are equal to each other, so are NaNs, and so are 0.0 and -0.0, as in `GROUP BY`.
+    NULL equals NULL, NaN equals NaN, and 0.0 equals -0.0, as in `GROUP BY`.
+
+    Args:
+        old: the stored rows, with the columns of their file and position.
+        new: the rows that the table must have.
     """
     columns = [sf.col(quoted(name)) for name in new.columns]
-    place = sf.struct(sf.col(FILE_COLUMN), sf.col(POSITION_COLUMN))
-    both = old.select(*columns, place.alias(_PLACES), sf.lit(0).alias(_NEW), sf.lit(1).alias(_OLD)).unionAll(
+    position = sf.struct(sf.col(FILE_COLUMN), sf.col(POSITION_COLUMN))
+    both = old.select(
+        *columns, position.alias(_POSITIONS), sf.lit(0).alias(_NEW), sf.lit(1).alias(_OLD)
+    ).unionAll(
         new.select(
             *columns,
-            sf.lit(None).cast(f"struct<{FILE_COLUMN}:string,{POSITION_COLUMN}:bigint>").alias(_PLACES),
+            sf.lit(None).cast(f"struct<{FILE_COLUMN}:string,{POSITION_COLUMN}:bigint>").alias(_POSITIONS),
             sf.lit(1).alias(_NEW),
             sf.lit(0).alias(_OLD),
         )
@@ -122,24 +129,24 @@ def multiset_diff(old: DataFrame, new: DataFrame) -> MultisetDiff:
         *values,
         sf.sum(_NEW).alias(_NEW),
         sf.sum(_OLD).alias(_OLD),
-        # collect_list leaves NULLs out: only stored copies have a place.
-        sf.collect_list(_PLACES).alias(_PLACES),
+        # collect_list ignores NULLs: only stored copies have a position.
+        sf.collect_list(_POSITIONS).alias(_POSITIONS),
     )
-    with session_settings(new.sparkSession, _PLAIN):
-        # Materialised: a second evaluation of a query with side effects or ties could differ.
+    with session_settings(new.sparkSession, _WITHOUT_CONSTRAINTS):
+        # A second evaluation of a nondeterministic query could give other rows.
         changed = counted.where(sf.col(_NEW) != sf.col(_OLD)).localCheckpoint(eager=True)
-    more = sf.col(_NEW) - sf.col(_OLD)
-    gone = sf.explode(sf.slice(sf.array_sort(_PLACES), sf.lit(1), (-more).cast("int")))
+    surplus = sf.col(_NEW) - sf.col(_OLD)
+    deleted_position = sf.explode(sf.slice(sf.array_sort(_POSITIONS), sf.lit(1), (-surplus).cast("int")))
     deletes = (
-        changed.where(more < 0)
-        .select(gone.alias("place"))
-        .select(f"place.{FILE_COLUMN}", f"place.{POSITION_COLUMN}")
+        changed.where(surplus < 0)
+        .select(deleted_position.alias("position"))
+        .select(f"position.{FILE_COLUMN}", f"position.{POSITION_COLUMN}")
     )
-    copies = sf.explode(sf.array_repeat(sf.lit(1), more.cast("int"))).alias("__taut_copy")
-    inserts = changed.where(more > 0).select(*columns, copies).select(*columns)
+    copies = sf.explode(sf.array_repeat(sf.lit(1), surplus.cast("int"))).alias("__taut_copy")
+    inserts = changed.where(surplus > 0).select(*columns, copies).select(*columns)
     totals = changed.agg(
-        sf.sum(sf.greatest(more, sf.lit(0))).alias("inserted"),
-        sf.sum(sf.greatest(-more, sf.lit(0))).alias("deleted"),
+        sf.sum(sf.greatest(surplus, sf.lit(0))).alias("inserted"),
+        sf.sum(sf.greatest(-surplus, sf.lit(0))).alias("deleted"),
     ).first()
     inserted, deleted = (0, 0) if totals is None else (totals["inserted"] or 0, totals["deleted"] or 0)
     files: frozenset[str] = frozenset()
@@ -148,31 +155,31 @@ def multiset_diff(old: DataFrame, new: DataFrame) -> MultisetDiff:
     return MultisetDiff(inserts, deletes, inserted, deleted, files)
 
 
-def surviving_rows(old: DataFrame, found: MultisetDiff) -> DataFrame:
-    """Rows of the touched files that stay."""
-    touched = old.where(sf.col(FILE_COLUMN).isin(sorted(found.files)))
-    kept = touched.join(found.deletes, on=[FILE_COLUMN, POSITION_COLUMN], how="left_anti")
-    return kept.drop(FILE_COLUMN, POSITION_COLUMN)
+def surviving_rows(old: DataFrame, diff: MultisetDiff) -> DataFrame:
+    """The rows that stay in the files that have rows to remove."""
+    rows_of_files = old.where(sf.col(FILE_COLUMN).isin(sorted(diff.files)))
+    surviving = rows_of_files.join(diff.deletes, on=[FILE_COLUMN, POSITION_COLUMN], how="left_anti")
+    return surviving.drop(FILE_COLUMN, POSITION_COLUMN)
 
 
 def consolidated(added: DataFrame, removed: DataFrame) -> tuple[DataFrame | None, DataFrame | None]:
-    """Take rows that are in both from both, copy by copy. None for a side of which nothing is left.
+    """Both relations without the rows that are in both, copy by copy. None for a side without rows.
 
-    Computed once and kept: both sides agree, however often they are read.
+    The result is materialized, so that both sides come from one evaluation.
     """
     columns = [sf.col(quoted(name)) for name in added.columns]
     both = added.select(*columns, sf.lit(1).alias(_NEW)).unionAll(
         removed.select(*columns, sf.lit(-1).alias(_NEW))
     )
     keys, values = _keys(added)
-    with session_settings(added.sparkSession, _PLAIN):
+    with session_settings(added.sparkSession, _WITHOUT_CONSTRAINTS):
         surplus = both.groupBy(*keys).agg(*values, sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
         surplus = surplus.localCheckpoint(eager=True)
     copies = sf.explode(sf.array_repeat(sf.lit(1), sf.abs(_NEW).cast("int"))).alias("__taut_copy")
 
     def side(rows: DataFrame) -> DataFrame | None:
-        listed = rows.select(*columns, copies).select(*columns)
-        return None if rows.isEmpty() else listed
+        with_copies = rows.select(*columns, copies).select(*columns)
+        return None if rows.isEmpty() else with_copies
 
     return side(surplus.where(sf.col(_NEW) > 0)), side(surplus.where(sf.col(_NEW) < 0))
 
@@ -180,10 +187,9 @@ def consolidated(added: DataFrame, removed: DataFrame) -> tuple[DataFrame | None
 def diff_sizes(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
     """Sizes of `expected EXCEPT ALL actual` and of `actual EXCEPT ALL expected`.
 
-    One grouping answers both, so each side is evaluated once instead of twice. Rows that are left over on
-    both sides are then paired: equal but for FLOAT and DOUBLE columns within `FLOAT_TOLERANCE`, because the
-    order in which floats are added up is nobody's promise. Floats inside structs, arrays and maps are
-    compared exactly.
+    One grouping computes both, so each side is evaluated once. The remaining rows of both sides are then
+    paired: FLOAT and DOUBLE columns may differ by `FLOAT_TOLERANCE`, because Spark adds floats up in any
+    order. Floats inside structs, arrays and maps are compared exactly.
     """
     columns = [sf.col(quoted(name)) for name in expected.columns]
     both = expected.select(*columns, sf.lit(1).alias(_NEW)).unionAll(
@@ -192,7 +198,7 @@ def diff_sizes(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
     keys, values = _keys(expected)
     surplus = both.groupBy(*keys).agg(*values, sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
     floats = [field.name for field in expected.schema.fields if _is_float(field.dataType)]
-    with session_settings(expected.sparkSession, _PLAIN):
+    with session_settings(expected.sparkSession, _WITHOUT_CONSTRAINTS):
         if not floats:
             return _sizes(surplus)
         surplus = surplus.localCheckpoint(eager=True)
@@ -222,7 +228,7 @@ def _paired(surplus: DataFrame, floats: list[str]) -> int:
     values = sf.array(*(sf.col(quoted(name)).cast("double") for name in floats))
     row = sf.struct(values.alias("floats"), sf.abs(_NEW).alias("copies"))
     groups = (
-        # A group needs a key even if all columns are floats.
+        # If all columns are floats, there is no other key.
         surplus.groupBy(sf.lit(0).alias("__taut_all"), *keys)
         .agg(
             sf.collect_list(sf.when(sf.col(_NEW) > 0, row)).alias(_NEW),
@@ -231,7 +237,7 @@ def _paired(surplus: DataFrame, floats: list[str]) -> int:
         .where((sf.size(_NEW) > 0) & (sf.size(_OLD) > 0))
         .select(_NEW, _OLD)
     )
-    # On the driver, group by group: only numbers travel, and only of rows that are not equal as they are.
+    # Only the floats of rows without an exact match are sent to the driver, group by group.
     return sum(count_close_pairs(_groups(row[_NEW]), _groups(row[_OLD])) for row in groups.toLocalIterator())
 
 

@@ -1,7 +1,7 @@
-"""Settings of a session that suit the size of what it is about to compute.
+"""Settings of a session by the size of the data that it is about to process.
 
-Spark prepares for much data: it compiles every stage to bytecode, shuffles into many partitions, plans anew
-between stages. For a few hundred rows that preparation is nearly all of the time.
+Spark is set up for much data: it compiles every stage to bytecode, shuffles into many partitions, and plans
+again between stages. For a few hundred rows this preparation takes nearly all of the time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tautochrone.spark.analysis.session_context import session_settings
 
 __all__ = ["tuned"]
 
-_ONE_STAGE_AFTER_ANOTHER = {
+_ONE_PARTITION = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
@@ -29,12 +29,12 @@ _INTERPRETED = {
 
 @contextmanager
 def tuned(session: SparkSession, *, delta_rows: int, input_rows: int | None = None) -> Iterator[None]:
-    """Settings for a change of `delta_rows` rows in inputs of `input_rows` rows (None: nobody knows);
-    put back afterwards."""
-    wanted: dict[str, str] = {}
+    """Set the session up for a change of `delta_rows` rows in inputs of `input_rows` rows (None: unknown);
+    restore its settings afterwards."""
+    settings: dict[str, str] = {}
     if delta_rows <= limits.MAX_SINGLE_PARTITION_DELTA_ROWS:
-        wanted |= _ONE_STAGE_AFTER_ANOTHER
+        settings |= _ONE_PARTITION
         if input_rows is not None and input_rows <= limits.MAX_INTERPRETED_ROWS:
-            wanted |= _INTERPRETED
-    with session_settings(session, wanted):
+            settings |= _INTERPRETED
+    with session_settings(session, settings):
         yield
