@@ -30,9 +30,9 @@ from tautochrone.spark.analysis.analyzed_plan import (
     analyzed_plan,
     constant_relations,
     determinism,
+    forwarded_table,
     inputs_of,
     linearity,
-    passed_on,
     stateful_node,
     temp_views_of,
 )
@@ -201,7 +201,7 @@ class _Analysis:
             linear_reason=linear_reason,
             deterministic=deterministic,
             deterministic_reason=deterministic_reason,
-            passes_on=passed_on(plan, self._empty_catalog.catalog) if streaming else None,
+            passes_on=forwarded_table(plan, self._empty_catalog.catalog) if streaming else None,
             sources=external_sources(frame) if streaming else frozenset(),
             fingerprint=self._fingerprint(flow, frame.schema, known_views, constant_relations(plan)),
         )

@@ -1,1 +1,1 @@
-"""Reading analysed and optimised plans: what a query reads and which properties it has."""
+"""Reading analyzed and optimized plans: what a query reads and which properties it has."""

@@ -173,8 +173,8 @@ def linearity(plan: JavaObject, catalog: str) -> tuple[bool, str]:
     return determinism(plan)
 
 
-def passed_on(plan: JavaObject, catalog: str) -> TableName | None:
-    """The lake table of which a streaming query gives each row as it is, all columns in their order."""
+def forwarded_table(plan: JavaObject, catalog: str) -> TableName | None:
+    """The lake table whose rows a streaming query returns unchanged, with all columns in order, or None."""
     columns = str(plan.output())
     while kind(plan) in ("SubqueryAlias", "Project", "View"):
         (plan,) = items(plan.children())

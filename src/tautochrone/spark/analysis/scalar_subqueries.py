@@ -58,8 +58,8 @@ class _ScalarJoins:
         if kind(expression) != SCALAR:
             return None
         # A grouping key and the same text in SELECT are two equal subqueries and must become one column.
-        for other, attribute, _ in self._columns:
-            if other.semanticEquals(expression):
+        for subquery, attribute, _ in self._columns:
+            if subquery.semanticEquals(expression):
                 return attribute
         self._columns.append((expression, *_renamed(self._catalyst, expression.plan())))
         return self._columns[-1][1]

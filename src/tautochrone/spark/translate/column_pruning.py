@@ -1,7 +1,7 @@
-"""Reading only the columns that a plan uses.
+"""Column pruning: scans read only the columns that the plan uses.
 
-A scan keeps its columns, so that nothing above it has to change; its handle names those that are read. The
-others are NULL, in rows and in changes alike.
+A scan keeps its output columns, so that the nodes above it stay as they are. Its `handle` is the set of the
+columns that are read; the others are NULL in its rows and in its change.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ __all__ = ["prune_columns"]
 
 
 def prune_columns(plan: Node) -> Node:
-    """The same plan over scans that know which of their columns somebody names."""
+    """The same plan, in which the `handle` of each scan is the set of its columns that the plan reads."""
     used: set[ColumnId] = set(plan.columns)
     for node in walk(plan):
-        used.update(_named(node))
+        used.update(_references(node))
     return _pruned(plan, used, {})
 
 
-def _named(node: Node) -> Iterator[ColumnId]:
-    """Columns that a node reads itself, or passes on by name."""
-    yield from _by_rows(node)
-    yield from _by_groups(node)
+def _references(node: Node) -> Iterator[ColumnId]:
+    """The child's columns that a node reads or selects."""
+    yield from _references_of_row_wise(node)
+    yield from _references_of_other(node)
 
 
-def _by_rows(node: Node) -> Iterator[ColumnId]:
+def _references_of_row_wise(node: Node) -> Iterator[ColumnId]:
     match node:
         case Filter() | ScalarFilter():
             yield from node.condition.references
         case Project():
             for column, expression in zip(node.columns, node.expressions, strict=True):
-                yield from _of(expression, column)
+                yield from _references_of_expression(expression, column)
         case Select():
             yield from node.columns
         case Rename():
@@ -61,12 +61,12 @@ def _by_rows(node: Node) -> Iterator[ColumnId]:
         case Expand():
             for projection in node.projections:
                 for column, expression in zip(node.columns, projection, strict=True):
-                    yield from _of(expression, column)
+                    yield from _references_of_expression(expression, column)
         case _:
             return
 
 
-def _by_groups(node: Node) -> Iterator[ColumnId]:
+def _references_of_other(node: Node) -> Iterator[ColumnId]:
     match node:
         case Join():
             for key in node.keys:
@@ -85,20 +85,20 @@ def _by_groups(node: Node) -> Iterator[ColumnId]:
             return
 
 
-def _of(expression: Expression | None, column: ColumnId | None) -> Iterator[ColumnId]:
+def _references_of_expression(expression: Expression | None, column: ColumnId | None) -> Iterator[ColumnId]:
     if expression is not None:
         yield from expression.references
     elif column is not None:
         yield column
 
 
-def _pruned(node: Node, used: set[ColumnId], known: dict[int, Node]) -> Node:
-    """A node that stands in two places stays one: its change is computed once."""
-    if id(node) not in known:
+def _pruned(node: Node, used: set[ColumnId], pruned: dict[int, Node]) -> Node:
+    """The node over pruned scans. A node that occurs twice stays one, so that its change is computed once."""
+    if id(node) not in pruned:
         if isinstance(node, Scan):
-            known[id(node)] = replace(node, handle=frozenset(used.intersection(node.columns)))
+            pruned[id(node)] = replace(node, handle=frozenset(used.intersection(node.columns)))
         elif node.children:
-            known[id(node)] = node.with_children([_pruned(child, used, known) for child in node.children])
+            pruned[id(node)] = node.with_children([_pruned(child, used, pruned) for child in node.children])
         else:
-            known[id(node)] = node
-    return known[id(node)]
+            pruned[id(node)] = node
+    return pruned[id(node)]

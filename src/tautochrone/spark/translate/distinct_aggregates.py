@@ -1,4 +1,4 @@
-"""Aggregate functions with DISTINCT: which they are, and which of them the same rows can answer."""
+"""Aggregate functions with DISTINCT, and which calls one Aggregate node can compute."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ __all__ = ["distinct_aggregate_groups", "distinct_children", "is_distinct"]
 
 
 def distinct_aggregate_groups(calls: list[JavaObject]) -> list[list[JavaObject]]:
-    """Calls that one grouping can answer: the plain ones, and those that are DISTINCT in the same values."""
-    found: list[list[JavaObject]] = []
+    """The calls in groups that one Aggregate node each can compute: the calls without DISTINCT, and the calls
+    that are DISTINCT in the same arguments with the same FILTER."""
+    groups: list[list[JavaObject]] = []
     for call in calls:
-        for part in found:
-            if _same_rows(part[0], call):
-                part.append(call)
+        for group in groups:
+            if _same_rows(group[0], call):
+                group.append(call)
                 break
         else:
-            found.append([call])
-    return found
+            groups.append([call])
+    return groups
 
 
 def is_distinct(call: JavaObject) -> bool:
     return kind(call.mode()) == DISTINCT_MODE
 
 
-def _same_rows(one: JavaObject, other: JavaObject) -> bool:
-    if not (is_distinct(one) and is_distinct(other)):
-        return not is_distinct(one) and not is_distinct(other)
-    if one.filter().isDefined() != other.filter().isDefined():
+def _same_rows(first: JavaObject, second: JavaObject) -> bool:
+    """Whether two calls aggregate the same rows."""
+    if not (is_distinct(first) and is_distinct(second)):
+        return not is_distinct(first) and not is_distinct(second)
+    if first.filter().isDefined() != second.filter().isDefined():
         return False
-    if one.filter().isDefined() and not one.filter().get().semanticEquals(other.filter().get()):
+    if first.filter().isDefined() and not first.filter().get().semanticEquals(second.filter().get()):
         return False
-    a, b = distinct_children(one), distinct_children(other)
+    a, b = distinct_children(first), distinct_children(second)
     return len(a) == len(b) and all(x.semanticEquals(y) for x, y in zip(a, b, strict=True))
 
 
 def distinct_children(call: JavaObject) -> list[JavaObject]:
-    """What a DISTINCT function tells rows apart by, in the order of its arguments; a separator is none."""
+    """The arguments whose values must be distinct, in order. A constant, such as a separator, is none."""
     arguments = items(call.aggregateFunction().children())
     wrapped = ("SortOrder", KNOWN_NULLABLE)
-    found = [argument.child() if kind(argument) in wrapped else argument for argument in arguments]
-    return [argument for argument in found if not argument.foldable()]
+    children = [argument.child() if kind(argument) in wrapped else argument for argument in arguments]
+    return [argument for argument in children if not argument.foldable()]

@@ -284,7 +284,7 @@ class Translator:
         Equal ones come from a CTE that is read twice, and from IN conditions that Spark puts on both sides of
         a join.
         """
-        same = next((node for other, node in self._aggregates if other.sameResult(plan)), None)
+        same = next((node for translated, node in self._aggregates if translated.sameResult(plan)), None)
         if same is None or len(same.columns) != int(plan.output().size()):
             node = self._aggregation.aggregate(plan)
             self._aggregates.append((plan, node))

@@ -79,7 +79,7 @@ class AggregateTranslation:
                 calls.append(expression)
                 return expression.resultAttribute()
             self._order_insensitive.update(order_insensitive_arrays(expression))
-            return next((key for other, key in computed if other.semanticEquals(expression)), None)
+            return next((key for source, key in computed if source.semanticEquals(expression)), None)
 
         named = []
         for entry in items(plan.aggregateExpressions()):

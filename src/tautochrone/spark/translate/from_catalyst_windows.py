@@ -55,10 +55,10 @@ def translate_window(translator: Translator, plan: JavaObject) -> Node:
         # Spark makes such window functions of a LIMIT in a LATERAL subquery.
         translator.add_nondeterminism(reason)
         return translator.unsupported(plan, reason)
-    for entries, ordered in ((by_range, False), (by_rows, bool(order))):
+    for entries, is_ordered in ((by_range, False), (by_rows, bool(order))):
         if not entries:
             continue
-        sort = [*order, *tie_breakers] if ordered else order
+        sort = [*order, *tie_breakers] if is_ordered else order
         handle = catalyst.logical("Window")(
             catalyst.seq(entries), plan.partitionSpec(), catalyst.seq(sort), plan.child(), plan.hint()
         )
@@ -86,22 +86,22 @@ def _tie_breakers(translator: Translator, child: Node, order: list[JavaObject]) 
 def translate_limit(translator: Translator, plan: JavaObject) -> Node:
     """The node of ORDER BY … LIMIT … OFFSET. A limit without an order has no rule."""
     local = plan.child()
-    below = local.child() if kind(local) == "LocalLimit" else local
+    source = local.child() if kind(local) == "LocalLimit" else local
     offset = 0
-    if kind(below) == "Offset":
-        offset = int(below.offsetExpr().value())
-        below = below.child()
+    if kind(source) == "Offset":
+        offset = int(source.offsetExpr().value())
+        source = source.child()
     projects = []
-    while kind(below) == "Project":
-        projects.append(below)
-        below = below.child()
-    if kind(below) != "Sort" or kind(plan.limitExpr()) != "Literal":
+    while kind(source) == "Project":
+        projects.append(source)
+        source = source.child()
+    if kind(source) != "Sort" or kind(plan.limitExpr()) != "Literal":
         reason = "LIMIT without ORDER BY is no function of its input"
         translator.add_nondeterminism(reason)
         return translator.unsupported(plan, reason)
-    child = translator.node(below.child())
-    order = list(items(below.order()))
-    top = TopK(
+    child = translator.node(source.child())
+    order = list(items(source.order()))
+    top_k = TopK(
         columns=child.columns,
         child=child,
         order=[*order, *_tie_breakers(translator, child, order)],
@@ -110,7 +110,7 @@ def translate_limit(translator: Translator, plan: JavaObject) -> Node:
         number=translator.next_state_number(),
         complete=translator.typed_column("boolean"),
     )
-    node: Node = top
+    node: Node = top_k
     for project in reversed(projects):
         node = translator.project(node, list(items(project.projectList())))
     return node

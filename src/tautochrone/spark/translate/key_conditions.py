@@ -1,5 +1,5 @@
-"""Sets of keys as conditions that reach the statistics of files: each value while they are few, else the
-ranges in which they lie."""
+"""Sets of keys as conditions that Spark can compare with file statistics: few keys one by one, many keys as
+ranges."""
 
 from __future__ import annotations
 
@@ -21,21 +21,25 @@ __all__ = ["KeyConditions"]
 
 
 class KeyConditions:
-    """Conditions of one refresh; values of a key are fetched once."""
+    """The conditions of one refresh. Each set of keys is fetched once."""
 
     def __init__(self, lowering: Lowering) -> None:
         self._lowering = lowering
-        # With the keys themselves, whose number Python would else give to others.
+        # The keys are stored with the values: Python may reuse the id of a node that is freed.
         self._values: dict[tuple[int, ColumnId], tuple[Materialized, frozenset[Any] | None]] = {}
 
     def condition(
         self, column: ColumnId, keys: Materialized, source: ColumnId, *, null_safe: bool, fetch: bool = False
     ) -> tuple[JavaObject | None, bool]:
-        """What is true of `column` where its value occurs among those of `source`, and whether it is true
-        of no other rows. None: there is no such condition.
+        """A condition on `column` that is true where its value is one of those of `source`, and whether it is
+        true of no other rows. None: there is no such condition.
 
         Args:
-            fetch: ask by a Spark job for keys that are not on the driver.
+            column: the column of the rows.
+            keys: the keys.
+            source: the column of the keys.
+            null_safe: whether NULL equals NULL.
+            fetch: whether a Spark job may collect keys that are not on the driver.
         """
         catalyst = self._lowering.catalyst
         attribute = self._lowering.columns.attribute(column)
@@ -43,60 +47,62 @@ class KeyConditions:
         values = self.values(column, keys, source, fetch=fetch)
         if values is None:
             return None, False
-        known = [value for value in values if value is not None]
+        not_null = [value for value in values if value is not None]
         exact = len(values) <= limits.MAX_IN_LIST_VALUES
         if not exact and type_name.startswith(UNORDERED_TYPE):
             return None, False
-        among = self._among if exact else self._within
-        parts = among(attribute, known, type_name)
+        conditions = self._in_list if exact else self._in_ranges
+        parts = conditions(attribute, not_null, type_name)
         if null_safe and None in values:
             parts.append(catalyst.expression("IsNull")(attribute))
-        whole: JavaObject | None = None
+        disjunction: JavaObject | None = None
         for part in parts:
-            whole = part if whole is None else catalyst.expression("Or")(whole, part)
-        return (catalyst.literal(False) if whole is None else whole), exact
+            disjunction = part if disjunction is None else catalyst.expression("Or")(disjunction, part)
+        return (catalyst.literal(False) if disjunction is None else disjunction), exact
 
     def values(
         self, column: ColumnId, keys: Materialized, source: ColumnId, *, fetch: bool = False
     ) -> frozenset[Any] | None:
-        """Distinct values of `source`, as `literals` takes them; None where they cannot be written out, or
-        are not here. Of few rows on the driver without a Spark job."""
+        """Distinct values of `source`, as `literals` takes them. None: the type has no literals, or the keys
+        are not on the driver and are not to be fetched. Few keys on the driver need no Spark job."""
         type_name = self._type_of(column)
-        held = kind(keys.handle) == "LocalRelation"
-        if not has_literals(type_name) or not (held or (fetch and keys.rows <= limits.MAX_COLLECTED_KEYS)):
+        on_driver = kind(keys.handle) == "LocalRelation"
+        if not has_literals(type_name) or not (
+            on_driver or (fetch and keys.rows <= limits.MAX_COLLECTED_KEYS)
+        ):
             return None
-        at = id(keys), source
-        if at not in self._values:
+        cache_key = id(keys), source
+        if cache_key not in self._values:
             try:
                 values = self._values_of(keys, source, type_name)
             except (OverflowError, ValueError):
-                # A date that Python has not.
+                # Python has no such date.
                 values = None
-            self._values[at] = keys, values
-        return self._values[at][1]
+            self._values[cache_key] = keys, values
+        return self._values[cache_key][1]
 
     # -- inside -----------------------------------------------------------------------------------
 
     def _type_of(self, column: ColumnId) -> str:
         return str(self._lowering.columns.attribute(column).dataType().catalogString())
 
-    def _among(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
-        """`column IN (…)`; nothing for no value."""
-        make = self._lowering.catalyst.expression
-        return [make("In")(attribute, self._parsed(values, type_name))] if values else []
+    def _in_list(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
+        """`column IN (…)`; no condition without values."""
+        expression = self._lowering.catalyst.expression
+        return [expression("In")(attribute, self._parsed(values, type_name))] if values else []
 
-    def _within(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
+    def _in_ranges(self, attribute: JavaObject, values: Sequence[Any], type_name: str) -> list[JavaObject]:
         """`column BETWEEN … AND …` for each range."""
-        make = self._lowering.catalyst.expression
-        found: list[JavaObject] = []
+        expression = self._lowering.catalyst.expression
+        conditions: list[JavaObject] = []
         for bounds in key_ranges(sorted(values)):
             low, high = (self._parsed([bound], type_name).apply(0) for bound in bounds)
             above, below = (
-                make("GreaterThanOrEqual")(attribute, low),
-                make("LessThanOrEqual")(attribute, high),
+                expression("GreaterThanOrEqual")(attribute, low),
+                expression("LessThanOrEqual")(attribute, high),
             )
-            found.append(make("And")(above, below))
-        return found
+            conditions.append(expression("And")(above, below))
+        return conditions
 
     def _parsed(self, values: Sequence[Any], type_name: str) -> JavaObject:
         """A Scala sequence of literals."""

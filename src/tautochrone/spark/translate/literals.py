@@ -1,4 +1,4 @@
-"""Python values as SQL literals of a Spark type, for conditions that reach the files' statistics."""
+"""Python values as SQL literals of a Spark type, for conditions that are compared with file statistics."""
 
 from __future__ import annotations
 
@@ -13,70 +13,77 @@ from tautochrone.model import limits
 __all__ = ["UNORDERED_TYPE", "has_literals", "in_list", "in_ranges", "key_ranges", "literals"]
 
 UNORDERED_TYPE = "timestamp"
-"""Values of types that begin so are texts here, which have another order."""
+"""The prefix of types whose values are texts here. Texts sort in another order than timestamps."""
 
-_WORTH_A_SPLIT = 100
-"""A gap between values that is at least this part of all that they span parts two ranges."""
+_MIN_GAP_FRACTION = 100
+"""A gap between two values separates ranges if it is at least one hundredth of the span of all values."""
 
 _SUFFIXES = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
 
-
-_MOMENTS = {"timestamp": "TIMESTAMP_LTZ '{} UTC'", "timestamp_ntz": "TIMESTAMP_NTZ '{}'"}
+_TIMESTAMPS = {"timestamp": "TIMESTAMP_LTZ '{} UTC'", "timestamp_ntz": "TIMESTAMP_NTZ '{}'"}
 
 
 def has_literals(kind: str) -> bool:
-    """Whether values of a type (its catalog string) have exact literals. Floats have not."""
-    return kind in (*_SUFFIXES, *_MOMENTS, "string", "date") or kind.startswith("decimal")
+    """Whether a type, given as its catalog string, has exact literals. Floats do not."""
+    return kind in (*_SUFFIXES, *_TIMESTAMPS, "string", "date") or kind.startswith("decimal")
 
 
 def literals(values: Collection[Any], kind: str) -> str:
-    """`a, b, c` for `IN (…)`, NULLs left out; empty when there is no other value.
+    """`a, b, c` for `IN (…)`, without NULLs; empty when there is no other value.
 
-    No function is called in it: Spark's analyser would have to look that up, and until then it does not carry
-    renewed ids of columns past the condition.
+    The text has no function calls: a condition with one is unresolved until Spark's analyzer has looked the
+    function up, and renewed column ids are not passed on above an unresolved condition.
 
     Args:
-        values: of a `timestamp` as text in UTC (Python has no offsets with seconds, as old times have), of
-            others as PySpark gives them.
+        values: values as PySpark returns them; those of a `timestamp` as text in UTC, because offsets of old
+            times have seconds, which Python's offsets have not.
         kind: the type's catalog string.
+
+    >>> literals([1, None, 2], "bigint"), literals(["it's"], "string")
+    ('1L, 2L', "'it\\\\'s'")
     """
     return ", ".join(_literal(value, kind) for value in values if value is not None)
 
 
 def in_list(name: str, values: Collection[Any], kind: str) -> str:
-    """`name IN (…)` as SQL; NULL is none of the values."""
+    """`name IN (…)` as SQL, without NULLs."""
     texts = literals(values, kind)
     return f"{name} IN ({texts})" if texts else "false"
 
 
 def in_ranges(name: str, values: Collection[Any], kind: str) -> str:
-    """What is true of all values, as SQL: the ranges in which they lie."""
-    known = [value for value in values if value is not None]
-    if kind.startswith(UNORDERED_TYPE) or not known:
+    """The ranges that contain all values, as an SQL condition that is also true of other values."""
+    not_null = [value for value in values if value is not None]
+    if kind.startswith(UNORDERED_TYPE) or not not_null:
         return f"{name} IS NOT NULL"
     bounds = (
-        literals([low], kind) + f" AND {literals([high], kind)}" for low, high in key_ranges(sorted(known))
+        literals([low], kind) + f" AND {literals([high], kind)}" for low, high in key_ranges(sorted(not_null))
     )
     return " OR ".join(f"{name} BETWEEN {pair}" for pair in bounds)
 
 
 def key_ranges(values: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """The fewest ranges that leave out the widest gaps between sorted values. Texts have no distance."""
+    """Ranges that contain all sorted values and leave out the widest gaps between them. Texts have no
+    distance, so they are one range.
+
+    >>> key_ranges([1, 2, 3, 900, 901])
+    [(1, 3), (900, 901)]
+    """
     if isinstance(values[0], str):
         return [(values[0], values[-1])]
     span = values[-1] - values[0]
-    gaps = [(high - low, place) for place, (low, high) in enumerate(pairwise(values), 1)]
-    wide = sorted((gap for gap in gaps if gap[0] * _WORTH_A_SPLIT >= span), reverse=True)
-    starts = [0, *sorted(place for _, place in wide[: limits.MAX_KEY_RANGES - 1])]
+    gaps = [(high - low, index) for index, (low, high) in enumerate(pairwise(values), 1)]
+    wide = sorted((gap for gap in gaps if gap[0] * _MIN_GAP_FRACTION >= span), reverse=True)
+    starts = [0, *sorted(index for _, index in wide[: limits.MAX_KEY_RANGES - 1])]
     return [(values[a], values[b - 1]) for a, b in zip(starts, [*starts[1:], len(values)], strict=True)]
 
 
 def _literal(value: Any, kind: str) -> str:
-    if kind in _MOMENTS:
-        return _MOMENTS[kind].format(value)
+    if kind in _TIMESTAMPS:
+        return _TIMESTAMPS[kind].format(value)
     match value:
         case str():
-            # Spark's parser would put the value of a setting where ${…} stands.
+            # Spark's parser replaces ${name} by the value of a setting.
             escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "$\\{")
             return f"'{escaped}'"
         case dt.date():

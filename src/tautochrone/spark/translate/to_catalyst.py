@@ -74,7 +74,7 @@ class Columns:
         self._catalyst = catalyst
         self._attributes = dict(attributes)
         self._expr_ids: dict[ColumnId, JavaObject] = {}
-        self._with_weightt, self._expr_ids[WEIGHT] = catalyst.new_expr_id()
+        self._weight_id, self._expr_ids[WEIGHT] = catalyst.new_expr_id()
         self.named(WEIGHT, catalyst.literal(1))
 
     def fresh(self) -> ColumnId:
@@ -92,7 +92,7 @@ class Columns:
 
     def with_expected_ids(self, output: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
         """Attributes with the ids of `columns`. Most have them already; Spark gives new ids to duplicates."""
-        expected = [self._with_weightt if column == WEIGHT else column for column in columns]
+        expected = [self._weight_id if column == WEIGHT else column for column in columns]
         if [f"c{number}" for number in re.findall(r"#(\d+)", str(output.toString()))] == expected:
             return output
         pairs = zip(columns, items(output), strict=True)
@@ -116,8 +116,8 @@ class LeafPlans:
         lookup: rows of a table that contain all rows with one of the keys, from the cache of key lookups;
             None if the table has to be read.
         is_small: whether one task can process all rows that a node reads.
-        is_large: whether a node reads so many rows that one more job pays which finds out which keys it
-        needs.
+        is_large: whether a node reads so many rows that one more Spark job pays that finds out which keys
+            it needs.
     """
 
     scan: Callable[[ScanAtCut], JavaObject]
@@ -140,7 +140,7 @@ class Lowering:
         self.is_small = leaves.is_small
         self.columns = columns
         self.keys = KeyConditions(self)
-        self._lowered_before: dict[int, Materialized] = {}
+        self._already_lowered: dict[int, Materialized] = {}
         aggregates = AggregateLowering(self)
         self._rules: dict[type[Node], Callable[[Any], JavaObject]] = {
             ScanAtCut: leaves.scan,
@@ -249,8 +249,8 @@ class Lowering:
 
     def _materialized(self, node: Materialized) -> JavaObject:
         plan = node.handle
-        if id(node) not in self._lowered_before:
-            self._lowered_before[id(node)] = node
+        if id(node) not in self._already_lowered:
+            self._already_lowered[id(node)] = node
             return plan
         if kind(plan) == "LocalRelation":
             # Spark would give new ids to the second of two equal leaves and to all columns above it.
@@ -314,8 +314,8 @@ class Lowering:
             left, right, hint = self.coalesce(left), self.coalesce(right), self.catalyst.shuffle_hash_hint
         conditions = [condition.handle for condition in node.conditions]
         for key in node.keys:
-            a, b = self.columns.attribute(key.left), self.columns.attribute(key.right)
-            conditions.append(self.equal(a, b, null_safe=key.null_safe))
+            left_key, right_key = self.columns.attribute(key.left), self.columns.attribute(key.right)
+            conditions.append(self.equal(left_key, right_key, null_safe=key.null_safe))
         join = self.catalyst.logical("Join")(
             left, right, self._join_type(node), self.conjunction(conditions), hint
         )
@@ -385,9 +385,9 @@ class Lowering:
             # A materialized result is known to have at most one row; a LeftSingle join checks others at run
             # time.
             name = "LeftOuter" if isinstance(scalar, Materialized) else "LeftSingle"
-            how = self.join_type(name)
+            join_type = self.join_type(name)
             plan = self.catalyst.logical("Join")(
-                plan, self.plan(scalar), how, self.catalyst.none, self.catalyst.no_hint
+                plan, self.plan(scalar), join_type, self.catalyst.none, self.catalyst.no_hint
             )
         return plan
 

@@ -109,7 +109,7 @@ class AggregateLowering:
         lowering = self._lowering
         aggregate = node.aggregate
         names: dict[int, ColumnId] = {}
-        frame = self._with(node.child, (*aggregate.keys, WEIGHT), _expressions(aggregate), names)
+        frame = self._with_expressions(node.child, (*aggregate.keys, WEIGHT), _expressions(aggregate), names)
         sums = [f"sum(CAST({WEIGHT} AS BIGINT))"]
         for call in aggregate.calls:
             sums.extend(self._sums(call, names))
@@ -128,28 +128,28 @@ class AggregateLowering:
         return lowering.with_column_ids(grouped, node.columns)
 
     def _sums(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> list[str]:
-        """SQL of what rows add to the accumulators of a call."""
-        counts, value = _counted(call, names)
-        count = f"coalesce(sum({_where(counts, f'CAST({WEIGHT} AS BIGINT)')}), 0L)"
+        """SQL of the sums that the rows of a group add to the accumulators of a call."""
+        counts, value = _counting_condition(call, names)
+        count = f"coalesce(sum({_if_true(counts, f'CAST({WEIGHT} AS BIGINT)')}), 0L)"
         if call.function is AggregateFunction.COUNT:
             return [count]
         if call.function in (AggregateFunction.SUM, AggregateFunction.AVERAGE):
             summand = f"CAST({value} AS {self._type(call.accumulators[0])})"
-            signed = _where(counts, f"CASE WHEN {WEIGHT} > 0 THEN {summand} ELSE -{summand} END")
+            signed = _if_true(counts, f"CASE WHEN {WEIGHT} > 0 THEN {summand} ELSE -{summand} END")
             return [f"CAST(sum({signed}) AS {self._type(call.accumulators[0])})", count]
         if call.function is AggregateFunction.VARIANCE:
             terms = zip(sum_terms(str(value), argument_type(call)), call.accumulators[:-1], strict=True)
             sums = [
-                f"CAST(sum({_where(counts, f'{term} * {WEIGHT}')}) AS {self._type(column)})"
+                f"CAST(sum({_if_true(counts, f'{term} * {WEIGHT}')}) AS {self._type(column)})"
                 for term, column in terms
             ]
             return [*sums, count]
         return [f"{call.function}({value}) FILTER (WHERE {counts} AND {WEIGHT} > 0)"]
 
     def _removed(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> str:
-        """SQL of what decides whether a group must be recomputed: the extremum, or the number, of removed
-        values."""
-        counts, value = _counted(call, names)
+        """SQL of the extremum or the number of removed values. `_merge` decides by it whether a group must be
+        recomputed."""
+        counts, value = _counting_condition(call, names)
         if call.function in (AggregateFunction.MIN, AggregateFunction.MAX):
             return f"{call.function}({value}) FILTER (WHERE {counts} AND {WEIGHT} < 0)"
         if call.exact and call.function not in MERGE_FUNCTIONS:
@@ -179,12 +179,12 @@ class AggregateLowering:
             # A group without rows has no accumulators, so that it starts anew when it comes back.
             after.extend(f"CASE WHEN {exists} THEN {sql} END" for sql in merged)
             recompute.append(f"coalesce({stale}, false)")
-        again = f"{exists} AND ({' OR '.join(recompute)})"
+        needs_recompute = f"{exists} AND ({' OR '.join(recompute)})"
         rows = joined.selectExpr(
             *(f"new.{key}" for key in aggregate.keys),
             *(f"old.{column}" for column in aggregate.accumulators),
             *after,
-            again,
+            needs_recompute,
         )
         return lowering.with_column_ids(rows, node.columns)
 
@@ -305,14 +305,14 @@ class AggregateLowering:
     def _named(self, plan: JavaObject, columns: Sequence[ColumnId]) -> DataFrame:
         return dataframe_of_plan(self._lowering.catalyst.session, plan).toDF(*columns)
 
-    def _with(
+    def _with_expressions(
         self,
         node: Node,
         columns: tuple[ColumnId, ...],
         expressions: Sequence[Expression],
         names: dict[int, ColumnId],
     ) -> DataFrame:
-        """Columns of a node, and expressions of the query over it, whose column ids are put into `names`."""
+        """Columns of a node and expressions over it. Adds the new column id of each expression to `names`."""
         lowering = self._lowering
         plan = lowering.coalesced(node)
         distinct: list[Expression] = []
@@ -334,7 +334,7 @@ def _expressions(aggregate: Aggregate) -> list[Expression]:
     return [expression for expression in expressions if expression is not None]
 
 
-def _counted(call: AggregateCall, names: Mapping[int, ColumnId]) -> tuple[str, ColumnId | None]:
+def _counting_condition(call: AggregateCall, names: Mapping[int, ColumnId]) -> tuple[str, ColumnId | None]:
     """SQL of whether a row counts for a call, and the column of the argument."""
     conditions = []
     if call.condition is not None:
@@ -345,7 +345,7 @@ def _counted(call: AggregateCall, names: Mapping[int, ColumnId]) -> tuple[str, C
     return " AND ".join(conditions) or "true", value
 
 
-def _where(condition: str, value: str) -> str:
+def _if_true(condition: str, value: str) -> str:
     """A value where a condition is true, else NULL, which sums ignore. FILTER would compile to more code."""
     return value if condition == "true" else f"CASE WHEN {condition} THEN {value} END"
 

@@ -90,20 +90,22 @@ def _with_order_columns(lowering: Lowering, top_k: TopK, copies: DataFrame) -> t
 def _first_rows_sql(names: Sequence[str], order: str, buffer: int, *, is_complete: bool) -> str:
     """SQL of the first `buffer` rows, and of whether these are all rows."""
     rows = ", ".join(names)
-    known = "" if is_complete else "WHERE place <= (SELECT max(place) FROM placed WHERE is_stored = 1)"
-    # One row more than the buffer shows whether there are others.
+    up_to_last_stored = (
+        "" if is_complete else "WHERE rank <= (SELECT max(rank) FROM ranked WHERE is_stored = 1)"
+    )
+    # One row more than the buffer tells whether the buffer has all rows.
     return f"""
-        WITH placed AS (
-            SELECT *, row_number() OVER (ORDER BY {order}) AS place FROM {_COUNTED}
+        WITH ranked AS (
+            SELECT *, row_number() OVER (ORDER BY {order}) AS rank FROM {_COUNTED}
         ), alive AS (
-            SELECT {rows}, place, explode(sequence(1, CAST(copies AS INT))) AS copy
-            FROM (SELECT * FROM placed {known}) WHERE copies > 0
+            SELECT {rows}, rank, explode(sequence(1, CAST(copies AS INT))) AS copy
+            FROM (SELECT * FROM ranked {up_to_last_stored}) WHERE copies > 0
         )
         SELECT {rows}, complete FROM (
-            SELECT *, row_number() OVER (ORDER BY place, copy) AS at,
+            SELECT *, row_number() OVER (ORDER BY rank, copy) AS row_position,
                 {str(is_complete).lower()} AND count(1) OVER () <= {buffer} AS complete
-            FROM (SELECT * FROM alive ORDER BY place, copy LIMIT {buffer + 1})
-        ) WHERE at <= {buffer}
+            FROM (SELECT * FROM alive ORDER BY rank, copy LIMIT {buffer + 1})
+        ) WHERE row_position <= {buffer}
     """
 
 
