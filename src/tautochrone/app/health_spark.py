@@ -27,7 +27,7 @@ from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.settings import SparkSettings
-from tautochrone.spark.sources.kafka import KafkaOptions, ask
+from tautochrone.spark.sources.kafka import KafkaOptions, check_cluster
 from tautochrone.spark.sources.kafka_source import KafkaSource
 from tautochrone.spark.sources.registry import sources_of
 
@@ -115,6 +115,6 @@ def _kafkas(session: SparkSession, definitions: Definitions, graph: Graph) -> It
 
 
 def _kafka(session: SparkSession, cluster: KafkaOptions) -> str:
-    brokers = ask(session, cluster)
+    brokers = check_cluster(session, cluster)
     topics = ", ".join(sorted(cluster.topics)) or "none by name"
     return f"{cluster.brokers} answers, {brokers} broker{'s' * (brokers != 1)}; topics: {topics}"

@@ -1,1 +1,1 @@
-"""What Spark's streaming sources are and how they are read: Kafka, files, rate limits."""
+"""Streaming sources that Spark reads, such as Kafka and files: what each can do, and batch limits."""

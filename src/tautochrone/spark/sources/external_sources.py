@@ -1,4 +1,4 @@
-"""What a stream reads from outside the lake, as text: two reads of the same thing have the same text."""
+"""The sources outside the lake that a stream reads, as texts. Equal sources have equal texts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ __all__ = ["external_sources"]
 
 
 def external_sources(frame: DataFrame) -> frozenset[str]:
-    """The topics, folders, … that a stream reads. Sources that give each reader rows of its own (rate,
-    sockets) are left out."""
+    """The topics, folders and other sources that a stream reads. Sources that give each reader other rows,
+    such as `rate` and sockets, are left out."""
     return frozenset[str]().union(*(source.input_ids() for source in sources_of(frame)))

@@ -1,7 +1,7 @@
-"""Files as a source of streams: how batches are bounded, what is listed, what a batch really reads, and the
-options that leave files out.
+"""Files as a streaming source: limits of its batches, the files that it lists, the files that a batch reads,
+and the options by which it ignores files.
 
-What Spark keeps private is reached by reflection, in one call for all files of a folder.
+Private fields of Spark's file source are read by reflection, in one call for all files of a folder.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from tautochrone.spark.sources.spark_source import FileListing, SparkSource, Sta
 __all__ = ["FileSource", "StartedFileListing"]
 
 _NAME = "FileSource["
-"""How a leaf's name begins; the folder follows."""
+"""The prefix of a leaf's name; the folder follows."""
 _DESCRIPTION = "FileStreamSource["
-"""How Spark calls the same source in the progress of a query."""
+"""The prefix of the same source's description in a query's progress."""
 _AGE = "maxfileage"
 _NO_AGE = "9223372036854775807ms"
-"""The longest that the option takes: no file is older."""
+"""The largest value of the option: no file is older."""
 _ENTRY = re.compile(r"NewFileEntry\((.*),\d+,(-?\d+)\)")
 _MISSING = "ignoremissingfiles"
 
 
 class StartedFileListing:
-    """The file sources of a query that was started; it may have ended since.
+    """The file sources of a query that was started and may have ended since.
 
-    Raises:
-        Py4JError: from every method, when this Spark's file source is made otherwise.
+    Every method raises `Py4JError` if the file source of this Spark version has other private fields.
     """
 
     def __init__(self, session: SparkSession, query: StreamingQuery, *, may_miss_files: bool) -> None:
@@ -47,12 +46,12 @@ class StartedFileListing:
         self._execution: Any = query._jsq.streamingQuery()  # noqa: SLF001
 
     def sources(self) -> list[StartedFileSource]:
-        """Those that the query has, in the order of its offsets."""
+        """The query's file sources, in the order of its offsets."""
         distinct: list[JavaObject] = []
         file_sources = []
         for number, source in enumerate(self._all()):
-            if any(other.equals(source) for other in distinct):
-                # The same source at another leaf of the plan.
+            if any(seen.equals(source) for seen in distinct):
+                # Several leaves of the plan can have the same source.
                 continue
             if kind(source) == "FileStreamSource":
                 by_name = bool(_private(source, "fileNameOnly"))
@@ -62,7 +61,7 @@ class StartedFileListing:
         return file_sources
 
     def listed(self, source: StartedFileSource) -> dict[str, int]:
-        """All files that the source would look at now: URL-encoded path → modification time in ms."""
+        """All files that the source lists now: URL-encoded path → modification time in ms."""
         files = self._all()[source.number]
         method = files.getClass().getDeclaredMethod("fetchAllFiles", self._no_classes)
         method.setAccessible(True)
@@ -77,7 +76,7 @@ class StartedFileListing:
         for leaf in [] if execution is None else items(execution.analyzed().collectLeaves()):
             if kind(leaf) == "LogicalRelation" and kind(leaf.relation()) == "HadoopFsRelation":
                 paths = leaf.relation().location().inputFiles()
-                # An array crosses element by element, a text in one call.
+                # Py4J fetches an array element by element, but a text in one call.
                 paths_read |= {
                     *str(self._jvm.org.apache.hadoop.util.StringUtils.join("\n", paths)).splitlines()
                 }
@@ -110,14 +109,14 @@ class FileSource(SparkSource):
     def takes_all_listed(self, description: str) -> bool | None:
         if not description.startswith(_DESCRIPTION):
             return None
-        given = {option.lower() for option in self.options()}
-        return not any(option.lower() in given for option in self.limits.options)
+        options = {option.lower() for option in self.options()}
+        return not any(option.lower() in options for option in self.limits.options)
 
     def file_listing(self, session: SparkSession, query: StreamingQuery) -> FileListing | Unsupported:
         return StartedFileListing(session, query, may_miss_files=self._may_miss_files(session))
 
     def prepared(self, session: SparkSession) -> JavaObject:
-        """Files of any age are taken in, except where the reader has a bound of its own."""
+        """The leaf without an age limit, unless the reader's options set one."""
         if any(option.lower() == _AGE for option in self.options()):
             return self.leaf
         return self.with_options(session, {_AGE: _NO_AGE}, {_AGE})
@@ -125,5 +124,5 @@ class FileSource(SparkSource):
     def _may_miss_files(self, session: SparkSession) -> bool:
         if str(session.conf.get("spark.sql.files.ignoreMissingFiles", "false")).lower() == "true":
             return True
-        given = {option.lower(): value for option, value in self.options().items()}
-        return given.get(_MISSING, "").lower() == "true"
+        options = {option.lower(): value for option, value in self.options().items()}
+        return options.get(_MISSING, "").lower() == "true"

@@ -1,4 +1,4 @@
-"""Asking a Kafka cluster about itself and its topics, by the client that Spark's connector uses."""
+"""Queries to a Kafka cluster about its brokers and topics, by the client library of Spark's connector."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import IngestError, SourceUnreachableError
 
-__all__ = ["KafkaOptions", "TopicIds", "TopicIdsRefusedError", "ask"]
+__all__ = ["KafkaOptions", "TopicIds", "TopicIdsRefusedError", "check_cluster"]
 
 _TIMEOUT_MS = 5_000
 _CLIENT_PREFIX = "kafka."
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""What brokers before 2.8 give as the id of a topic."""
+"""The id that brokers before 2.8 return for every topic."""
 _REFUSED = ("TopicAuthorizationException", "ClusterAuthorizationException", "UnsupportedVersionException")
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """The options of a read from Kafka, as Spark knows them. Those of the client may hold secrets: never
-    show them."""
+    """The options of a read from Kafka, as Spark has them. They may contain secrets and must not be shown."""
 
     values: Mapping[str, str]
 
@@ -36,14 +35,16 @@ class KafkaOptions:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that must be there; none for a pattern, which may match later."""
+        """The topics that must exist. A pattern has none, because it may match topics later."""
         named = self.values.get("subscribe", "").split(",")
         assigned = json.loads(self.values.get("assign", "{}"))
         return frozenset(topic.strip() for topic in [*named, *assigned] if topic.strip())
 
 
-def ask(session: SparkSession, options: KafkaOptions) -> int:
-    """The number of brokers that the cluster has. Takes five seconds at most for each of two questions.
+def check_cluster(session: SparkSession, options: KafkaOptions) -> int:
+    """Check that the cluster answers and has the topics; returns the number of its brokers.
+
+    Each of two requests takes at most five seconds.
 
     Raises:
         IngestError: `KAFKA_NOT_REACHABLE`, `KAFKA_TOPIC_MISSING`.
@@ -70,15 +71,15 @@ def ask(session: SparkSession, options: KafkaOptions) -> int:
 
 
 class TopicIdsRefusedError(IngestError):
-    """The cluster does not tell the ids of topics: no right to describe them, or it is older than 2.8."""
+    """The cluster does not return topic ids: describing them is not allowed, or it is older than 2.8."""
 
 
 class TopicIds:
-    """Asks a cluster for the ids of its topics (KIP-516), by one client that stays open.
+    """Reads the ids of a cluster's topics (KIP-516) with one client that stays open.
 
     Args:
-        session: whose JVM the client lives in.
-        options: of a read from the cluster.
+        session: the client runs in its JVM.
+        options: the options of a read from the cluster.
     """
 
     def __init__(self, session: SparkSession, options: KafkaOptions) -> None:
@@ -87,7 +88,7 @@ class TopicIds:
         self._client: Any = None
 
     def of(self, topics: Collection[str]) -> dict[str, str]:
-        """Id by topic; those that do not exist are left out. One call to the cluster.
+        """Id by topic, without topics that do not exist. One request to the cluster.
 
         Raises:
             TopicIdsRefusedError: `KAFKA_TOPIC_IDS_REFUSED`.
@@ -102,7 +103,7 @@ class TopicIds:
         return ids
 
     def earliest(self, topics: Collection[str]) -> dict[str, dict[str, int]]:
-        """Topic → partition → the first offset that it holds. Errors as of `of`."""
+        """Topic → partition → the first offset that the partition still has. Raises the errors of `of`."""
         admin = self._jvm.org.apache.kafka.clients.admin
         partition = self._jvm.org.apache.kafka.common.TopicPartition
         requested = self._jvm.java.util.HashMap()
@@ -110,18 +111,18 @@ class TopicIds:
             for partition_info in description.partitions():
                 requested.put(partition(topic, partition_info.partition()), admin.OffsetSpec.earliest())
         try:
-            answer = self._admin().listOffsets(requested).all().get()
+            result = self._admin().listOffsets(requested).all().get()
         except Py4JJavaError as error:
             raise self._problem(error) from error
         offsets: dict[str, dict[str, int]] = {}
-        for topic_partition in answer:
+        for topic_partition in result:
             offsets.setdefault(str(topic_partition.topic()), {})[str(topic_partition.partition())] = int(
-                answer[topic_partition].offset()
+                result[topic_partition].offset()
             )
         return offsets
 
     def close(self) -> None:
-        """Repeatable; the next question opens it again."""
+        """Close the client; may be called again. The next request opens a new one."""
         if self._client is not None:
             self._client.close(self._jvm.java.time.Duration.ofMillis(0))
             self._client = None
@@ -134,12 +135,12 @@ class TopicIds:
             names.add(topic)
         descriptions = {}
         try:
-            answers = self._admin().describeTopics(names).topicNameValues()
+            futures = self._admin().describeTopics(names).topicNameValues()
         except Py4JJavaError as error:
             raise self._problem(error) from error
         for topic in sorted(topics):
             try:
-                descriptions[topic] = answers[topic].get()
+                descriptions[topic] = futures[topic].get()
             except Py4JJavaError as error:
                 if _cause(error) != "UnknownTopicOrPartitionException":
                     raise self._problem(error) from error
@@ -161,7 +162,7 @@ class TopicIds:
 
 
 def _admin(session: SparkSession, options: KafkaOptions) -> JavaObject:
-    """A client that waits for an answer for `_TIMEOUT_MS` at most; to be closed."""
+    """A client that waits at most `_TIMEOUT_MS` for an answer. The caller closes it."""
     jvm: Any = session._jvm  # noqa: SLF001
     settings = jvm.java.util.Properties()
     for key, value in options.values.items():

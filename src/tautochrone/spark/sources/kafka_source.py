@@ -1,4 +1,4 @@
-"""Kafka as a source of streams, read by Spark's connector."""
+"""Kafka as a streaming source, read by Spark's connector."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["EARLIEST", "KafkaRecords", "KafkaSource"]
 EARLIEST = -2
 """Spark's number for the first offset that a partition still has."""
 
-_NOT_OF_A_REPLAY = (
+_OPTIONS_OF_STREAM_ONLY = (
     "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets", "startingtimestamp",
     "endingtimestamp", "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "maxoffsetspertrigger",
     "minoffsetspertrigger", "maxtriggerdelay", "includeheaders",
@@ -26,7 +26,7 @@ _NOT_OF_A_REPLAY = (
 
 
 class KafkaSource(SparkSource):
-    """Topics of one cluster. (Spark hides the options of reads that are no streams.)"""
+    """Topics of one cluster, read as a stream. (Spark does not expose the options of batch reads.)"""
 
     label = "Kafka topics"
     limits = RateLimits(("maxOffsetsPerTrigger",))
@@ -60,7 +60,7 @@ class KafkaRecords:
     """Reads records of a topic again.
 
     Args:
-        session: where the flow's query was evaluated.
+        session: the session in which the flow's query was evaluated.
         read: the options of the stream.
     """
 
@@ -69,8 +69,8 @@ class KafkaRecords:
         self._read = read
 
     def read(self, starts: str, ends: str) -> DataFrame:
-        """See `RecordReader`. A partition without a start is one that the stream met in this batch: it counts
-        from its earliest."""
+        """See `RecordReader`. A partition without a start was first seen in this batch, so it is read from
+        its earliest offset."""
         first: dict[str, dict[str, int]] = json.loads(starts)
         last: dict[str, dict[str, int]] = json.loads(ends)
         begin = {
@@ -78,10 +78,12 @@ class KafkaRecords:
             for topic, parts in last.items()
         }
         partitions = {topic: sorted(int(part) for part in parts) for topic, parts in last.items()}
-        kept: dict[str, Any] = {
-            key: value for key, value in self._read.values.items() if key.lower() not in _NOT_OF_A_REPLAY
+        options: dict[str, Any] = {
+            key: value
+            for key, value in self._read.values.items()
+            if key.lower() not in _OPTIONS_OF_STREAM_ONLY
         }
-        reader = self._session.read.format("kafka").options(**kept)
+        reader = self._session.read.format("kafka").options(**options)
         reader = reader.option("assign", json.dumps(partitions)).option("includeHeaders", "true")
         reader = reader.option("startingOffsets", json.dumps(begin))
         return reader.option("endingOffsets", json.dumps(last)).load().localCheckpoint(eager=True)

@@ -1,4 +1,4 @@
-"""Sources of which only Spark's own contract is known: Python data sources, and all others."""
+"""Sources about which nothing beyond Spark's contract is known: Python data sources, and all others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PythonSource(SparkSource):
 
 
 class OtherSource(SparkSource):
-    """Any other source: nothing is promised."""
+    """Any other source, which can do nothing beyond Spark's contract."""
 
     label = "other sources"
     limits = Unsupported("no option is known that bounds its batches")

@@ -1,4 +1,4 @@
-"""A stream as it must be read so that none of its sources leaves something out silently."""
+"""Preparing a stream, so that none of its sources skips data silently."""
 
 from __future__ import annotations
 

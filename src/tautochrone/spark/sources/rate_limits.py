@@ -1,7 +1,7 @@
-"""Bounds on the batches of a stream, put into the analyzed_plan plan instead of into somebody's code.
+"""Limits on the batches of a stream, set in the analyzed plan instead of in the user's code.
 
-Spark bounds a batch by options of its sources. They stand in the leaves of the plan; a copy of the plan with
-other options in these is the same query.
+Spark limits a batch by options of its sources, which are in the leaves of the plan. A copy of the plan with
+other options in its leaves is the same query.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ __all__ = ["LimitedStream", "limited"]
 
 @dataclass(frozen=True, slots=True)
 class LimitedStream:
-    """A stream with bounds on its batches.
+    """A stream with limits on its batches.
 
     Attributes:
+        rows: the stream.
         sources: the names of its sources.
-        applied: those of the limits that at least one source has taken.
+        applied: the limits that at least one source supports.
     """
 
     rows: DataFrame
@@ -35,15 +36,15 @@ class LimitedStream:
 
 
 def limited(session: SparkSession, frame: DataFrame, limits: Mapping[str, int]) -> LimitedStream:
-    """A stream whose sources take no more than `limits` in one batch.
+    """A stream whose sources read at most `limits` in one batch.
 
-    Each source gets the limits that it supports, in place of its own of the same kind: Spark refuses a file
-    source that is bounded by files and by bytes.
+    Each source gets the limits that it supports, in place of all its own limits: Spark refuses a file source
+    that is limited by files and by bytes.
 
     Args:
-        session: where the new stream lives.
+        session: the session of the new stream.
         frame: a streaming query.
-        limits: Spark's options.
+        limits: value by option, such as `{"maxFilesPerTrigger": 100}`.
     """
     names: dict[str, None] = {}
     applied: set[str] = set()

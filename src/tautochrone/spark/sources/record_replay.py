@@ -1,7 +1,7 @@
-"""A streaming flow's query over chosen records of its source, as a batch.
+"""A streaming flow's query over given records of its source, as a batch.
 
-Spark hands a batch of a stream over as a whole: when its query fails, nothing says on which record. Here
-the same analyzed_plan plan is put over records that are read again by their offsets.
+Spark passes on a batch of a stream as a whole: when its query fails, the error does not say on which record.
+Here the same analyzed plan runs over records that are read again by their offsets.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ROW_BY_ROW = frozenset(
 
 
 def record_replay(session: SparkSession, frame: DataFrame) -> RecordReplay | Unsupported:
-    """What runs a streaming query record by record, or why that cannot be.
+    """The replay of a streaming query's records, or the reason why they cannot be replayed.
 
     Args:
-        session: where the query was evaluated.
+        session: the session in which the query was evaluated.
         frame: the streaming query.
     """
     plan = analyzed_plan(frame)
@@ -42,18 +42,18 @@ def record_replay(session: SparkSession, frame: DataFrame) -> RecordReplay | Uns
     reader = sources[0].record_reader(session)
     if isinstance(reader, Unsupported):
         return reader
-    certain, function = determinism(plan)
-    if not certain:
+    deterministic, function = determinism(plan)
+    if not deterministic:
         return Unsupported(f"{function} would not give the same again")
     return RecordReplay(session, plan, reader)
 
 
 class RecordReplay:
-    """The replay of one flow; `record_replay` makes it.
+    """The replay of one flow, returned by `record_replay`.
 
     Args:
-        session: where the flow's query was evaluated.
-        plan: of the streaming query.
+        session: the session in which the flow's query was evaluated.
+        plan: the plan of the streaming query.
         reader: reads records of its source.
     """
 
@@ -67,5 +67,5 @@ class RecordReplay:
         return self._reader.read(starts, ends)
 
     def query(self, records: DataFrame) -> DataFrame:
-        """The flow's query over records that `records` gave, or some of them."""
+        """The flow's query over some or all of the records that `records` returned."""
         return stream_as_batch(self._session, self._plan, records)

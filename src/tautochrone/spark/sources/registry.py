@@ -1,4 +1,4 @@
-"""Which source a leaf of a plan is. A new source is a file of its own and a line in `_KINDS`."""
+"""The source class of a plan's leaf. A new source is a file of its own and a line in `_CLASSES`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tautochrone.spark.sources.spark_source import STREAM_LEAVES, SparkSource
 
 __all__ = ["is_stream_leaf", "rate_limits_by_label", "source_of", "sources_of"]
 
-_KINDS: tuple[type[SparkSource], ...] = (
+_CLASSES: tuple[type[SparkSource], ...] = (
     KafkaSource,
     FileSource,
     PythonSource,
-    # Takes every leaf, so it comes last.
+    # It reads every leaf, so it comes last.
     OtherSource,
 )
 
@@ -33,11 +33,11 @@ def is_stream_leaf(leaf: JavaObject) -> bool:
 
 def source_of(leaf: JavaObject, number: int = 0) -> SparkSource:
     """The source that a streaming leaf stands for."""
-    return next(of_kind(leaf, number) for of_kind in _KINDS if of_kind.reads(leaf))
+    return next(source_class(leaf, number) for source_class in _CLASSES if source_class.reads(leaf))
 
 
 def sources_of(frame: DataFrame) -> list[SparkSource]:
-    """The streams that a query reads, tables of the lake too, by their numbers in its offsets."""
+    """The streaming sources of a query, tables of the lake included, by their numbers in its offsets."""
     return list(_sources(frame))
 
 
@@ -48,5 +48,9 @@ def _sources(frame: DataFrame) -> Iterator[SparkSource]:
 
 
 def rate_limits_by_label() -> dict[str, RateLimits]:
-    """The kinds of sources whose batches can be bounded, and how."""
-    return {of_kind.label: of_kind.limits for of_kind in _KINDS if isinstance(of_kind.limits, RateLimits)}
+    """The limits of each kind of source whose batches can be limited."""
+    return {
+        source_class.label: source_class.limits
+        for source_class in _CLASSES
+        if isinstance(source_class.limits, RateLimits)
+    }

@@ -1,7 +1,7 @@
-"""A source that Structured Streaming reads: a leaf of a streaming query's plan, asked what it can do.
+"""A source of Structured Streaming: a leaf of a streaming query's plan, and what the source can do.
 
-`SparkSource` answers for a source of which nothing is known. The others say in their own files what they can
-do beyond that. `registry` chooses.
+`SparkSource` has the answers of a source about which nothing is known. The subclasses, one per file, override
+what their source can do beyond that. `registry` chooses the class of a leaf.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class RecordReader(Protocol):
     """Reads records of a source again, by their offsets."""
 
     def read(self, starts: str, ends: str) -> DataFrame:
-        """The records from `starts` up to and without `ends`, both as the source writes its offsets into
-        Spark's log. With the columns `topic`, `partition`, `offset`, `timestamp`, `key`, `value`, `headers`.
-        They are read once and kept by Spark as long as somebody holds the frame."""
+        """The records from `starts` to `ends` (exclusive), both as the source writes its offsets into Spark's
+        offset log. The columns are `topic`, `partition`, `offset`, `timestamp`, `key`, `value`, `headers`.
+        The records are read once; Spark keeps them as long as the DataFrame is referenced."""
 
 
 class TopicIdReader(Protocol):
-    """Asks a source for the ids of what it reads, by one connection that stays open."""
+    """Reads the ids of a source's topics with one connection that stays open."""
 
     def of(self, topics: Collection[str]) -> dict[str, str]:
-        """Id by topic; those that do not exist are left out."""
+        """Id by topic, without topics that do not exist."""
 
     def earliest(self, topics: Collection[str]) -> dict[str, dict[str, int]]:
-        """Topic → partition → the first offset that it holds."""
+        """Topic → partition → the first offset that the partition still has."""
 
     def close(self) -> None:
-        """Repeatable; the next question opens it again."""
+        """Close the connection; may be called again. The next request opens a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class StartedFileSource:
     """A file source of a query that was started.
 
     Attributes:
-        number: of the source in the offsets of the query.
-        log: name of the folder below `sources/` where it remembers its files.
-        by_name: whether it tells files apart by their names without the folder (`fileNameOnly`).
-        oldest_ms: files with an older modification time are left out.
+        number: the source's number in the offsets of the query.
+        log: name of the folder below `sources/` with the log of its files.
+        by_name: whether files with the same name in different folders count as one (`fileNameOnly`).
+        oldest_ms: files with an older modification time are ignored.
     """
 
     number: int
@@ -72,17 +72,17 @@ class StartedFileSource:
 
 
 class FileListing(Protocol):
-    """The files of a query that was started; it may have ended since."""
+    """The files of a query that was started and may have ended since."""
 
     @property
     def may_miss_files(self) -> bool:
-        """Whether the user lets the query go on without files that went away."""
+        """Whether the user's settings let the query ignore files that are missing."""
 
     def sources(self) -> Sequence[StartedFileSource]:
         """The query's file sources, in the order of its offsets."""
 
     def listed(self, source: StartedFileSource) -> dict[str, int]:
-        """All files that a source would take in now: URL-encoded path → modification time in ms."""
+        """All files that a source lists now: URL-encoded path → modification time in ms."""
 
     def read_by_batch(self) -> set[str]:
         """The files that the running batch reads, URL-encoded."""
@@ -92,12 +92,12 @@ class SparkSource(ABC):
     """One source of a streaming query.
 
     Args:
-        leaf: its leaf in the analyzed_plan plan.
-        number: that it has in the offsets of a query over the plan.
+        leaf: its leaf in the analyzed plan.
+        number: its number in the offsets of a query over the plan.
     """
 
     label: ClassVar[str]
-    """The kind of source for people, in the plural."""
+    """The kind of source, in the plural, for messages."""
     limits: ClassVar[RateLimits | Unsupported]
     """See `rate_limits`."""
 
@@ -112,68 +112,68 @@ class SparkSource(ABC):
 
     @property
     def name(self) -> str:
-        """As Spark calls it."""
+        """The source's name in Spark."""
         return str(self.leaf.sourceName())
 
     def input_ids(self) -> frozenset[str]:
-        """See `model.source.Source`. By itself a source gives each reader rows of its own."""
+        """See `model.source.Source`. Empty for a source that gives each reader other rows."""
         return frozenset()
 
     def rate_limits(self) -> RateLimits | Unsupported:
-        """The reader's options that bound a batch."""
+        """The reader's options that limit a batch."""
         return self.limits
 
     def takes_all_listed(self, description: str) -> bool | None:
-        """Whether a batch takes all that the source met when it looked.
+        """Whether a batch reads all data that the source listed before it.
 
         Args:
-            description: of a source in a `StreamingQueryProgress`.
+            description: description of a source in a `StreamingQueryProgress`.
 
         Returns:
-            None: that is not this source, or it does not promise anything. Then only a trigger that found
-            nothing, or that tells how far the source reaches, proves it.
+            None: it is another source, or this one does not guarantee either. Then only a trigger without new
+            data, or one that reports the source's latest offset, proves it.
         """
         del description
         return None
 
     def record_reader(self, session: SparkSession) -> RecordReader | Unsupported:
-        """Reads single records again, to find the one on which a query fails."""
+        """A reader of single records, to find the one on which a query fails."""
         del session
         return Unsupported(f"records of {self.name} cannot be read again one by one")
 
     def topic_ids(self, session: SparkSession) -> TopicIdReader | Unsupported:
-        """Tells things that were deleted and made again from those of before."""
+        """A reader of topic ids, by which a topic that was deleted and created again is detected."""
         del session
         return Unsupported(f"{self.name} gives what it reads no ids")
 
     def topics(self) -> frozenset[str]:
-        """The names that `topic_ids` knows, as far as the reader names them."""
+        """The topics that the reader's options name."""
         return frozenset()
 
     def file_listing(self, session: SparkSession, query: StreamingQuery) -> FileListing | Unsupported:
-        """Lists the files of a query over the source that was started."""
+        """The files of a started query over the source."""
         del session, query
         return Unsupported(f"{self.name} reads no files")
 
     def prepared(self, session: SparkSession) -> JavaObject:
-        """The leaf as it must be read so that nothing is left out silently."""
+        """The leaf with the options that it needs to skip no data silently."""
         del session
         return self.leaf
 
     def options(self) -> dict[str, str]:
-        """The reader's options. They may hold secrets: never show them."""
+        """The reader's options. They may contain secrets and must not be shown."""
         if kind(self.leaf) == "StreamingRelation":
             options = self.leaf.dataSource().options()
             return {str(pair.productElement(0)): str(pair.productElement(1)) for pair in _options_of(options)}
         return {str(key): str(value) for key, value in self.leaf.extraOptions().asCaseSensitiveMap().items()}
 
     def with_options(
-        self, session: SparkSession, wanted: Mapping[str, str], dropped: Collection[str]
+        self, session: SparkSession, added: Mapping[str, str], removed: Collection[str]
     ) -> JavaObject:
-        """A copy of the leaf with the options `wanted`, without those in `dropped`."""
-        gone = {option.lower() for option in dropped}
-        kept = {key: value for key, value in self.options().items() if key.lower() not in gone}
-        merged = kept | dict(wanted)
+        """A copy of the leaf with the options `added` and without those in `removed`."""
+        removed_names = {option.lower() for option in removed}
+        remaining = {key: value for key, value in self.options().items() if key.lower() not in removed_names}
+        merged = remaining | dict(added)
         jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
         if kind(self.leaf) == "StreamingRelation":
             old = self.leaf.dataSource()
@@ -191,8 +191,8 @@ def _options_of(scala_map: JavaObject) -> list[JavaObject]:
 
 
 def _with_field(product: JavaObject, name: str, value: object) -> list[object]:
-    """The fields of a case class, one of them replaced, by the class's own names: an argument more in
-    another Spark must not shift the others silently."""
+    """The fields of a case class with one of them replaced. It is found by its name, because another Spark
+    version may have more fields before it."""
     fields = [product.productElement(index) for index in range(product.productArity())]
     names = [product.productElementName(index) for index in range(product.productArity())]
     fields[names.index(name)] = value

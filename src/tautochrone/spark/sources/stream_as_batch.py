@@ -1,4 +1,4 @@
-"""A streaming query's plan over rows that are there already, as a batch query."""
+"""A streaming query's plan over the rows of a batch DataFrame, as a batch query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stream_as_batch(session: SparkSession, plan: JavaObject, rows: DataFrame) ->
     """A streaming query over `rows` instead of its one source.
 
     Args:
-        session: where the query was evaluated.
+        session: the session in which the query was evaluated.
         plan: the query's analyzed plan, row by row over one source.
         rows: rows with the source's columns, by name.
     """
@@ -32,11 +32,11 @@ def stream_as_batch(session: SparkSession, plan: JavaObject, rows: DataFrame) ->
 
 
 def _renamed(session: SparkSession, source: JavaObject, rows: JavaObject) -> JavaObject:
-    """The rows under the attributes by which the plan knows its source."""
+    """The rows with the attributes that the source has in the plan."""
     jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
     catalyst = jvm.org.apache.spark.sql.catalyst
     columns = {str(column.name()): column for column in items(rows.output())}
-    nothing = scala_seq(session, [])
+    no_names = scala_seq(session, [])
     renamed = [
         catalyst.expressions.Alias(
             columns[str(column.name())],
@@ -44,7 +44,7 @@ def _renamed(session: SparkSession, source: JavaObject, rows: JavaObject) -> Jav
             column.exprId(),
             column.qualifier(),
             jvm.scala.Option.empty(),
-            nothing,
+            no_names,
         )
         for column in items(source.output())
     ]

@@ -1,4 +1,4 @@
-"""What `taut doctor` asks a Kafka: whether it answers, and whether the topics of the flows are there."""
+"""The checks of `taut doctor` for Kafka: the cluster answers, and the topics of the flows exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import IngestError
-from tautochrone.spark.sources.kafka import KafkaOptions, ask
+from tautochrone.spark.sources.kafka import KafkaOptions, check_cluster
 from tautochrone.spark.sources.kafka_source import KafkaSource
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.testing.kafka import KafkaBroker
@@ -30,12 +30,12 @@ def test_reachable_cluster(spark: SparkSession, broker: KafkaBroker, topic: Topi
     source = read_of(spark, broker.bootstrap, topic.name)
     assert source.brokers == broker.bootstrap
     assert source.topics == {topic.name}
-    assert ask(spark, source) == 1
+    assert check_cluster(spark, source) == 1
 
 
 def test_missing_topic(spark: SparkSession, broker: KafkaBroker, topic: Topic) -> None:
     with pytest.raises(IngestError, match="has no topic nowhere") as caught:
-        ask(spark, read_of(spark, broker.bootstrap, f"{topic.name}, nowhere"))
+        check_cluster(spark, read_of(spark, broker.bootstrap, f"{topic.name}, nowhere"))
     assert caught.value.error_class == "KAFKA_TOPIC_MISSING"
 
 
@@ -43,7 +43,7 @@ def test_unreachable_cluster(spark: SparkSession) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(IngestError, match=address) as caught:
-        ask(spark, read_of(spark, address, "flights"))
+        check_cluster(spark, read_of(spark, address, "flights"))
     assert caught.value.error_class == "KAFKA_NOT_REACHABLE"
     assert caught.value.hint
 
