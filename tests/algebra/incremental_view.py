@@ -34,7 +34,7 @@ StateRows = list[dict[ColumnId, Any]]
 KEYS = (0, 1, 0, 1, None, 2)
 VALUES = (1, 0, 1, 0, None, 2, 3)
 NUMBERS = (0.1, 0.2, None, 0.7, 1e16)
-"""None is negative, so that sums keep nine digits; beside 1e16 the others are lost."""
+"""None is negative, so that sums keep nine digits; added to 1e16 the others are lost."""
 
 
 # -- random tables and changes ---------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class View:
 
         Args:
             step: the changes of the tables.
-            without: numbers of states that are not there, as after a change of the definition.
+            without: numbers of states that are missing, as after a change of the definition.
             seed: of the engine.
         """
         tables_after = with_changes(self.tables, step)

@@ -110,7 +110,7 @@ def group(child: Node, keys: str, *calls: AggregateCall) -> Aggregate:
     )
 
 
-def row_number(child: Node, partition: str, order: str, number: str = "place") -> Window:
+def row_number(child: Node, partition: str, order: str, number: str = "row_number") -> Window:
     """ROW_NUMBER by some columns, ties broken by all."""
     key = order_of((*columns_of(order), *child.columns))
 

@@ -68,10 +68,10 @@ class RandomExpressions:
                     f"{a} + {b}",
                 )
 
-    def predicate(self, columns: Sequence[ColumnId], others: Sequence[ColumnId] = ()) -> Expression:
-        """True, false or NULL; of columns of both sides when there are `others`."""
+    def predicate(self, columns: Sequence[ColumnId], right_columns: Sequence[ColumnId] = ()) -> Expression:
+        """True, false or NULL. With `right_columns` it compares a column of each side."""
         usable = [column for column in columns if self.types[column] in (INT, FLOAT)]
-        second = [column for column in others if self.types[column] in (INT, FLOAT)]
+        second = [column for column in right_columns if self.types[column] in (INT, FLOAT)]
         if not usable:
             return Expression(lambda row: True, frozenset(), "true")
         a = self.choices.choose(usable)
@@ -113,7 +113,7 @@ class RandomExpressions:
 
 
 def _rounded(value: Any) -> Any:
-    """A number in its certain digits: two sums of the same floats differ in their last digits, which beside
+    """A number in its certain digits: two sums of the same floats differ in their last digits, which near
     1e16 are larger than any margin."""
     return value if value is None or value != value else comparable(value)
 

@@ -177,15 +177,15 @@ def test_15_diamond_reads_one_cut() -> None:
     """An input, its sum and its maximum are joined: all sides must see the same two cuts."""
     rows = scan("l", "k a")
     sums = group(scan("l", "k2 a2"), "k2", call(SUM, "a2"))
-    most = group(scan("l", "k3 a3"), "k3", call(MAX, "a3"))
-    share = join(join(rows, sums, "k=k2"), most, "k=k3")
+    largest = group(scan("l", "k3 a3"), "k3", call(MAX, "a3"))
+    share = join(join(rows, sums, "k=k2"), largest, "k=k3")
     view = View(share, {"l": [(1, 1), (1, 2)]})
     view.refresh({"l": [((1, 2), -1), ((1, 5), 1)]})
     assert view.rows == bag((1, 1, 1, 6, 1, 5), (1, 5, 1, 6, 1, 5))
-    twice = Union(
+    union = Union(
         columns=columns_of("k"), inputs=(Select(columns=columns_of("k"), child=scan("l", "k a")),) * 2
     )
-    view = View(twice, {"l": [(1, 1)]})
+    view = View(union, {"l": [(1, 1)]})
     view.refresh({"l": [((1, 1), -1), ((2, 1), 1)]})
     assert view.rows == bag((2,), (2,))
 

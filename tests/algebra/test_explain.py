@@ -1,4 +1,4 @@
-"""The tree that `taut dry-run --explain` prints, over plans made by hand."""
+"""The tree that `taut dry-run --explain` prints, over hand-written plans."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def group(*calls: AggregateCall) -> Aggregate:
 
 
 def test_explain_prints_a_tree() -> None:
-    big = Expression(None, frozenset({N}), "(n#12L >\n 3)")
-    lines = explain(Filter(columns=(C, N), child=group(COUNT), condition=big), RULES)
+    condition = Expression(None, frozenset({N}), "(n#12L >\n 3)")
+    lines = explain(Filter(columns=(C, N), child=group(COUNT), condition=condition), RULES)
     assert lines == [
         "filter (n > 3) - append: filter of the change",
         "  aggregate count(1) by 1 key - incremental: merged into groups; state: 3 columns",
@@ -66,11 +66,11 @@ def test_only_stateful_nodes_have_state_columns() -> None:
 
 
 def test_unsupported_node_is_diff_and_its_children_are_explained() -> None:
-    odd = Unsupported(columns=(A, X), inputs=(ORDERS,), reason="Sample has no rule")
-    whole = Union(columns=(A, X), inputs=(odd, Constant(columns=(A, X), handle=None)))
-    nodes = explained_nodes(whole, RULES)
+    unsupported = Unsupported(columns=(A, X), inputs=(ORDERS,), reason="Sample has no rule")
+    union = Union(columns=(A, X), inputs=(unsupported, Constant(columns=(A, X), handle=None)))
+    nodes = explained_nodes(union, RULES)
     assert [(node.node, node.mode) for node in nodes] == [
-        ("union", RULES[Union].mode(whole)[0]),
+        ("union", RULES[Union].mode(union)[0]),
         ("other", RefreshMode.DIFF),
         ("scan", None),
         ("constant", None),
@@ -79,7 +79,7 @@ def test_unsupported_node_is_diff_and_its_children_are_explained() -> None:
         node="other", mode=RefreshMode.DIFF, reason=Reason.of(ReasonCode.NODE_RULE, rule="Sample has no rule")
     )
     assert nodes[2].refresh is None
-    assert explain(odd, RULES) == ["other - diff: Sample has no rule", "  scan lake.db.orders"]
+    assert explain(unsupported, RULES) == ["other - diff: Sample has no rule", "  scan lake.db.orders"]
 
 
 def test_long_conditions_are_shortened() -> None:

@@ -137,8 +137,8 @@ def test_09_check_detects_a_sum_computed_twice() -> None:
     detected = 0
     for seed in range(30):
         view = BitView(query, {"t": ROWS}, seed)
-        other = BitView(query, {"t": ROWS}, seed + 1)
-        view.states[query.number] = other.states[query.number]
+        second_view = BitView(query, {"t": ROWS}, seed + 1)
+        view.states[query.number] = second_view.states[query.number]
         try:
             view.refresh({"t": [(row, -1) for row in ROWS]})
         except (AssertionError, MalformedPlanError):

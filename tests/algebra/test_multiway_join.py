@@ -84,7 +84,7 @@ def test_inputs_with_more_keys_to_come_are_joined_last(monkeypatch: pytest.Monke
     graph = join_graph_of(node)
     context = Differentiator(PlanEvaluator(before={}, after={}, rules=RULES), RULES)
     start = Materialized(columns=zset_columns(graph.inputs[0].columns), handle=[], rows=1)
-    plan = join_along_keys(node, graph, 0, start, lambda other: graph.inputs[other], context)
+    plan = join_along_keys(node, graph, 0, start, lambda position: graph.inputs[position], context)
     assert plan is not None
     tables = [leaf.table for leaf in walk(plan) if isinstance(leaf, Scan)]
     assert tables.index("l") < tables.index("s")

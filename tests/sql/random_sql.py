@@ -85,11 +85,11 @@ class QueryWriter:
             alias = self._name()
             text = name
             if column_type == "int" and self._random.random() < 0.4:
-                other = self._random.choice(child.of("int"))
+                threshold = self._random.choice(child.of("int"))
                 text = self._random.choice(
                     (
                         f"coalesce({self._number(name)}, -1)",
-                        f"CASE WHEN {name} > {other} THEN {other} ELSE 7 END",
+                        f"CASE WHEN {name} > {threshold} THEN {threshold} ELSE 7 END",
                         f"CAST({name} % 4 AS INT)",
                     )
                 )
@@ -190,11 +190,11 @@ class QueryWriter:
 
     def _scalar_subquery(self) -> str:
         """A scalar subquery that gives a number."""
-        other = self._base()
-        numbers = other.of("int")
+        source = self._base()
+        numbers = source.of("int")
         if not numbers:
             return "0"
-        return f"(SELECT coalesce(max({self._random.choice(numbers)}), 0) FROM ({other.sql}) one)"
+        return f"(SELECT coalesce(max({self._random.choice(numbers)}), 0) FROM ({source.sql}) one)"
 
     def _top(self, depth: int) -> Relation:
         child = self._relation(depth - 1)
@@ -215,11 +215,15 @@ class QueryWriter:
         pairs = [(a, b) for a, column_type in left.columns for b in right.of(column_type)]
         if not pairs:
             return left
-        chosen = self._random.sample(pairs, min(2, len(pairs)))
-        columns = tuple((self._name(), left.type_of(a)) for a, _ in chosen)
+        selected_pairs = self._random.sample(pairs, min(2, len(pairs)))
+        columns = tuple((self._name(), left.type_of(a)) for a, _ in selected_pairs)
         names = [name for name, _ in columns]
-        left_items = ", ".join(f"{pair[0]} AS {name}" for pair, name in zip(chosen, names, strict=True))
-        right_items = ", ".join(f"{pair[1]} AS {name}" for pair, name in zip(chosen, names, strict=True))
+        left_items = ", ".join(
+            f"{pair[0]} AS {name}" for pair, name in zip(selected_pairs, names, strict=True)
+        )
+        right_items = ", ".join(
+            f"{pair[1]} AS {name}" for pair, name in zip(selected_pairs, names, strict=True)
+        )
         operator = self._random.choice(
             ("UNION ALL", "UNION", "EXCEPT", "EXCEPT ALL", "INTERSECT", "INTERSECT ALL")
         )
@@ -227,26 +231,26 @@ class QueryWriter:
         return Relation(f"SELECT * FROM ({sql}) s", columns)
 
     def _subquery(self, depth: int) -> Relation:
-        child, other = self._relation(depth - 1), self._relation(depth - 2)
+        child, inner = self._relation(depth - 1), self._relation(depth - 2)
         negated = self._random.choice(("", "NOT "))
-        pair = self._pair(child, other)
+        pair = self._pair(child, inner)
         if pair is not None and self._random.random() < 0.5:
-            condition = f"{pair[0]} {negated}IN (SELECT {pair[1]} FROM ({other.sql}) u)"
+            condition = f"{pair[0]} {negated}IN (SELECT {pair[1]} FROM ({inner.sql}) u)"
         else:
-            condition = f"{negated}EXISTS (SELECT 1 FROM ({other.sql}) u WHERE {self._equal(child, other)})"
+            condition = f"{negated}EXISTS (SELECT 1 FROM ({inner.sql}) u WHERE {self._equal(child, inner)})"
         if self._random.random() < 0.25:
             condition = f"{condition} OR {self._condition(child)}"
         return Relation(f"SELECT * FROM ({child.sql}) t WHERE {condition}", child.columns)
 
     def _scalar(self, depth: int) -> Relation:
-        child, other = self._relation(depth - 1), self._relation(depth - 2)
-        number = self._random.choice(other.of("int") or ["1"])
+        child, inner = self._relation(depth - 1), self._relation(depth - 2)
+        number = self._random.choice(inner.of("int") or ["1"])
         alias = self._name()
         where = ""
         if self._random.random() < 0.5:
-            where = f" WHERE {self._equal(child, other)}"
+            where = f" WHERE {self._equal(child, inner)}"
         call = self._random.choice((f"CAST(sum({number}) AS BIGINT)", f"max({number})", "count(*)"))
-        sql = f"SELECT *, (SELECT {call} FROM ({other.sql}) u{where}) AS {alias} FROM ({child.sql}) t"
+        sql = f"SELECT *, (SELECT {call} FROM ({inner.sql}) u{where}) AS {alias} FROM ({child.sql}) t"
         return Relation(sql, (*child.columns, (alias, "int")))
 
     # -- parts -----------------------------------------------------------------------------------------

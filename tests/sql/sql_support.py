@@ -83,7 +83,7 @@ class Measured:
 
 
 def define(testbed: ViewTestbed, constructs: Sequence[Construct]) -> None:
-    """Write the constructs' views into the stand's project."""
+    """Write the constructs' views into the testbed's project."""
     for construct in constructs:
         if not construct.name.startswith("python_"):
             if RefreshMode(construct.worst) in (RefreshMode.DIFF, RefreshMode.FULL):

@@ -55,10 +55,10 @@ def test_keys_of_every_type(testbed: ViewTestbed) -> None:
             f"SELECT l.g, r.s, count(*) AS n, count(r.id) AS hits, sum(l.x) AS x "
             f"FROM l {kind} JOIN r ON l.at = r.since AND (l.k = r.k OR l.id > r.id) GROUP BY l.g, r.s",
         )
-    testbed.view("held", "SELECT k, max(x) AS x, max(day) AS day FROM src.a GROUP BY k")
+    testbed.view("latest", "SELECT k, max(x) AS x, max(day) AS day FROM src.a GROUP BY k")
     testbed.view(
         "above_a_view",
-        "SELECT b.s, count(*) AS n, count(h.k) AS hits, min(h.x) AS x FROM src.b LEFT JOIN held h "
+        "SELECT b.s, count(*) AS n, count(h.k) AS hits, min(h.x) AS x FROM src.b LEFT JOIN latest h "
         "ON timestamp_seconds(b.y) = date_trunc('MINUTE', timestamp_seconds(h.x)) GROUP BY b.s",
     )
     testbed.checkpoint()
@@ -71,7 +71,7 @@ def test_keys_of_every_type(testbed: ViewTestbed) -> None:
             for refresh in happened.of("refresh")
             if refresh["rows_inserted"]
         }
-    assert changed == {*KEYS, "held", "above_a_view"}
+    assert changed == {*KEYS, "latest", "above_a_view"}
 
 
 def test_column_names_in_another_case(testbed: ViewTestbed) -> None:

@@ -2,11 +2,11 @@
 
     nodes       queries as trees, and the plans that compute their changes
     delta       from a query and the changes of its inputs to the change of its result
-    rules       one rule per kind of node: what it means, and its change
+    rules       one rule per kind of node: how it is evaluated, and its change
     pushdown    selecting rows by key as far down a plan as possible
     row_wise    splitting plans that work row by row
     explain     how a plan will be refreshed, as text
 
 Nothing here knows Spark: `delta.Engine` is what an engine provides. Only a user of the algebra imports
-`rules`; the other modules are given them.
+`rules`; the other modules get them as an argument.
 """

@@ -95,7 +95,7 @@ class Engine(Protocol):
         """Whether reading all inputs of `node` would be expensive, so that it should be read by key."""
 
     def is_small(self, node: Node) -> bool:
-        """Whether all that `node` reads is so little that selecting by key saves nothing."""
+        """Whether `node` reads so few rows that selecting by key saves nothing."""
 
 
 class Rule(Protocol):
@@ -193,7 +193,7 @@ class Differentiator:
         return any(isinstance(leaf, Scan) and bool(self.change(leaf)) for leaf in walk(node))
 
     def record(self, node: Node, reason: str | None = None, mode: RefreshMode | None = None) -> None:
-        """Note how a node was refreshed; by default with the mode and the reason of its rule."""
+        """Record how a node was refreshed; by default with the mode and the reason of its rule."""
         rule_mode, rule_reason = self.rules[type(node)].mode(node)
         described = Reason.of(ReasonCode.NODE_RULE, rule=reason or rule_reason)
         self.nodes.append(NodeRefresh(node=node.label, mode=mode or rule_mode, reason=described))

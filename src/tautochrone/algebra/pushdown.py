@@ -49,8 +49,8 @@ class _PushDown:
         self._engine = engine
 
     def into(self, plan: Node, on: _KeyPairs) -> tuple[Node, bool]:
-        """`plan` with all rows whose key is in the set, and whether it has only those. Otherwise rows with
-        other keys are there too, and they may be wrong."""
+        """`plan` with all rows whose key is in the set, and whether it has no other rows. Otherwise it also
+        has rows with other keys, which may be wrong."""
         if not on or self._engine.is_small(plan):
             return plan, False
         if isinstance(plan, Union):
@@ -66,8 +66,8 @@ class _PushDown:
             if below is not None:
                 child, is_exact = self.into(plan.child, below)
                 return plan.over(child), is_exact and len(below) == len(on)
-        here = replace(self._semi_join, columns=plan.columns, child=plan, on=tuple(on))
-        return here, here.exact
+        semi_join = replace(self._semi_join, columns=plan.columns, child=plan, on=tuple(on))
+        return semi_join, semi_join.exact
 
     def _into_join(self, join: Join, on: _KeyPairs, sides: tuple[_KeyPairs, _KeyPairs]) -> tuple[Node, bool]:
         left, left_exact = self.into(join.left, sides[0])

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 ColumnId = NewType("ColumnId", str)
+"""Identifies a column in a whole plan, such as `c12`."""
 
 WEIGHT = ColumnId("weight")
 """The column of a Z-set with the weight of a row, +1 or -1. Copies of a row are rows of their own."""
@@ -103,6 +104,7 @@ class Node:
 
 
 LeafRows = Callable[[Node], int | None]
+"""The number of rows of a leaf, or None when it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -57,7 +57,7 @@ __all__ = ["AggregateRule", "aggregate_state"]
 
 
 class AggregateRule:
-    """See the module."""
+    """The rule of `Aggregate`; the module has the formula and an example."""
 
     def evaluate(self, node: Aggregate, rows: Bag) -> list[dict[ColumnId, Any]]:
         groups: dict[tuple[Any, ...], list[Row]] = {} if node.keys else {(): []}
@@ -124,7 +124,7 @@ def aggregate_state(node: Aggregate, rows: Node, context: Differentiator) -> Nod
     return Select(columns=node.state_columns, child=_partial(node, inserts, context))
 
 
-# -- what the calls mean ---------------------------------------------------------------------------------
+# -- results of calls ------------------------------------------------------------------------------------
 
 
 def _result(call: AggregateCall, rows: Sequence[Row]) -> Any:

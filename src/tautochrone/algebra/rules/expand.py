@@ -23,7 +23,7 @@ __all__ = ["ExpandRule"]
 
 
 class ExpandRule:
-    """See the module."""
+    """The rule of `Expand`; the module has the formula and an example."""
 
     def evaluate(self, node: Expand, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [

@@ -2,7 +2,7 @@
 
     Δσ(A) = σ(ΔA)
 
-`WHERE v > 1`; A changes from `a 1`, `b 2` by `a 1 -1`, `b 2 -1`, `b 3 +1`:
+`WHERE v > 1`; A was `a 1`, `b 2`:
 
     ΔA         Δσ(A)
     a 1 -1
@@ -23,7 +23,7 @@ __all__ = ["FilterRule"]
 
 
 class FilterRule:
-    """See the module."""
+    """The rule of `Filter`; the module has the formula and an example."""
 
     def evaluate(self, node: Filter, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [dict(row) for row in rows if node.condition.handle(row)]

@@ -23,7 +23,7 @@ __all__ = ["FlatMapRule"]
 
 
 class FlatMapRule:
-    """See the module."""
+    """The rule of `FlatMap`; the module has the formula and an example."""
 
     def evaluate(self, node: FlatMap, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [

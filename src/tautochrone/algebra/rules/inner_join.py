@@ -36,14 +36,15 @@ def inner_join_change(node: Join, context: Differentiator) -> Change:
 
 
 def _term(node: Join, graph: JoinGraph, position: int, context: Differentiator) -> Change:
-    """The change of one input joined with all others: those before it as of after, the rest as of before."""
+    """The term of one input X: ΔX joined with the inputs left of X at the cut after and the inputs right of
+    X at the cut before."""
     change = context.materialized_change(graph.inputs[position])
     if change.plan is None:
         return NO_CHANGE
 
-    def rows_of(other: int) -> Node:
-        relation = graph.inputs[other]
-        if other < position or not context.inputs_changed(relation):
+    def rows_of(index: int) -> Node:
+        relation = graph.inputs[index]
+        if index < position or not context.inputs_changed(relation):
             return context.rows_after(relation)
         return context.rows_before(relation)
 

@@ -37,7 +37,7 @@ _REASONS = {
 
 
 class JoinRule:
-    """See the module, `inner_join` and `semi_join`."""
+    """All kinds of joins. The module has the outer ones; see also `inner_join` and `semi_join`."""
 
     def evaluate(self, node: Join, left: Bag, right: Bag) -> list[dict[ColumnId, Any]]:
         if node.kind is JoinKind.SCALAR and len(right) > 1:
@@ -45,7 +45,7 @@ class JoinRule:
         rows: list[dict[ColumnId, Any]] = []
         matched: set[int] = set()
         for row in left:
-            partners = [number for number, other in enumerate(right) if _matches(node, row, other)]
+            partners = [number for number, right_row in enumerate(right) if _matches(node, row, right_row)]
             matched.update(partners)
             match node.kind:
                 case JoinKind.SEMI:

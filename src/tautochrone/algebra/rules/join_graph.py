@@ -70,10 +70,10 @@ def join_along_keys(
         context: the refresh.
     """
     current = start
-    remaining = [other for other in range(len(graph.inputs)) if other != position]
+    remaining = [index for index in range(len(graph.inputs)) if index != position]
     used_conditions: set[int] = set()
     while remaining:
-        following = min(remaining, key=lambda other: _rank(graph, other, current, remaining, context))
+        following = min(remaining, key=lambda index: _rank(graph, index, current, remaining, context))
         remaining.remove(following)
         relation = graph.inputs[following]
         reads_by_key = keys_between(graph, current, relation) and not context.engine.is_small(relation)
@@ -97,7 +97,7 @@ def _rank(
     """
     relation = graph.inputs[position]
     linked = sum(
-        bool(keys_between(graph, graph.inputs[other], relation)) for other in remaining if other != position
+        bool(keys_between(graph, graph.inputs[index], relation)) for index in remaining if index != position
     )
     has_key = bool(keys_between(graph, current, relation))
     return not has_key, linked, context.engine.is_large(relation), position

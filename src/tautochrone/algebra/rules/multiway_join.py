@@ -98,7 +98,7 @@ def _root_rank(graph: JoinGraph, position: int, context: Differentiator) -> tupl
     """The root is read once and by key, so it is the largest input, linked to the most others."""
     relation = graph.inputs[position]
     linked = sum(
-        bool(keys_between(graph, relation, other)) for other in graph.inputs if other is not relation
+        bool(keys_between(graph, relation, neighbor)) for neighbor in graph.inputs if neighbor is not relation
     )
     return context.engine.is_large(relation), not context.engine.is_small(relation), linked
 

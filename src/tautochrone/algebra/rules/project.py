@@ -24,7 +24,7 @@ __all__ = ["ProjectRule", "RenameRule", "SelectRule"]
 
 
 class ProjectRule:
-    """Computes new columns."""
+    """Computes new columns: each row of ΔA is projected and keeps its weight."""
 
     def evaluate(self, node: Project, rows: Bag) -> list[dict[ColumnId, Any]]:
         pairs = list(zip(node.columns, node.expressions, strict=True))
@@ -42,7 +42,7 @@ class ProjectRule:
 
 
 class SelectRule:
-    """Only leaves columns out."""
+    """Leaves columns out. Rows of ΔA may become equal, as `a 1 -1` and `a 2 +1` by `SELECT k`."""
 
     def evaluate(self, node: Select, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [{column: row[column] for column in node.columns} for row in rows]
@@ -58,7 +58,7 @@ class SelectRule:
 
 
 class RenameRule:
-    """Only gives columns other ids."""
+    """Gives columns other ids: Δρ(A) = ρ(ΔA)."""
 
     def evaluate(self, node: Rename, rows: Bag) -> list[dict[ColumnId, Any]]:
         pairs = list(zip(node.columns, node.sources, strict=True))
@@ -77,6 +77,7 @@ class RenameRule:
 
 
 def _projected(node: Unary, child: Change, plan: Unary, *, passed: Collection[ColumnId]) -> Change:
-    """`passed` are the child's columns that are still there. If all are, rows that differ still differ."""
+    """The change of a projection that passes the child's columns `passed` on. If it passes on all columns,
+    different rows stay different, so a consolidated change stays consolidated."""
     is_injective = set(node.child.columns) <= set(passed)
     return Change(plan, child.insert_only, child.consolidated and is_injective)

@@ -35,7 +35,7 @@ __all__ = ["ScalarFilterRule"]
 
 
 class ScalarFilterRule:
-    """See the module."""
+    """The rule of `ScalarFilter`; the module has the formula and an example."""
 
     def evaluate(self, node: ScalarFilter, rows: Bag, *scalars: Bag) -> list[dict[ColumnId, Any]]:
         values: dict[ColumnId, Any] = {}

@@ -34,7 +34,10 @@ __all__ = ["TopKRule", "top_k_state"]
 
 
 class TopKRule:
-    """See the module. The order is total: the engine breaks ties by all columns."""
+    """The rule of `TopK`; the module has the formula and an example.
+
+    The order is total, because the engine breaks ties by all columns.
+    """
 
     def evaluate(self, node: TopK, rows: Bag) -> list[dict[ColumnId, Any]]:
         return [dict(row) for row in sorted(rows, key=node.order)[node.offset :][: node.limit]]

@@ -1,10 +1,12 @@
-"""Union: bags are added, and so are their changes.
+"""Union: UNION ALL adds bags, so the change is the sum of the changes.
 
-Δ(A ∪ B) = ΔA ∪ ΔB
+    Δ(A ∪ B) = ΔA ∪ ΔB
 
-ΔA       ΔB       Δ(A ∪ B)
-a -1     a +1     a -1, a +1
-b +1              b +1
+`A UNION ALL B`; A was `a`, B was empty. Row `a` has both weights: the result is not consolidated.
+
+    ΔA       ΔB       Δ(A ∪ B)
+    a -1     a +1     a -1, a +1
+    b +1              b +1
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ __all__ = ["UnionRule", "sum_changes"]
 
 
 class UnionRule:
-    """See the module."""
+    """The rule of `Union`; the module has the formula and an example."""
 
     def evaluate(self, node: Union, *inputs: Bag) -> list[dict[ColumnId, Any]]:
         return [{column: row[column] for column in node.columns} for rows in inputs for row in rows]

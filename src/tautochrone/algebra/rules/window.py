@@ -23,8 +23,11 @@ __all__ = ["WindowRule"]
 
 
 class WindowRule:
-    """See the module. The order in a partition is total (the engine breaks ties by all columns), so that the
-    same rows always give the same result."""
+    """The rule of `Window`; the module has the formula and an example.
+
+    The order in a partition is total, because the engine breaks ties by all columns. So the same rows always
+    give the same result.
+    """
 
     def evaluate(self, node: Window, rows: Bag) -> list[dict[ColumnId, Any]]:
         partitions: dict[tuple[Any, ...], list[Any]] = {}
