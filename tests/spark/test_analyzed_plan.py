@@ -1,4 +1,4 @@
-"""Which queries are no functions of their input, or cannot be planned: said as a reason, never guessed."""
+"""Obstacles of queries: nondeterminism, inputs without versions, operators without a rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def session(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def planned(session: SparkSession, query: str) -> View:
+def view_of(session: SparkSession, query: str) -> View:
     set_active_session(session)
     return plan_of(session.sql(query.replace(" t", " lake.planned.t")), "lake")
 
@@ -99,61 +99,59 @@ def planned(session: SparkSession, query: str) -> View:
         ("SELECT x, now() AS at FROM t", None),
     ],
 )
-def test_what_cannot_be_followed(session: SparkSession, query: str, reason: str | None) -> None:
-    obstacles = planned(session, query).obstacles
+def test_obstacle_of_each_construct(session: SparkSession, query: str, reason: str | None) -> None:
+    obstacles = view_of(session, query).obstacles
     assert [text for text in obstacles if not text.startswith(reason or "?")] == []
     assert bool(obstacles) is (reason is not None)
 
 
-def test_several_right_answers_are_told_from_other_obstacles(session: SparkSession) -> None:
-    several = planned(session, "SELECT k, any_value(x) AS x FROM t GROUP BY k")
-    assert several.nondeterminism == several.obstacles == ("first() takes any of several rows",)
-    assert planned(session, "SELECT x FROM t ORDER BY x, k OFFSET 3").nondeterminism == ()
+def test_nondeterminism_is_distinguished_from_other_obstacles(session: SparkSession) -> None:
+    view = view_of(session, "SELECT k, any_value(x) AS x FROM t GROUP BY k")
+    assert view.nondeterminism == view.obstacles == ("first() takes any of several rows",)
+    assert view_of(session, "SELECT x FROM t ORDER BY x, k OFFSET 3").nondeterminism == ()
 
 
-def test_a_version_of_its_own_is_not_the_cuts(session: SparkSession) -> None:
+def test_time_travel_is_an_obstacle(session: SparkSession) -> None:
     session.sql("INSERT INTO lake.planned.t VALUES (1, 2, 'a')")
     (version,) = session.sql("SELECT max(snapshot_id) FROM lake.planned.t.snapshots").first()  # type: ignore[misc]
-    view = planned(session, f"SELECT x FROM t VERSION AS OF {version}")
+    view = view_of(session, f"SELECT x FROM t VERSION AS OF {version}")
     assert view.obstacles == ("it reads lake.planned.t at a version of its own",)
 
 
-def test_a_plan_that_spark_refuses_over_no_rows_is_an_obstacle(
-    session: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_optimizer_failure_is_an_obstacle(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = session.sql("SELECT k, x FROM lake.planned.t")
 
-    def refused(*_: object) -> None:
-        # Spark raises it itself, in a rule of ours.
+    def failing(*_: object) -> None:
+        # An exception of the JVM, as one of Spark's optimizer rules would raise.
         session._jvm.java.lang.Integer.parseInt("no number")  # type: ignore[union-attr]
 
-    monkeypatch.setattr("tautochrone.spark.translate.from_catalyst.optimized_plan", refused)
+    monkeypatch.setattr("tautochrone.spark.translate.from_catalyst.optimized_plan", failing)
     (obstacle,) = plan_of(frame, "lake").obstacles
     assert obstacle.startswith("its plan cannot be followed: ")
 
 
-def test_a_scalar_subquery_stays_in_filters_only(session: SparkSession) -> None:
-    one = "(SELECT max(x) FROM t)"
-    summed = planned(session, f"SELECT k, sum(x - {one}) AS s FROM t GROUP BY k").plan
-    above = planned(session, f"SELECT k, count(*) / {one} AS s FROM t GROUP BY k").plan
-    for plan in (summed, above):
+def test_scalar_subquery_stays_in_filters_only(session: SparkSession) -> None:
+    scalar = "(SELECT max(x) FROM t)"
+    in_argument = view_of(session, f"SELECT k, sum(x - {scalar}) AS s FROM t GROUP BY k").plan
+    in_result = view_of(session, f"SELECT k, count(*) / {scalar} AS s FROM t GROUP BY k").plan
+    for plan in (in_argument, in_result):
         assert [node.kind for node in walk(plan) if isinstance(node, Join)] == [JoinKind.SCALAR]
-    kept = planned(session, f"SELECT k FROM t WHERE x < {one}").plan
-    assert [type(node) for node in walk(kept) if isinstance(node, ScalarFilter)] == [ScalarFilter]
-    assert not [node for node in walk(kept) if isinstance(node, Join)]
+    in_filter = view_of(session, f"SELECT k FROM t WHERE x < {scalar}").plan
+    assert [type(node) for node in walk(in_filter) if isinstance(node, ScalarFilter)] == [ScalarFilter]
+    assert not [node for node in walk(in_filter) if isinstance(node, Join)]
 
 
-def test_a_column_that_stands_twice_is_one(session: SparkSession) -> None:
+def test_duplicate_output_column_is_removed(session: SparkSession) -> None:
     query = (
         "SELECT k FROM (SELECT k AS k, rank() OVER (PARTITION BY k ORDER BY sum(x)) AS r FROM t GROUP BY k) "
         "WHERE r < 3"
     )
-    for node in walk(planned(session, query).plan):
+    for node in walk(view_of(session, query).plan):
         assert len(set(node.columns)) == len(node.columns)
 
 
-def test_distinct_is_split_from_the_rest(session: SparkSession) -> None:
-    plan = planned(session, "SELECT k, count(DISTINCT x) AS a, sum(x) AS b FROM t GROUP BY k").plan
+def test_distinct_call_has_its_own_aggregate(session: SparkSession) -> None:
+    plan = view_of(session, "SELECT k, count(DISTINCT x) AS a, sum(x) AS b FROM t GROUP BY k").plan
     groups = [node for node in walk(plan) if isinstance(node, Aggregate)]
     assert len(groups) == 3
     assert len({node.number for node in groups}) == 3

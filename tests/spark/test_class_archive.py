@@ -35,9 +35,9 @@ def test_no_archive_is_used_before_set_up(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_another_java_has_another_archive(tmp_path: Path) -> None:
-    other = tmp_path / "java"
-    other.touch()
-    assert archive_file(str(other)) != archive_file(find_java())
+    other_java = tmp_path / "java"
+    other_java.touch()
+    assert archive_file(str(other_java)) != archive_file(find_java())
 
 
 def test_reason_when_the_folder_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
-"""Where a query's columns come from: exactly for each construct, and never too little over TPC-H.
+"""Column lineage: exact for each construct, and complete for the queries of TPC-H.
 
-The second is proved by what it means: a column that is not named may hold anything, and the answer stays.
+Completeness is tested by its definition: columns outside the lineage get other values, and the result must
+stay the same.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ def session(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def said(lineage: ColumnLineage) -> tuple[dict[str, str], str]:
+def as_text(lineage: ColumnLineage) -> tuple[dict[str, str], str]:
     """`{column: "t.x u.y"}` and the same for the rows."""
     assert lineage.problem is None
-    return {column: _said(found) for column, found in lineage.values.items()}, _said(lineage.rows)
+    values = {column: _origin_text(origin) for column, origin in lineage.values.items()}
+    return values, _origin_text(lineage.rows)
 
 
-def _said(found: Iterable[ColumnRef]) -> str:
-    return " ".join(sorted(f"{ref.table.table}.{ref.column}" for ref in found))
+def _origin_text(origin: Iterable[ColumnRef]) -> str:
+    return " ".join(sorted(f"{ref.table.table}.{ref.column}" for ref in origin))
 
 
-def traced(session: SparkSession, query: str) -> tuple[dict[str, str], str]:
+def lineage_of(session: SparkSession, query: str) -> tuple[dict[str, str], str]:
     set_active_session(session)
     text = query.replace(" t", " lake.origin.t").replace(" u", " lake.origin.u")
-    return said(column_lineage(session.sql(text), "lake"))
+    return as_text(column_lineage(session.sql(text), "lake"))
 
 
 @pytest.mark.parametrize(
@@ -110,27 +112,27 @@ def traced(session: SparkSession, query: str) -> tuple[dict[str, str], str]:
     ],
 )  # fmt: skip
 def test_constructs(session: SparkSession, query: str, values: dict[str, str], rows: str) -> None:
-    assert traced(session, query) == (values, rows)
+    assert lineage_of(session, query) == (values, rows)
 
 
-def test_through_views_python_functions_and_two_columns_of_one_name(session: SparkSession) -> None:
+def test_views_python_functions_and_duplicate_names(session: SparkSession) -> None:
     set_active_session(session)
     session.sql("SELECT x AS renamed, k FROM lake.origin.t WHERE g = 'a'").createOrReplaceTempView("origin_v")
     shout = f.udf(lambda text: text, "string")
     view = session.table("origin_v")
     frame = view.select(shout("renamed").alias("s"), "k").withColumn("both", f.struct("s", "k"))
-    assert said(column_lineage(frame, "lake")) == ({"s": "t.x", "k": "t.k", "both": "t.k t.x"}, "t.g")
-    twice = view.select("renamed", f.col("k").alias("renamed"))
-    assert said(column_lineage(twice, "lake")) == ({"renamed": "t.k t.x"}, "t.g")
+    assert as_text(column_lineage(frame, "lake")) == ({"s": "t.x", "k": "t.k", "both": "t.k t.x"}, "t.g")
+    duplicate = view.select("renamed", f.col("k").alias("renamed"))
+    assert as_text(column_lineage(duplicate, "lake")) == ({"renamed": "t.k t.x"}, "t.g")
 
 
-def test_what_has_no_rule_is_made_from_everything(session: SparkSession) -> None:
+def test_operator_without_rule_depends_on_all_columns(session: SparkSession) -> None:
     set_active_session(session)
     frame = session.table("lake.origin.u").mapInPandas(lambda parts: parts, "z INT")
-    assert said(column_lineage(frame, "lake"))[0] == {"z": "u.k u.y"}
+    assert as_text(column_lineage(frame, "lake"))[0] == {"z": "u.k u.y"}
 
 
-def test_what_comes_from_outside_the_lake_has_no_origin(session: SparkSession, tmp_path: Path) -> None:
+def test_columns_from_outside_the_lake_have_no_origin(session: SparkSession, tmp_path: Path) -> None:
     set_active_session(session)
     (tmp_path / "a.csv").write_text("1,2\n")
     frame = (
@@ -138,11 +140,11 @@ def test_what_comes_from_outside_the_lake_has_no_origin(session: SparkSession, t
         .csv(str(tmp_path))
         .join(session.table("lake.origin.u"), how="cross")
     )
-    assert said(column_lineage(frame, "lake")) == ({"p": "", "q": "", "k": "u.k", "y": "u.y"}, "")
+    assert as_text(column_lineage(frame, "lake")) == ({"p": "", "q": "", "k": "u.k", "y": "u.y"}, "")
     stream = session.readStream.schema("p INT").csv(str(tmp_path)).selectExpr("p + 1 AS p")
-    assert said(column_lineage(stream, "lake")) == ({"p": ""}, "")
+    assert as_text(column_lineage(stream, "lake")) == ({"p": ""}, "")
     lake = session.readStream.table("lake.origin.t").selectExpr("upper(g) AS g")
-    assert said(column_lineage(lake, "lake")) == ({"g": "t.g"}, "")
+    assert as_text(column_lineage(lake, "lake")) == ({"g": "t.g"}, "")
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +154,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tables(session: SparkSession, files: Path) -> SparkSession:
-    """The eight tables without a row: lineage is a matter of plans."""
+    """The eight tables without rows: lineage depends on plans only."""
     session.sql("CREATE NAMESPACE IF NOT EXISTS lake.tpch")
     for table in tpch.KEYS:
         query = f"SELECT * FROM parquet.`{files / table}.parquet` LIMIT 0"
@@ -161,47 +163,47 @@ def tables(session: SparkSession, files: Path) -> SparkSession:
 
 
 def _garbage(kind: str) -> str:
-    """A value of a type that no query asks for."""
+    """A value of a type that no query compares with."""
     return {"VARCHAR": "'?'", "DATE": "DATE '1970-01-01'"}.get(kind, f"CAST(-7 AS {kind})")
 
 
-def _answers(files: Path, query: str, columns: list[str], kept: Iterable[ColumnRef] | None) -> list[str]:
-    """Columns of the query's answer, by another engine, when all but the columns of `kept` hold garbage."""
-    names = None if kept is None else {(ref.table.table, ref.column) for ref in kept}
+def _result(files: Path, query: str, column: str, origin: Iterable[ColumnRef] | None) -> list[str]:
+    """A column of the query's result in DuckDB, after all columns outside `origin` were overwritten."""
+    names = None if origin is None else {(ref.table.table, ref.column) for ref in origin}
     with duckdb.connect(config={"threads": 1}) as engine:
         engine.sql("CREATE SCHEMA tpch")
         for table in tpch.KEYS:
             source = engine.read_parquet(f"{files / table}.parquet")
-            shown = [
-                f"{column if names is None or (table, column) in names else _garbage(str(kind))} AS {column}"
-                for column, kind in zip(source.columns, source.types, strict=True)
+            values = [
+                f"{name if names is None or (table, name) in names else _garbage(str(kind))} AS {name}"
+                for name, kind in zip(source.columns, source.types, strict=True)
             ]
             path = f"{files / table}.parquet"
-            engine.sql(f"CREATE VIEW tpch.{table} AS SELECT {', '.join(shown)} FROM read_parquet('{path}')")
-        answer = engine.sql(query)
-        at = [answer.columns.index(column) for column in columns]
-        return sorted(str([row[n] for n in at]) for row in answer.fetchall())
+            engine.sql(f"CREATE VIEW tpch.{table} AS SELECT {', '.join(values)} FROM read_parquet('{path}')")
+        result = engine.sql(query)
+        index = result.columns.index(column)
+        return sorted(str(row[index]) for row in result.fetchall())
 
 
 @pytest.mark.parametrize("name", tpch.queries(0.01))
-def test_tpch_answers_hang_on_nothing_else(tables: SparkSession, files: Path, name: str) -> None:
+def test_tpch_results_depend_on_no_other_columns(tables: SparkSession, files: Path, name: str) -> None:
     set_active_session(tables)
     query = tpch.queries(0.01)[name]
     frame = tables.sql(query.replace("tpch.", "lake.tpch."))
     lineage = column_lineage(frame, "lake")
     assert lineage.problem is None
     assert list(lineage.values) == frame.columns
-    for column, found in lineage.values.items():
-        right = _answers(files, query, [column], None)
-        assert _answers(files, query, [column], found | lineage.rows) == right, column
+    for column, origin in lineage.values.items():
+        expected = _result(files, query, column, None)
+        assert _result(files, query, column, origin | lineage.rows) == expected, column
 
 
-def test_tpch_origins_by_hand(tables: SparkSession) -> None:
+def test_tpch_origins(tables: SparkSession) -> None:
     set_active_session(tables)
 
     def origins(name: str) -> tuple[dict[str, str], str]:
         query = tpch.queries(0.01)[name].replace("tpch.", "lake.tpch.")
-        return said(column_lineage(tables.sql(query), "lake"))
+        return as_text(column_lineage(tables.sql(query), "lake"))
 
     values, rows = origins("q1")
     assert values["sum_charge"] == "lineitem.l_discount lineitem.l_extendedprice lineitem.l_tax"

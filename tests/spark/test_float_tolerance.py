@@ -1,4 +1,4 @@
-"""Comparing with tolerance: floats to a billionth, everything else exactly, copies counted."""
+"""Comparing rows with a tolerance: floats to a billionth, other values exactly, copy by copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tautochrone.spark.execute.float_tolerance import FLOAT_TOLERANCE, Floats, c
 from tautochrone.spark.execute.multiset_diff import diff_sizes
 
 BIT = 1 + 1e-12
-"""What another order of additions may change."""
+"""A factor within the tolerance, as another order of additions may cause."""
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ BIT = 1 + 1e-12
         (None, math.nan, False),
     ],
 )
-def test_close(left: float | None, right: float | None, equal: bool) -> None:
+def test_is_close(left: float | None, right: float | None, equal: bool) -> None:
     assert is_close(left, right) is equal
     assert is_close(right, left) is equal
 
 
-def test_partners_are_taken_once_and_copies_are_counted() -> None:
+def test_each_copy_has_one_partner() -> None:
     assert count_close_pairs([((1.0,), 3)], [((BIT,), 2)]) == 2
     assert count_close_pairs([((1.0,), 1), ((BIT,), 1)], [((1.0 / BIT,), 1)]) == 1
     assert count_close_pairs([((1.0, 5.0), 1), ((BIT, 3.0), 1)], [((1.0, 3.0), 1), ((BIT, 5.0), 1)]) == 2
@@ -53,7 +53,7 @@ def test_partners_are_taken_once_and_copies_are_counted() -> None:
     assert count_close_pairs([], [((1.0,), 1)]) == 0
 
 
-def test_many_rows_without_a_key_do_not_take_for_ever() -> None:
+def test_many_rows_without_key_are_paired_fast() -> None:
     left = [((0.0, float(n)), 1) for n in range(20_000)]
     right = [((0.0, n * BIT), 1) for n in range(20_000)]
     assert count_close_pairs(left, right) == 20_000
@@ -64,34 +64,34 @@ rows = st.lists(st.tuples(st.tuples(values, values), st.integers(1, 3)), max_siz
 
 
 @given(rows, rows)
-def test_against_the_most_that_is_possible(left: list[Any], right: list[Any]) -> None:
-    """Where closeness is an equivalence, the best pairing is the smaller number of each class."""
+def test_pairs_as_many_rows_as_possible(left: list[Any], right: list[Any]) -> None:
+    """If closeness is transitive, the largest pairing has the smaller number of each class of close rows."""
 
-    def shaken(row: Floats) -> Floats:
+    def perturbed(row: Floats) -> Floats:
         return tuple(None if value is None else value * BIT for value in row)
 
     def copies(side: list[tuple[Floats, int]]) -> dict[str, int]:
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for row, count in side:
-            found[repr(row)] = found.get(repr(row), 0) + count
-        return found
+            counts[repr(row)] = counts.get(repr(row), 0) + count
+        return counts
 
-    ours, theirs = copies(left), copies(right)
-    possible = sum(min(count, theirs.get(row, 0)) for row, count in ours.items())
-    assert count_close_pairs(left, [(shaken(row), count) for row, count in right]) == possible
+    left_copies, right_copies = copies(left), copies(right)
+    largest = sum(min(count, right_copies.get(row, 0)) for row, count in left_copies.items())
+    assert count_close_pairs(left, [(perturbed(row), count) for row, count in right]) == largest
 
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> SparkSession:
-    """Few rows need few partitions."""
-    made = spark.newSession()
-    made.conf.set("spark.sql.shuffle.partitions", "1")
-    return made
+    """A session with one shuffle partition, because the tests have few rows."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    return session
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("schema", "expected", "actual", "answer"),
+    ("schema", "expected", "actual", "sizes"),
     [
         (
             "k int, x double",
@@ -99,7 +99,7 @@ def session(spark: SparkSession) -> SparkSession:
             [(1, 0.3), (2, 5.0), (3, 0.3), (3, 0.3 * BIT), (None, math.nan), (None, None), (None, 7.0 * BIT)],
             (0, 0),
         ),
-        # Other keys; other numbers; a copy too few; a row that nobody expects.
+        # Different keys, different numbers, a missing copy, an unexpected row.
         (
             "k int, x double",
             [(1, 0.3), (3, 0.3), (4, 0.3), (4, 0.3)],
@@ -109,7 +109,7 @@ def session(spark: SparkSession) -> SparkSession:
         ("k int, x double", [], [(1, 1.0)], (0, 1)),
         ("x double", [(1.0,), (2.0,), (3.0,)], [(1.0 * BIT,), (2.0 * BIT,), (4.0,)], (1, 1)),
         ("x double, y double, k string", [(1.0, 2.0, "a")], [(BIT, 2 * BIT, "a")], (0, 0)),
-        # The tolerance is for floats only, and only at the top.
+        # The tolerance is for float columns only, not for floats inside other types.
         ("x decimal(20,15)", [("1.000000000000001",)], [("1.000000000000000",)], (1, 1)),
         ("x bigint", [(10**12,)], [(10**12 + 1,)], (1, 1)),
         ("x struct<y: double>", [((1.0,),)], [((BIT,),)], (1, 1)),
@@ -118,12 +118,12 @@ def session(spark: SparkSession) -> SparkSession:
         ("k array<int>, x float", [([1], 1.5), ([1], 2.5)], [([1], 2.5), ([1], 1.5)], (0, 0)),
     ],
 )
-def test_compare(
+def test_diff_sizes(
     session: SparkSession,
     schema: str,
     expected: list[tuple[Any, ...]],
     actual: list[tuple[Any, ...]],
-    answer: tuple[int, int],
+    sizes: tuple[int, int],
 ) -> None:
     if "decimal" in schema:
         text = schema.replace("decimal(20,15)", "string")
@@ -133,17 +133,17 @@ def test_compare(
         ]
     else:
         sides = [session.createDataFrame(rows, schema) for rows in (expected, actual)]
-    assert diff_sizes(*sides) == answer
+    assert diff_sizes(*sides) == sizes
 
 
 @pytest.mark.spark
-def test_a_sum_in_another_order_is_equal(session: SparkSession) -> None:
+def test_sums_in_another_order_are_equal(session: SparkSession) -> None:
     numbers = [(n % 50, 0.1 * n) for n in range(5_000)]
-    forth, back = (
+    forwards, backwards = (
         session.createDataFrame(rows, "k int, x double").coalesce(1) for rows in (numbers, numbers[::-1])
     )
-    sums = [frame.groupBy("k").agg({"x": "sum"}) for frame in (forth, back)]
+    sums = [frame.groupBy("k").agg({"x": "sum"}) for frame in (forwards, backwards)]
     exact = sums[0].exceptAll(sums[1]).count()
-    assert exact > 0, "the orders give the same sums, so this proves nothing"
+    assert exact > 0, "both orders give the same sums, so the test shows nothing"
     assert diff_sizes(*sums) == (0, 0)
     assert FLOAT_TOLERANCE == 1e-9

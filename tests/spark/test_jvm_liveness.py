@@ -1,4 +1,4 @@
-"""A failure is attributed to an ended JVM by asking the process, whatever the error was."""
+"""Whether the JVM has ended is decided by its process, not by the error of a call."""
 
 from __future__ import annotations
 

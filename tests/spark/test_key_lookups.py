@@ -1,4 +1,4 @@
-"""Rows that are looked up by keys are found, and found once."""
+"""The cache of key lookups returns all rows with the keys and reads each of them once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version
-from tautochrone.spark.execute import materialize as held
+from tautochrone.spark.execute import materialize
 from tautochrone.spark.execute.key_lookups import KeyLookups, LookupRequest
 
 pytestmark = pytest.mark.spark
@@ -23,16 +23,16 @@ ROWS = "SELECT id AS k, id % 10 AS `part.no`, concat('n', id % 7) AS name, id AS
 
 
 @dataclass
-class World:
-    """Look-ups in one table, and how often it was read."""
+class LookupCache:
+    """A cache of lookups in one table. `reads` counts how often the table was read."""
 
     session: SparkSession
-    known: frozenset[str] = frozenset()
+    plan_columns: frozenset[str] = frozenset()
     reads: int = 0
     lookups: KeyLookups = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lookups = KeyLookups(lambda _table: self.known)
+        self.lookups = KeyLookups(lambda _table: self.plan_columns)
 
     def rows(
         self,
@@ -44,140 +44,148 @@ class World:
         version: str = "1",
         query: str = ROWS,
     ) -> list[Any] | None:
-        """What comes back, sorted by all columns."""
+        """The rows that a lookup returns, sorted by all columns."""
 
         def read() -> DataFrame:
             self.reads += 1
             return self.session.sql(query)
 
-        def wanted(values: Collection[Any]) -> LookupRequest:
+        def request(values: Collection[Any]) -> LookupRequest:
             return LookupRequest(column=column, kind=kind, values=frozenset(values), columns=columns)
 
-        more: Callable[[], LookupRequest | None] = lambda: None if wider is None else wanted(wider)  # noqa: E731
-        found = self.lookups.rows(TABLE, Version(version), wanted(values), more, read)
+        wider_request: Callable[[], LookupRequest | None] = lambda: (  # noqa: E731
+            None if wider is None else request(wider)
+        )
+        rows = self.lookups.rows(TABLE, Version(version), request(values), wider_request, read)
         return (
             None
-            if found is None
-            else sorted(found.select(*(f"`{c}`" for c in columns if c in found.columns)).collect())
+            if rows is None
+            else sorted(rows.select(*(f"`{c}`" for c in columns if c in rows.columns)).collect())
         )
 
 
 @pytest.fixture
-def world(spark: SparkSession) -> World:
-    return World(spark)
+def cache(spark: SparkSession) -> LookupCache:
+    return LookupCache(spark)
 
 
 @pytest.mark.parametrize("literals", [1, 1000])
-def test_some_of_the_same_are_not_read_again(
-    world: World, monkeypatch: pytest.MonkeyPatch, literals: int
+def test_cached_keys_are_not_read_again(
+    cache: LookupCache, monkeypatch: pytest.MonkeyPatch, literals: int
 ) -> None:
     monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", literals)
-    assert world.rows([3, 5, 9]) == [(3, 3), (5, 5), (9, 9)]
-    assert world.rows([5]) == [(3, 3), (5, 5), (9, 9)], "the caller asks these again"
-    assert world.reads == 1
-    assert world.rows([5, 9, 40]) == [(3, 3), (5, 5), (9, 9), (40, 40)]
-    assert world.rows([3, 40]) is not None
-    assert world.reads == 2
-    assert world.rows([3], version="2") == [(3, 3)]
-    assert world.reads == 3
+    assert cache.rows([3, 5, 9]) == [(3, 3), (5, 5), (9, 9)]
+    assert cache.rows([5]) == [(3, 3), (5, 5), (9, 9)], "the caller filters these out"
+    assert cache.reads == 1
+    assert cache.rows([5, 9, 40]) == [(3, 3), (5, 5), (9, 9), (40, 40)]
+    assert cache.rows([3, 40]) is not None
+    assert cache.reads == 2
+    assert cache.rows([3], version="2") == [(3, 3)]
+    assert cache.reads == 3
 
 
-def test_the_first_looks_up_what_others_will_ask_for(world: World) -> None:
-    world.known = frozenset({"name"})
-    assert world.rows([3], wider=[3, 4, 5]) == [(3, 3), (4, 4), (5, 5)]
-    assert world.rows([4, 5], columns=("k", "name")) == [(3, "n3"), (4, "n4"), (5, "n5")]
-    assert world.reads == 1
+def test_wider_request_is_looked_up_first(cache: LookupCache) -> None:
+    cache.plan_columns = frozenset({"name"})
+    assert cache.rows([3], wider=[3, 4, 5]) == [(3, 3), (4, 4), (5, 5)]
+    assert cache.rows([4, 5], columns=("k", "name")) == [(3, "n3"), (4, "n4"), (5, "n5")]
+    assert cache.reads == 1
 
 
-def test_a_column_that_nobody_had_named_is_read(world: World) -> None:
-    assert world.rows([3]) == [(3, 3)]
-    assert world.rows([3], columns=("name",)) == [("n3",)]
-    assert world.reads == 2
-    assert world.rows([3], columns=("k", "value", "name")) == [(3, 3, "n3")]
-    assert world.reads == 2
+def test_missing_column_is_read(cache: LookupCache) -> None:
+    assert cache.rows([3]) == [(3, 3)]
+    assert cache.rows([3], columns=("name",)) == [("n3",)]
+    assert cache.reads == 2
+    assert cache.rows([3], columns=("k", "value", "name")) == [(3, 3, "n3")]
+    assert cache.reads == 2
 
 
-def test_an_older_version_lacks_a_column(world: World) -> None:
-    world.known = frozenset({"added later"})
-    assert world.rows([3], columns=("k", "added later")) == [(3,)]
-    assert world.rows([3], columns=("k", "added later")) == [(3,)]
-    assert world.reads == 1
-    assert world.rows([3], column="added later") is None
+def test_older_version_without_a_column(cache: LookupCache) -> None:
+    cache.plan_columns = frozenset({"added later"})
+    assert cache.rows([3], columns=("k", "added later")) == [(3,)]
+    assert cache.rows([3], columns=("k", "added later")) == [(3,)]
+    assert cache.reads == 1
+    assert cache.rows([3], column="added later") is None
 
 
 @pytest.mark.parametrize("literals", [1, 1000])
-def test_names_and_texts(world: World, monkeypatch: pytest.MonkeyPatch, literals: int) -> None:
+def test_quoted_column_name_and_string_keys(
+    cache: LookupCache, monkeypatch: pytest.MonkeyPatch, literals: int
+) -> None:
     monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", literals)
-    found = world.rows([3, 8], column="part.no", columns=("k", "part.no"))
-    assert found == [(n, n % 10) for n in range(100) if n % 10 in (3, 8)]
-    assert world.rows(["n1", "n2"], column="name", kind="string", columns=("k",)) == [
+    rows = cache.rows([3, 8], column="part.no", columns=("k", "part.no"))
+    assert rows == [(n, n % 10) for n in range(100) if n % 10 in (3, 8)]
+    assert cache.rows(["n1", "n2"], column="name", kind="string", columns=("k",)) == [
         (n,) for n in range(100) if n % 7 in (1, 2)
     ]
 
 
-def test_too_many_are_not_held_and_not_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_rows_are_not_cached_and_not_looked_up_again(
+    cache: LookupCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "MAX_LOOKUP_ROWS", 25)
-    assert world.rows([1, 2, 3], column="part.no", wider=range(10)) is None
-    assert world.reads == 2, "all keys of the change, then those that are needed"
-    assert world.rows([4, 5, 6], column="part.no") is None
-    assert world.reads == 2
-    assert len(world.rows([4, 5], column="part.no") or []) == 20
+    assert cache.rows([1, 2, 3], column="part.no", wider=range(10)) is None
+    assert cache.reads == 2, "all keys of the change, then the needed ones"
+    assert cache.rows([4, 5, 6], column="part.no") is None
+    assert cache.reads == 2
+    assert len(cache.rows([4, 5], column="part.no") or []) == 20
 
 
 @pytest.mark.parametrize("partitions", [1, 12])
-def test_no_more_are_kept_than_can_be_held(
-    world: World, monkeypatch: pytest.MonkeyPatch, partitions: int
+def test_tasks_stop_after_the_row_limit(
+    cache: LookupCache, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    kept: list[int] = []
-    computed = held.checkpointed
+    checkpointed_rows: list[int] = []
+    checkpointed = materialize.checkpointed
 
-    def noted(frame: DataFrame) -> tuple[DataFrame, int]:
-        found, count = computed(frame)
-        kept.append(count)
-        return found, count
+    def recorded(frame: DataFrame) -> tuple[DataFrame, int]:
+        result, count = checkpointed(frame)
+        checkpointed_rows.append(count)
+        return result, count
 
-    monkeypatch.setattr(held, "checkpointed", noted)
+    monkeypatch.setattr(materialize, "checkpointed", recorded)
     monkeypatch.setattr(limits, "MAX_LOOKUP_VALUES", 60)
     query = f"{ROWS.replace('range(100)', f'range(0, 1000, 1, {partitions})')}"
-    assert world.rows([1, 2, 3], column="part.no", columns=("k", "part.no", "value"), query=query) is None
-    assert kept == [21 * partitions], "each task stops at the first one too many, of three columns"
+    assert cache.rows([1, 2, 3], column="part.no", columns=("k", "part.no", "value"), query=query) is None
+    assert checkpointed_rows == [21 * partitions], "60 values of three columns are 20 rows"
 
 
-@pytest.mark.parametrize("here", [5, 20])
-def test_they_are_held_where_they_fit(world: World, monkeypatch: pytest.MonkeyPatch, here: int) -> None:
-    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", here)
-    wanted = [(n, n) for n in range(100) if n % 10 == 3]
-    assert world.rows([3], column="part.no") == wanted
-    assert world.rows([3], column="part.no") == wanted
-    assert world.reads == 1
+@pytest.mark.parametrize("driver_rows", [5, 20])
+def test_rows_are_cached_on_driver_or_executors(
+    cache: LookupCache, monkeypatch: pytest.MonkeyPatch, driver_rows: int
+) -> None:
+    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", driver_rows)
+    expected = [(n, n) for n in range(100) if n % 10 == 3]
+    assert cache.rows([3], column="part.no") == expected
+    assert cache.rows([3], column="part.no") == expected
+    assert cache.reads == 1
 
 
-def test_a_read_that_fails_leaves_it_to_the_ordinary_one(world: World) -> None:
+def test_failed_lookup_returns_none(cache: LookupCache) -> None:
     failing = ROWS.replace("id AS value", "if(id = 3, raise_error('no'), id) AS value")
-    assert world.rows([3, 4], query=failing) is None
-    assert world.rows([4], query=failing) == [(4, 4)]
+    assert cache.rows([3, 4], query=failing) is None
+    assert cache.rows([4], query=failing) == [(4, 4)]
 
 
-def test_keys_without_a_text_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_as_text(cache: LookupCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_IN_LIST_VALUES", 1)
-    assert world.rows(["n1", "a\x1fb"], column="name", kind="string") is None
+    assert cache.rows(["n1", "a\x1fb"], column="name", kind="string") is None
     dates = "SELECT id AS k, date_add(DATE'2020-01-01', CAST(id AS INT)) AS day FROM range(100)"
     days = [dt.date(2020, 1, 5), dt.date(2020, 2, 1)]
-    assert world.rows(days, column="day", kind="date", columns=("k",), query=dates) == [(4,), (31,)]
+    assert cache.rows(days, column="day", kind="date", columns=("k",), query=dates) == [(4,), (31,)]
     prices = "SELECT id AS k, CAST(id / 8 AS DECIMAL(9, 3)) AS price FROM range(100)"
-    some = [decimal.Decimal("0.125"), decimal.Decimal("2.000")]
-    found = world.rows(some, column="price", kind="decimal(9,3)", columns=("k",), query=prices)
-    assert found == [(1,), (16,)]
+    keys = [decimal.Decimal("0.125"), decimal.Decimal("2.000")]
+    rows = cache.rows(keys, column="price", kind="decimal(9,3)", columns=("k",), query=prices)
+    assert rows == [(1,), (16,)]
 
 
-def test_rows_are_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_rows_are_dropped(cache: LookupCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_CACHED_LOOKUP_VALUES", 25)
-    world.rows(range(10))
-    world.rows(range(10), version="2")
-    world.rows(range(10), version="2")
-    assert world.reads == 2
-    world.rows(range(10))
-    assert world.reads == 3
-    world.lookups.forget()
-    world.rows(range(10))
-    assert world.reads == 4
+    cache.rows(range(10))
+    cache.rows(range(10), version="2")
+    cache.rows(range(10), version="2")
+    assert cache.reads == 2
+    cache.rows(range(10))
+    assert cache.reads == 3
+    cache.lookups.forget()
+    cache.rows(range(10))
+    assert cache.reads == 4

@@ -1,4 +1,4 @@
-"""Queries that Spark itself computes, and fails on below the union that compares them."""
+"""Comparing queries on which Spark's optimizer fails below a union."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PARTS = "(VALUES (1), (2), (3)) AS part(p)"
 LINES = "(VALUES (1, 10), (1, 11), (2, 5)) AS line(l, q)"
 
 
-def test_a_scalar_subquery_that_is_correlated(spark: SparkSession) -> None:
-    query = f"SELECT p, (SELECT max(q) FROM {LINES} WHERE l = p) AS most FROM {PARTS} WHERE p < 9"
+def test_correlated_scalar_subquery(spark: SparkSession) -> None:
+    query = f"SELECT p, (SELECT max(q) FROM {LINES} WHERE l = p) AS largest FROM {PARTS} WHERE p < 9"
     assert diff_sizes(spark.sql(query), spark.sql(query)) == (0, 0)
     assert diff_sizes(spark.sql(query), spark.sql(f"{query} AND p > 1")) == (1, 0)
     assert spark.conf.get("spark.sql.constraintPropagation.enabled") == "true"

@@ -75,11 +75,11 @@ class Measured:
         changed = refresh["rows_inserted"] + refresh["rows_deleted"] > 0
         return Measured(str(worst_mode(modes)), tuple(sorted(nodes)), changed)
 
-    def combined(self, other: Measured) -> Measured:
+    def combined(self, measured: Measured) -> Measured:
         """The worst mode and all nodes of both."""
-        mode = str(worst_mode([RefreshMode(self.mode), RefreshMode(other.mode)]))
-        nodes = tuple(sorted({*self.nodes, *other.nodes}))
-        return replace(self, mode=mode, nodes=nodes, changed=self.changed or other.changed)
+        mode = str(worst_mode([RefreshMode(self.mode), RefreshMode(measured.mode)]))
+        nodes = tuple(sorted({*self.nodes, *measured.nodes}))
+        return replace(self, mode=mode, nodes=nodes, changed=self.changed or measured.changed)
 
 
 def define(testbed: ViewTestbed, constructs: Sequence[Construct]) -> None:
