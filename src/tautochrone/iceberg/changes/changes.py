@@ -259,8 +259,8 @@ class _Reader:
         newest_vector = loader.loadPositionDeletes(newer, path)
         if int(newest_vector.cardinality()) > limits.MAX_DELETION_VECTOR_POSITIONS:
             return None
-        positions_before = set(self._functions.numbers(loader.loadPositionDeletes(older, path)))
-        positions_after = set(self._functions.numbers(newest_vector))
+        positions_before = set(self._functions.positions(loader.loadPositionDeletes(older, path)))
+        positions_after = set(self._functions.positions(newest_vector))
         # A vector that lost positions restores rows. No engine does this, but manual edits can.
         return positions_after - positions_before if positions_before <= positions_after else None
 

@@ -169,19 +169,19 @@ class Functions:
         """A `Function` from a delete file to the file to read."""
         return self._as(self._function, self._input_file.bindTo(io))
 
-    def positions(self, numbers: Sequence[int]) -> Any:
+    def position_index(self, positions: Sequence[int]) -> Any:
         """A `PositionDeleteIndex` of these positions."""
-        boxed = self._boxed(numbers).toList()
+        boxed = self._boxed(positions).toList()
         # Not `withNoopClose`: it has an overload for one value and one for many, and Py4J may pick either.
         iterable = self._iterable.combine(boxed, self._iterable.empty())
         return self._position_deletes.toPositionIndex(iterable)
 
-    def numbers(self, index: Any) -> list[int]:
+    def positions(self, index: Any) -> list[int]:
         """The positions of a `PositionDeleteIndex`, ascending."""
         collected = self._long_stream.builder()
         index.forEach(collected)
         text = str(self._arrays.toString(collected.build().toArray()))[1:-1]
-        return [int(number) for number in text.split(",")] if text else []
+        return [int(position) for position in text.split(",")] if text else []
 
     def strings(self, texts: Collection[str]) -> Any:
         """A Java list of texts without line ends, in one call."""

@@ -84,7 +84,7 @@ def write_removal(
                 "DELETION_VECTORS_UNSUPPORTED",
                 f"{path} of {name} has equality deletes: its rows cannot be told by position alone",
             )
-        index = functions.positions(positions)
+        index = functions.position_index(positions)
         deleted_count = len(positions)
         if older:
             older_positions = loader.loadPositionDeletes(task.deletes(), path)
