@@ -69,7 +69,7 @@ def test_policies_and_what_strict_will_refuse(taut: Taut) -> None:
         "whole": "full",
     }
     assert found["totals"]["warning"] is None
-    assert "rand() gives something else each time" in found["dice"]["warning"]
+    assert "rand() returns other values each time" in found["dice"]["warning"]
     assert found["dice"]["warning"].startswith("[REFRESH_NOT_INCREMENTAL]")
     assert found["dice"]["warning"].endswith("d/a.sql:7")
     assert "window without PARTITION BY" in found["ranked"]["warning"]
@@ -99,7 +99,7 @@ def test_explain_says_why_not(taut: Taut) -> None:
     out, err = taut("--explain", "dice")
     assert out.splitlines()[:2] == [
         "lake.default.dice  policy incremental_strict  mode diff",
-        "because rand() gives something else each time",
+        "because rand() returns other values each time",
     ]
     assert err.startswith("warning: [REFRESH_NOT_INCREMENTAL]")
     out, err = taut("--explain", "whole", "--json")

@@ -158,7 +158,7 @@ def test_what_cannot_be_followed_is_compared_or_refused(world: World) -> None:
         (lambda w: w.moved(ORDERS, ChangeKind.UNKNOWN), "orders was unknown"),
         (lambda w: w.inputs.pop(str(ORDERS)), "lake.db.orders is a new input"),
         (lambda w: vars(w.flow).update(deterministic=False, deterministic_reason="rand()"),
-         "rand() gives something else each time"),
+         "rand() returns other values each time"),
         (lambda w: vars(w.flow).update(inputs=FlowInputs(unversioned=("csv:/data/x.csv",))),
          "it reads csv:/data/x.csv, which has no versions"),
     ],

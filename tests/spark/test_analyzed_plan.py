@@ -27,11 +27,11 @@ def view_of(session: SparkSession, query: str) -> View:
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("SELECT k, any_value(x) FROM t GROUP BY k", "first() takes any of several rows"),
-        ("SELECT k, mode(x) FROM t GROUP BY k", "mode() takes any of several rows"),
+        ("SELECT k, any_value(x) FROM t GROUP BY k", "first() picks an arbitrary row"),
+        ("SELECT k, mode(x) FROM t GROUP BY k", "mode() picks an arbitrary row"),
         (
             "SELECT k, collect_list(x) FROM t GROUP BY k",
-            "collect_list() gives an array in any order",
+            "collect_list() returns elements in any order",
         ),
         ("SELECT k, sort_array(collect_list(x)), size(collect_set(g)) FROM t GROUP BY k", None),
         ("SELECT k, array_sort(collect_list(x)), array_sort(collect_set(g)) FROM t GROUP BY k", None),
@@ -39,7 +39,7 @@ def view_of(session: SparkSession, query: str) -> View:
         (
             "SELECT k, array_sort(collect_list(g), (left, right) -> length(left) - length(right)) "
             "FROM t GROUP BY k",
-            "collect_list() gives an array in any order",
+            "collect_list() returns elements in any order",
         ),
         (
             "SELECT k, sort_array(array_distinct(transform(collect_list(x), y -> y + 1))) FROM t GROUP BY k",
@@ -48,11 +48,11 @@ def view_of(session: SparkSession, query: str) -> View:
         ("SELECT k, size(filter(collect_list(x), y -> y > 1)) FROM t GROUP BY k", None),
         (
             "SELECT k, size(filter(collect_list(x), (y, place) -> place > 1 AND y > 1)) FROM t GROUP BY k",
-            "collect_list() gives an array in any order",
+            "collect_list() returns elements in any order",
         ),
         ("SELECT k, array_contains(collect_set(x), 3) FROM t GROUP BY k", None),
         ("SELECT k, mode(x, TRUE), mode() WITHIN GROUP (ORDER BY x DESC) FROM t GROUP BY k", None),
-        ("SELECT k, max_by(g, x) FROM t GROUP BY k", "max_by() breaks ties by chance"),
+        ("SELECT k, max_by(g, x) FROM t GROUP BY k", "max_by() picks an arbitrary row of a tie"),
         ("SELECT k, max_by(g, struct(x, g)), min_by(x, x) FROM t GROUP BY k", None),
         ("SELECT k, listagg(g) FROM t GROUP BY k", "listagg() joins in any order"),
         ("SELECT k, listagg(CAST(x AS STRING)) WITHIN GROUP (ORDER BY x) FROM t GROUP BY k", None),
@@ -60,12 +60,12 @@ def view_of(session: SparkSession, query: str) -> View:
         ("SELECT k, max_by(x + 1, x), min_by(concat(g, 'x'), struct(x, g)) FROM t GROUP BY k", None),
         (
             "SELECT k, max_by(CAST(d AS STRING), d) FROM (SELECT k, double(x) AS d FROM t) GROUP BY k",
-            "max_by() breaks ties by chance",
+            "max_by() picks an arbitrary row of a tie",
         ),
         ("SELECT k, listagg(g, ',') WITHIN GROUP (ORDER BY g) FROM t GROUP BY k", None),
         (
             "SELECT x, last_value(g) OVER (PARTITION BY k ORDER BY x) FROM t",
-            "last() takes any of several rows",
+            "last() picks an arbitrary row",
         ),
         ("SELECT x, first_value(g) OVER (PARTITION BY k ORDER BY x) FROM t", None),
         ("SELECT x, last_value(g) OVER (PARTITION BY k ORDER BY x, g, k) FROM t", None),
@@ -74,15 +74,15 @@ def view_of(session: SparkSession, query: str) -> View:
             "DISTINCT of a constant",
         ),
         ("SELECT k, listagg(g) WITHIN GROUP (ORDER BY x) FROM t GROUP BY k", "listagg() joins in any order"),
-        ("SELECT first_value(x) OVER (PARTITION BY k) FROM t", "first() takes any of several rows"),
+        ("SELECT first_value(x) OVER (PARTITION BY k) FROM t", "first() picks an arbitrary row"),
         (
             "SELECT sum(x) OVER (PARTITION BY k ROWS 1 PRECEDING) FROM t",
-            "a window function over rows without",
+            "a window function over ROWS without",
         ),
         ("SELECT sum(x) OVER (PARTITION BY k) FROM t", None),
         (
             "SELECT first_value(x) IGNORE NULLS OVER (PARTITION BY k ORDER BY g) FROM t",
-            "first() takes any of several rows",
+            "first() picks an arbitrary row",
         ),
         ("SELECT g COLLATE UTF8_LCASE AS c, count(*) FROM t GROUP BY ALL", "column "),
         ("SELECT count(DISTINCT coalesce(x, 0)), sum(x) FROM t", None),
@@ -94,8 +94,8 @@ def view_of(session: SparkSession, query: str) -> View:
             "SELECT k, session_window(timestamp_seconds(x), '1 hour') AS w, count(*) FROM t GROUP BY 1, 2",
             "session_window() merges groups, which has no rule",
         ),
-        ("SELECT x FROM t LIMIT 3", "LIMIT without ORDER BY is no function of its input"),
-        ("SELECT rand() AS r FROM t", "rand() gives something else each time"),
+        ("SELECT x FROM t LIMIT 3", "LIMIT without ORDER BY picks arbitrary rows"),
+        ("SELECT rand() AS r FROM t", "rand() returns other values each time"),
         ("SELECT x, now() AS at FROM t", None),
     ],
 )
@@ -107,7 +107,7 @@ def test_obstacle_of_each_construct(session: SparkSession, query: str, reason: s
 
 def test_nondeterminism_is_distinguished_from_other_obstacles(session: SparkSession) -> None:
     view = view_of(session, "SELECT k, any_value(x) AS x FROM t GROUP BY k")
-    assert view.nondeterminism == view.obstacles == ("first() takes any of several rows",)
+    assert view.nondeterminism == view.obstacles == ("first() picks an arbitrary row",)
     assert view_of(session, "SELECT x FROM t ORDER BY x, k OFFSET 3").nondeterminism == ()
 
 
@@ -115,7 +115,7 @@ def test_time_travel_is_an_obstacle(session: SparkSession) -> None:
     session.sql("INSERT INTO lake.planned.t VALUES (1, 2, 'a')")
     (version,) = session.sql("SELECT max(snapshot_id) FROM lake.planned.t.snapshots").first()  # type: ignore[misc]
     view = view_of(session, f"SELECT x FROM t VERSION AS OF {version}")
-    assert view.obstacles == ("it reads lake.planned.t at a version of its own",)
+    assert view.obstacles == ("it reads lake.planned.t at a fixed version",)
 
 
 def test_optimizer_failure_is_an_obstacle(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UNSUPPORTED_QUERY: "{detail}",
     ReasonCode.NODE_NEEDS_MODE: "{node} needs {mode}: {cause}",
     ReasonCode.NOT_LINEAR: "{operator}",
-    ReasonCode.NOT_DETERMINISTIC: "{function} gives something else each time",
+    ReasonCode.NOT_DETERMINISTIC: "{function} returns other values each time",
     ReasonCode.UNVERSIONED_SOURCE: _unversioned_text,
     ReasonCode.NEW_INPUT: "{input} is a new input",
     ReasonCode.COLUMN_NOT_COMPARABLE: "column {column} cannot be compared",

@@ -169,7 +169,7 @@ def linearity(plan: JavaObject, catalog: str) -> tuple[bool, str]:
         if node_kind == "DataSourceV2Relation" and lake_table(node, catalog) is None:
             return False, f"{_describe(node)} is no lake table"
     for function in clocks_of(plan).values():
-        return False, f"{function} is another one at each checkpoint"
+        return False, f"{function} has another value at each checkpoint"
     return determinism(plan)
 
 

@@ -43,15 +43,15 @@ def nondeterministic_function(function: JavaObject) -> str | None:
     """The reason why an aggregate function has several right results, or None."""
     name = kind(function)
     if name in _ANY_ROW and not (name == "Mode" and function.reverseOpt().isDefined()):
-        return f"{_ANY_ROW[name]} takes any of several rows"
+        return f"{_ANY_ROW[name]} picks an arbitrary row"
     if name in _ARRAYS:
-        return f"{_ARRAYS[name]} gives an array in any order: use sort_array()"
+        return f"{_ARRAYS[name]} returns elements in any order: use sort_array()"
     if name in _MAX_BY and not _order_determines(function.orderingExpr(), function.valueExpr()):
-        return f"{_MAX_BY[name]} breaks ties by chance: order by a struct that ends with the value"
+        return f"{_MAX_BY[name]} picks an arbitrary row of a tie: order by a struct that ends with the value"
     if name == "ListAgg":
         orders = [entry.child() for entry in items(function.orderExpressions())]
         if not _determined_by(function.child(), orders):
-            return "listagg() joins in any order what WITHIN GROUP does not tell apart"
+            return "listagg() joins in any order the values that tie in WITHIN GROUP"
     return None
 
 
@@ -59,7 +59,7 @@ def nondeterministic_range_frame(window: JavaObject) -> str | None:
     """The reason why a window function over a RANGE frame has several right results for ties, or None."""
     function = window.windowFunction()
     if kind(function) == "NthValue":
-        return "nth_value() takes any of several rows"
+        return "nth_value() picks an arbitrary row"
     return (
         nondeterministic_function(function.aggregateFunction())
         if kind(function) == "AggregateExpression"
@@ -74,7 +74,7 @@ def nondeterministic_unordered_rows(entry: JavaObject) -> str | None:
     function, frame = window.windowFunction(), window.windowSpec().frameSpecification()
     ends = kind(frame.lower()), kind(frame.upper())
     if kind(function) != "AggregateExpression" or ends != ("UnboundedPreceding", "UnboundedFollowing"):
-        return "a window function over rows without ORDER BY is no function of its input"
+        return "a window function over ROWS without ORDER BY depends on an arbitrary order"
     return nondeterministic_function(function.aggregateFunction())
 
 

@@ -84,9 +84,9 @@ def _without_rules(session: SparkSession) -> AbstractContextManager[None]:
 def _special_read(relation: JavaObject) -> str | None:
     """How a relation reads its table otherwise than its rows at a cut, as text; None if it does not."""
     if relation.timeTravelSpec().isDefined():
-        return "at a version of its own"
+        return "at a fixed version"
     if not relation.options().isEmpty():
-        return "with options of its own"
+        return "with read options"
     names = {str(attribute.name()) for attribute in items(relation.output())}
     columns = {str(column.name()) for column in relation.table().columns()}
     return "with metadata columns" if names - columns else None

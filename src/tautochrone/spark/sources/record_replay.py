@@ -44,7 +44,7 @@ def record_replay(session: SparkSession, frame: DataFrame) -> RecordReplay | Uns
         return reader
     deterministic, function = determinism(plan)
     if not deterministic:
-        return Unsupported(f"{function} would not give the same again")
+        return Unsupported(f"{function} returns other values each time")
     return RecordReplay(session, plan, reader)
 
 

@@ -144,7 +144,7 @@ class SparkSource(ABC):
     def topic_ids(self, session: SparkSession) -> TopicIdReader | Unsupported:
         """A reader of topic ids, by which a topic that was deleted and created again is detected."""
         del session
-        return Unsupported(f"{self.name} gives what it reads no ids")
+        return Unsupported(f"{self.name} has no topic ids")
 
     def topics(self) -> frozenset[str]:
         """The topics that the reader's options name."""

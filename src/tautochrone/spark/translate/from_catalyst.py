@@ -106,7 +106,7 @@ def _plan_of(frame: DataFrame, catalog: str) -> View:
     plan = Select(columns=plan.columns, child=plan) if isinstance(plan, Scan) else plan
     deterministic, reason = determinism(analyzed_plan(frame))
     if not deterministic:
-        translator.obstacles = [f"{reason} gives something else each time"]
+        translator.obstacles = [f"{reason} returns other values each time"]
     plan = prune_columns(plan)
     obstacles = [*translator.obstacles, *_incomparable_columns(plan, translator.attributes)]
     return View(

@@ -96,7 +96,7 @@ def translate_limit(translator: Translator, plan: JavaObject) -> Node:
         projects.append(source)
         source = source.child()
     if kind(source) != "Sort" or kind(plan.limitExpr()) != "Literal":
-        reason = "LIMIT without ORDER BY is no function of its input"
+        reason = "LIMIT without ORDER BY picks arbitrary rows"
         translator.add_nondeterminism(reason)
         return translator.unsupported(plan, reason)
     child = translator.node(source.child())
