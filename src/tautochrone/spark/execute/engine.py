@@ -102,7 +102,7 @@ class SparkEngine:
     """One refresh. See `algebra.delta.Engine`.
 
     Attributes:
-        delta_rows: number of changed rows of all inputs; an upper bound until `read_changes`.
+        delta_rows: number of changed rows of the inputs whose changes were read so far.
     """
 
     catalyst: Catalyst
@@ -212,7 +212,7 @@ class SparkEngine:
         return self._deltas[table]
 
     def read_changes(self) -> None:
-        """Read the changes of all inputs. Afterwards `delta_rows` is exact."""
+        """Read the changes of all inputs. Afterwards `delta_rows` counts them all."""
         for scan in self.scans:
             self._delta(scan.table)
 
