@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import re
 import subprocess
 import sys
@@ -124,6 +126,18 @@ def test_every_word_of_the_glossary_has_one_entry() -> None:
     words = [word.strip() for entry in entries if entry not in ("word", "---") for word in entry.split(",")]
     assert len(words) > 50
     assert not [word for word in set(words) if words.count(word) > 1]
+
+
+WITH_EXAMPLES = sorted(
+    path.relative_to(ROOT / "src").with_suffix("").as_posix().replace("/", ".")
+    for path in (ROOT / "src").rglob("*.py")
+    if ">>> " in path.read_text()
+)
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_examples_in_docstrings_give_what_they_show(module: str) -> None:
+    assert not doctest.testmod(importlib.import_module(module)).failed
 
 
 EMPTY_NAMES = frozenset(
