@@ -105,7 +105,7 @@ MV = "CREATE MATERIALIZED VIEW"
             4,
             "a.sql:3",
         ),
-        (f"\n{MV} m USING parquet AS SELECT 1 a", "UNSUPPORTED_TABLE_FORMAT", 2, "parquet"),
+        (f"\n{MV} m USING parqet AS SELECT 1 a", "UNSUPPORTED_TABLE_FORMAT", 2, "parquet?"),
         (f"{MV} other.db.m AS SELECT 1 a", "CATALOG_NOT_FOUND", 1, "`other`"),
         (f"{MV} m AS SELECT INTERVAL 1 DAY i", "UNSUPPORTED_COLUMN_TYPE", 1, "interval day"),
         (f"{MV} m (a STRING) AS SELECT 1 a", "USER_SPECIFIED_AND_INFERRED_SCHEMA_NOT_COMPATIBLE", 1, "int"),
@@ -183,10 +183,10 @@ def test_sql(
         ("@dp.materialized_view\ndef m():\n    spark.range(3)", "FLOW_WITHOUT_DATAFRAME", 2, "NoneType"),
         ("@dp.materialized_view\ndef m():\n    return 1 / 0", "USER_CODE_FAILED", 4, "ZeroDivisionError"),
         (
-            "@dp.materialized_view(format='delta')\ndef m():\n    return spark.range(3)",
+            "@dp.materialized_view(format='kafka')\ndef m():\n    return spark.range(3)",
             "UNSUPPORTED_TABLE_FORMAT",
             2,
-            "delta",
+            "kafka",
         ),
         (
             "@dp.materialized_view(name='my-view')\ndef m():\n    return spark.range(3)",

@@ -79,7 +79,9 @@ def test_every_variable_sets_its_setting(tmp_path: Path, setting: Any) -> None:
         "Choice": "full",
         "Text": "seven",
     }
-    text = {"lake.durability": "power_loss"}.get(setting.key, texts[type(setting.kind).__name__])
+    text = {"lake.durability": "power_loss", "lake.other_formats": "fail"}.get(
+        setting.key, texts[type(setting.kind).__name__]
+    )
     seen = {"meta.token": "***"}.get(setting.key, text)  # masked because of its name
     assert shown(tmp_path, **{setting.variable: text})[setting.key] == (seen, setting.variable)
     flag = Given(f"--set {setting.key}", text, key=setting.key)

@@ -37,6 +37,7 @@ from tautochrone.project.settings import Settings
 from tautochrone.project.shared_sources import shared_sources
 from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.table_formats import mapped_datasets, mapping_reason
 from tautochrone.redaction import redacted_fields
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints
@@ -125,6 +126,14 @@ class Project(Closing):
         import_session = empty_session(self.base, catalog)
         use_database(import_session, catalog, self.spec.database or "default", create=True)
         definitions = load_definitions(self.spec, import_session, catalog)
+        for dataset in mapped_datasets(definitions, self.settings.other_formats):
+            self._emit(
+                "table_format_mapped",
+                dataset=str(dataset.name),
+                format=dataset.format,
+                location=str(dataset.location),
+                reason=mapping_reason(dataset),
+            )
         definitions = with_quarantines(definitions, self.settings.bad_records)
         graph = analyse(definitions, self.base, catalog, self._external_schema)
         check_limits(self.settings.limits, graph)

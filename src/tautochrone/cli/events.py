@@ -151,6 +151,7 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
         f"warning: {', '.join(map(short, f['datasets']))} ({', '.join(f['locations'])}): {f['reason']}\n"
         f"  hint: {f['hint']}"
     ),
+    "table_format_mapped": lambda _e, f: f"warning: {short(f['dataset'])} ({f['location']}): {f['reason']}",
     "quarantined": lambda _e, f: (
         f"  {short(f['dataset']):<32} {f['records']:,} bad records set aside in {short(f['beside'])}, "
         f"the first at {f['first']}: {f['reason']}"

@@ -123,6 +123,9 @@ class ReasonCode(StrEnum):
     SOURCE_TIME_UNKNOWN = "SOURCE_TIME_UNKNOWN"
     TAG_FAILED = "TAG_FAILED"
 
+    # Why something in a project is not done as it is written.
+    TABLE_FORMAT_MAPPED = "TABLE_FORMAT_MAPPED"
+
     # Deliveries to sinks.
     SINK_NOT_DECLARED = "SINK_NOT_DECLARED"
     SINK_FAILED_TOO_OFTEN = "SINK_FAILED_TOO_OFTEN"

@@ -25,6 +25,7 @@ from tautochrone.project.queries import Project, PythonQuery, SqlQuery
 from tautochrone.project.source_text import source_text
 from tautochrone.project.sqltext import normalise
 from tautochrone.project.statements import Statement, StatementKind, parse_statements
+from tautochrone.project.table_formats import check_format
 from tautochrone.project.usercode import Bindings
 from tautochrone.spark.analysis.session_context import spark_sql_parser
 
@@ -182,14 +183,7 @@ class Registry(GraphElementRegistry):
     # Both -------------------------------------------------------------------------------------
 
     def _add(self, dataset: Dataset) -> None:
-        if dataset.format not in (None, "iceberg"):
-            raise DefinitionError(
-                "UNSUPPORTED_TABLE_FORMAT",
-                f"Dataset {dataset.name} asks for the format {dataset.format}",
-                sqlstate="0A000",
-                location=str(dataset.location),
-                hint="Datasets are Iceberg tables: leave the format out, or write USING iceberg.",
-            )
+        check_format(dataset)
         self._unique(dataset.name, dataset.kind, dataset.location)
         self.datasets[dataset.name] = dataset
         if dataset.kind is DatasetKind.VIEW:

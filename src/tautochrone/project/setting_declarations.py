@@ -18,6 +18,7 @@ from tautochrone.model.durability import Durability
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
+from tautochrone.model.table_formats import OtherFormats
 from tautochrone.project.setting_kinds import (
     Boolean,
     Choice,
@@ -137,6 +138,14 @@ SETTINGS = (
         meaning="what published checkpoints survive: the end of any `process`, or `power_loss` too, for "
         "tables on local disks (Linux; [what is promised](running.md#power-cuts))",
         variable="TAUTOCHRONE_DURABILITY",
+    ),
+    Setting(
+        key="lake.other_formats",
+        kind=Choice(OtherFormats),
+        default="map",
+        meaning="what another format in a definition means (`format=`, `USING`): `map`, the table is written "
+        "as an Iceberg table and an event says so; or `fail` ([formats](catalogs.md#formats))",
+        variable="TAUTOCHRONE_OTHER_FORMATS",
     ),
     Setting(
         key="refresh.policy",

@@ -15,6 +15,7 @@ from tautochrone.model.durability import Durability
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
+from tautochrone.model.table_formats import OtherFormats
 from tautochrone.project.maintenance import MaintenanceRules
 from tautochrone.project.secret_references import shown
 from tautochrone.project.setting_declarations import LIMITS
@@ -65,6 +66,7 @@ class Settings:
     storage: str
     catalog: CatalogSettings = field(repr=False)
     durability: Durability
+    other_formats: OtherFormats
     spark: SparkSettings = field(repr=False)
     job: str
     jobs: Mapping[str, tuple[str, ...]]
@@ -154,6 +156,7 @@ def load_settings(
         storage=spec.storage_path,
         catalog=CatalogSettings(setting("lake", "catalog"), options),
         durability=setting("lake", "durability"),
+        other_formats=setting("lake", "other_formats"),
         spark=SparkSettings(app_name=f"taut {spec.name}", master=setting("spark", "master"), conf=confs),
         job=setting("run", "job"),
         jobs={path[1]: value.value for path, value in values.items() if path[0] == "jobs"},
