@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
-from tautochrone.runtime.refresh.estimate import RECENT, Facts, InputFacts, decide, estimate
+from tautochrone.runtime.refresh.estimate import RECENT_RUNS, Facts, InputFacts, decide, estimate
 
 AUTO = RefreshPolicy.AUTO
 INCREMENTAL, FULL, DIFF = RefreshMode.INCREMENTAL, RefreshMode.FULL, RefreshMode.DIFF
@@ -85,14 +85,16 @@ def test_many_changed_inputs_of_many_joins_cost_more_than_small_tables(
     assert decide(AUTO, Facts(changed=changed, steps=steps)).mode is mode
 
 
-@pytest.mark.parametrize(("changed", "for_long"), [(10, True), (400, True), (3_000, False), (None, False)])
+@pytest.mark.parametrize(
+    ("changed", "is_full_despite_small_change"), [(10, True), (400, True), (3_000, False), (None, False)]
+)
 def test_only_a_small_change_tells_that_the_next_one_will_not_be_followed(
-    changed: int | None, for_long: bool
+    changed: int | None, is_full_despite_small_change: bool
 ) -> None:
     """After a large one a state is of use again."""
     slow = [ran(INCREMENTAL, 3_000, 10)] * 3
     decision = decide(AUTO, facts(changed, 10_000, *slow))
-    assert (decision.mode, decision.for_long) == (FULL, for_long)
+    assert (decision.mode, decision.is_full_despite_small_change) == (FULL, is_full_despite_small_change)
 
 
 def test_the_reason_says_what_it_rests_on() -> None:
@@ -135,7 +137,7 @@ def test_the_way_not_taken_is_tried_again() -> None:
     slow = [ran(INCREMENTAL, 1_200, 1)] * 3
     computed = ran(FULL, 900)
     assert decide(AUTO, facts(1, 100, *[computed] * 5, *slow)).mode is FULL
-    assert decide(AUTO, facts(1, 100, *[computed] * RECENT, *slow)).mode is INCREMENTAL
+    assert decide(AUTO, facts(1, 100, *[computed] * RECENT_RUNS, *slow)).mode is INCREMENTAL
 
 
 def test_a_larger_change_than_those_measured_costs_more() -> None:

@@ -17,7 +17,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.model.jobs import RunProcess
 from tautochrone.model.names import Fence, TableName
-from tautochrone.runtime.job.running_job import Ownership, is_gone, process_of, this_machine
+from tautochrone.runtime.job.running_job import Ownership, has_ended, process_of, this_machine
 
 pytestmark = pytest.mark.skipif(this_machine() is None, reason="this system does not name its boots")
 
@@ -41,27 +41,27 @@ def of(pid: int) -> RunProcess:
 
 
 def test_this_process_is_not_gone() -> None:
-    assert not is_gone(process_of("r"))
+    assert not has_ended(process_of("r"))
 
 
 def test_a_stopped_process_is_there_a_killed_one_is_gone(child: subprocess.Popen[str]) -> None:
     process = of(child.pid)
     os.kill(child.pid, signal.SIGSTOP)
-    assert not is_gone(process)
+    assert not has_ended(process)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert is_gone(process), "it waits for nobody but whoever asks for its exit status"
+    assert has_ended(process), "it waits for nobody but whoever asks for its exit status"
     child.wait()
-    assert is_gone(process)
+    assert has_ended(process)
 
 
 def test_another_process_under_the_same_id_is_not_it(child: subprocess.Popen[str]) -> None:
-    assert is_gone(replace(of(child.pid), started=ticks(child.pid) - 1))
-    assert not is_gone(replace(of(child.pid), started=None)), "nobody knows whether it is the same"
+    assert has_ended(replace(of(child.pid), started=ticks(child.pid) - 1))
+    assert not has_ended(replace(of(child.pid), started=None)), "nobody knows whether it is the same"
 
 
 def test_a_process_of_somebody_else_is_there() -> None:
-    assert not is_gone(replace(of(1), started=ticks(1)))
+    assert not has_ended(replace(of(1), started=ticks(1)))
 
 
 def test_a_process_elsewhere_is_never_gone(child: subprocess.Popen[str]) -> None:
@@ -71,7 +71,7 @@ def test_a_process_elsewhere_is_never_gone(child: subprocess.Popen[str]) -> None
     child.wait()
     machine = str(this_machine())
     for other in (None, f"{machine}x", machine.rpartition("/")[0] + "/pid:[1]"):
-        assert not is_gone(replace(process, machine=other))
+        assert not has_ended(replace(process, machine=other))
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def maintain(arguments: argparse.Namespace) -> int:
                 take_over(job, owned=heartbeat.start)
             done = maintenance.run(dry_run=arguments.dry_run)
     versions, files = sum(expired.versions for expired in done), sum(expired.files for expired in done)
-    orphans = sum(len(orphans_found.files) for orphans_found in maintenance.orphans.found)
+    orphans = sum(len(orphans_found.files) for orphans_found in maintenance.orphans.results)
     events(
         "maintained",
         tables=len(done),

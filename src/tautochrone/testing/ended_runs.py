@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tautochrone.model.jobs import RunProcess
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.job.running_job import Ownership, is_gone
+from tautochrone.runtime.job.running_job import Ownership, has_ended
 
 __all__ = ["as_process", "ended"]
 
@@ -15,8 +15,8 @@ _ENDED: set[str] = set()
 
 
 def as_process(job: Job) -> None:
-    """Let the job see that runs of `ended` jobs are gone, as it would of processes."""
-    job.ownership = Ownership(gone=_is_gone)
+    """Let the job see that runs of `ended` jobs have ended, as it would of processes."""
+    job.ownership = Ownership(has_ended=_has_ended)
 
 
 def ended(job: Job) -> None:
@@ -24,5 +24,5 @@ def ended(job: Job) -> None:
     _ENDED.add(job.ownership.run)
 
 
-def _is_gone(process: RunProcess) -> bool:
-    return process.run in _ENDED or is_gone(process)
+def _has_ended(process: RunProcess) -> bool:
+    return process.run in _ENDED or has_ended(process)

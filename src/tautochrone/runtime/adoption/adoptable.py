@@ -31,9 +31,11 @@ from tautochrone.runtime.refresh.verify import Sessions, nondeterminism, recompu
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["Action", "Finding", "Reached", "Survey"]
+__all__ = ["Action", "Finding", "FlowProgress", "Survey"]
 
-_AGAIN = "run `spark-pipelines run` once more, so that it brings all tables to one state, then adopt"
+_RUN_SPARK_AGAIN = (
+    "run `spark-pipelines run` once more, so that it brings all tables to one state, then adopt"
+)
 
 
 class Action(StrEnum):
@@ -45,8 +47,8 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """A flow's checkpoint folder and the last batch in it (None: no batch yet)."""
+class FlowProgress:
+    """A flow's checkpoint folder and the last batch in it; None: no batch yet."""
 
     folder: CheckpointFolder
     batch: int | None
@@ -67,7 +69,7 @@ class Finding:
     reason: Reason
     fork: Fork | None = None
     table: AdoptableTable | None = None
-    reached: Mapping[str, Reached] = field(default_factory=dict)
+    reached: Mapping[str, FlowProgress] = field(default_factory=dict)
     error: LakeError | None = None
 
 
@@ -110,7 +112,7 @@ class Survey:
             i for i in sorted(self._job.topology.inputs(name)) if i in before and _is_rebuilt(before[i])
         ]
         fork, table = self._forks.get(name), self._tables.get(name)
-        reached: dict[str, Reached] = {}
+        reached: dict[str, FlowProgress] = {}
         try:
             self._require_unowned(name)
             if name in self._rebuild or (rebuilt and self._job.topology.is_view(name)):
@@ -151,9 +153,9 @@ class Survey:
     def _require_table(self, name: TableName) -> None:
         fork, expected = self._forks.get(name), self._job.graph.schemas[name].simpleString()
         if fork is None:
-            hint = _AGAIN
+            hint = _RUN_SPARK_AGAIN
             if self._job.topology.is_view(name):
-                hint = f"{_AGAIN}, or let the next run build it: --rebuild {name.table}"
+                hint = f"{_RUN_SPARK_AGAIN}, or let the next run build it: --rebuild {name.table}"
             raise LakeError(
                 "ADOPTION_TABLE_MISSING",
                 f"The catalog has no Iceberg table {name}",
@@ -175,7 +177,7 @@ class Survey:
             raise LakeError(
                 "ADOPTION_TABLE_MISSING",
                 f"{view} reads {absent[0]}, which does not exist",
-                hint=_AGAIN,
+                hint=_RUN_SPARK_AGAIN,
                 sqlstate="55000",
             )
         (flow,) = self._job.topology.flows(view)
@@ -191,9 +193,11 @@ class Survey:
             raise self._unprovable(view, f"its query fails: {error.message}") from error
         if (missing, unexpected) == (0, 0):
             return Reason.of(ReasonCode.ROWS_EQUAL_QUERY)
-        several = nondeterminism(self._job.graph, flow, view.catalog)
-        if several:
-            raise self._unprovable(view, f"its query has several right answers: {'; '.join(several)}")
+        nondeterministic = nondeterminism(self._job.graph, flow, view.catalog)
+        if nondeterministic:
+            raise self._unprovable(
+                view, f"its query has several right answers: {'; '.join(nondeterministic)}"
+            )
         raise LakeError(
             "ADOPTION_ROWS_DIFFER",
             f"{view} differs from its query: {missing} rows are missing, {unexpected} are unexpected",
@@ -201,10 +205,11 @@ class Survey:
             sqlstate="55000",
         )
 
-    def _check_stream(self, name: TableName) -> tuple[dict[str, Reached], Reason]:
+    def _check_stream(self, name: TableName) -> tuple[dict[str, FlowProgress], Reason]:
         batches = self._tables[name].stream_batches()
         reached = {
-            flow.flow.name: self._reached(name, flow, batches) for flow in self._job.topology.flows(name)
+            flow.flow.name: self._flow_progress(name, flow, batches)
+            for flow in self._job.topology.flows(name)
         }
         batches_text = ", ".join(
             f"{flow} at batch {position.batch}" if position.batch is not None else f"{flow} not started"
@@ -212,7 +217,7 @@ class Survey:
         )
         return reached, Reason.of(ReasonCode.POSITIONS_AGREE, batches=batches_text)
 
-    def _reached(self, name: TableName, flow: ResolvedFlow, batches: Mapping[str, int]) -> Reached:
+    def _flow_progress(self, name: TableName, flow: ResolvedFlow, batches: Mapping[str, int]) -> FlowProgress:
         folder, is_ours = self._streams.spark_folder(name, flow)
         stream = stream_position(folder.state(), batches)
         problem = stream.problem
@@ -225,13 +230,14 @@ class Survey:
             raise LakeError(
                 "ADOPTION_POSITION_UNKNOWN",
                 f"Flow {flow.flow.name} of {name}: {problem} ({folder.path})",
-                hint=f"{_AGAIN}; if that does not help, move the table away and let `taut run` build it",
+                hint=f"{_RUN_SPARK_AGAIN}; if that does not help, move the table away and let "
+                "`taut run` build it",
                 sqlstate="55000",
             )
         offsets = None if stream.batch is None else folder.offsets(stream.batch)
         for source in sorted(flow.inputs.stream):
             self._require_read(name, flow, source, source_offsets(offsets) if offsets else [])
-        return Reached(folder, stream.batch)
+        return FlowProgress(folder, stream.batch)
 
     def _require_read(
         self, name: TableName, flow: ResolvedFlow, source: TableName, offsets: list[str]
@@ -241,7 +247,7 @@ class Survey:
             raise LakeError(
                 "ADOPTION_TABLE_MISSING",
                 f"{name} reads {source}, which does not exist",
-                hint=_AGAIN,
+                hint=_RUN_SPARK_AGAIN,
                 sqlstate="55000",
             )
         table = self._job.lake.adoptable(source)
@@ -252,7 +258,7 @@ class Survey:
         raise LakeError(
             "ADOPTION_STREAM_BEHIND",
             f"Flow {flow.flow.name} of {name} has not read {source} to its end",
-            hint=_AGAIN,
+            hint=_RUN_SPARK_AGAIN,
             sqlstate="55000",
         )
 
@@ -272,8 +278,8 @@ class Survey:
 
     def _or_rebuild(self, name: TableName) -> str:
         if self._job.topology.is_view(name):
-            return f"{_AGAIN}, or let the next run rebuild it: --rebuild {name.table}"
-        return f"{_AGAIN}, or move the table away and let `taut run` build it"
+            return f"{_RUN_SPARK_AGAIN}, or let the next run rebuild it: --rebuild {name.table}"
+        return f"{_RUN_SPARK_AGAIN}, or move the table away and let `taut run` build it"
 
     def _unprovable(self, view: TableName, reason: str) -> LakeError:
         hint = f"let the next run rebuild it: --rebuild {view.table}"

@@ -29,7 +29,7 @@ _LAST_TRIES = 3
 """Failed tries in a row after which the end of a run waits no longer for a sink."""
 _JOIN_S = 600.0
 
-HOPELESS = frozenset(
+NOT_RETRYABLE = frozenset(
     {
         "SINK_AHEAD_OF_STORE",
         "SINK_FORMAT_UNKNOWN",
@@ -61,7 +61,7 @@ class Deliveries:
             worker.start()
 
     def published(self) -> None:
-        """A checkpoint was published."""
+        """Wake the sinks: a checkpoint was published."""
         for worker in self._workers:
             worker.wake()
 
@@ -111,10 +111,10 @@ class Deliveries:
 
     def _retire(self, declarations: Sequence[SinkDeclaration]) -> None:
         job, names = self._job, {declaration.name for declaration in declarations}
-        others = [
+        undeclared = [
             sink for sink in job.store.deliveries.sinks() if sink.job == job.name and sink.name not in names
         ]
-        retired = [sink.name for sink in others if sink.state is not DeliveryState.RETIRED]
+        retired = [sink.name for sink in undeclared if sink.state is not DeliveryState.RETIRED]
         if not retired:
             return
         job.effects.perform(
@@ -142,7 +142,7 @@ class _Worker:
         self._news.set()
         self._settled = threading.Event()
         self._stopping = threading.Event()
-        self._is_hopeless = False
+        self._needs_attention = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"tautochrone-sink-{self.name}", daemon=True)
 
@@ -166,7 +166,7 @@ class _Worker:
     def finish(self) -> None:
         until = time.monotonic() + _JOIN_S
         while time.monotonic() < until and self._thread.is_alive():
-            if self._settled.wait(0.02) or self._is_hopeless or self._failures >= _LAST_TRIES:
+            if self._settled.wait(0.02) or self._needs_attention or self._failures >= _LAST_TRIES:
                 return
 
     def stop(self) -> None:
@@ -178,7 +178,7 @@ class _Worker:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                # Without news all the same: other jobs complete checkpoints too.
+                # It also looks without being woken, because other jobs complete checkpoints too.
                 self._news.wait(_POLL_S)
                 if self._stopping.is_set():
                     break
@@ -190,7 +190,7 @@ class _Worker:
             self._close()
 
     def _try(self) -> None:
-        if self._is_hopeless:
+        if self._needs_attention:
             return
         try:
             while self._delivery.deliver():
@@ -211,11 +211,11 @@ class _Worker:
         text = str(error)
         if not isinstance(error, TautochroneError) or is_defect(error):
             text = f"{type(error).__name__}: {error} ({trace_of(error, f'sink {self.name}')})"
-        self._is_hopeless = isinstance(error, TautochroneError) and error.error_class in HOPELESS
+        self._needs_attention = isinstance(error, TautochroneError) and error.error_class in NOT_RETRYABLE
         is_skipped = self.policy is DeliveryPolicy.SKIP_WITH_ALARM and self._failures == self._attempts
         journal = self._delivery.journal
         if journal.fence:
-            journal.failed(text, failures=self._failures, skips=is_skipped, attention=self._is_hopeless)
+            journal.failed(text, failures=self._failures, skips=is_skipped, attention=self._needs_attention)
         self.error = text
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failures - 1))
         self._job.emit(
@@ -224,7 +224,7 @@ class _Worker:
             error=text,
             error_class=error.error_class if isinstance(error, TautochroneError) else type(error).__name__,
             failures=self._failures,
-            retry_in_ms=None if self._is_hopeless else round(pause_s * 1000),
+            retry_in_ms=None if self._needs_attention else round(pause_s * 1000),
         )
         if is_skipped:
             self._job.emit(
@@ -233,7 +233,7 @@ class _Worker:
                 failures=self._failures,
                 reason=Reason.of(ReasonCode.SINK_FAILED_TOO_OFTEN),
             )
-        if not self._is_hopeless:
+        if not self._needs_attention:
             self._stopping.wait(pause_s)
             self._news.set()
 

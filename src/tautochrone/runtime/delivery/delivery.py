@@ -1,6 +1,6 @@
 """Delivering to one sink.
 
-    0. claim it: a fence above all earlier ones    1. prove whose mirror the sink is
+    0. claim it: a fence above all earlier ones    1. check that it mirrors this store
     2. recover: resolve what is under way          3. resolve the newest published checkpoint, and pin it
     4. deltas from what the sink shows             5. write the intent into the store
     6. begin, write, prepare                       7. write into the store that it is prepared
@@ -94,7 +94,7 @@ class Delivery:
         if self._sink is not None:
             return self._sink
         declaration = self.declaration
-        # First of all: what is wrong with the sink has to be found in the store.
+        # Claimed first, so that the store can record what is wrong with the sink.
         self._journal.claim(declaration, Fence(0))
         sink = open_sink(declaration.name, declaration.format, declaration.options)
         try:
@@ -251,7 +251,7 @@ class Delivery:
         except SinkFencedError:
             raise
         except SinkContentError:
-            # Nothing is unknown here: it arrived wrong, and must not be looked at again.
+            # The outcome is known: the sink has other rows. Recovery must not meet the transaction.
             journal.abort(sink, transaction)
             journal.aborted()
             raise

@@ -1,8 +1,8 @@
-"""Whose mirror a sink is: proved before anything is written to it.
+"""Checks that a sink mirrors this store, before anything is written to it.
 
 A checkpoint is a number of one store's incarnation, so numbers alone prove nothing. A sink goes on from where
-it is when the store remembers exactly what it shows, or when the lake has the very versions that the sink
-says it shows: a store that was lost, restored or replaced does not make its sinks strangers.
+it is when the store remembers exactly what it shows, or when the lake has the versions that the sink says it
+shows. So the sinks of a store that was lost, restored or replaced can be used further.
 """
 
 from __future__ import annotations

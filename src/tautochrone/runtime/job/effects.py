@@ -3,9 +3,9 @@
 `DirectEffects` performs the step. `CountingEffects` also counts the steps, for tests of step budgets.
 The crash suite describes faults in `TAUTOCHRONE_FAULT`:
 
-    <step>[@<subject>]:<when>:<what>[:<nth>]
+    <step>[@<subject>]:<when>:<kind>[:<nth>]
 
-with `when` = `before | after`, `what` = `kill | lose | pause`, `nth` counting from 1. `kill` is SIGKILL to
+with `when` = `before | after`, `kind` = `kill | lose | pause`, `nth` counting from 1. `kill` is SIGKILL to
 this very process, `lose` raises "commit outcome unknown" after the action took place (a lost answer),
 `pause` stops the process with SIGSTOP until somebody continues it (a zombie); never while another thread
 takes a step, for a database of one file would stay locked for everybody.
@@ -66,7 +66,7 @@ class Fault:
     step: Step
     subject: str | None
     before: bool
-    what: str
+    kind: str
     nth: int = 1
 
     @classmethod
@@ -77,16 +77,16 @@ class Fault:
             SettingsError: `INVALID_FAULT`.
         """
         try:
-            target, when, what, *rest = text.split(":")
+            target, when, kind, *rest = text.split(":")
             step, _, subject = target.partition("@")
-            if when not in ("before", "after") or what not in ("kill", "lose", "pause"):
+            if when not in ("before", "after") or kind not in ("kill", "lose", "pause"):
                 raise ValueError(text)
             nth = int(rest[0]) if rest else 1
             return cls(
                 step=Step(step),
                 subject=subject or None,
                 before=when == "before",
-                what=what,
+                kind=kind,
                 nth=nth,
             )
         except ValueError as error:
@@ -111,29 +111,31 @@ class FaultyEffects(CountingEffects):
         with self._changed:
             hit = step is self._fault.step and self._fault.subject in (None, subject)
             self._seen += hit
-            now = hit and self._seen == self._fault.nth
-        if now and self._fault.before:
+            is_due = hit and self._seen == self._fault.nth
+        if is_due and self._fault.before:
             self._strike(subject)
-        me = threading.get_ident()
+        this_thread = threading.get_ident()
         with self._changed:
-            self._acting[me] += 1
+            self._acting[this_thread] += 1
         try:
             result = super().perform(step, subject, action)
         finally:
             with self._changed:
-                self._acting[me] -= 1
+                self._acting[this_thread] -= 1
                 self._changed.notify_all()
-        if now and not self._fault.before:
+        if is_due and not self._fault.before:
             self._strike(subject)
         return result
 
     def _strike(self, subject: str) -> None:
-        if self._fault.what == "kill":
+        if self._fault.kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif self._fault.what == "pause":
+        elif self._fault.kind == "pause":
             with self._changed:
-                me = threading.get_ident()
-                self._changed.wait_for(lambda: not any(n for who, n in self._acting.items() if who != me))
+                this_thread = threading.get_ident()
+                self._changed.wait_for(
+                    lambda: not any(count for thread, count in self._acting.items() if thread != this_thread)
+                )
                 os.kill(os.getpid(), signal.SIGSTOP)
         else:
             raise CommitOutcomeUnknownError(

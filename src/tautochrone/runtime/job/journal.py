@@ -167,12 +167,12 @@ class Journal:
         number: CheckpointNumber,
         at_ms: int,
         cpu_ms: int | None = None,
-        held: Mapping[str, str] | None = None,
+        satisfied: Mapping[str, str] | None = None,
     ) -> None:
         self.effects.perform(
             Step.META_PUBLISH,
             self.name,
             lambda: self.store.checkpoints.publish(
-                self.name, self.fence, number, at_ms, cpu_ms=cpu_ms, held=held
+                self.name, self.fence, number, at_ms, cpu_ms=cpu_ms, held=satisfied
             ),
         )

@@ -23,7 +23,7 @@ from tautochrone.model.events import Emit
 from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.reason import Reason, ReasonCode
 
-__all__ = ["Ownership", "is_gone", "process_of", "this_machine"]
+__all__ = ["Ownership", "has_ended", "process_of", "this_machine"]
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def process_of(run: str) -> RunProcess:
     )
 
 
-def is_gone(process: RunProcess) -> bool:
+def has_ended(process: RunProcess) -> bool:
     """Whether the process certainly ended: it ran on this machine and does not exist any more."""
     if process.pid is None or process.machine is None or process.machine != this_machine():
         return False
@@ -78,13 +78,13 @@ def is_gone(process: RunProcess) -> bool:
     if stat is None:
         return False
     reused = process.started is not None and stat.started != process.started
-    return reused or stat.over
+    return reused or stat.has_ended
 
 
 @dataclass(frozen=True, slots=True)
 class _Stat:
     started: int
-    over: bool
+    has_ended: bool
 
 
 def _stat(pid: int) -> _Stat | None:
@@ -97,7 +97,7 @@ def _stat(pid: int) -> _Stat | None:
     fields = text.rpartition(")")[2].split()
     state, threads, started = fields[0], int(fields[17]), int(fields[19])
     # A zombie has ended, unless other threads outlive its main thread.
-    return _Stat(started, over=state in ("Z", "X") and threads <= 1)
+    return _Stat(started, has_ended=state in ("Z", "X") and threads <= 1)
 
 
 @dataclass(slots=True)
@@ -107,20 +107,20 @@ class Ownership:
     Args:
         takeover: fence off whoever runs a job.
         wait_ms: how long to wait for a living owner, in milliseconds; 0: not at all; None: until it ends.
-        gone: whether an owner's process certainly ended.
+        has_ended: whether an owner's process certainly ended.
     """
 
     takeover: bool = False
     wait_ms: int | None = 0
     run: str = field(default_factory=lambda: uuid4().hex)
     cancelled: threading.Event = field(default_factory=threading.Event)
-    gone: Callable[[RunProcess], bool] = is_gone
+    has_ended: Callable[[RunProcess], bool] = has_ended
     _until: float | None = None
 
     def claim(self, store: Store, job: str) -> Claim:
         """A claim to the job, which says whether its owner is known to be dead."""
         owner = store.jobs.owner_process(job)
-        dead_run = owner.run if owner is not None and self.gone(owner) else None
+        dead_run = owner.run if owner is not None and self.has_ended(owner) else None
         return Claim(process=process_of(self.run), takeover=self.takeover, ended_run=dead_run)
 
     def require_free(self, store: Store, job: str, emit: Emit) -> None:

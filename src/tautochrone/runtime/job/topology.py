@@ -89,7 +89,7 @@ class JobTopology:
     def quarantine_table(self, name: TableName) -> TableName | None:
         """The table that takes the bad records of the table's flows, if there is one."""
         datasets = self.definitions.datasets.items()
-        return next((other for other, dataset in datasets if dataset.bad_records_of == name), None)
+        return next((table for table, dataset in datasets if dataset.bad_records_of == name), None)
 
     def table_definition(self, name: TableName) -> TableDefinition:
         """What the table is created as."""

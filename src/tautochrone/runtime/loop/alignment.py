@@ -1,7 +1,7 @@
 """Aligned cuts: how far the sources of the job's roots have come, and what a cut takes of them.
 
-Only with `run.align`. The source time of a version is found from the rows that came since the version before
-it, so a look costs what came; after a start the rows of the last cut's version are asked once.
+Only with `run.align`. The source time of a version is read from the rows that were added since the version
+before it. After a start all rows of the last cut's version are read once.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tautochrone.runtime.loop.cut import Cut
 
 __all__ = ["Aligner"]
 
-_MOST = 32
-"""Versions of one root that are looked at at a time: more make the steps finer, not the bound."""
+_MAX_VERSIONS_PER_CUT = 32
+"""At most so many new versions of one root are read for a cut. More would make the steps finer only."""
 
-_KEPT = 256
-"""Versions of one root that a cut may choose from, however long it is held back."""
+_MAX_VERSIONS_KEPT = 256
+"""At most so many versions of one root are remembered while it is held back."""
 
 
 class Aligner:
-    """Holds roots back that run ahead, and says so. One per run."""
+    """Holds roots back whose sources are ahead of others, and reports that. One per run."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -41,7 +41,7 @@ class Aligner:
         self._held_back_roots: frozenset[str] = frozenset()
 
     def begin(self) -> None:
-        """Say which roots take part."""
+        """Report which roots are aligned."""
         job = self._job
         bound_ms = job.settings.align_ms
         if bound_ms is None:
@@ -88,8 +88,12 @@ class Aligner:
                     reason=_reason(name, lag),
                 )
         roots = {name: Version(alignment.roots[str(name)]) for name in cut.roots}
-        looks = {name: at for name, at in cut.looks.items() if str(name) not in alignment.held_back}
-        return replace(cut, roots=roots, looks=looks)
+        observations = {
+            name: observed_ms
+            for name, observed_ms in cut.observations.items()
+            if str(name) not in alignment.held_back
+        }
+        return replace(cut, roots=roots, observations=observations)
 
     def _source_times(self, name: TableName, newest: Version, last: Version | None) -> list[SourceTime]:
         """The versions of a root from the last cut's to the newest, with their source times."""
@@ -99,7 +103,7 @@ class Aligner:
         versions = [time.version for time in times]
         if last in versions:
             del times[: versions.index(last)]
-        if len(times) > _KEPT:
+        if len(times) > _MAX_VERSIONS_KEPT:
             # The first is where the root stands, the last is its newest.
             del times[1:-1:2]
         return times
@@ -146,6 +150,6 @@ def _reason(root: str, lag: HeldBack) -> Reason:
 
 
 def _evenly_spaced(versions: list[Version]) -> list[Version]:
-    """At most `_MOST`, evenly, the last among them."""
-    step = -(-len(versions) // _MOST) or 1
+    """At most `_MAX_VERSIONS_PER_CUT`, evenly, the last among them."""
+    step = -(-len(versions) // _MAX_VERSIONS_PER_CUT) or 1
     return versions[::-1][::step][::-1]

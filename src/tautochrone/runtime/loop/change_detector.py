@@ -9,7 +9,7 @@ from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.lake import ReadableTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.runtime.job.topology import JobTopology
-from tautochrone.runtime.loop.cut import Cut, what_changed
+from tautochrone.runtime.loop.cut import Cut, changed_roots
 from tautochrone.runtime.refresh.refresh_checkpoint import CheckpointRefresher
 
 __all__ = ["ChangeDetector"]
@@ -43,12 +43,12 @@ class ChangeDetector:
         """Whether a root moved, a dataset is not up to date, or an invariant was never checked.
 
         Args:
-            cut: see `what_changed`.
+            cut: see `changed_roots`.
             last: the versions at the last checkpoint.
             latest: the last checkpoint of which the job did its part.
             failed: datasets that failed at the last checkpoint, or had to wait for a source.
         """
-        if what_changed(self._load_input, cut, last) or latest is None:
+        if changed_roots(self._load_input, cut, last) or latest is None:
             return True
         if self._store.revisions.revoked_after(self._job, latest.number):
             # Readers that saw a revoked checkpoint wait for a higher number.

@@ -24,7 +24,7 @@ from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.loop.alignment import Aligner
 from tautochrone.runtime.loop.change_detector import ChangeDetector
-from tautochrone.runtime.loop.cut import Cut, take_cut, what_changed
+from tautochrone.runtime.loop.cut import Cut, changed_roots, take_cut
 from tautochrone.runtime.loop.external_tables import tag_cut
 from tautochrone.runtime.loop.heartbeat import Heartbeat
 from tautochrone.runtime.loop.publication import Publication
@@ -131,7 +131,7 @@ class CheckpointLoop:
         latest = job.store.checkpoints.latest_done(job.name)
         last = {} if latest is None else dict(job.store.checkpoints.versions_at(latest.number))
         cut = self._aligner.align(take_cut(job, self._ingestion), last)
-        if self._rejected_roots is not None and not what_changed(job.input_table, cut, self._rejected_roots):
+        if self._rejected_roots is not None and not changed_roots(job.input_table, cut, self._rejected_roots):
             # The same rows would break the same invariant again.
             return False
         if not self._changes.need_checkpoint(cut, last, latest, {*self._failed, *self._waiting_for_bulk}):
@@ -177,8 +177,8 @@ class CheckpointLoop:
             return job.journal.open(
                 cut.roots,
                 cut.taken_at_us // 1000,
-                looked_ms=cut.looked_ms,
-                looks=cut.looks,
+                looked_ms=cut.observed_ms,
+                looks=cut.observations,
                 patience_ms=job.settings.patience_ms,
                 align_ms=job.settings.align_ms,
             )
@@ -255,7 +255,7 @@ class CheckpointLoop:
         job = self._job
         self._broken, self._rejected_roots = {}, None
         spent_ms = max(0, cpu_ms() - self._started_cpu_ms)
-        job.journal.publish(checkpoint.number, round(time.time() * 1000), spent_ms, checked.held)
+        job.journal.publish(checkpoint.number, round(time.time() * 1000), spent_ms, checked.satisfied)
         self._last_report = None
         self._deliveries.published()
         state = job.store.checkpoints.get(checkpoint.number).state

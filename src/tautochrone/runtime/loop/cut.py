@@ -16,7 +16,7 @@ from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.streams.ingestion import Ingestion
 
-__all__ = ["Cut", "take_cut", "what_changed"]
+__all__ = ["Cut", "changed_roots", "take_cut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class Cut:
         roots: versions of ingested roots, external tables and clocks.
         missing: external tables that could not be read, with the reason.
         taken_at_us: microseconds since 1970; `now()` in all views of the checkpoint.
-        looked_ms: the same moment by the store's clock, in milliseconds.
-        looks: see `Jobs.heartbeat`.
+        observed_ms: the same moment by the store's clock, in milliseconds.
+        observations: the newest source observation of each root; see `Jobs.heartbeat`.
     """
 
     roots: dict[TableName, Version]
     missing: dict[TableName, Reason]
     taken_at_us: int
-    looked_ms: int
-    looks: dict[TableName, int]
+    observed_ms: int
+    observations: dict[TableName, int]
 
 
 def take_cut(job: Job, ingestion: Ingestion) -> Cut:
@@ -45,9 +45,9 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
     the reason, other tables are refreshed. The store adds the roots of other jobs. Clocks are taken here
     for all jobs.
     """
-    looked_ms, taken_at_us = job.store.now_ms(), job.clock_us()
+    observed_ms, taken_at_us = job.store.now_ms(), job.clock_us()
     # Read before the reported versions: a version may contain more than its observations say, never less.
-    looks = _ingested(job.topology, ingestion, looked_ms)
+    observations = _ingested(job.topology, ingestion, observed_ms)
     reported = job.store.roots.reported(job.name)
     roots = {name: reported[name] for name in job.topology.root_tables if name in reported}
     missing: dict[TableName, Reason] = {}
@@ -62,16 +62,16 @@ def take_cut(job: Job, ingestion: Ingestion) -> Cut:
             )
             continue
         if is_current:
-            looks[name] = looked_ms
+            observations[name] = observed_ms
     for name in sorted(job.topology.clocks | job.store.roots.shared_clocks(job.name)):
         roots[name] = ClockTable(name, job.base).version_at(taken_at_us)
-    return Cut(roots, missing, taken_at_us, looked_ms, looks)
+    return Cut(roots, missing, taken_at_us, observed_ms, observations)
 
 
-def _ingested(topology: JobTopology, ingestion: Ingestion, looked_ms: int) -> dict[TableName, int]:
-    """The looks at the sources of the job's own roots. A table of bad records has those of its table."""
+def _ingested(topology: JobTopology, ingestion: Ingestion, observed_ms: int) -> dict[TableName, int]:
+    """The source observations of the job's own roots. A quarantine table has those of its table."""
     committed = ingestion.committed_up_to_ms()
-    ingestion.store_time_is(looked_ms)
+    ingestion.store_time_is(observed_ms)
     quarantines = {topology.quarantine_table(table): ms for table, ms in committed.items()}
     times = {table: committed.get(table, quarantines.get(table)) for table in topology.root_tables}
     return {table: ms for table, ms in times.items() if ms}
@@ -90,7 +90,7 @@ def _observe_external(journal: Journal, table: LakeTable, observed: Version | No
     return agreed, agreed == current
 
 
-def what_changed(
+def changed_roots(
     load_input: Callable[[TableName], ReadableTable], cut: Cut, last: Mapping[TableName, Version]
 ) -> list[TableName]:
     """Roots whose rows differ from the last cut.

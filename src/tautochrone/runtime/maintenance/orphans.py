@@ -22,7 +22,7 @@ __all__ = ["OrphanSearch"]
 
 @dataclass(slots=True)
 class OrphanSearch:
-    """Remembers which of a job's tables are still to be searched, and what was found in the others.
+    """Remembers which of a job's tables are still to be searched, and what the search found in the others.
 
     Time is divided into periods of `orphans_every_ms`. A run searches once per period. A checkpoint of an
     earlier run in the same period counts as a search, so that a job of many short runs searches seldom.
@@ -33,7 +33,7 @@ class OrphanSearch:
 
     job: Job
     now_ms: Callable[[], int]
-    found: list[Orphans] = field(default_factory=list)
+    results: list[Orphans] = field(default_factory=list)
     _waiting: set[TableName] = field(default_factory=set)
     _period: int | None = None
     _folders: Mapping[TableName, str] | None = None
@@ -52,7 +52,7 @@ class OrphanSearch:
 
     def begin(self, tables: Iterable[TableName], *, anew: bool) -> None:
         """Start a search: of all `tables` if `anew`, else of those that the last one had no time for."""
-        self.found.clear()
+        self.results.clear()
         self._folders = None
         self._waiting = set(tables) if anew else self._waiting & set(tables)
 
@@ -80,7 +80,7 @@ class OrphanSearch:
             )
             job.emit("orphans_skipped", dataset=str(table.name), reason=reason)
             return
-        self.found.append(orphans)
+        self.results.append(orphans)
         if orphans.files:
             job.emit(
                 "orphans_removed",

@@ -20,17 +20,17 @@ from tautochrone.project.maintenance import MaintenanceRules
 __all__ = ["Needs", "follow_sinks", "needs_of", "outlived"]
 
 
-def outlived(standing: Sequence[Standing], now_ms: int, rules: MaintenanceRules) -> list[CheckpointNumber]:
+def outlived(published: Sequence[Standing], now_ms: int, rules: MaintenanceRules) -> list[CheckpointNumber]:
     """The checkpoints that may expire, because they are too old or too close to another one.
 
     Args:
-        standing: published checkpoints, oldest first. Distances are counted from the oldest, so that a
+        published: those that are not expired, oldest first. Distances are counted from the oldest, so that a
             checkpoint kept for its distance stays until it is too old.
     """
-    recent = {checkpoint.number for checkpoint in standing[-rules.keep_last :]}
+    recent = {checkpoint.number for checkpoint in published[-rules.keep_last :]}
     expired: list[CheckpointNumber] = []
     last_kept_ms: int | None = None
-    for checkpoint in standing:
+    for checkpoint in published:
         if checkpoint.number in recent:
             continue
         old = now_ms - checkpoint.at_ms > rules.keep_ms

@@ -40,10 +40,10 @@ def reconcile_store(
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         _require_same_lake(job, existing, full, pool)
         # The tables of the project's other jobs too: the first job to start reconciles all of them.
-        others = {
+        sibling_tables = {
             name: job.lake.load(name) for name in sorted(job.topology.sibling_tables) if job.lake.exists(name)
         }
-        tables = {**existing, **others}
+        tables = {**existing, **sibling_tables}
         newest = dict(zip(tables, pool.map(_newest, tables.values()), strict=True))
         relation = job.store.recovery.compare(job.name, newest).relation
         if relation is StoreRelation.CURRENT:
@@ -112,16 +112,16 @@ def _require_same_lake(
     ids = dict(zip(present, pool.map(lambda name: existing[name].identity(), present), strict=True))
     replaced = [name for name in present if ids[name] != stored_ids[name]]
     if replaced:
-        what = f"{replaced[0]} is not the table that the store knows by this name"
+        difference = f"{replaced[0]} is not the table that the store knows by this name"
     elif stored_ids and not present:
-        what = (
+        difference = (
             f"no table that the store knows of job {job.name} is in this lake, neither is {min(stored_ids)}"
         )
     else:
         return
     raise MetaError(
         "META_STORE_OF_ANOTHER_LAKE",
-        f"{what}: the store's checkpoints belong to another lake, or tables were recreated",
+        f"{difference}: the store's checkpoints belong to another lake, or tables were recreated",
         hint="give this pipeline its own store ([meta] url); if the old tables are gone for good, rebuild "
         "all tables with `taut run --full-refresh-all`",
         parameters={"job": job.name, "table": str(replaced[0] if replaced else min(stored_ids))},

@@ -16,7 +16,7 @@ from tautochrone.spark.translate.literals import has_literals, literals
 
 __all__ = ["find_rows"]
 
-_ROW, _GONE, _EXACT = "__taut_row", "__taut_gone", "__taut_exact"
+_ROW, _COPIES, _EXACT = "__taut_row", "__taut_copies", "__taut_exact"
 _STORED, _REMOVED = "__taut_stored", "__taut_removed"
 _TOLERANCE = 1e-9
 
@@ -33,7 +33,7 @@ def find_rows(
         stored: the view's rows with file and position.
         deletes: rows of the view, one per copy.
         stored_rows: how many rows the view has; None when nobody knows.
-        few: those to remove are held on the driver, which looks at them and sends them to every task.
+        few: the rows to remove are on the driver; they are compared there and sent to every task.
 
     Raises:
         RefreshError: `REFRESH_INCONSISTENT`, the view does not hold a row that it should lose.
@@ -50,66 +50,66 @@ def find_rows(
     finally:
         session.catalog.dropTempView(_STORED)
         session.catalog.dropTempView(_REMOVED)
-    places = _assigned(matches)
-    actual_count = sum(len(positions) for positions in places.values())
+    positions_by_file = _assigned(matches)
+    matched_count = sum(len(positions) for positions in positions_by_file.values())
     count = len(rows) if few else deletes.count()
-    if actual_count != count:
+    if matched_count != count:
         raise RefreshError(
             "REFRESH_INCONSISTENT",
-            f"{table} should lose {count} rows and holds only {actual_count} of them",
+            f"{table} should lose {count} rows and holds only {matched_count} of them",
             hint="its old version stays; rebuild it with --full-refresh, and please report the query",
             sqlstate="XX000",
         )
-    return places
+    return positions_by_file
 
 
 def _query(kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, one_task: bool) -> str:
-    """What finds the rows, as one text: built from DataFrames, its parts would be analysed one by one."""
-    places = range(len(kinds))
+    """The query that finds the rows, as one text: with DataFrames Spark would analyse every step."""
+    indexes = range(len(kinds))
     names = [quoted(name) for name, _ in kinds]
     floats = [kind in ("double", "float") for _, kind in kinds]
     conditions = [f"({condition})" for condition in _literals(kinds, rows)] or ["true"]
-    here = "/*+ COALESCE(1) */" if one_task else ""
+    coalesce = "/*+ COALESCE(1) */" if one_task else ""
     join = "/*+ SHUFFLE_HASH(w) */" if one_task and not all(floats) else "/*+ BROADCAST(w) */" if few else ""
-    equal = [f"s.h{i} <=> w.k{i}" for i in places]
-    same = [_close(f"s.h{p}", f"w.k{p}") if floats[p] else equal[p] for p in places]
+    equal = [f"s.h{i} <=> w.k{i}" for i in indexes]
+    same = [_close(f"s.h{i}", f"w.k{i}") if floats[i] else equal[i] for i in indexes]
     stored = ", ".join(f"{name} AS h{i}" for i, name in enumerate(names))
-    key_columns = ", ".join(f"k{i}" for i in places)
+    key_columns = ", ".join(f"k{i}" for i in indexes)
     removed = ", ".join(f"{name} AS k{i}" for i, name in enumerate(names))
     return f"""
-        SELECT {join} {_ROW}, {_GONE}, {" AND ".join(equal)} AS {_EXACT}, {FILE_COLUMN}, {POSITION_COLUMN}
+        SELECT {join} {_ROW}, {_COPIES}, {" AND ".join(equal)} AS {_EXACT}, {FILE_COLUMN}, {POSITION_COLUMN}
         FROM (
-            SELECT {here} {stored}, {FILE_COLUMN}, {POSITION_COLUMN}
+            SELECT {coalesce} {stored}, {FILE_COLUMN}, {POSITION_COLUMN}
             FROM {_STORED} WHERE {" AND ".join(conditions)}
         ) s
         JOIN (
             SELECT *, monotonically_increasing_id() AS {_ROW} FROM (
-                SELECT {key_columns}, count(1) AS {_GONE}
-                FROM (SELECT {here} {removed} FROM {_REMOVED}) GROUP BY {key_columns}
+                SELECT {key_columns}, count(1) AS {_COPIES}
+                FROM (SELECT {coalesce} {removed} FROM {_REMOVED}) GROUP BY {key_columns}
             )
         ) w ON {" AND ".join(same)}
     """
 
 
-def _close(ours: str, theirs: str) -> str:
+def _close(left: str, right: str) -> str:
     """Equal, or as near as sums of floats in another order may be."""
-    near = f"abs({ours} - {theirs}) <= {_TOLERANCE}D * greatest(abs({ours}), abs({theirs}))"
-    return f"({ours} <=> {theirs} OR coalesce({near}, false))"
+    near = f"abs({left} - {right}) <= {_TOLERANCE}D * greatest(abs({left}), abs({right}))"
+    return f"({left} <=> {right} OR coalesce({near}, false))"
 
 
 def _assigned(matches: Sequence[Row]) -> dict[str, list[int]]:
     """One stored copy for each row to remove, exact ones first."""
     missing_copies: dict[int, int] = {}
     assigned: set[tuple[str, int]] = set()
-    places: dict[str, list[int]] = {}
+    positions_by_file: dict[str, list[int]] = {}
     for row in sorted(matches, key=lambda row: (not row[_EXACT], row[FILE_COLUMN], row[POSITION_COLUMN])):
         position = row[FILE_COLUMN], row[POSITION_COLUMN]
-        missing = missing_copies.setdefault(row[_ROW], row[_GONE])
+        missing = missing_copies.setdefault(row[_ROW], row[_COPIES])
         if missing and position not in assigned:
             missing_copies[row[_ROW]] = missing - 1
             assigned.add(position)
-            places.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
-    return places
+            positions_by_file.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
+    return positions_by_file
 
 
 def _literals(kinds: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What changed in tables between two versions, for everybody who refreshes from it.
+"""What changed in tables between two versions, shared by all refreshes of a run.
 
 A view's change was just computed by its own refresh, so views that read it in the same run get it from
 here; any other change is read from the files that differ between the versions. Where several views read it,
@@ -23,7 +23,7 @@ from tautochrone.spark.execute.materialize import materialize, materialize_if_sm
 
 __all__ = ["Changes"]
 
-_Between = tuple[TableName, Version, Version]
+_VersionRange = tuple[TableName, Version, Version]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,19 @@ class Changes:
         self.lookups = KeyLookups(columns)
         self._lock = threading.Lock()
         self._count_lock = threading.Lock()
-        self._view_deltas: OrderedDict[_Between, TableDelta] = OrderedDict()
-        self._table_changes: OrderedDict[_Between, RowChange] = OrderedDict()
-        self._materialized: OrderedDict[_Between, _MaterializedChange] = OrderedDict()
+        self._view_deltas: OrderedDict[_VersionRange, TableDelta] = OrderedDict()
+        self._table_changes: OrderedDict[_VersionRange, RowChange] = OrderedDict()
+        self._materialized: OrderedDict[_VersionRange, _MaterializedChange] = OrderedDict()
         self._table_locks: defaultdict[TableName, threading.Lock] = defaultdict(threading.Lock)
 
     def forget(self) -> None:
-        """Let go of what was read for a checkpoint."""
+        """Drop the rows that were materialized for a checkpoint."""
         with self._lock:
             self._materialized.clear()
         self.lookups.forget()
 
-    def tell(self, table: TableName, old: Version, new: Version, delta: TableDelta) -> None:
-        """Keep a change for the views downstream; the oldest ones are forgotten."""
+    def add_view_delta(self, table: TableName, old: Version, new: Version, delta: TableDelta) -> None:
+        """Keep a view's change for the views that read it; the oldest changes are dropped."""
         with self._lock:
             self._view_deltas[table, old, new] = delta
             while len(self._view_deltas) > limits.MAX_CACHED_VIEW_DELTAS or (
@@ -84,7 +84,7 @@ class Changes:
     def delta(
         self, table: TableName, old: Version, new: Version, columns: Collection[str]
     ) -> TableDelta | None:
-        """The change of a table with some of its columns, at least; None when no row changed.
+        """The change of a table with at least these columns; None when no row changed.
 
         Raises:
             LakeError: the chain between the versions cannot be proven.
@@ -109,7 +109,9 @@ class Changes:
     def _view_delta_rows(self) -> int:
         return sum(delta.rows for delta in self._view_deltas.values())
 
-    def _materialized_delta(self, key: _Between, change: RowChange, columns: Collection[str]) -> TableDelta:
+    def _materialized_delta(
+        self, key: _VersionRange, change: RowChange, columns: Collection[str]
+    ) -> TableDelta:
         cached = self._materialized.get(key)
         if cached is None or not cached.columns.issuperset(columns):
             available = frozenset(

@@ -34,12 +34,12 @@ class Checked:
     """The outcome of a job's invariants at a checkpoint.
 
     Attributes:
-        held: those that hold, with their definitions.
+        satisfied: those that hold, with their definitions.
         broken: those that do not.
         skipped: those that could not be evaluated, with the reason.
     """
 
-    held: Mapping[str, str] = field(default_factory=dict)
+    satisfied: Mapping[str, str] = field(default_factory=dict)
     broken: tuple[BrokenInvariant, ...] = ()
     skipped: Mapping[str, Reason] = field(default_factory=dict)
 
@@ -78,7 +78,7 @@ def check(
     last = store.invariants.last_check(job) if invariants else None
     last_versions = {} if last is None else store.checkpoints.versions_at(last.checkpoint)
     last_definitions = {} if last is None else last.definitions
-    held: dict[str, str] = {}
+    satisfied: dict[str, str] = {}
     broken: list[BrokenInvariant] = []
     skipped: dict[str, Reason] = {}
     for invariant in invariants:
@@ -89,14 +89,14 @@ def check(
             continue
         same_definition = last_definitions.get(invariant.name) == definition
         if same_definition and not _is_changed(invariant, last_versions, versions):
-            held[invariant.name] = definition
+            satisfied[invariant.name] = definition
             continue
         violation = _evaluate(definitions, invariant, session, versions)
         if violation is None:
-            held[invariant.name] = definition
+            satisfied[invariant.name] = definition
         else:
             broken.append(violation)
-    return Checked(held=held, broken=tuple(broken), skipped=skipped)
+    return Checked(satisfied=satisfied, broken=tuple(broken), skipped=skipped)
 
 
 def _is_changed(

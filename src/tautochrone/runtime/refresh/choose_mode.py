@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 _HISTORY_ROWS = 100
-_BEGINNINGS = (ReasonCode.FIRST_BUILD, ReasonCode.DEFINITION_CHANGED)
-"""Of the history of a definition: what the view took before was another query."""
+_FIRST_REASONS = (ReasonCode.FIRST_BUILD, ReasonCode.DEFINITION_CHANGED)
+"""Reasons of the first refresh of a definition: refreshes before it were of another query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def choose(
         estimate_ms=decision.expected_ms,
         delta_rows=delta_rows,
         policy=policy,
-        stateless=policy is RefreshPolicy.AUTO and decision.for_long,
+        stateless=policy is RefreshPolicy.AUTO and decision.is_full_despite_small_change,
     )
 
 
@@ -241,7 +241,7 @@ def _history(context: RefreshContext, table: TableName) -> tuple[Refresh, ...]:
         for record in context.history(table, _HISTORY_ROWS)
         if record.refresh and not record.error
     ]
-    same = list(takewhile(lambda refresh: refresh.reason.code not in _BEGINNINGS, past))
+    same = list(takewhile(lambda refresh: refresh.reason.code not in _FIRST_REASONS, past))
     return tuple(past[: len(same) + 1])
 
 

@@ -4,8 +4,8 @@ Two sources of knowledge are blended. A static model knows only row counts and h
 other rows than those that changed. Computing everything costs a fixed part, and all rows in each operator.
 Following a change costs a fixed part, some jobs per operator, what the changed rows are worth in each, and
 the look-ups of what they meet. Measured durations know the machine and the query. Their weight grows with the
-number of runs and after `ENOUGH` of them the model only says how a change larger than those measured would
-differ.
+number of runs and after `ENOUGH_RUNS` of them the model only says how a change larger than those measured
+would differ.
 
 The numbers are those of TPC-H's queries at scale factors from 0.1 to 10, warm, on two cores.
 """
@@ -41,28 +41,31 @@ LOOK_UP_MS_PER_ROW = 0.00002
 """What a change meets is looked up in rows of this number, for each operator above the first."""
 
 AMPLIFICATION = 5.0
-"""A changed row is read and written this many times as dearly as a row of a full computation. Its inverse is
-the share of changed rows from which on a full computation is cheaper in any case."""
+"""Reading and writing a changed row costs this many times as much as a row of a full computation. When a
+larger share than its inverse changed, a full computation is always cheaper."""
 
-LITTLE = 0.05
-"""Where computing everything is cheaper although no more of the rows changed, it will be so the next time."""
+SMALL_SHARE = 0.05
+"""A full computation that is cheaper although at most this share of the rows changed is expected to be
+cheaper the next time too."""
 
-ENOUGH = 3
-NEWEST = 5
-"""So many of the newest runs of a kind count: machines and data change."""
+ENOUGH_RUNS = 3
+NEWEST_RUNS = 5
+"""Only so many of the newest runs of a kind are used, because machines and data change."""
 
-RECENT = 20
-"""Runs further back weigh as one: the way not taken is tried again now and then, but not one that was
-far too dear."""
+RECENT_RUNS = 20
+"""All runs of a mode that are older than so many refreshes count as one run. So the other mode is tried again
+now and then, unless it was far slower."""
 
 TOLERANCE = 1.1
-"""Following the change leaves less to do downstream and less history to store, so it wins near ties; a
-full computation must not be beaten by more than 1.2x, and estimates err."""
+"""Following the change is chosen unless it is expected to take more than this factor of a full computation:
+it leaves less to do for the views above and less history to store. Estimates err, and a choice must not cost
+more than 1.2 times the better one."""
 
 NOISE_MS = 50.0
 
-DOUBT_MS = 250.0
-"""Until following the change was measured, so little is no reason not to try it."""
+UNMEASURED_SLACK_MS = 250.0
+"""Before following the change was measured for a view, a difference below this does not keep it from being
+tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +131,11 @@ class Decision:
     estimate: Estimate | None = field(default=None)
 
     @property
-    def for_long(self) -> bool:
+    def is_full_despite_small_change(self) -> bool:
         """Whether everything is computed although little changed: the next change will not be followed
         either. After a large change it may well be."""
         share = None if self.estimate is None else self.estimate.share
-        return self.mode is RefreshMode.FULL and share is not None and share <= LITTLE
+        return self.mode is RefreshMode.FULL and share is not None and share <= SMALL_SHARE
 
     @property
     def expected_ms(self) -> int | None:
@@ -156,7 +159,7 @@ def decide(policy: RefreshPolicy, facts: Facts) -> Decision:
     reason = _costs_reason(policy, facts, costs)
     if policy is not RefreshPolicy.AUTO:
         return Decision(mode=RefreshMode.INCREMENTAL, reason=reason, estimate=costs)
-    slack = NOISE_MS if costs.incremental_runs >= ENOUGH else DOUBT_MS
+    slack = NOISE_MS if costs.incremental_runs >= ENOUGH_RUNS else UNMEASURED_SLACK_MS
     dearer = costs.incremental_ms > max(costs.full_ms * TOLERANCE, costs.full_ms + slack)
     mode = RefreshMode.FULL if dearer else RefreshMode.INCREMENTAL
     return Decision(mode=mode, reason=reason, estimate=costs)
@@ -167,12 +170,12 @@ def estimate(facts: Facts) -> Estimate:
     work = _work_ms(facts)
     full = FIXED_MS + work
     share = _share(facts)
-    # Nobody knows how much changed: as dear as computing everything, so that measurements decide.
+    # The number of changed rows is unknown: the costs are taken as equal, so that measurements decide.
     incremental = full if share is None else _following_ms(facts, facts.delta_rows, share, work)
     past = list(enumerate(facts.history))
     computed = [(age, float(run.duration_ms)) for age, run in past if _computed_all(run)]
     full_ms = _blend(full, computed)
-    # A query that takes longer than the model thinks does so for each row.
+    # A query that is slower than the model says is so for each row.
     dearer = max(1.0, full_ms / full)
     followed = [
         (age, run.duration_ms + dearer * max(0.0, incremental - _static_ms(run.delta_rows, facts, work)))
@@ -224,15 +227,17 @@ def _static_ms(delta_rows: int, facts: Facts, work: float) -> float:
 
 def _runs(measured: Sequence[tuple[int, float]]) -> int:
     """How many runs of (age, ms) count."""
-    return max(sum(age < RECENT for age, _ in measured[:NEWEST]), min(1, len(measured)))
+    return max(sum(age < RECENT_RUNS for age, _ in measured[:NEWEST_RUNS]), min(1, len(measured)))
 
 
 def _blend(static: float, measured: Sequence[tuple[int, float]]) -> float:
-    """Between model and measurement, geometrically: one cold run must not hide a cheap way for ever."""
+    """The weighted geometric mean of model and measurement, so that one cold run does not decide for long."""
     if not measured:
         return static
-    weight = min(_runs(measured), ENOUGH) / ENOUGH
-    return float(static ** (1.0 - weight) * max(1.0, median(ms for _, ms in measured[:NEWEST])) ** weight)
+    weight = min(_runs(measured), ENOUGH_RUNS) / ENOUGH_RUNS
+    return float(
+        static ** (1.0 - weight) * max(1.0, median(ms for _, ms in measured[:NEWEST_RUNS])) ** weight
+    )
 
 
 def _computed_all(run: Refresh) -> bool:
@@ -255,7 +260,7 @@ def _costs_reason(policy: RefreshPolicy, facts: Facts, costs: Estimate) -> Reaso
         ],
         clocks=list(facts.clocks),
         incremental_ms=costs.incremental_ms,
-        incremental_measured=costs.incremental_runs >= ENOUGH,
+        incremental_measured=costs.incremental_runs >= ENOUGH_RUNS,
         full_ms=costs.full_ms,
-        full_measured=costs.full_runs >= ENOUGH,
+        full_measured=costs.full_runs >= ENOUGH_RUNS,
     )

@@ -79,26 +79,26 @@ class IncrementalRefresh:
         nodes = tuple(dict.fromkeys(differentiator.nodes))
         require_incremental(self.task, nodes)
         updates = {number: engine.frame(update) for number, update in differentiator.state_updates.items()}
-        here = {
+        local_updates = {
             number for number, update in differentiator.state_updates.items() if engine.is_on_driver(update)
         }
         delta = self._delta(engine, change)
         local = change.plan is not None and engine.is_on_driver(change.plan)
-        places: Mapping[str, Sequence[int]] = {}
+        removed_positions: Mapping[str, Sequence[int]] = {}
         if delta.removed is not None:
             stored = self._stored_rows(delta.removed.columns)
             whole = self.task.table.row_count(self.task.fork.version)
             few = local and fits_on_driver(delta.rows)
-            places = find_rows(stored, self.task.name, delta.removed, stored_rows=whole, few=few)
+            removed_positions = find_rows(stored, self.task.name, delta.removed, stored_rows=whole, few=few)
         staged = (
             [self.task.table.stage(self.task.fork, delta.added, local=local)]
             if delta.added is not None
             else []
         )
-        metadata = replace(self.metadata, companions=states.write(updates, self.metadata, here))
-        version = self._commit(staged, places, metadata)
+        metadata = replace(self.metadata, companions=states.write(updates, self.metadata, local_updates))
+        version = self._commit(staged, removed_positions, metadata)
         rows_in = sum(part.rows for part in staged)
-        rows_out = sum(len(positions) for positions in places.values())
+        rows_out = sum(len(positions) for positions in removed_positions.values())
         if rows_in or rows_out:
             # A side without rows is left out: views above save much where nothing was removed.
             view_delta = TableDelta(
@@ -107,7 +107,7 @@ class IncrementalRefresh:
                 rows_in + rows_out,
                 materialized=True,
             )
-            self.changes.tell(self.task.name, self.task.fork.version, version, view_delta)
+            self.changes.add_view_delta(self.task.name, self.task.fork.version, version, view_delta)
         refresh = self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
         return Refreshed(version, refresh)
 
@@ -176,10 +176,10 @@ class IncrementalRefresh:
             return self.changes.delta(table, old, new, columns)
 
         def looked_up(
-            table: TableName, side: CutSide, wanted: LookupRequest, wider: Callable[[], LookupRequest | None]
+            table: TableName, side: CutSide, request: LookupRequest, wider: Callable[[], LookupRequest | None]
         ) -> DataFrame | None:
             input_version = version(table, side)
-            return self.changes.lookups.rows(table, input_version, wanted, wider, lambda: read(table, side))
+            return self.changes.lookups.rows(table, input_version, request, wider, lambda: read(table, side))
 
         inputs = Inputs(
             read=read,
@@ -189,7 +189,7 @@ class IncrementalRefresh:
             stored_rows=stored_rows,
             stored=stored,
         )
-        # What stands in two places is one node.
+        # A node that occurs twice in the plan is scanned once.
         nodes = dict.fromkeys(walk(self.planned.view.plan))
         scans = tuple(node for node in nodes if isinstance(node, Scan))
         return SparkEngine(Catalyst(self.session), self.planned.view.attributes, inputs, scans)
@@ -210,13 +210,16 @@ class IncrementalRefresh:
         return TableDelta(added, None if change.insert_only else removed, change.plan.rows)
 
     def _commit(
-        self, staged: Sequence[Staged], places: Mapping[str, Sequence[int]], metadata: CommitMetadata
+        self,
+        staged: Sequence[Staged],
+        removed_positions: Mapping[str, Sequence[int]],
+        metadata: CommitMetadata,
     ) -> Version:
-        if places:
-            return self.task.table.apply(self.task.fork, staged, places, metadata).version
+        if removed_positions:
+            return self.task.table.apply(self.task.fork, staged, removed_positions, metadata).version
         if any(part.rows for part in staged):
             return self.task.table.commit_staged(self.task.fork, staged, metadata).version
-        # A lost store is rebuilt from the tables: they must tell that the inputs moved and the rows did not.
+        # A lost store is rebuilt from commit metadata, so it must name the new inputs of unchanged rows.
         self.task.table.commit_metadata_only(self.task.fork, metadata)
         return self.task.fork.version
 

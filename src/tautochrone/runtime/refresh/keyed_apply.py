@@ -158,10 +158,10 @@ class _Merge:
         equal: Column = sf.lit(True)
         for name in names:
             equal = equal & sf.col(f"stored.{name}").eqNullSafe(sf.col(f"touched.{name}"))
-        places: dict[str, list[int]] = {}
+        positions_by_file: dict[str, list[int]] = {}
         for row in stored.join(touched, equal, "left_semi").select(FILE_COLUMN, POSITION_COLUMN).collect():
-            places.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
-        return {file: sorted(positions) for file, positions in places.items()}
+            positions_by_file.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
+        return {file: sorted(positions) for file, positions in positions_by_file.items()}
 
 
 def _commit(

@@ -50,7 +50,7 @@ class Plans:
     def steps(self, view: TableName, session: SparkSession) -> int:
         """How many operators of a view's plan look at other rows than those that changed."""
         plan = self._plan(view, session).view.plan
-        # What stands in two places is followed once.
+        # A node that occurs twice in the plan is computed once.
         return sum(isinstance(node, Aggregate | Join | TopK | Window) for node in dict.fromkeys(walk(plan)))
 
     def columns(self, table: TableName) -> frozenset[str]:

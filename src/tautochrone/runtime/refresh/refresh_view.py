@@ -185,7 +185,7 @@ class _FullComputation:
         return str(self.context.lake.schema(self.task.name).simpleString())
 
     def _unchanged(self, choice: Choice) -> Refreshed:
-        # A lost store is rebuilt from the tables: they must tell that the inputs moved and the rows did not.
+        # A lost store is rebuilt from commit metadata, so it must name the new inputs of unchanged rows.
         self._table.commit_metadata_only(self.task.fork, self.metadata)
         return self._result(choice, self.task.fork.version)
 

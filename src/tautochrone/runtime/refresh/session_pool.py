@@ -72,10 +72,10 @@ class SessionPool:
         with self._lock:
             return dict(self._versions)
 
-    def hide_version(self, table: TableName, *, hidden: bool) -> None:
-        """Show a table as one that nobody has committed to yet, whatever its version; or no longer so."""
+    def show_as_empty(self, table: TableName, *, is_empty: bool) -> None:
+        """Show a table as one without any version, or show its version again."""
         with self._lock:
-            if hidden:
+            if is_empty:
                 self._empty.add(table)
             else:
                 self._empty.discard(table)

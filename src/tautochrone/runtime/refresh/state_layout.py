@@ -1,4 +1,7 @@
-"""How the states of a view's plan lie in their tables. Laid out once for a plan: every type costs calls."""
+"""The columns of the tables in which a view keeps its states.
+
+Computed once for a plan, because reading a type takes several calls to Java.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ RUN = "run"
 """The column that numbers a state's runs, by a sequence of the state's own table."""
 
 _FORMAT = 2
-"""To be raised when what was stored before would be misread: then every state is built anew."""
+"""Must be raised when this release would misread stored states: then every state is built anew."""
 
 _NOT_STORED = ("interval", "void", "map", "variant")
 
@@ -92,15 +95,19 @@ def _layout(view: View, node: Aggregate | TopK) -> StateLayout | None:
     keys: tuple[str, ...] = ()
     if isinstance(node, Aggregate):
         keys = tuple(f"k{i}" for i in range(len(node.keys)))
-        what = [str(view.attributes[key].name()) for key in node.keys] + [call.text for call in node.calls]
+        expressions = [str(view.attributes[key].name()) for key in node.keys] + [
+            call.text for call in node.calls
+        ]
     else:
-        what = [str(entry.toString()) for entry in node.order] + [str(node.limit), str(node.offset)]
+        expressions = [str(entry.toString()) for entry in node.order] + [str(node.limit), str(node.offset)]
     values = tuple(f"a{i}" for i in range(len(types) - len(keys)))
     named = zip((*keys, *values, RUN), (*types, "long"), strict=True)
     fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in named]
     # Spark numbers its columns anew each time.
-    what = [re.sub(r"\d+", "", text) for text in what]
-    signed = json.dumps([_FORMAT, pyspark.__version__, node.number, node.label.capitalize(), what, fields])
+    expressions = [re.sub(r"\d+", "", text) for text in expressions]
+    signed = json.dumps(
+        [_FORMAT, pyspark.__version__, node.number, node.label.capitalize(), expressions, fields]
+    )
     return StateLayout(
         node=node,
         keys=keys,

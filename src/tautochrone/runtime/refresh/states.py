@@ -46,9 +46,9 @@ class States:
         """Why the states do not belong to the view's rows, or None."""
         companions = {} if self.fork.commit_metadata is None else self.fork.commit_metadata.companions
         expected = {str(self._name(number)) for number in self.layouts}
-        if others := sorted(companions.keys() - expected):
+        if unknown_states := sorted(companions.keys() - expected):
             # Rows that were computed with another state may differ from new ones in the last bit of a float.
-            return Reason.of(ReasonCode.STATE_NOT_IN_PLAN, state=others[0])
+            return Reason.of(ReasonCode.STATE_NOT_IN_PLAN, state=unknown_states[0])
         reasons = (self._why_unusable(number, layout, companions) for number, layout in self.layouts.items())
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -135,8 +135,8 @@ class States:
         layout, table = self.layouts[number], self._table(number)
         fork = table.fork()
         if fork.version != self._version(number):
-            # A refresh that died between its state and its view.
-            # Its sequence goes on from there: what is rolled back may hold newer runs than what stays.
+            # An earlier refresh ended after the commit of its state and before the view's. Its runs are
+            # rolled back, and their numbers are not used again.
             version = self._version(number)
             metadata = table.commit_metadata_at(version)
             runs = 0 if metadata is None or metadata.runs is None else metadata.runs
@@ -187,7 +187,7 @@ class States:
         local: bool = False,
     ) -> Version:
         if layout.keys and not local:
-            # So that a look-up of few keys reads few files; what is local is one file.
+            # Sorted, so that a look-up of few keys reads few files. Local rows become one file anyway.
             rows = rows.orderBy(*layout.keys)
         staged = table.stage(fork, rows, local=local)
         return table.replace_rows(
@@ -235,13 +235,13 @@ def _with_run(layout: StateLayout, commit_metadata: CommitMetadata, run: int, ru
     return replace(commit_metadata, run=run, runs=runs, definition=layout.signature)
 
 
-def _last_run(fork: Fork, *others: CommitMetadata | None) -> int:
+def _last_run(fork: Fork, *older: CommitMetadata | None) -> int:
     """The highest run that the state's table ever had, as far as main and this commit metadata say."""
     return max(
         0,
         *(
             commit_metadata.run or 0
-            for commit_metadata in (fork.commit_metadata, *others)
+            for commit_metadata in (fork.commit_metadata, *older)
             if commit_metadata is not None
         ),
     )

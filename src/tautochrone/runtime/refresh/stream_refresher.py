@@ -39,7 +39,7 @@ class StreamRefresher:
         self._sessions = sessions
         self._streams = streams
         self._running_flow: dict[TableName, str] = {}
-        """For each table the flow that is at work; it decides how its session shows its inputs."""
+        """The running flow of each table: the table's session shows the inputs as this flow reads them."""
 
     def refresh(self, task: RefreshTask) -> Refreshed:
         """Let the table's flows consume their inputs up to the checkpoint, no more and no less.
@@ -69,7 +69,7 @@ class StreamRefresher:
         self._running_flow[task.name] = flow.flow.name
         query = self._streams.query(task.name, flow)
         if query.position is None or waits_for_first_version(query.position.offsets):
-            self._hide_empty_versions(task, flow.inputs.stream)
+            self._show_empty_versions_as_unwritten(task, flow.inputs.stream)
         rows_before = query.rows
         query.start(self._session(task), availableNow=True)
         query.wait()
@@ -102,23 +102,23 @@ class StreamRefresher:
 
     # -- how inputs are shown to a flow -----------------------------------------------------------
 
-    def _hide_empty_versions(self, task: RefreshTask, inputs: Collection[TableName]) -> None:
+    def _show_empty_versions_as_unwritten(self, task: RefreshTask, inputs: Collection[TableName]) -> None:
         """Show inputs without rows as tables without versions, at which a flow waits: Iceberg's source fails
         where it should begin at a version without rows."""
         for name in sorted(inputs):
             table, version = self._context.load_table(name), task.inputs[name]
             unchanged = table.change_between(NO_VERSION, version).kind is ChangeKind.NONE
-            self._sessions.hide_version(name, hidden=unchanged or table.row_count(version) == 0)
+            self._sessions.show_as_empty(name, is_empty=unchanged or table.row_count(version) == 0)
 
     def _session(self, task: RefreshTask) -> SparkSession:
         conf = {key: value for flow in task.flows for key, value in flow.flow.conf.items()}
         name = task.name
 
         def lookup(table: TableName) -> Version | str | Streamed | None:
-            """Flows are shown some versions otherwise than everybody else is, each flow its own."""
+            """Each flow may read a version otherwise than other readers do; see `Streamed`."""
             version = self._sessions.lookup(table)
             if version is None:
                 return None
-            return self._streams.shown(name, self._running_flow[name], version)
+            return self._streams.streamed(name, self._running_flow[name], version)
 
         return self._sessions.session(str(name), conf, lookup)

@@ -100,24 +100,25 @@ def verify(
             raise CheckpointUnavailableError(
                 "CHECKPOINT_INCOMPLETE", f"{view} has no version at checkpoint {checkpoint}"
             )
-        untold = sorted(flow.inputs.clocks - versions.keys())
-        if untold:
-            reason = (
-                f"checkpoint {checkpoint} does not tell {describe_clock(untold[0])}, which its query asks for"
-            )
+        missing_clocks = sorted(flow.inputs.clocks - versions.keys())
+        if missing_clocks:
+            clock = describe_clock(missing_clocks[0])
+            reason = f"checkpoint {checkpoint} does not tell {clock}, which its query asks for"
             yield _unknown(view, checkpoint, reason)
             continue
         session = sessions.at(f"checkpoint-{checkpoint}", view.catalog, flow)
         missing, unexpected = recompute(session, definitions, graph, view, versions)
         equal: bool | None = missing == unexpected == 0
-        several = () if equal else nondeterminism(graph, flow, view.catalog)
+        nondeterministic = () if equal else nondeterminism(graph, flow, view.catalog)
         yield Verdict(
             dataset=view,
             checkpoint=checkpoint,
-            equal=None if several else equal,
+            equal=None if nondeterministic else equal,
             missing=missing,
             unexpected=unexpected,
-            reason=f"its query has several right answers: {'; '.join(several)}" if several else None,
+            reason=f"its query has several right answers: {'; '.join(nondeterministic)}"
+            if nondeterministic
+            else None,
         )
 
 

@@ -88,7 +88,7 @@ def affected(request: RevisionRequest, nodes: Mapping[TableName, DatasetNode]) -
         node = nodes.get(name)
         if node is not None and (request.read_again or not node.is_root):
             starts.add(name)
-        elif not any(name in other.inputs for other in nodes.values()):
+        elif not any(name in reader.inputs for reader in nodes.values()):
             raise MetaError(
                 "REVISION_NAMES_NOTHING",
                 f"No dataset is computed from {name}, so there is nothing to revert",
@@ -98,18 +98,18 @@ def affected(request: RevisionRequest, nodes: Mapping[TableName, DatasetNode]) -
     affected_tables, todo = set(starts), [*request.named]
     while todo:
         name = todo.pop()
-        for other in nodes.values():
-            holds_bad_records = other.bad_records_of == name and name in affected_tables
-            if (name in other.inputs or holds_bad_records) and other.table not in affected_tables | stay:
-                affected_tables.add(other.table)
-                todo.append(other.table)
+        for node in nodes.values():
+            holds_bad_records = node.bad_records_of == name and name in affected_tables
+            if (name in node.inputs or holds_bad_records) and node.table not in affected_tables | stay:
+                affected_tables.add(node.table)
+                todo.append(node.table)
     return _ordered(affected_tables, nodes)
 
 
 def plan_revision(
     request: RevisionRequest,
     nodes: Mapping[TableName, DatasetNode],
-    at: Mapping[TableName, Version],
+    versions: Mapping[TableName, Version],
     checks: Mapping[TableName, RevertCheck],
     sinks: Mapping[str, Collection[TableName]],
     revoked: Sequence[CheckpointNumber] = (),
@@ -119,12 +119,12 @@ def plan_revision(
 
     Args:
         nodes: all datasets of the store, over all jobs.
-        at: the versions at the checkpoint that stays; empty without one.
+        versions: those at the checkpoint that stays; empty without one.
         checks: of all affected tables and their inputs.
         sinks: what each sink reads.
         revoked: the checkpoints after that one, shown to people.
         older: for tables without a version at the checkpoint that stays, the newest earlier checkpoint
-            that has one; `at` has that version.
+            that has one; `versions` has that version.
 
     Raises:
         MetaError: `REVISION_NAMES_NOTHING`, `REVISION_NOT_REPLAYABLE`.
@@ -143,7 +143,7 @@ def plan_revision(
     ]
     revised = []
     for node in changing:
-        table = _cleared(node) if request.full else _reverted(node, at, checks, older)
+        table = _cleared(node) if request.full else _reverted(node, versions, checks, older)
         _require_replayable(node, table, names, checks)
         revised.append(table)
     return RevisionPlan(
@@ -167,7 +167,7 @@ def _reverted(
     if obstacle is None:
         reason = "rows and state" if node.is_view else "rows and positions"
         number = older.get(node.table)
-        of = (
+        checkpoint_text = (
             "that checkpoint"
             if number is None
             else f"checkpoint {number}, the last one before it that has them"
@@ -175,7 +175,7 @@ def _reverted(
         return RevisedTable(
             table=node.table,
             action=RevisionAction.ROLL_BACK,
-            reason=f"{reason} of {of}",
+            reason=f"{reason} of {checkpoint_text}",
             job=node.job,
             version=version,
         )

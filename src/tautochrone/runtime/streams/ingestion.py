@@ -1,9 +1,8 @@
 """The flows that read from outside, kept running.
 
-A flow that dies in a continuous run is started again, later each time it dies without having made
-progress, whatever killed it: a folder that is missing may appear, a broker that lost records may be
-one that did not answer, and to try is harmless, for nothing is skipped. A one-shot run tries once:
-whoever runs it runs it again.
+A flow that fails in a continuous run is started again, after a longer time for each failure without progress.
+That is done for every error: the cause may be temporary even if it does not look so, and a new start skips
+no rows. A one-shot run tries once.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _LONGEST_WAIT_S = 60.0
 
 @dataclass(slots=True)
 class _Flow:
-    """A flow, where it is evaluated, and how often it died since it last made progress.
+    """A flow, its session, and how often it failed since it last made progress.
 
-    `problem` outlives a restart until the flow has proven that it is well.
+    `problem` stays after a restart until the flow has made progress.
     """
 
     query: RunningFlow

@@ -36,13 +36,14 @@ from tautochrone.spark.session.factory import use_database
 
 __all__ = ["Streams"]
 
-_BEGINNINGS = "_beginnings"
-"""Metadata files that one flow needs while it takes a version whole."""
+_START_FILES = "_beginnings"
+"""The folder of metadata files that a flow reads while it begins with all rows of a version."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
-    """A flow whose views are made anew each time: a view keeps the tables that it was made of."""
+    """A flow that creates its views again at each evaluation, because a view keeps the tables it was made
+    of."""
 
     definitions: Definitions
     flow: ResolvedFlow
@@ -66,8 +67,8 @@ class Streams:
         self._committers: dict[TableName, TableCommitter] = {}
         self._queries: dict[str, FlowQuery] = {}
         self._logs: dict[str, LogFlow] = {}
-        self._whole: dict[str, tuple[FullSnapshotRead, ...]] = {}
-        # Two processes that were given the same fence, by a store and its copy, share no folder.
+        self._full_reads: dict[str, tuple[FullSnapshotRead, ...]] = {}
+        # A store and its copy may give two processes the same fence; the token keeps their folders apart.
         self._token = uuid4().hex[:8]
 
     def query(self, table: TableName, flow: ResolvedFlow) -> FlowQuery:
@@ -97,7 +98,7 @@ class Streams:
         return self._queries[name]
 
     def running_flow(self, table: TableName, flow: ResolvedFlow) -> RunningFlow:
-        """What brings a flow's rows from outside: Spark, or we where its source is a change log.
+        """What runs a flow over a source: Spark, or this program where the source is a change log.
 
         Raises:
             DefinitionError: `CHANGE_LOG_QUERY`, the flow does more than read a change log.
@@ -150,13 +151,13 @@ class Streams:
             )
         )
 
-    def shown(self, table: TableName, flow: str, version: Version | str) -> Streamed:
-        """How a table at `version` is shown to a flow that reads it as a stream, `table` being its target."""
-        return Streamed(version, self._whole.get(flow, ()), self._beginnings(table, flow))
+    def streamed(self, table: TableName, flow: str, version: Version | str) -> Streamed:
+        """A version of an input as a flow into `table` reads it as a stream."""
+        return Streamed(version, self._full_reads.get(flow, ()), self._start_files(table, flow))
 
     def exclusive(self, table: TableName) -> AbstractContextManager[object]:
         """Keeps the table's flows from committing while it is entered."""
-        # The bad records of a table go the way of its batches.
+        # Batches and bad records of a table have one committer.
         dataset = self._job.definitions.datasets.get(table)
         owner = None if dataset is None else dataset.bad_records_of
         committer = self._committers.get(owner or table)
@@ -180,8 +181,8 @@ class Streams:
     def spark_folder(self, table: TableName, flow: ResolvedFlow) -> tuple[CheckpointFolder, bool]:
         """The folder in which Spark's own pipelines ran the flow, and whether it is the one that we use.
 
-        They name it by the last part of the flow's name; ours carries its database when that is not the
-        pipeline's. What is archived of either belongs to ours.
+        Spark's pipelines name the folder by the last part of the flow's name. Our name also has the database
+        when it is not the pipeline's. The archive of either folder is in ours.
         """
         ours = self.folders(table, flow.flow.name).without_owner
         name = flow.flow.name.rsplit(".", 1)[-1]
@@ -199,26 +200,26 @@ class Streams:
         remembered: Mapping[int, str],
         reached: Mapping[int, str],
     ) -> tuple[DataFrame, Mapping[int, str]]:
-        """See `ingest.flow.Begin`. Tables as they are tell how they must be shown to the flow."""
-        before = self._whole.pop(flow.name, None)
+        """See `ingest.flow.Begin`. The current tables decide how they are shown to the flow."""
+        before = self._full_reads.pop(flow.name, None)
         if before is None:
-            # An earlier process may have left files; what is needed is written anew.
+            # An earlier process may have left files; the needed ones are written again.
             self._forget(table, flow.name)
         rows = flow.evaluate(session)
         beginning = self._job.lake.beginning(rows, remembered, reached, before or ())
-        self._whole[flow.name] = beginning.whole
+        self._full_reads[flow.name] = beginning.whole
         if before and _has_files(before) and not _has_files(beginning.whole):
             self._forget(table, flow.name)
         return flow.evaluate(session) if beginning.whole else rows, beginning.offsets
 
-    def _beginnings(self, table: TableName, flow: str) -> str:
-        """This owner's metadata files for the flow: an older one that wakes up cannot delete them."""
-        return f"{self._root(_BEGINNINGS, table, flow)}/{self._job.journal.fence}-{self._token}"
+    def _start_files(self, table: TableName, flow: str) -> str:
+        """The folder of this owner's metadata files for the flow; an older owner cannot delete it."""
+        return f"{self._root(_START_FILES, table, flow)}/{self._job.journal.fence}-{self._token}"
 
     def _forget(self, table: TableName, flow: str) -> None:
-        """Delete what this owner and older ones wrote; without a fence in its name is what a release wrote
-        that had one folder for all."""
-        root, own_fence = self._root(_BEGINNINGS, table, flow), self._job.journal.fence
+        """Delete the files of this owner and of older ones. A folder without a fence in its name is from a
+        release that had one folder for all owners."""
+        root, own_fence = self._root(_START_FILES, table, flow), self._job.journal.fence
         folders = []
         for name in self._files.names(root):
             fence, _, token = name.partition("-")
@@ -272,5 +273,5 @@ class Streams:
         )
 
 
-def _has_files(whole: tuple[FullSnapshotRead, ...]) -> bool:
-    return any(read.manifests is not None for read in whole)
+def _has_files(full_reads: tuple[FullSnapshotRead, ...]) -> bool:
+    return any(read.manifests is not None for read in full_reads)
