@@ -266,6 +266,9 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.JOB_AWAY: "job {job} isn't running",
     ReasonCode.PATIENCE_USED_UP: "other jobs take longer than run.patience",
     ReasonCode.CHECKPOINT_STATE: "it is {state}",
+    ReasonCode.TABLE_FORMAT_MAPPED: (
+        "the definition asks for {format}; all tables of a pipeline are written in {lake_format}"
+    ),
     ReasonCode.FOLDER_HALF_WRITTEN: "a process ended while it wrote the folder anew",
     ReasonCode.FOLDER_MISSING: "the folder is gone or empty",
     ReasonCode.FOLDER_OF_ANOTHER_QUERY: "the folder belongs to another query",
