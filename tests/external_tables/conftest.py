@@ -1,4 +1,4 @@
-"""A pipeline over a table that somebody else writes with PyIceberg."""
+"""A pipeline over an external table that PyIceberg writes."""
 
 from __future__ import annotations
 

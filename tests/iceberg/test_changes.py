@@ -283,7 +283,7 @@ class TestPyIceberg(ExternalWriters):
 
 
 class TestCost(ChangeBench):
-    """A change is read from its files alone, and nothing is kept for ever."""
+    """A change is read from its files alone, and file sets are released."""
 
     def test_only_files_that_changed_are_read(
         self, spark: SparkSession, lake: IcebergLake, table: LakeTable
@@ -299,7 +299,7 @@ class TestCost(ChangeBench):
         assert sorted(staged_file_sets(lake, table).values()) == sorted([[changed_file], [added_file]])
         assert self.bag(change.removed) == Counter([(3, "3")])
 
-    def test_file_sets_are_let_go(self, spark: SparkSession, lake: IcebergLake, table: LakeTable) -> None:
+    def test_file_sets_are_released(self, spark: SparkSession, lake: IcebergLake, table: LakeTable) -> None:
         versions = [self.append(spark, table, commit_metadata(), *range(5)).version]
         retained: Any = None
         for deleted_id in range(4):
@@ -309,7 +309,7 @@ class TestCost(ChangeBench):
             if deleted_id == 0:
                 retained = derived
             del derived
-        # Releasing is part of making the next one.
+        # Older sets are released when the next one is staged.
         deadline = time.monotonic() + 60
         last: Any = None
         while time.monotonic() < deadline:
@@ -320,7 +320,7 @@ class TestCost(ChangeBench):
                 break
             time.sleep(0.5)
         assert len(staged_file_sets(lake, table)) == 2, (
-            "more sets are held than that of `kept` and the last one"
+            "more sets are staged than those of `retained` and `last`"
         )
         assert [row["id"] for row in retained.groupBy("id").count().collect()] == [0]
         assert last.removed.count() == 1

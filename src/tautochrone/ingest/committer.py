@@ -1,7 +1,7 @@
 """One committer per streaming table: several flows stage, one snapshot takes what waits.
 
 The flow that gets the commit lock first commits everything that is staged by then. The others find
-their batch committed when they get the lock. A table with one flow pays nothing for it.
+their batch committed when they get the lock. A table with one flow has no extra cost.
 
 Bad records go into the quarantine table, so that either both tables have a batch or none:
 
@@ -131,7 +131,7 @@ class TableCommitter:
             bad = [part.bad for part in group if part.bad is not None]
             done = self._write([part.staged for part in group if part.staged.rows], bad, commit_metadata)
         except Exception as error:
-            # Whatever it was: those who wait must hear of it.
+            # Every waiting flow gets the error, of whatever class it is.
             for part in group:
                 part.error = error
             return

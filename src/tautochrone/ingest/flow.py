@@ -62,7 +62,7 @@ Begin = Callable[[SparkSession, Mapping[int, str], Mapping[int, str]], tuple[Dat
 
 
 class StreamingFlow(Protocol):
-    """What a flow must offer to be run as a stream."""
+    """A flow that can be run as a stream."""
 
     @property
     def name(self) -> str: ...
@@ -309,7 +309,7 @@ class FlowQuery:
             )
 
     def _move_to(self, position: SparkPosition) -> None:
-        """Let the table say where the flow goes on, then the folder."""
+        """Commit the position to the table, then write it into the folder."""
         nothing = Staged(table=self.committer.table.name, files=(), rows=0, at_ms=self._began_ms)
         self.committer.submit(self.flow.name, nothing, position)
         self.position = position
@@ -339,7 +339,7 @@ class FlowQuery:
         self.step(Step.INGEST_FOLDER, lambda: self.folder.set_first_offsets(offsets))
 
     def step(self, step: Step, action: Callable[[], T]) -> T:
-        """One durable step at the flow's folder, by who holds the fence."""
+        """One durable step at the flow's folder, only while this run holds the fence."""
         self.require_fence()
         try:
             return self.effects.perform(step, self._target, action)

@@ -1,8 +1,8 @@
 """Whether the topics of a flow are the ones that its position speaks of, for sources that give them ids.
 
 Kafka gives a topic an id when it is created. Offsets count in one topic; under the same name another one
-begins anew, and what it holds below the old offsets would never be read. An id never comes back: when it is
-the known one after a batch was read, all that the batch read came from the known topic.
+begins anew, and what it holds below the old offsets would never be read. Ids are never reused: when
+the id is still the known one after a batch was read, the whole batch came from the known topic.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class KafkaTopics(SourceCheck):
             self._progress = trigger
 
     def close(self) -> None:
-        """Let go of the connections; repeatable."""
+        """Close the connections; repeatable."""
         for reader in self._readers.values():
             reader.close()
 

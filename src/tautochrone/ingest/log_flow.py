@@ -202,17 +202,18 @@ class LogFlow:
         self._acknowledged = position.point
 
     def _step(self, step: Step, action: Callable[[], T]) -> T:
-        """One durable step at the source, by who holds the fence when it is taken."""
+        """One durable step at the source, only while this run holds the fence."""
 
         def fenced() -> T:
-            # Asked last of all: whoever was paused before this line finds out.
+            # Checked immediately before the step, so that a run that was paused until now is refused.
             self.require_fence()
             return action()
 
         return self.effects.perform(step, str(self.table), fenced)
 
     def _position_of_table(self) -> LogPosition | None:
-        """An earlier start may have failed after its commit: memory is no evidence."""
+        """The position in the table. That in memory may be older: an earlier start may have failed after its
+        commit."""
         metadata = self.committer.table.fork().commit_metadata
         position = None if metadata is None else metadata.positions.get(self.name)
         if position is None or isinstance(position, LogPosition):

@@ -57,7 +57,7 @@ class SourceCheck:
         """From time to time, or `at_once`."""
 
     def close(self) -> None:
-        """Let go of connections; repeatable."""
+        """Close connections; repeatable."""
 
 
 @dataclass(slots=True)
@@ -139,6 +139,6 @@ class SourceChecks:
             check.inspect(at_once=at_once)
 
     def close(self) -> None:
-        """Let go of connections; repeatable."""
+        """Close connections; repeatable."""
         for check in self.checks:
             check.close()

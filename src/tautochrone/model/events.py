@@ -13,7 +13,7 @@ Field = str | int | float | bool | Reason | None | list[dict[str, Any]] | list[s
 
 
 class Emit(Protocol):
-    """Tell whoever listens. Never raises, never blocks for long."""
+    """Reports an event to all listeners. Never raises, never blocks for long."""
 
     def __call__(self, event: str, /, **fields: Field) -> None: ...
 

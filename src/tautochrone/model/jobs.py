@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 JOB_LEASE_MS = 15_000
-"""A job that says nothing for so long doesn't hold the others back."""
+"""Other jobs do not wait for a job without a heartbeat for this long."""
 
 
 class JobState(StrEnum):

@@ -71,7 +71,7 @@ class StandaloneCluster(Closing):
                 try:
                     process.wait(_END_TIMEOUT_S)
                 except subprocess.TimeoutExpired:
-                    # The second round leaves it no choice.
+                    # SIGKILL in the second round ends it.
                     continue
         self._processes.clear()
 
@@ -117,7 +117,7 @@ class StandaloneCluster(Closing):
 
 
 def executor_writes(event_logs: Path) -> dict[str, int]:
-    """Rows that each executor's tasks wrote, by executor id, told by Spark's event logs in a folder.
+    """Rows that each executor's tasks wrote, by executor id, as Spark's event logs in a folder report.
 
     Executors that were there and wrote nothing count 0; tasks in the driver's process go under `driver`.
     """

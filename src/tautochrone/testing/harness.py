@@ -1,4 +1,4 @@
-"""A pipeline driven in process on a Spark that is already there: what end-to-end tests stand on.
+"""A pipeline that runs in this process on a Spark that exists already, for end-to-end tests.
 
 Every `run` is what `taut run` does: a new job with a new fence over the same storage. Starting Spark
 is left out, so a run takes a second or two instead of twelve.
@@ -175,7 +175,7 @@ class Pipeline:
             finally:
                 run.stop()
                 thread.join(timeout=120)
-            assert not thread.is_alive(), "it goes on and on"
+            assert not thread.is_alive(), "the run does not end"
             assert not run.problems, run.problems
 
     @property

@@ -143,7 +143,7 @@ class KafkaTopics:
         settings = jvm.java.util.Properties()
         settings.setProperty("bootstrap.servers", bootstrap)
         settings.setProperty("linger.ms", "5")
-        # What was learned of a partition while it had no leader yet is asked again soon, not in five minutes.
+        # Metadata of a partition that has no leader yet is renewed soon, not after five minutes.
         settings.setProperty("metadata.max.age.ms", "1000")
         # An idempotent producer of Kafka 3.9 waits out its delivery timeout, 2 minutes, for the first records
         # of one new topic in ten: the broker has them, and the answer never comes.
@@ -159,7 +159,7 @@ class KafkaTopics:
         self._admin.createTopics(self._jvm.java.util.Collections.singleton(new_topic)).all().get()
 
     def delete(self, topic: str) -> None:
-        """Delete a topic and wait until the broker knows it no more, so that its name is free."""
+        """Delete a topic and wait until the broker no longer lists it, so that its name is free."""
         topics = self._jvm.java.util.Collections.singleton(topic)
         self._admin.deleteTopics(topics).all().get()
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -202,11 +202,11 @@ class KafkaTopics:
             sent.append(self._producer.send(producer_record(*target, record.key, record.value, headers)))
         self._producer.flush()
         for future in sent:
-            # What the broker did not take is raised here and nowhere else.
+            # Only this call raises the error of a record that the broker refused.
             future.get()
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
-        """Make the broker forget what lies before an offset, by partition."""
+        """Delete the records before an offset, by partition."""
         records_to_delete = {
             self._kafka.common.TopicPartition(topic, partition): self._before(offset)
             for partition, offset in before.items()
@@ -237,7 +237,7 @@ class KafkaTopics:
 
 @contextmanager
 def java_gateway() -> Iterator[Any]:
-    """A JVM of its own with Kafka's client, for who has no Spark."""
+    """A JVM of its own with Kafka's client, for callers without Spark."""
     import pyspark
 
     java = find_java()
@@ -257,7 +257,7 @@ def java_gateway() -> Iterator[Any]:
 
 
 class LineProducer:
-    """Writes keyed lines of text into a topic by Kafka's own console producer: a process, no call a record.
+    """Writes keyed lines of text into a topic by Kafka's own console producer, without a call per record.
 
     A context manager: when it ends without an error the broker has all of them.
     """

@@ -1,7 +1,7 @@
-"""An engine in plain Python, over bags of dicts. The delta rules are proved on it.
+"""An engine in plain Python, over bags of dicts. The delta rules are tested with it.
 
 A query node is evaluated by its rule (`Rule.evaluate`); the nodes that only rules build are evaluated here
-and in `plan_evaluator_nodes`, as literally as their docstrings say. Where an engine would fail or compute
+and in `plan_evaluator_nodes`, exactly as their docstrings say. Where an engine would fail or compute
 something else (an unknown column, two sides of a join that share one, a weight other than +1 and -1) a
 `MalformedPlanError` is raised. Rows come in a random order, because bags have none.
 

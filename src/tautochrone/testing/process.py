@@ -59,7 +59,7 @@ class TautProcess(Closing):
         return self._process.wait(timeout_s)
 
     def said(self) -> str:
-        """The end of what it told, for assertion messages."""
+        """The end of its output, for assertion messages."""
         self._errors.flush()
         text = Path(self._errors.name).read_text(errors="replace")
         counts = Counter(str(entry["event"]) for entry in list(self.events))

@@ -1,4 +1,4 @@
-"""The store wherever it can be: in SQLite, in PostgreSQL, behind a service. What its tests stand on.
+"""The store on each of its backends (SQLite, PostgreSQL, behind a service), for tests.
 
 `python -m tautochrone.testing.stores URL PORT [TOKEN]` is a service that can be killed.
 """
@@ -56,7 +56,7 @@ def fresh_postgres() -> str:
 
 
 def service_app(store: Store, token: str | None = None) -> FastAPI:
-    """The store behind HTTP and nothing else; with a token nobody comes in without it."""
+    """The store behind HTTP and nothing else; with a token, requests without it are refused."""
     app = FastAPI()
     add_store_routes(app, store)
 
@@ -157,7 +157,7 @@ class Backing:
         return service.url
 
     def execute(self, statement: str) -> Any:
-        """Straight into the database; the first value of the first row, if there is one."""
+        """Execute a statement in the database itself; the first value of the first row, if there is one."""
         engine = create_engine(parsed_url(self.url))
         with engine.begin() as connection:
             result = connection.execute(text(statement))

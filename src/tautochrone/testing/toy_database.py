@@ -261,7 +261,7 @@ def _table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
 
 
 class ToyStream(DataSource):
-    """What stands for the log in a query; Spark itself never reads it."""
+    """Stands for the log in a query; Spark itself never reads it."""
 
     @classmethod
     def name(cls) -> str:
