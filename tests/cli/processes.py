@@ -1,4 +1,4 @@
-"""`taut` as people start it."""
+"""`taut` as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pseudo-terminal for tests, and as much of a screen as reading it needs."""
+"""A pseudo-terminal for tests, and a screen that interprets its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, COLUMNS = 12, 90
 
 
 class Screen:
-    """As much of a terminal as the display needs: printing, line feeds, cursor up, erase line."""
+    """The parts of a terminal that the display needs: printing, line feeds, cursor up, erase line."""
 
     def __init__(self) -> None:
         self.lines: list[str] = [""]
@@ -48,21 +48,21 @@ def on_terminal(code: str, environment: Mapping[str, str]) -> str:
     """Run Python with stderr on a terminal; every byte that reached the terminal."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    # Some parents say what their own terminal is like.
-    others = ("NO_COLOR", "FORCE_COLOR", "CI", "LINES", "COLUMNS")
-    without = {key: value for key, value in os.environ.items() if key not in others}
+    # The parent process may have settings of its own terminal.
+    terminal_variables = ("NO_COLOR", "FORCE_COLOR", "CI", "LINES", "COLUMNS")
+    environment_without = {key: value for key, value in os.environ.items() if key not in terminal_variables}
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],
         stdout=subprocess.DEVNULL,
         stderr=slave,
-        env={**without, "TERM": "xterm-256color", **environment},
+        env={**environment_without, "TERM": "xterm-256color", **environment},
     )
     os.close(slave)
     seen = b""
     while True:
         try:
             part = os.read(master, 65536)
-        except OSError:  # how Linux says that nobody has the terminal open any more
+        except OSError:  # Linux: no process has the terminal open any more
             break
         if not part:
             break

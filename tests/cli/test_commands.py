@@ -1,4 +1,4 @@
-"""The commands as people run them: real processes, exit codes, what is on stdout and what is not."""
+"""The commands as real processes: exit codes, and what they write to stdout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `taut init` writes, run twice."""
+    """The project of `taut init`."""
     folder = tmp_path_factory.mktemp("cli")
     assert "Next steps" in taut(folder, "init", "--name", "demo").stderr
     return folder / "demo"
@@ -34,10 +34,10 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_dry_run_writes_nothing(sample: Path) -> None:
     before = sorted(path for path in sample.rglob("*") if "__pycache__" not in path.parts)
-    found = lines(taut(sample, "dry-run", "--json"))
+    entries = lines(taut(sample, "dry-run", "--json"))
     after = sorted(path for path in sample.rglob("*") if "__pycache__" not in path.parts)
     assert before == after
-    assert [entry["dataset"].rsplit(".", 1)[1] for entry in found] == [
+    assert [entry["dataset"].rsplit(".", 1)[1] for entry in entries] == [
         "orders",
         "sales",
     ]
@@ -59,7 +59,7 @@ def test_the_sample_runs_twice(sample: Path) -> None:
     assert "checkpoint" not in names
 
 
-def test_reading(sample: Path) -> None:
+def test_query_reads_and_refuses(sample: Path) -> None:
     query = "SELECT max(product) AS top, sum(sold) AS n FROM sales"
     assert lines(taut(sample, "query", query, "--format", "json")) == [{"top": "tea", "n": 3}]
     assert taut(sample, "query", query, "--format", "csv", "--checkpoint", "1").stdout == "top,n\ntea,3\n"
@@ -77,8 +77,8 @@ def test_reading(sample: Path) -> None:
 
 
 def test_status_and_checkpoints(sample: Path) -> None:
-    found = lines(taut(sample, "status", "--json"))
-    assert [entry["checkpoint"] for entry in found] == [1, 1]
+    entries = lines(taut(sample, "status", "--json"))
+    assert [entry["checkpoint"] for entry in entries] == [1, 1]
     history = lines(taut(sample, "status", "sales", "--history", "--json"))
     assert [entry["mode"] for entry in history] == ["full"]
     assert [entry["state"] for entry in lines(taut(sample, "checkpoints", "--json"))] == ["published"]
@@ -97,19 +97,19 @@ def test_verify(sample: Path) -> None:
     }
 
 
-def test_maintenance_does_what_it_said(sample: Path) -> None:
+def test_maintenance_does_what_its_dry_run_shows(sample: Path) -> None:
     settings = sample / "tautochrone.toml"
     before = settings.read_text() if settings.exists() else ""
     settings.write_text(f'{before}\n[maintenance]\nkeep = "0s"\nkeep_last = 1\nhistory = "0s"\n')
     try:
-        told = lines(taut(sample, "maintain", "--dry-run", "--json"))[-1]
+        planned = lines(taut(sample, "maintain", "--dry-run", "--json"))[-1]
         done = lines(taut(sample, "maintain", "--json"))[-1]
     finally:
         settings.write_text(before)
-    assert (told["event"], told["dry_run"], done["dry_run"]) == ("maintained", True, False)
-    assert told["versions"] == done["versions"] > 0
-    assert told["files"] == 0 < done["files"]
+    assert (planned["event"], planned["dry_run"], done["dry_run"]) == ("maintained", True, False)
+    assert planned["versions"] == done["versions"] > 0
+    assert planned["files"] == 0 < done["files"]
     assert "[CONFLICTING_OPTIONS]" in taut(sample, "maintain", "--compact", "--dry-run", expect=1).stderr
     compacting = lines(taut(sample, "maintain", "--compact", "--json"))
-    assert [told["event"] for told in compacting if told["event"] == "takeover"]
+    assert [event["event"] for event in compacting if event["event"] == "takeover"]
     assert compacting[-1]["event"] == "maintained"

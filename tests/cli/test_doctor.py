@@ -1,4 +1,4 @@
-"""`taut doctor`: one line for each check, a hint where it fails, the exit code tells."""
+"""`taut doctor`: one line for each check, a hint where it fails, the exit code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def taut_doctor(folder: Path, *arguments: str, **environment: str) -> subprocess
 
 
 def failing(options: Options) -> dict[str, Finding]:
-    """What fails, with a check that fails before Spark is started."""
+    """The failed checks. One must fail before Spark is started."""
     return {f.check: f for f in examine(options) if f.state is State.FAILED}
 
 
@@ -55,7 +55,7 @@ def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spark
-def test_a_project_whose_kafka_is_gone(tmp_path: Path) -> None:
+def test_unreachable_kafka_is_a_finding(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     write(
@@ -71,19 +71,19 @@ def test_a_project_whose_kafka_is_gone(tmp_path: Path) -> None:
     done = taut_doctor(tmp_path, "--json")
     assert done.returncode == 1, done.stderr
     assert done.stderr == ""
-    found = {line["check"]: line for line in map(json.loads, done.stdout.splitlines())}
-    assert list(found) == ALL
-    states = {name: line["state"] for name, line in found.items()}
+    findings = {line["check"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert list(findings) == ALL
+    states = {name: line["state"] for name, line in findings.items()}
     assert states == {**dict.fromkeys(ALL, "ok"), "kafka": "failed"}
-    assert found["kafka"]["error"] == "KAFKA_NOT_REACHABLE"
-    assert address in found["kafka"]["detail"]
-    assert found["kafka"]["hint"]
-    assert found["definitions"]["detail"] == "2 datasets, 2 flows"
+    assert findings["kafka"]["error"] == "KAFKA_NOT_REACHABLE"
+    assert address in findings["kafka"]["detail"]
+    assert findings["kafka"]["hint"]
+    assert findings["definitions"]["detail"] == "2 datasets, 2 flows"
     after = sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts)
     assert after == before, "it writes nothing"
 
 
-def test_one_line_each_without_java_and_project(tmp_path: Path) -> None:
+def test_checks_without_java_and_project(tmp_path: Path) -> None:
     done = taut_doctor(tmp_path, JAVA_HOME="/nonexistent")
     assert done.returncode == 1
     assert done.stderr == ""
@@ -102,21 +102,24 @@ def test_one_line_each_without_java_and_project(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_java")
-def test_what_is_wrong_with_a_project(tmp_path: Path) -> None:
+def test_every_problem_of_a_project_is_a_finding(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as gone:
-        port, nobody = taken.getsockname()[1], gone.getsockname()[1]
-        gone.close()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as open_server,
+        socket.create_server(("127.0.0.1", 0)) as closed_server,
+    ):
+        port, closed_port = open_server.getsockname()[1], closed_server.getsockname()[1]
+        closed_server.close()
         spec = write(
             tmp_path,
             storage="file/storage",
-            settings=f'[spark]\nmaster = "spark://127.0.0.1:{nobody}"\n'
+            settings=f'[spark]\nmaster = "spark://127.0.0.1:{closed_port}"\n'
             f'conf = {{"spark.driver.port" = "{port}"}}\n'
             '[meta]\nurl = "nonsense://user:secret@host/db"\n',
             files={},
         )
-        found = failing(Options(spec=str(spec)))
-    classes = {name: finding.error for name, finding in found.items()}
+        findings = failing(Options(spec=str(spec)))
+    classes = {name: finding.error for name, finding in findings.items()}
     assert classes == {
         "java": "JAVA_MISSING",
         "ports": "PORT_TAKEN",
@@ -124,35 +127,35 @@ def test_what_is_wrong_with_a_project(tmp_path: Path) -> None:
         "store": "META_URL_INVALID",
         "master": "MASTER_NOT_REACHABLE",
     }
-    assert all(finding.hint for finding in found.values())
-    assert "secret" not in str(found)
+    assert all(finding.hint for finding in findings.values())
+    assert "secret" not in str(findings)
 
 
 @pytest.mark.usefixtures("without_java")
-def test_a_store_that_is_no_store(tmp_path: Path) -> None:
+def test_unreadable_store_is_a_finding(tmp_path: Path) -> None:
     spec = write(tmp_path, files={})
     (tmp_path / "storage").mkdir()
     (tmp_path / "storage" / "meta.db").write_text("this is no SQLite file, and long enough to be read" * 100)
-    found = failing(Options(spec=str(spec)))
-    assert found["store"].error == "META_STORE_FAILED"
-    assert found["store"].hint
+    findings = failing(Options(spec=str(spec)))
+    assert findings["store"].error == "META_STORE_FAILED"
+    assert findings["store"].hint
 
 
 @pytest.mark.usefixtures("without_java")
-def test_a_spec_that_is_wrong_or_not_there(tmp_path: Path) -> None:
+def test_invalid_or_missing_spec_is_a_finding(tmp_path: Path) -> None:
     spec = write(tmp_path, files={})
     spec.write_text(spec.read_text() + "colour: red\n")
-    found = failing(Options(spec=str(spec)))
-    assert found["project"].error == "PIPELINE_SPEC_UNEXPECTED_FIELD"
-    assert f"{spec}:5" in found["project"].detail
-    gone = failing(Options(spec=str(tmp_path / "gone.yml")))
-    assert gone["project"].error == "PIPELINE_SPEC_FILE_DOES_NOT_EXIST"
+    findings = failing(Options(spec=str(spec)))
+    assert findings["project"].error == "PIPELINE_SPEC_UNEXPECTED_FIELD"
+    assert f"{spec}:5" in findings["project"].detail
+    missing_spec = failing(Options(spec=str(tmp_path / "gone.yml")))
+    assert missing_spec["project"].error == "PIPELINE_SPEC_FILE_DOES_NOT_EXIST"
 
 
 def test_a_check_that_breaks_is_a_finding() -> None:
     def broken() -> str:
         raise ZeroDivisionError("by zero")
 
-    found = check("kafka", broken)
-    assert (found.state, found.detail) == (State.FAILED, "ZeroDivisionError: by zero")
-    assert found.hint
+    finding = check("kafka", broken)
+    assert (finding.state, finding.detail) == (State.FAILED, "ZeroDivisionError: by zero")
+    assert finding.hint

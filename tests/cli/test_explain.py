@@ -1,4 +1,4 @@
-"""`taut dry-run` about refreshes: policies, warnings, the tree of a view."""
+"""`taut dry-run` with refreshes: policies, warnings, the plan of a view."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ def taut(tmp_path: Path, spark: SparkSession, capsys: Any, monkeypatch: pytest.M
 
 def test_policies_and_what_strict_will_refuse(taut: Taut) -> None:
     out, err = taut("--json")
-    found = {entry["dataset"].rsplit(".", 1)[1]: entry for entry in map(json.loads, out.splitlines())}
-    assert {name: entry["policy"] for name, entry in found.items()} == {
+    entries = {entry["dataset"].rsplit(".", 1)[1]: entry for entry in map(json.loads, out.splitlines())}
+    assert {name: entry["policy"] for name, entry in entries.items()} == {
         "orders": "auto",
         "totals": "incremental_strict",
         "dice": "incremental_strict",
         "ranked": "incremental_strict",
         "whole": "full",
     }
-    assert found["totals"]["warning"] is None
-    assert "rand() returns other values each time" in found["dice"]["warning"]
-    assert found["dice"]["warning"].startswith("[REFRESH_NOT_INCREMENTAL]")
-    assert found["dice"]["warning"].endswith("d/a.sql:7")
-    assert "window without PARTITION BY" in found["ranked"]["warning"]
-    assert "warning" not in found["orders"]
+    assert entries["totals"]["warning"] is None
+    assert "rand() returns other values each time" in entries["dice"]["warning"]
+    assert entries["dice"]["warning"].startswith("[REFRESH_NOT_INCREMENTAL]")
+    assert entries["dice"]["warning"].endswith("d/a.sql:7")
+    assert "window without PARTITION BY" in entries["ranked"]["warning"]
+    assert "warning" not in entries["orders"]
     assert err.count("warning: [REFRESH_NOT_INCREMENTAL]") == 2
 
 
@@ -89,13 +89,13 @@ def test_explain_prints_the_tree(taut: Taut) -> None:
     assert head == "lake.default.totals  policy incremental_strict  mode incremental"
     (aggregate,) = [line for line in tree if line.lstrip().startswith("aggregate")]
     assert "by 1 key - incremental: merged into groups" in aggregate
-    # The key, how many rows, the count and for the sum a sum and a count.
+    # The key, the number of rows, the count, and for the sum a sum and a count.
     assert aggregate.endswith("; state: 5 columns")
     assert tree[-1].strip() == "scan lake.default.orders"
     assert err == ""
 
 
-def test_explain_says_why_not(taut: Taut) -> None:
+def test_explain_gives_reasons_for_diff_and_full(taut: Taut) -> None:
     out, err = taut("--explain", "dice")
     assert out.splitlines()[:2] == [
         "lake.default.dice  policy incremental_strict  mode diff",
@@ -103,9 +103,9 @@ def test_explain_says_why_not(taut: Taut) -> None:
     ]
     assert err.startswith("warning: [REFRESH_NOT_INCREMENTAL]")
     out, err = taut("--explain", "whole", "--json")
-    told = json.loads(out)
-    assert (told["policy"], told["mode"], told["warning"]) == ("full", "full", None)
-    assert told["tree"][-1].strip() == "scan lake.default.orders"
+    explanation = json.loads(out)
+    assert (explanation["policy"], explanation["mode"], explanation["warning"]) == ("full", "full", None)
+    assert explanation["tree"][-1].strip() == "scan lake.default.orders"
 
 
 def test_names_that_cannot_be_explained(taut: Taut) -> None:

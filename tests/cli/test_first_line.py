@@ -1,5 +1,5 @@
-"""`taut run` says its first word before it imports what is slow: under one second, of which this checks
-the part that does not depend on who else uses the machine."""
+"""`taut run` prints its first line before slow imports: under one second, of which this checks
+the part that does not depend on the load of the machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def until_first_line(project: Path, *python: str) -> tuple[list[str], float]:
-    """Lines of stderr up to the first words, and the seconds of CPU that they cost."""
+    """Lines of stderr up to the first line of the run, and the CPU seconds until then."""
     command = [sys.executable, *python, "-m", "tautochrone.cli.main", "run"]
     process = subprocess.Popen(
         command, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -51,15 +51,15 @@ def until_first_line(project: Path, *python: str) -> tuple[list[str], float]:
     _, _, usage = os.wait4(process.pid, 0)
     process.returncode = -9
     process.stderr.close()
-    assert lines[-1:], "it ended without a word"
+    assert lines[-1:], "it ended without output"
     assert lines[-1].startswith(FIRST), lines
     return lines, usage.ru_utime + usage.ru_stime
 
 
-def test_what_is_imported_before(project: Path) -> None:
+def test_no_slow_import_before_the_first_line(project: Path) -> None:
     lines, _ = until_first_line(project, "-X", "importtime")
-    imported = [found[1] for line in lines if (found := re.match(r"import time:.*\| +([\w.]+)$", line))]
-    # The command's own module is imported by its name, which this list never shows.
+    imported = [match[1] for line in lines if (match := re.match(r"import time:.*\| +([\w.]+)$", line))]
+    # The command's own module is imported with importlib, which this list does not show.
     assert {"tautochrone.cli.listen", "tautochrone.app.locate"} <= set(imported), "an unexpected list"
     assert not SLOW & set(imported)
     # 175 when this was written, most of them Python's own.

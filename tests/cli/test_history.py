@@ -1,4 +1,4 @@
-"""`taut status --history`, from a store that was filled by hand: no Spark."""
+"""`taut status --history`, from a store that the test fills: no Spark."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db", clock=lambda: 60_000) as store:
         store.jobs.start_run("shop", "shop", [DatasetEntry(VIEW, "materialized view", "d")])
         fence = store.jobs.take_over("shop")
-        for place, refresh in enumerate(HISTORY):
-            number = store.checkpoints.open("shop", fence, {}, place).number
-            store.checkpoints.record_version("shop", fence, number, VIEW, Version(str(place)), refresh)
-            store.checkpoints.publish("shop", fence, number, place)
+        for index, refresh in enumerate(HISTORY):
+            number = store.checkpoints.open("shop", fence, {}, index).number
+            store.checkpoints.record_version("shop", fence, number, VIEW, Version(str(index)), refresh)
+            store.checkpoints.publish("shop", fence, number, index)
 
     def command(*arguments: str) -> str:
         assert main([*arguments, "--spec", str(tmp_path / "spark-pipeline.yml")]) == 0
@@ -65,10 +65,10 @@ def test_history_for_people(run: Callable[..., str]) -> None:
         "checkpoint", "finished_at", "mode", "changed", "inserted", "deleted", "expected_ms", "took_ms",
         "cpu_ms", "reason",
     ]  # fmt: skip
-    when = "1970-01-01T00:01:00.000Z"
+    timestamp = "1970-01-01T00:01:00.000Z"
     assert newest.split(maxsplit=9) == [
         "2",
-        when,
+        timestamp,
         "incremental",
         "30",
         "3",
@@ -79,11 +79,11 @@ def test_history_for_people(run: Callable[..., str]) -> None:
         str(HISTORY[1].reason),
     ]
     assert oldest.split(maxsplit=9) == [
-        "1", when, "full", "0", "40", "0", "NULL", "2100", "NULL", "first build",
+        "1", timestamp, "full", "0", "40", "0", "NULL", "2100", "NULL", "first build",
     ]  # fmt: skip
 
 
-def test_nodes_and_limit_when_asked(run: Callable[..., str]) -> None:
+def test_history_with_nodes_and_limit(run: Callable[..., str]) -> None:
     lines = run("status", "totals", "--history", "--nodes", "--limit", "1").splitlines()
     assert [line.split(maxsplit=3) for line in lines[-2:]] == [
         ["2", "join", "incremental", "one term per input"],
@@ -152,6 +152,6 @@ def test_status_shows_skipped_source_files(run: Callable[..., str], tmp_path: Pa
         "lake.default.totals: flow totals skipped 3 files (REPLACED_IN_PLACE): file:///in/a, file:///in/b "
         "and 1 more"
     )
-    found = json.loads(run("status", "--json"))
-    assert found["skipped"] == 3
-    assert found["skipped_files"][0]["paths"] == ["file:///in/a", "file:///in/b"]
+    entry = json.loads(run("status", "--json"))
+    assert entry["skipped"] == 3
+    assert entry["skipped_files"][0]["paths"] == ["file:///in/a", "file:///in/b"]

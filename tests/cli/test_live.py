@@ -1,4 +1,4 @@
-"""The live display on a real pseudo-terminal: what stands on the screen, what scrolled by, which bytes."""
+"""The live display on a pseudo-terminal: the screen, the lines above it, the control sequences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def play(*flags: str, more: int = 0, **environment: str) -> str:
     return on_terminal(textwrap.dedent(PLAYED).replace("MORE", str(more)) + call, environment)
 
 
-def test_the_last_picture_stays_below_what_scrolled_by() -> None:
+def test_last_frame_stays_below_scrolled_lines() -> None:
     sent = play()
     screen = Screen()
     screen.feed(sent)
@@ -61,14 +61,14 @@ def test_the_last_picture_stays_below_what_scrolled_by() -> None:
     assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h") == 1, "the cursor comes back"
 
 
-def test_no_color_takes_the_colours_and_leaves_the_display() -> None:
+def test_no_color_removes_only_colours() -> None:
     sent = play(NO_COLOR="1")
     assert "\x1b[?25l" in sent
     colours = re.findall(r"\x1b\[[\d;]*(?:3|4|9)\d(?:;[\d;]*)?m", sent)
     assert not colours
 
 
-def test_a_small_terminal_shows_what_is_broken_and_counts_the_rest() -> None:
+def test_small_terminal_shows_broken_datasets_and_counts_the_rest() -> None:
     screen = Screen()
     screen.feed(play(more=40))
     lines = [line for line in screen.lines if line.strip()]
@@ -82,7 +82,7 @@ def test_a_small_terminal_shows_what_is_broken_and_counts_the_rest() -> None:
 
 
 @pytest.mark.parametrize(("flags", "term"), [((), "dumb"), (("--quiet",), "xterm"), (("--json",), "xterm")])
-def test_no_display_without_need(flags: tuple[str, ...], term: str) -> None:
+def test_no_display_when_quiet_json_or_dumb_terminal(flags: tuple[str, ...], term: str) -> None:
     sent = play(*flags, TERM=term)
     assert "\x1b" not in sent
     lines = sent.splitlines()

@@ -19,7 +19,7 @@ ERROR = """
 """
 
 
-def test_on_a_terminal_in_colour_and_unbroken() -> None:
+def test_terminal_gets_colours_and_whole_lines() -> None:
     sent = on_terminal(ERROR, {})
     assert "\x1b[1;31m[A_CLASS]" in sent
     assert re.search(r"\x1b\[1;31m[ |]+\^\^\^", sent)

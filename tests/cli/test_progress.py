@@ -1,4 +1,4 @@
-"""What the display knows and what each event says, without a terminal and without Spark."""
+"""The state of the live display and the text of each event, without a terminal and without Spark."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def clock() -> Clock:
 
 @pytest.fixture
 def progress(clock: Clock) -> Progress:
-    made = Progress(clock)
-    made.take("starting", {"pipeline": "shop", "master": "local[2]"})
+    progress_of_run = Progress(clock)
+    progress_of_run.take("starting", {"pipeline": "shop", "master": "local[2]"})
     datasets = [
         {"dataset": EVENTS, "kind": "streaming table"},
         {"dataset": BY_KEY, "kind": "materialized view"},
     ]
-    made.take("graph", {"datasets": datasets})
-    return made
+    progress_of_run.take("graph", {"datasets": datasets})
+    return progress_of_run
 
 
 def checkpoint(progress: Progress, *failed: str, took_ms: int = 500) -> None:
@@ -65,14 +65,14 @@ def test_lag_is_the_age_of_what_readers_see(progress: Progress, clock: Clock) ->
     assert progress.lag_s(events) is None
     checkpoint(progress, took_ms=500)
     clock.now += 2
-    # The cut was taken before the half second of refreshing.
+    # The cut was taken before the refreshes, which took half a second.
     assert progress.lag_s(events) == 2.5
     progress.take("no_news", {"checkpoint": 1})
     clock.now += 1
     assert progress.lag_s(events) == 1
 
 
-def test_what_failed_grows_older_until_it_succeeds(progress: Progress, clock: Clock) -> None:
+def test_lag_of_a_failed_dataset_grows_until_it_succeeds(progress: Progress, clock: Clock) -> None:
     by_key = progress.lines[BY_KEY]
     checkpoint(progress, took_ms=0)
     clock.now += 3
@@ -88,7 +88,7 @@ def test_what_failed_grows_older_until_it_succeeds(progress: Progress, clock: Cl
     assert progress.lag_s(by_key) == 0
 
 
-def test_a_dead_flow_marks_its_table_until_it_is_back(progress: Progress) -> None:
+def test_failed_flow_marks_its_table_until_it_recovers(progress: Progress) -> None:
     events = progress.lines[EVENTS]
     progress.take("flow_failed", {"dataset": EVENTS, "flow": "events", "error": "gone"})
     checkpoint(progress)
@@ -102,7 +102,7 @@ def test_a_dead_flow_marks_its_table_until_it_is_back(progress: Progress) -> Non
     assert not events.broken
 
 
-def test_time_stands_still_after_the_end(progress: Progress, clock: Clock) -> None:
+def test_times_stop_after_the_end(progress: Progress, clock: Clock) -> None:
     checkpoint(progress, took_ms=0)
     progress.take("run", {"state": "COMPLETED", "problems": []})
     clock.now += 60
@@ -111,27 +111,27 @@ def test_time_stands_still_after_the_end(progress: Progress, clock: Clock) -> No
     assert progress.lag_s(progress.lines[EVENTS]) == 0
 
 
-def test_unknown_events_teach_nothing_and_are_shown_whole(progress: Progress) -> None:
+def test_unknown_events_change_nothing_and_are_shown_with_all_fields(progress: Progress) -> None:
     before = dict(progress.lines)
     progress.take("volcano_erupted", {"dataset": EVENTS})
     assert progress.lines == before
-    said = describe("volcano_erupted", {"dataset": EVENTS, "lava": 3, "nothing": None})
-    assert said == f"volcano erupted: dataset={EVENTS} lava=3"
+    text = describe("volcano_erupted", {"dataset": EVENTS, "lava": 3, "nothing": None})
+    assert text == f"volcano erupted: dataset={EVENTS} lava=3"
 
 
-def test_known_events_with_other_fields_are_shown_whole_too() -> None:
+def test_known_events_with_other_fields_are_shown_with_all_fields() -> None:
     assert describe("refresh", {"dataset": BY_KEY, "mode": "full"}) == f"refresh: dataset={BY_KEY} mode=full"
     assert describe("batch", {"dataset": BY_KEY, "rows": "many", "batch": 1}).startswith("batch: dataset=")
 
 
-def test_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_of_events(capsys: pytest.CaptureFixture[str]) -> None:
     line_events("refresh", **REFRESH)
     line_events("no_news", checkpoint=1)
     line_events("flow_failed", flow="events", error="[X] gone.", hint="bring it back", again_in_s=4.0)
     line_events("flow_restarted", flow="events", attempt=2)
-    said = capsys.readouterr()
-    assert said.out == ""
-    refresh, flow, hint, again, restarted = said.err.splitlines()
+    text = capsys.readouterr()
+    assert text.out == ""
+    refresh, flow, hint, again, restarted = text.err.splitlines()
     assert refresh.split() == [
         "default.by_key",
         "INCREMENTAL",
@@ -148,20 +148,20 @@ def test_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert restarted.strip() == "flow events started again (attempt 2)"
 
 
-def test_quiet_says_only_what_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_shows_only_failures(capsys: pytest.CaptureFixture[str]) -> None:
     failures("refresh", **REFRESH)
     failures("run", state="FAILED", problems=[BY_KEY])
     failures("refresh_failed", dataset=BY_KEY, checkpoint=2, error="[X] y.")
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.strip() == f"{BY_KEY} FAILED at checkpoint 2: [X] y."
+    text = capsys.readouterr()
+    assert text.out == ""
+    assert text.err.strip() == f"{BY_KEY} FAILED at checkpoint 2: [X] y."
 
 
 def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     json_events("refresh_failed", dataset=BY_KEY, error="two\nlines é")
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert [json.loads(line) for line in said.out.splitlines()] == [
+    text = capsys.readouterr()
+    assert text.err == ""
+    assert [json.loads(line) for line in text.out.splitlines()] == [
         {"event": "refresh_failed", "dataset": BY_KEY, "error": "two\nlines é"}
     ]
 
@@ -171,13 +171,13 @@ def part(**fields: object) -> dict[str, object]:
     return known | {"waits_for": [], "skipped_by": [], "invariants": []} | fields
 
 
-def test_a_part_that_is_done_is_not_published(progress: Progress, clock: Clock) -> None:
+def test_completed_part_is_not_published(progress: Progress, clock: Clock) -> None:
     checkpoint(progress)
     clock.now += 10
     progress.take("checkpoint", part(waits_for=["sums"]))
     assert progress.checkpoint == 1
     (line, _) = progress.lines.values()
-    assert progress.lag_s(line) == 10.5, "readers see what they saw"
+    assert progress.lag_s(line) == 10.5, "readers still see the last published checkpoint"
     assert progress.phase == "part of checkpoint 4 done, waiting for sums"
     clock.now += 2
     progress.take("checkpoint_published", {"checkpoint": 4, "state": "published"})
@@ -188,26 +188,26 @@ def test_a_part_that_is_done_is_not_published(progress: Progress, clock: Clock) 
     assert (progress.checkpoint, progress.phase) == (4, "checkpoint 5 not shown: invariant same")
 
 
-def test_what_is_said_of_a_part() -> None:
-    said = "checkpoint 4: this job's part is done in 0.5 s; not published yet"
+def test_text_of_a_checkpoint_that_is_not_published() -> None:
+    text = "checkpoint 4: this job's part is done in 0.5 s; not published yet"
     assert describe("checkpoint", part(waits_for=["sums", "joins"])) == (
-        f"{said} (waits for job sums; waits for job joins)"
+        f"{text} (waits for job sums; waits for job joins)"
     )
     assert describe("checkpoint", part(state="partial", invariants=["same"])) == (
-        f"{said} (held back by invariant same)"
+        f"{text} (held back by invariant same)"
     )
     assert (
-        describe("checkpoint", part(state="partial", skipped_by=["sums"])) == f"{said} (job sums skipped it)"
+        describe("checkpoint", part(state="partial", skipped_by=["sums"])) == f"{text} (job sums skipped it)"
     )
     assert describe("checkpoint", part(state="published")) == "checkpoint 4 published in 0.5 s"
 
 
-def test_what_a_run_leaves_is_said_to_whom_only_failures_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_checkpoint_is_shown_with_failures(capsys: pytest.CaptureFixture[str]) -> None:
     left = {"error_class": "CHECKPOINT_NOT_READABLE", "reason": "job sums isn't running"}
     failures("checkpoint_left", **left)
-    said = capsys.readouterr().err
-    assert "[CHECKPOINT_NOT_READABLE]" in said
-    assert "job sums isn't running" in said
+    text = capsys.readouterr().err
+    assert "[CHECKPOINT_NOT_READABLE]" in text
+    assert "job sums isn't running" in text
 
 
 def test_a_wait_for_another_run_is_shown(progress: Progress) -> None:

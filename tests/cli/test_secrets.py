@@ -1,4 +1,4 @@
-"""A hunt: a real run whose definitions do all they can to get two secrets into the open, and a search for
+"""A real run whose definitions try to reveal two secrets, and a search for
 them in everything that the run leaves behind."""
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def shown_anywhere(text: str) -> list[str]:
 
 
 def command_lines(root: int) -> str:
-    """Of all processes below one, as anybody on the machine sees them."""
-    found = []
+    """The command lines of all processes below `root`, as every user of the machine sees them."""
+    lines = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
@@ -81,31 +81,31 @@ def command_lines(root: int) -> str:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile
         if parent == root:
-            found += [line, command_lines(int(folder.name))]
-    return "\n".join(found)
+            lines += [line, command_lines(int(folder.name))]
+    return "\n".join(lines)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_nothing_shows_a_secret(project: Path) -> None:
-    seen = ""
+    process_arguments = ""
     with TautProcess(project / "spark-pipeline.yml") as run:
 
-        def looked(events: list[dict[str, object]]) -> bool:
-            nonlocal seen
-            seen += command_lines(os.getpid())
-            return any(told["event"] == "run" for told in events)
+        def run_ended(events: list[dict[str, object]]) -> bool:
+            nonlocal process_arguments
+            process_arguments += command_lines(os.getpid())
+            return any(event["event"] == "run" for event in events)
 
-        run.wait_for(looked)
+        run.wait_for(run_ended)
         run.stop()
-        told = str(run.events)
-    # The hunt found its prey's tracks: the run failed twice with the secrets in its mouth, on Spark.
-    assert "org.apache.spark.deploy.SparkSubmit" in seen
+        all_events = str(run.events)
+    # The search is not empty: the run failed twice, on Spark, with errors that contained the secrets.
+    assert "org.apache.spark.deploy.SparkSubmit" in process_arguments
     assert sum(event["event"] in ("flow_failed", "refresh_failed") for event in run.events) == 2
-    assert told.count("***") >= 4
-    assert not shown_anywhere(seen)
-    assert not shown_anywhere(told)
+    assert all_events.count("***") >= 4
+    assert not shown_anywhere(process_arguments)
+    assert not shown_anywhere(all_events)
 
-    said = "".join(
+    output = "".join(
         taut(project, *command)
         for command in (
             ["status", "--json"],
@@ -113,9 +113,9 @@ def test_nothing_shows_a_secret(project: Path) -> None:
             ["config", "show", "--origin"],
         )
     )
-    assert "***" in said
-    assert '{ env = "PIPELINE_KEY" }' in said
-    assert not shown_anywhere(said)
+    assert "***" in output
+    assert '{ env = "PIPELINE_KEY" }' in output
+    assert not shown_anywhere(output)
 
     files = [path for path in project.rglob("*") if path.is_file()]
     assert any(path.name.endswith("meta.db") for path in files)
@@ -135,6 +135,6 @@ def test_no_answer_shows_a_secret(project: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def taut(folder: Path, *arguments: str, expect: int = 0) -> str:
-    """Everything that a command says."""
+    """All output of a command."""
     done = run_taut(folder, *arguments, expect=expect)
     return done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The support bundle has what helps, from healthy and from broken projects, and a hunt finds no secret."""
+"""The support bundle is complete for healthy and broken projects, and has no secrets."""
 
 from __future__ import annotations
 
@@ -33,39 +33,43 @@ ROOT, VIEW = TableName("lake", ("default",), "orders"), TableName("lake", ("defa
 
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a history that quotes every secret, as a version without masks would have left it."""
+    """A project with a history that quotes every secret, as an older version might have stored it."""
     (tmp_path / "spark-pipeline.yml").write_text(SPEC)
     (tmp_path / "tautochrone.toml").write_text(SETTINGS)
     (tmp_path / "login.txt").write_text(SECRETS[1] + "\n")
     monkeypatch.setenv("PIPELINE_KEY", SECRETS[0])
     monkeypatch.setenv("SOMETHING", NOT_OURS)
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")  # so that no Spark is started
-    said = " and ".join(SECRETS)
-    node = NodeRefresh(node=said, mode=RefreshMode.FULL, reason=unclassified(said))
-    refresh = Refresh(mode=RefreshMode.FULL, reason=unclassified(said), rows_inserted=7, nodes=(node,))
+    quoted_secrets = " and ".join(SECRETS)
+    node = NodeRefresh(node=quoted_secrets, mode=RefreshMode.FULL, reason=unclassified(quoted_secrets))
+    refresh = Refresh(
+        mode=RefreshMode.FULL, reason=unclassified(quoted_secrets), rows_inserted=7, nodes=(node,)
+    )
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
-        view = DatasetEntry(VIEW, "materialized view", said, frozenset({ROOT}))
-        store.jobs.start_run("shop", "shop", [DatasetEntry(ROOT, "streaming table", said), view])
+        view = DatasetEntry(VIEW, "materialized view", quoted_secrets, frozenset({ROOT}))
+        store.jobs.start_run("shop", "shop", [DatasetEntry(ROOT, "streaming table", quoted_secrets), view])
         fence = store.jobs.take_over("shop")
-        for turn in range(2):
-            number = store.checkpoints.open("shop", fence, {ROOT: Version("r")}, turn).number
-            if turn:
+        for index in range(2):
+            number = store.checkpoints.open("shop", fence, {ROOT: Version("r")}, index).number
+            if index:
                 store.checkpoints.record_failure(
-                    "shop", fence, number, VIEW, unclassified(f"cannot log in with {said}")
+                    "shop", fence, number, VIEW, unclassified(f"cannot log in with {quoted_secrets}")
                 )
             else:
                 store.checkpoints.record_version("shop", fence, number, VIEW, Version("v"), refresh)
-            store.checkpoints.publish("shop", fence, number, turn)
+            store.checkpoints.publish("shop", fence, number, index)
     return tmp_path / "spark-pipeline.yml"
 
 
 def bundle(spec: Path) -> dict[str, list[dict[str, Any]]]:
     path = spec.parent / "bundle.zip"
     assert main(["support-bundle", "--spec", str(spec), "--output", str(path)]) == 0
-    with zipfile.ZipFile(path) as found:
+    with zipfile.ZipFile(path) as archive:
         return {
-            name.removesuffix(".jsonl"): [json.loads(line) for line in found.read(name).decode().splitlines()]
-            for name in found.namelist()
+            name.removesuffix(".jsonl"): [
+                json.loads(line) for line in archive.read(name).decode().splitlines()
+            ]
+            for name in archive.namelist()
         }
 
 
@@ -77,45 +81,47 @@ def strings(value: Any) -> list[str]:
     return [str(value)]
 
 
-def test_it_has_what_helps(spec: Path) -> None:
-    found = bundle(spec)
-    assert {line.get("distribution") for line in found["versions"]} >= {"tautochrone", "pyspark", "pyiceberg"}
-    assert {"setting": "run.interval", "value": "5s", "origin": "default"} in found["settings"]
-    assert found["store"][0]["schema"].isdigit()
-    assert [line["number"] for line in found["checkpoints"]] == [2, 1]
-    assert found["checkpoints"][0]["failures"].keys() == {str(VIEW)}
-    status = {line["dataset"]: line for line in found["datasets"]}
+def test_bundle_has_versions_settings_and_history(spec: Path) -> None:
+    parts = bundle(spec)
+    assert {line.get("distribution") for line in parts["versions"]} >= {"tautochrone", "pyspark", "pyiceberg"}
+    assert {"setting": "run.interval", "value": "5s", "origin": "default"} in parts["settings"]
+    assert parts["store"][0]["schema"].isdigit()
+    assert [line["number"] for line in parts["checkpoints"]] == [2, 1]
+    assert parts["checkpoints"][0]["failures"].keys() == {str(VIEW)}
+    status = {line["dataset"]: line for line in parts["datasets"]}
     assert (status[str(VIEW)]["checkpoint"], status[str(VIEW)]["inputs"]) == (1, [str(ROOT)])
-    assert [line["error"] is None for line in found["refreshes"]] == [False, True]
-    assert found["refreshes"][1]["refresh"]["rows_inserted"] == 7
-    checks = {line["check"]: line["state"] for line in found["doctor"]}
+    assert [line["error"] is None for line in parts["refreshes"]] == [False, True]
+    assert parts["refreshes"][1]["refresh"]["rows_inserted"] == 7
+    checks = {line["check"]: line["state"] for line in parts["doctor"]}
     assert (checks["python"], checks["java"], checks["session"]) == ("ok", "failed", "skipped")
 
 
-def test_no_secret_is_in_it(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = bundle(spec)
-    said = capsys.readouterr()
-    texts = [*strings(found), said.out, said.err]
-    assert any("cannot log in with ***" in text for text in texts), "nothing was masked: the hunt is blind"
+def test_bundle_has_no_secrets(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = bundle(spec)
+    output = capsys.readouterr()
+    texts = [*strings(parts), output.out, output.err]
+    assert any("cannot log in with ***" in text for text in texts), (
+        "nothing was masked: the search proves nothing"
+    )
     for secret in (*SECRETS, NOT_OURS):
         assert not [text for text in texts if secret in text], secret
 
 
-def test_a_broken_project_gives_one_too(
+def test_broken_project_gives_a_bundle(
     spec: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (spec.parent / "tautochrone.toml").write_text("[run]\nintervall = 5\n")
-    found = bundle(spec)
-    said = capsys.readouterr().err
+    parts = bundle(spec)
+    output = capsys.readouterr().err
     for part in ("settings", "store", "datasets", "checkpoints", "refreshes"):
-        assert "UNKNOWN_SETTING" in found[part][0]["missing"]
-        assert f"without {part}: [UNKNOWN_SETTING]" in said
-    assert found["versions"][1]["distribution"] == "tautochrone"
-    assert {"project": "failed"}.items() <= {c["check"]: c["state"] for c in found["doctor"]}.items()
+        assert "UNKNOWN_SETTING" in parts[part][0]["missing"]
+        assert f"without {part}: [UNKNOWN_SETTING]" in output
+    assert parts["versions"][1]["distribution"] == "tautochrone"
+    assert {"project": "failed"}.items() <= {c["check"]: c["state"] for c in parts["doctor"]}.items()
 
 
-def test_its_name_tells_the_time(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_file_name_has_a_timestamp(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(spec.parent)
     assert main(["support-bundle"]) == 0
-    (made,) = [name for name in os.listdir() if name.startswith("taut-support-")]
-    assert zipfile.ZipFile(made).testzip() is None
+    (file_name,) = [name for name in os.listdir() if name.startswith("taut-support-")]
+    assert zipfile.ZipFile(file_name).testzip() is None

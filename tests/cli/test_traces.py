@@ -1,4 +1,4 @@
-"""What a defect leaves behind, and where people read of it."""
+"""The trace that a defect leaves, and the commands that show it."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def test_several_processes_write_whole_traces_and_few(tmp_path: Path) -> None:
     for writer in writers:
         assert writer.communicate()[1] == b""
         assert writer.returncode == 0
-    found = traces_in(tmp_path)
-    assert len(found) == 50
-    assert all("KeyError: 0" in trace.file.read_text() for trace in found)
+    all_traces = traces_in(tmp_path)
+    assert len(all_traces) == 50
+    assert all("KeyError: 0" in trace.file.read_text() for trace in all_traces)
     assert len(list(tmp_path.iterdir())) == 50
 
 
-def test_trace_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_trace_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where the folder should be")
     keep_traces(tmp_path / "logs")
     assert trace_of(caught(), "a loop").startswith("its trace could not be written: ")
@@ -116,9 +116,9 @@ def test_defect_of_a_command_is_named_by_status_and_in_the_bundle(
         broken.setattr(SqlCheckpoints, "newest", lambda *_: {}["gone"])
         assert main(["checkpoints"]) == 2
     (trace,) = traces_in(project / "storage" / "logs")
-    said = capsys.readouterr().err
-    assert "[INTERNAL_ERROR] KeyError: 'gone'" in said
-    assert str(trace.file) in said
+    output = capsys.readouterr().err
+    assert "[INTERNAL_ERROR] KeyError: 'gone'" in output
+    assert str(trace.file) in output
     assert main(["status"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("defect: ")]
     assert line.split()[1:] == [trace.at, "taut", "checkpoints", "KeyError", str(trace.file)]

@@ -1,4 +1,4 @@
-"""Errors underline what they are about, in the text as its author wrote it."""
+"""Errors underline the wrong part, in the text as its author wrote it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def marked(error: TautochroneError) -> str:
         (f"{MV} m AS\nSELECT a b\nc FROM x", 3, "c"),
         (f"{MV} m AS\nSELECT a FROM (SELECT 1 a", 2, ""),
         (f"{MV} m AS\n  SELECT sum(id),\n id\n FROM RANGE(3)", 2, "SELECT sum(id),"),
-        # Spark is given other names on the same line, shorter and longer ones.
+        # The rewritten text has other names on the same line, shorter and longer ones.
         (
             f"{MV} o AS SELECT 1 a;\n{MV} m AS\nSELECT spark_catalog.default.o.aa FROM default.o",
             3,
@@ -74,13 +74,13 @@ def test_python(project: ProjectMaker, body: str, line: int | None, part: str) -
         (Excerpt("SELECT nme", None, 7, 3), ("  SQL | SELECT nme", "      |        ^^^")),
         # The end of a line has no width, and still an arrow.
         (Excerpt("SELECT (", 1, 8, 0), ("    1 | SELECT (", "      |         ^")),
-        # Wide signs take two columns, combining ones none, a tab what the terminal says.
+        # Wide characters take two columns, combining ones none, a tab depends on the terminal.
         (
             Excerpt("\t'日本' e\u0301 nme", 1, 9, 3),
             ("    1 | \t'日本' e\u0301 nme", "      | \t         ^^^"),
         ),
         (Excerpt("日本", 1, 0, 2), ("    1 | 日本", "      | ^^^^")),
-        # What Spark says of another text must not break anything.
+        # A position outside of the text must not break anything.
         (Excerpt("short", 1, 70, 5), ("    1 | short", "      |      ^")),
     ],
 )

@@ -35,7 +35,7 @@ def test_the_sample_of_init(tmp_path: Path, spark: SparkSession, name: Name) -> 
 
 
 def test_the_sample_of_spark(project: ProjectMaker, name: Name) -> None:
-    """What `spark-pipelines init` writes."""
+    """The sample project of `spark-pipelines init`."""
     python = """
         from pyspark import pipelines as dp
         from pyspark.sql import DataFrame, SparkSession
@@ -168,7 +168,7 @@ def test_decorators(project: ProjectMaker, name: Name) -> None:
     assert graph.readers(name("merged")) == (name("above_1"), name("above_2"), name("below_10"), name("out"))
 
 
-def test_loop_variable_is_the_one_of_its_round(project: ProjectMaker, name: Name) -> None:
+def test_loop_variable_has_the_value_at_registration(project: ProjectMaker, name: Name) -> None:
     graph = project.python(
         """
         for column in ("a", "b"):
@@ -185,7 +185,7 @@ def test_loop_variable_is_the_one_of_its_round(project: ProjectMaker, name: Name
     assert graph.schemas[name("only_b")].fieldNames() == ["b"]
 
 
-def test_nothing_on_stdout(project: ProjectMaker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_prints_go_to_stderr(project: ProjectMaker, capsys: pytest.CaptureFixture[str]) -> None:
     project.python(
         """
         print("while importing")
@@ -241,16 +241,17 @@ def test_siblings_parameters_and_relative_files(
 
 
 def test_tables_that_spark_alone_would_not_name(project: ProjectMaker, name: Name) -> None:
-    """Its analyser goes round and round over a missing table below a subquery in a window function."""
+    """Spark's analyser loops over a missing table below a subquery in a window function."""
     query = """
         WITH c AS (SELECT id FROM later)
         SELECT id, rank() OVER (PARTITION BY k ORDER BY x - (SELECT max(id) FROM c), id)
                    + (SELECT count(*) FROM last) AS r
         FROM first
     """
-    defining = {"first": "id, id % 2 AS k, id * 2 AS x", "last": "id", "later": "id"}
+    columns_by_table = {"first": "id, id % 2 AS k, id * 2 AS x", "last": "id", "later": "id"}
     tables = "".join(
-        f"CREATE MATERIALIZED VIEW {t} AS SELECT {what} FROM range(9);" for t, what in defining.items()
+        f"CREATE MATERIALIZED VIEW {t} AS SELECT {columns} FROM range(9);"
+        for t, columns in columns_by_table.items()
     )
     python = """
         from pyspark import pipelines as dp
@@ -267,7 +268,7 @@ def test_tables_that_spark_alone_would_not_name(project: ProjectMaker, name: Nam
         {"defs/1.sql": f"CREATE MATERIALIZED VIEW a AS {query}", "defs/2.py": python, "defs/3.sql": tables}
     )
     for view in ("a", "b"):
-        assert graph.inputs(name(view)).batch == {name(table) for table in defining}
+        assert graph.inputs(name(view)).batch == {name(table) for table in columns_by_table}
 
 
 def test_views_in_any_order_and_qualified(project: ProjectMaker, name: Name) -> None:

@@ -1,4 +1,4 @@
-"""Invariants as a project has them: found beside the spec, one query each, over what the pipeline writes."""
+"""The files of invariants: next to the spec, one query each, over tables of the pipeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_they_are_resolved_like_definitions_and_belong_to_the_last_table(project
     graph = project.graph(
         {
             "defs/a.sql": VIEWS,
-            # Called like a table of the pipeline, and reading it.
+            # It has the name of a table of the pipeline, and reads it.
             "invariants/low.sql": "SELECT * FROM low EXCEPT SELECT id FROM src.known;",
             "invariants/both.sql": "-- late\nSELECT now() FROM high JOIN spark_catalog.default.low",
             "invariants/notes.txt": "no SQL",
@@ -38,7 +38,7 @@ def test_they_are_resolved_like_definitions_and_belong_to_the_last_table(project
 
 
 @pytest.mark.parametrize(
-    ("text", "error_class", "place"),
+    ("text", "error_class", "location"),
     [
         ("SELECT\n  x FROM nowhere", "TABLE_OR_VIEW_NOT_FOUND", "bad.sql:2"),
         ("SELECT 1,\n  FRM low WHERE", "PARSE_SYNTAX_ERROR", "bad.sql:2"),
@@ -57,8 +57,8 @@ def test_they_are_resolved_like_definitions_and_belong_to_the_last_table(project
     ],
 )
 def test_what_is_no_query_over_the_pipeline_is_refused(
-    project: ProjectMaker, text: str, error_class: str, place: str
+    project: ProjectMaker, text: str, error_class: str, location: str
 ) -> None:
     error = project.error({"defs/a.sql": VIEWS, "invariants/bad.sql": text})
     assert error.error_class.startswith(error_class), error
-    assert str(error.location) == f"invariants/{place}"
+    assert str(error.location) == f"invariants/{location}"

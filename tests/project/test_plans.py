@@ -35,16 +35,16 @@ def test_delta_of_a_linear_query(spark: SparkSession, snapshots: list[str]) -> N
     assert sorted(row.v for row in frame.collect()) == ["V1", "V2"]
 
 
-def test_each_occurrence_is_asked_for(spark: SparkSession, snapshots: list[str]) -> None:
+def test_each_occurrence_of_a_table_has_its_own_options(spark: SparkSession, snapshots: list[str]) -> None:
     frame = spark.sql("SELECT l.id, r.id AS other FROM lake.plans.t l JOIN lake.plans.t r ON l.id <= r.id")
-    asked: list[int] = []
+    indexes: list[int] = []
 
     def newest_on_the_right(table: TableName, index: int) -> Mapping[str, str]:
-        asked.append(index)
+        indexes.append(index)
         return {"snapshot-id": snapshots[index * 2]}
 
     result = substitute_leaves(spark, frame, newest_on_the_right, "lake")
-    assert asked == [0, 1]
+    assert indexes == [0, 1]
     assert sorted(tuple(row) for row in result.collect()) == [(0, 0), (0, 1), (0, 2)]
 
 
@@ -55,8 +55,8 @@ def test_none_means_no_rows(spark: SparkSession, snapshots: list[str]) -> None:
 
 
 def test_a_plan_moves_to_another_session(spark: SparkSession, snapshots: list[str]) -> None:
-    other = spark.newSession()
+    new_session = spark.newSession()
     frame = spark.table("lake.plans.t")
-    moved = substitute_leaves(other, frame, lambda *_: {"snapshot-id": snapshots[0]}, "lake")
-    assert moved.sparkSession is other
+    moved = substitute_leaves(new_session, frame, lambda *_: {"snapshot-id": snapshots[0]}, "lake")
+    assert moved.sparkSession is new_session
     assert moved.count() == 1

@@ -1,4 +1,4 @@
-"""The refresh policy: where it may stand, what it falls back to, what is refused."""
+"""The refresh policy: where it can be set, its default, what is refused."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_the_project_has_a_default(tmp_path: Path) -> None:
 
 def test_a_view_overrides_the_default() -> None:
     def view(**properties: str) -> Dataset:
-        name, place = TableName("lake", ("db",), "v"), SourceLocation("a.sql", 1)
-        return Dataset(name, DatasetKind.MATERIALIZED_VIEW, place, properties=properties)
+        name, location = TableName("lake", ("db",), "v"), SourceLocation("a.sql", 1)
+        return Dataset(name, DatasetKind.MATERIALIZED_VIEW, location, properties=properties)
 
     assert policy_of(view(), RefreshPolicy.FULL) is RefreshPolicy.FULL
     strict = view(**{POLICY_PROPERTY: " Incremental_Strict"})
@@ -65,8 +65,8 @@ def test_sql_and_python_set_it(project: ProjectMaker) -> None:
         }
     )
     datasets = graph.definitions.datasets
-    found = {n.table: policy_of(d, RefreshPolicy.AUTO) for n, d in datasets.items()}
-    assert found == {"s": RefreshPolicy.FULL, "p": RefreshPolicy.INCREMENTAL}
+    policies = {n.table: policy_of(d, RefreshPolicy.AUTO) for n, d in datasets.items()}
+    assert policies == {"s": RefreshPolicy.FULL, "p": RefreshPolicy.INCREMENTAL}
 
 
 @pytest.mark.spark

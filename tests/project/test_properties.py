@@ -1,4 +1,4 @@
-"""What the analysed plan of a flow tells: linear, deterministic, stateful, fingerprint, threads."""
+"""Properties of a flow from its analysed plan: linear, deterministic, stateful, fingerprint, threads."""
 
 from __future__ import annotations
 

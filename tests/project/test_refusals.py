@@ -1,4 +1,4 @@
-"""What is refused: the class, the place and the likely meaning."""
+"""Refused definitions: the class, the location and the hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets by reference: found or refused, and masked in every text of ours."""
+"""Secrets by reference: resolved or refused, and masked in every text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spec_in(folder: Path, toml: str) -> PipelineSpec:
     return load_spec(spec)
 
 
-def test_references_are_followed_and_shown_as_such(tmp_path: Path) -> None:
+def test_references_are_resolved_and_shown_as_references(tmp_path: Path) -> None:
     (tmp_path / "key.txt").write_text("secret of a file\n")
     spec = spec_in(
         tmp_path,
@@ -48,7 +48,7 @@ def test_references_are_followed_and_shown_as_such(tmp_path: Path) -> None:
         ('{ file = "blank" }', "the file blank is not set or empty"),
     ],
 )
-def test_what_is_missing(tmp_path: Path, reference: str, words: str) -> None:
+def test_missing_secret_is_refused(tmp_path: Path, reference: str, words: str) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")
     (tmp_path / "blank").write_text("\n")
     spec = spec_in(tmp_path, f"[meta]\nurl = {reference}\n")
@@ -56,11 +56,11 @@ def test_what_is_missing(tmp_path: Path, reference: str, words: str) -> None:
         load_settings(spec, environment={"EMPTY": ""})
     assert (caught.value.error_class, caught.value.location) == ("SECRET_NOT_FOUND", "tautochrone.toml:2")
     assert words in caught.value.message
-    # What is in force can be looked at where the secrets are not.
+    # Settings can be listed where the secrets do not exist.
     assert effective(spec, environment={})["meta", "url"].text == reference
 
 
-def test_plain_ones_are_masked_too(tmp_path: Path) -> None:
+def test_plain_secrets_are_masked(tmp_path: Path) -> None:
     toml = """
         [meta]
         url = "postgresql://joe:plain-one@db/taut"
@@ -77,8 +77,8 @@ def test_plain_ones_are_masked_too(tmp_path: Path) -> None:
     assert shown["lake.options.uri"] == f"jdbc:postgresql://db/x?user=joe&password={MASK}&ssl=true"
     jaas = f'LoginModule required username="joe" password="{MASK}";'
     assert shown["spark.conf.kafka.sasl.jaas.config"] == jaas
-    said = redacted("plain-one, plain-two, plain-four, plain-five, true")
-    assert said == f"{MASK}, {MASK}, {MASK}, {MASK}, true"
+    masked_text = redacted("plain-one, plain-two, plain-four, plain-five, true")
+    assert masked_text == f"{MASK}, {MASK}, {MASK}, {MASK}, true"
 
 
 def test_every_spelling_is_masked() -> None:
@@ -125,11 +125,11 @@ def test_a_store_that_cannot_be_opened(
     monkeypatch.setenv("STORE", url)
     monkeypatch.setattr("tautochrone.cli.status.existing_store", lambda s: MetaStore.open(s.meta_url))
     assert main(["status", "--spec", str(spec.path), *debug]) != 0
-    said = capsys.readouterr()
-    assert "let-me-hide" not in said.out + said.err
-    assert error_class in said.err or MASK in said.err
-    assert ("Traceback" in said.err) == bool(debug)
-    assert "INTERNAL_ERROR" not in said.err
+    output = capsys.readouterr()
+    assert "let-me-hide" not in output.out + output.err
+    assert error_class in output.err or MASK in output.err
+    assert ("Traceback" in output.err) == bool(debug)
+    assert "INTERNAL_ERROR" not in output.err
 
 
 def test_an_unusable_url_never_quotes_itself() -> None:

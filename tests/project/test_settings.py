@@ -1,4 +1,4 @@
-"""Settings: which layer wins, what is refused and how, where a value says it comes from."""
+"""Settings: which layer wins, what is refused and how, the origin of values."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_bound_that_may_be_none(tmp_path: Path, text: str, milliseconds: int |
     assert loaded(tmp_path, TAUTOCHRONE_ALIGN=text).align_ms == milliseconds
 
 
-def test_what_the_project_decides(tmp_path: Path) -> None:
+def test_defaults_that_the_project_decides(tmp_path: Path) -> None:
     settings = loaded(tmp_path)
     assert settings.job == "p"
     assert settings.meta_url == f"sqlite:///{tmp_path}/s/meta.db"
@@ -119,7 +119,7 @@ def test_properties(tmp_path: Path) -> None:
     assert shown(tmp_path, toml)["spark.conf.spark.sql.shuffle.partitions"] == ("8", "tautochrone.toml:4")
 
 
-def test_a_catalog_as_spark_is_told(tmp_path: Path) -> None:
+def test_catalog_from_spark_settings(tmp_path: Path) -> None:
     conf = {
         "spark.sql.catalog.prod": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.prod.type": "rest",
@@ -128,8 +128,8 @@ def test_a_catalog_as_spark_is_told(tmp_path: Path) -> None:
     spec = spec_in(tmp_path, extra="catalog: prod\n")
     catalog = load_settings(spec, flags, {}).catalog
     assert (catalog.name, catalog.options) == ("prod", {"type": "rest"})
-    found = {value.key: value.origin for value in effective(spec, flags, {}).values()}
-    assert (found["lake.catalog"], found["lake.options.type"]) == ("spark-pipeline.yml", "--conf")
+    origins = {value.key: value.origin for value in effective(spec, flags, {}).values()}
+    assert (origins["lake.catalog"], origins["lake.options.type"]) == ("spark-pipeline.yml", "--conf")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_catalog_as_spark_is_told(tmp_path: Path) -> None:
         ("[run\n", "is not TOML", None, 1),
     ],
 )  # fmt: skip
-def test_what_the_file_may_not_say(
+def test_invalid_files_are_refused(
     tmp_path: Path, toml: str, words: str, hint: str | None, line: int
 ) -> None:
     error = refused(tmp_path, toml)
@@ -183,7 +183,7 @@ def test_variables_that_are_nearly_settings(tmp_path: Path, name: str, meant: st
     assert error.hint == f"did you mean TAUTOCHRONE_{meant}?"
 
 
-def test_what_variables_and_flags_may_not_say(tmp_path: Path) -> None:
+def test_invalid_variables_and_flags_are_refused(tmp_path: Path) -> None:
     error = refused(tmp_path, TAUTOCHRONE_PARALLELISM="many")
     assert (error.error_class, error.location) == ("INVALID_SETTING", "TAUTOCHRONE_PARALLELISM")
     error = refused(tmp_path, flags=[Given("--set", "1", key="run.parallel")])
@@ -192,8 +192,8 @@ def test_what_variables_and_flags_may_not_say(tmp_path: Path) -> None:
     assert error.error_class == "UNKNOWN_SETTING"
 
 
-def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
-    """A cluster makes these for every container beside a service called tautochrone."""
+def test_other_variables_are_ignored(tmp_path: Path) -> None:
+    """Kubernetes sets these in every container when a service is called tautochrone."""
     theirs = {"TAUTOCHRONE_SERVICE_HOST": "10.0.0.1", "TAUTOCHRONE_PORT": "tcp://10.0.0.1:80",
               "TAUTOCHRONE_PORT_80_TCP_PROTO": "tcp", "TAUTOCHRONE_SERVICE_PORT": "80"}  # fmt: skip
     assert loaded(tmp_path, **theirs).interval_ms == 5_000
@@ -270,7 +270,7 @@ REFUSED: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("sample", [*ACCEPTED, *REFUSED], ids=json.dumps)
-def test_the_schema_says_what_the_loader_says(tmp_path: Path, sample: dict[str, Any]) -> None:
+def test_schema_agrees_with_the_loader(tmp_path: Path, sample: dict[str, Any]) -> None:
     (tmp_path / "secret").write_text("topsecret\n")
     toml = "\n".join(f"{key} = {_inline(value)}" for key, value in sample.items())
     schema = json_schema()
@@ -293,7 +293,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _valid(value: Any, schema: dict[str, Any], named: dict[str, Any]) -> bool:
-    """As much of JSON Schema as the published one uses."""
+    """A validator for the parts of JSON Schema that the published schema uses."""
     schema = named[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
     if "anyOf" in schema:
         return any(_valid(value, part, named) for part in schema["anyOf"])

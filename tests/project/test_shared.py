@@ -1,4 +1,4 @@
-"""Two tables that are fed from one source by flows of their own: they are named, with both places."""
+"""Two tables that read one source by flows of their own: they are reported, with both locations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ READS = """
 def test_one_folder_into_two_tables(project: ProjectMaker) -> None:
     for name in ("in", "elsewhere", "third"):
         (project.folder / name).mkdir()
-    (found,) = shared_sources(project.python(READS.format(folder=project.folder)))
-    assert found.source == f"files in {project.folder}/in"
-    assert found.tables == (lake("one"), lake("two"))
-    assert found.locations == ("defs/a.py:8", "defs/a.py:12")
+    (shared_source,) = shared_sources(project.python(READS.format(folder=project.folder)))
+    assert shared_source.source == f"files in {project.folder}/in"
+    assert shared_source.tables == (lake("one"), lake("two"))
+    assert shared_source.locations == ("defs/a.py:8", "defs/a.py:12")

@@ -1,4 +1,4 @@
-"""Which tables go to which sinks, and what is refused before anything runs."""
+"""Which tables are delivered to which sinks, and what is refused before a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def declared(
     flows: dict[str, list[TableName | None]] | None = None,
 ) -> dict[str, Any]:
     definitions: Any = SimpleNamespace(
-        datasets={found.name: found for found in datasets}, sinks={sink.name: sink for sink in sinks or []}
+        datasets={entry.name: entry for entry in datasets}, sinks={sink.name: sink for sink in sinks or []}
     )
 
     def flows_of(target: TableName) -> list[Any]:
@@ -54,21 +54,21 @@ def declared(
         return [SimpleNamespace(flow=flow, passes_on=source) for source in listed]
 
     graph: Any = SimpleNamespace(flows_of=flows_of)
-    found = sink_declarations(definitions, graph, settings or {}, lambda text: text == "toy")
+    declarations = sink_declarations(definitions, graph, settings or {}, lambda text: text == "toy")
     assert [sink.name for sink in undelivered_sinks(definitions, lambda text: text == "toy")] == [
         sink.name for sink in sinks or [] if sink.format != "toy"
     ]
-    return {sink.name: sink for sink in found}
+    return {sink.name: sink for sink in declarations}
 
 
 def test_the_property_and_append_flows_feed_one_list() -> None:
-    found = declared(
+    declarations = declared(
         [named("orders", "mirror, archive"), dataset("lines")],
         [created("mirror", url="x")],
         {"archive": ARCHIVE},
         {"mirror": [name("lines")]},
     )
-    mirror, archive = found["mirror"], found["archive"]
+    mirror, archive = declarations["mirror"], declarations["archive"]
     assert mirror.tables == (name("lines"), name("orders"))
     assert mirror.insert_only == {name("lines")}
     assert mirror.options == {"url": "x"}
@@ -76,15 +76,17 @@ def test_the_property_and_append_flows_feed_one_list() -> None:
 
 
 def test_a_table_that_is_fed_both_ways_is_delivered_with_all_changes() -> None:
-    found = declared([named("orders", "mirror")], [created("mirror")], {}, {"mirror": [name("orders")]})
-    assert not found["mirror"].insert_only
+    declarations = declared(
+        [named("orders", "mirror")], [created("mirror")], {}, {"mirror": [name("orders")]}
+    )
+    assert not declarations["mirror"].insert_only
 
 
 def test_a_section_adds_to_a_created_sink() -> None:
     settings = {"mirror": SinkSettings(options={"url": "y"}, key=("id",), attempts=5)}
-    found = declared([named("orders", "mirror")], [created("mirror", url="x", more="z")], settings)
-    assert found["mirror"].options == {"url": "y", "more": "z"}
-    assert (found["mirror"].key, found["mirror"].attempts) == (("id",), 5)
+    declarations = declared([named("orders", "mirror")], [created("mirror", url="x", more="z")], settings)
+    assert declarations["mirror"].options == {"url": "y", "more": "z"}
+    assert (declarations["mirror"].key, declarations["mirror"].attempts) == (("id",), 5)
 
 
 def test_formats_without_adapter_are_left_out() -> None:

@@ -1,4 +1,4 @@
-"""The spec file: Spark's classes, and the places of mistakes."""
+"""The spec file: Spark's error classes, and the locations of mistakes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_init_writes_the_spec_and_folders_that_spark_writes(
 
     def spec(root: Path) -> object:
         text = (root / "spark-pipeline.yml").read_text()
-        # Ours is relative: a copy of the project must not mean the original's storage.
+        # Our storage is relative: a copy of the project must not use the original's storage.
         return yaml.safe_load(text.replace(f"file://{root}/", ""))
 
     assert spec(ours) == spec(theirs)

@@ -1,4 +1,4 @@
-"""Cutting, normalising and renaming SQL text."""
+"""Splitting, normalising and renaming SQL text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project that is copied, moved or restored: never a row too many or too few, never a word in another
+"""A project that is copied, moved or restored: no row is lost or doubled, and nothing is written into another
 folder."""
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Shop:
-    """A project that ran three times; tests copy it and leave it alone."""
+def original(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Shop:
+    """A project that ran three times; tests copy it and do not change it."""
     shop = Shop.new(tmp_path_factory.mktemp("original") / "shop", spark)
     shop.add(1, 2, 3, age_s=LONG_AGO_S)
     shop.run()
@@ -54,39 +54,43 @@ def refused(action: str, folder: Path, spark: SparkSession) -> str:
     return raised.value.error_class
 
 
-def test_a_copy_writes_nothing_until_it_is_relocated(made: Shop, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_copy_writes_nothing_until_it_is_relocated(
+    original: Shop, tmp_path: Path, spark: SparkSession
+) -> None:
     copy = tmp_path / "copy"
-    made.copy_to(copy)
-    before, original = fingerprints(copy / "storage"), fingerprints(made.folder)
+    original.copy_to(copy)
+    before, original_files = fingerprints(copy / "storage"), fingerprints(original.folder)
     assert refused("read", copy, spark) == "STORAGE_MOVED"
     assert fingerprints(copy / "storage") == before
     assert refused("run", copy, spark) == "STORAGE_MOVED"
-    assert fingerprints(made.folder) == original
+    assert fingerprints(original.folder) == original_files
 
 
-def test_a_relocated_copy_and_its_original_go_on_each_on_its_own(
-    made: Shop, tmp_path: Path, spark: SparkSession
+def test_relocated_copy_and_original_run_independently(
+    original: Shop, tmp_path: Path, spark: SparkSession
 ) -> None:
     kept = tmp_path / "kept"
-    shutil.copytree(made.folder, kept)  # the original of all tests must stay as it is
-    original = fingerprints(made.folder)
+    shutil.copytree(original.folder, kept)  # no test may change the original
+    original_files = fingerprints(original.folder)
     folder = tmp_path / "a copy"
-    made.copy_to(folder)
+    original.copy_to(folder)
     assert relocate(folder) is not None
     assert relocate(folder) is None
-    assert fingerprints(made.folder) == original
-    copy = Shop.at(folder, spark, made.ids)
+    assert fingerprints(original.folder) == original_files
+    copy = Shop.at(folder, spark, original.ids)
     copy.run()
     copy.check()
     copy.add(7, 8)
     happened = copy.run()
     assert happened.mode("sales")[0] == "incremental"
     copy.check()
-    assert fingerprints(made.folder) == original
+    assert fingerprints(original.folder) == original_files
     paths = copy.pipeline.session.sql("SELECT file_path FROM lake.default.sales.all_files").collect()
     assert paths
     assert all(row[0].startswith(str(folder)) for row in paths)
-    named = subprocess.run(["grep", "-rlF", f"{made.folder}/", str(folder / "storage")], capture_output=True)
+    named = subprocess.run(
+        ["grep", "-rlF", f"{original.folder}/", str(folder / "storage")], capture_output=True
+    )
     left = [Path(line.decode()).name for line in named.stdout.splitlines()]
     current = {Path(location).name for location in copy.pipeline.pointers().values()}
     assert not current & set(left)
@@ -94,14 +98,14 @@ def test_a_relocated_copy_and_its_original_go_on_each_on_its_own(
     copy.pipeline.close()
 
 
-def test_a_moved_project_goes_on(made: Shop, tmp_path: Path, spark: SparkSession) -> None:
+def test_moved_project_continues(original: Shop, tmp_path: Path, spark: SparkSession) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    made.copy_to(first)
+    original.copy_to(first)
     relocate(first)
     first.rename(second)
     assert refused("run", second, spark) == "STORAGE_MOVED"
     assert relocate(second, moved=True) is not None
-    shop = Shop.at(second, spark, made.ids)
+    shop = Shop.at(second, spark, original.ids)
     shop.run()
     shop.check()
     shop.add(9)
@@ -121,12 +125,12 @@ STEPS = [
 ]
 
 
-def test_a_relocation_that_dies_anywhere_is_completed_by_the_next(
-    made: Shop, tmp_path: Path, spark: SparkSession
+def test_relocation_that_dies_at_any_step_is_completed_by_the_next(
+    original: Shop, tmp_path: Path, spark: SparkSession
 ) -> None:
     folder = tmp_path / "copy"
-    made.copy_to(folder)
-    original = fingerprints(made.folder)
+    original.copy_to(folder)
+    original_files = fingerprints(original.folder)
     for step, nth in STEPS:
         for before in (True, False):
             dying = Dying(step, before=before, nth=nth)
@@ -138,20 +142,20 @@ def test_a_relocation_that_dies_anywhere_is_completed_by_the_next(
             if not complete:
                 assert refused("read", folder, spark) == "STORAGE_MOVED"
     assert relocate(folder) is None
-    # Done many times over, each file is there once.
+    # Although the steps were repeated, each file exists once.
     assert fingerprints(folder / "storage" / "warehouse") == relocated
-    shop = Shop.at(folder, spark, made.ids)
+    shop = Shop.at(folder, spark, original.ids)
     shop.add(10)
     shop.run()
     shop.check()
     shop.pipeline.close()
-    assert fingerprints(made.folder) == original
+    assert fingerprints(original.folder) == original_files
 
 
 @pytest.mark.slow
-def test_a_relocation_that_is_killed_is_completed_by_the_next(made: Shop, tmp_path: Path) -> None:
+def test_killed_relocation_is_completed_by_the_next(original: Shop, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
-    made.copy_to(folder)
+    original.copy_to(folder)
     command = [sys.executable, "-m", "tautochrone.cli.main", "relocate", "--json"]
     environment = {**os.environ, FAULT_VARIABLE: "lake.relocated:after:kill"}
     killed = subprocess.run(command, cwd=folder, env=environment, capture_output=True)
@@ -164,22 +168,22 @@ def test_a_relocation_that_is_killed_is_completed_by_the_next(made: Shop, tmp_pa
 
 @pytest.mark.slow
 def test_a_storage_without_an_identity_is_recognised_by_its_catalog(
-    made: Shop, tmp_path: Path, spark: SparkSession
+    original: Shop, tmp_path: Path, spark: SparkSession
 ) -> None:
     folder = tmp_path / "copy"
-    made.copy_to(folder)
+    original.copy_to(folder)
     (folder / "storage" / "storage.json").unlink()
     assert refused("read", folder, spark) == "STORAGE_MOVED"
     assert relocate(folder) is not None
-    shop = Shop.at(folder, spark, made.ids)
+    shop = Shop.at(folder, spark, original.ids)
     shop.run()
     shop.check()
     shop.pipeline.close()
 
 
-def test_an_incomplete_copy_is_refused_as_a_whole(made: Shop, tmp_path: Path) -> None:
+def test_an_incomplete_copy_is_refused_as_a_whole(original: Shop, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
-    made.copy_to(folder)
+    original.copy_to(folder)
     next((folder / "storage" / "warehouse" / "default" / "orders" / "data").rglob("*.parquet")).unlink()
     before = fingerprints(folder)
     with pytest.raises(LakeError) as raised:
@@ -189,13 +193,13 @@ def test_an_incomplete_copy_is_refused_as_a_whole(made: Shop, tmp_path: Path) ->
 
 
 def test_the_same_folder_by_another_name_is_not_moved(
-    made: Shop, tmp_path: Path, spark: SparkSession
+    original: Shop, tmp_path: Path, spark: SparkSession
 ) -> None:
     folder, link = tmp_path / "copy", tmp_path / "link"
-    made.copy_to(folder)
+    original.copy_to(folder)
     relocate(folder)
     link.symlink_to(folder)
-    shop = Shop.at(link, spark, made.ids)
+    shop = Shop.at(link, spark, original.ids)
     shop.run()
     shop.check()
     shop.pipeline.close()
@@ -205,10 +209,10 @@ def test_the_same_folder_by_another_name_is_not_moved(
 
 
 def test_a_copy_whose_spec_names_the_original_storage_is_refused(
-    made: Shop, tmp_path: Path, spark: SparkSession
+    original: Shop, tmp_path: Path, spark: SparkSession
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    made.copy_to(first)
+    original.copy_to(first)
     relocate(first)
     text = (first / "spark-pipeline.yml").read_text()
     (first / "spark-pipeline.yml").write_text(
@@ -245,15 +249,15 @@ def test_a_copy_cannot_take_over_its_original_in_a_shared_store(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_backup_of_the_whole_storage_goes_on(made: Shop, tmp_path: Path, spark: SparkSession) -> None:
+def test_backup_of_the_whole_storage_continues(original: Shop, tmp_path: Path, spark: SparkSession) -> None:
     folder = tmp_path / "copy"
-    made.copy_to(folder)
+    original.copy_to(folder)
     relocate(folder)
-    shop = Shop.at(folder, spark, made.ids)
+    shop = Shop.at(folder, spark, original.ids)
     shop.run()
     shop.pipeline.close()
     shutil.copytree(folder / "storage", tmp_path / "backup")
-    shop = Shop.at(folder, spark, made.ids)
+    shop = Shop.at(folder, spark, original.ids)
     shop.add(11, 12)
     shop.run()
     shop.pipeline.close()
@@ -269,13 +273,13 @@ def test_a_backup_of_the_whole_storage_goes_on(made: Shop, tmp_path: Path, spark
 
 
 def test_a_catalog_that_was_restored_alone_is_refused(
-    made: Shop, tmp_path: Path, spark: SparkSession
+    original: Shop, tmp_path: Path, spark: SparkSession
 ) -> None:
     folder = tmp_path / "copy"
-    made.copy_to(folder)
+    original.copy_to(folder)
     relocate(folder)
     shutil.copy(folder / "storage" / "catalog.db", tmp_path / "catalog.db")
-    shop = Shop.at(folder, spark, made.ids)
+    shop = Shop.at(folder, spark, original.ids)
     shop.add(13)
     shop.run()
     shop.pipeline.close()
@@ -287,7 +291,7 @@ def test_a_catalog_that_was_restored_alone_is_refused(
     assert raised.value.error_class == "LAKE_BEHIND_STORE"
     assert restored.pipeline.pointers() == pointers
     restored.pipeline.close()
-    # What the hint says.
+    # As the hint says.
     for file in (folder / "storage").glob("meta.db*"):
         file.unlink()
     again = Shop.at(folder, spark, shop.ids)
@@ -296,9 +300,11 @@ def test_a_catalog_that_was_restored_alone_is_refused(
     again.pipeline.close()
 
 
-def test_files_of_other_warehouses_are_told_and_stay(made: Shop, tmp_path: Path, spark: SparkSession) -> None:
+def test_files_of_other_warehouses_are_reported_and_stay(
+    original: Shop, tmp_path: Path, spark: SparkSession
+) -> None:
     folder, elsewhere = tmp_path / "copy", tmp_path / "elsewhere"
-    made.copy_to(folder)
+    original.copy_to(folder)
     relocate(folder)
     session = Shop.at(folder, spark, []).pipeline.session
     session.sql(f"CREATE TABLE lake.default.theirs (id INT) USING iceberg LOCATION '{elsewhere}'")
@@ -308,7 +314,7 @@ def test_files_of_other_warehouses_are_told_and_stay(made: Shop, tmp_path: Path,
     before = fingerprints(elsewhere)
     happened = relocate(second)
     assert happened is not None
-    assert [told["table"] for told in happened.of("relocation_outside")] == ["lake.default.theirs"]
+    assert [fields["table"] for fields in happened.of("relocation_outside")] == ["lake.default.theirs"]
     assert fingerprints(elsewhere) == before
     with sqlite3.connect(second / "storage" / "catalog.db") as catalog:
         query = "SELECT metadata_location FROM iceberg_tables WHERE table_name = 'theirs'"
@@ -342,7 +348,7 @@ def test_two_pipelines_may_share_a_storage(tmp_path: Path, spark: SparkSession) 
         pipeline.close()
 
 
-def test_a_fresh_project_knows_where_it_is(tmp_path: Path, spark: SparkSession) -> None:
+def test_new_project_records_its_path(tmp_path: Path, spark: SparkSession) -> None:
     pipeline = Pipeline(tmp_path / "fresh", spark)
     pipeline.write("definitions/one.sql", "CREATE MATERIALIZED VIEW one AS SELECT 1 AS n;")
     pipeline.run()

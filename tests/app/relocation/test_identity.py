@@ -1,4 +1,4 @@
-"""Who gives a storage its identity when several jobs of a project start at the same moment; without Spark."""
+"""Several jobs of a project that start at the same moment give the storage one identity; without Spark."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def test_jobs_that_start_together_agree_on_the_identity(
     path.write_text(_SPEC)
     spec, settings = locate(Options(spec=str(path)))
     Path(settings.storage).mkdir(parents=True)
-    together, write = Barrier(_JOBS), storage.write_identity
+    barrier, write = Barrier(_JOBS), storage.write_identity
 
-    def all_at_once(*arguments: object, **how: object) -> bool:
-        # Each has seen a storage without an identity before any of them writes one.
-        together.wait()
-        return write(*arguments, **how)  # type: ignore[arg-type]
+    def write_together(*arguments: object, **options: object) -> bool:
+        # Every job has read a storage without an identity before one of them writes it.
+        barrier.wait()
+        return write(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(storage, "write_identity", all_at_once)
+    monkeypatch.setattr(storage, "write_identity", write_together)
 
     def start(_job: int) -> Identity:
         return identify(spec, settings, None, DirectEffects())
 
     with ThreadPoolExecutor(_JOBS) as pool:
-        found = list(pool.map(start, range(_JOBS)))
-    assert {identity.id for identity in found} == {getattr(read_identity(settings), "id", None)}
+        identities = list(pool.map(start, range(_JOBS)))
+    assert {identity.id for identity in identities} == {getattr(read_identity(settings), "id", None)}
     assert [file.name for file in Path(settings.storage).iterdir()] == [storage.FILE_NAME]

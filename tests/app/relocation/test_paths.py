@@ -1,4 +1,4 @@
-"""Paths of a folder that moved, and the lists of source files that hold them; without Spark."""
+"""Paths of a moved folder, and the lists of source files that contain them; without Spark."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_only_paths_below_the_old_folder_have_a_new_one(path: str, new: str | No
     assert MovedFolder(("/a/x",), "/b/y").path(path) == new
 
 
-def test_a_copy_inside_of_its_original_keeps_what_it_has() -> None:
+def test_copy_inside_of_its_original_keeps_its_paths() -> None:
     moved = MovedFolder(("/a",), "/a/backup")
     assert moved.path("/a/t") == "/a/backup/t"
     assert moved.path("/a/backup/t") is None
 
 
-def test_an_original_inside_of_its_new_place_is_moved() -> None:
+def test_original_inside_of_its_new_folder_is_moved() -> None:
     moved = MovedFolder(("/a/old",), "/a")
     assert moved.path("/a/old/t") == "/a/t"
     assert moved.path("/a/t") is None
@@ -84,7 +84,7 @@ def test_lists_of_files_get_new_names_once_and_the_time_of_the_copy(tmp_path: Pa
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1" + b"x" * 30, b"PFA1" + b"x" * 30])
-def test_what_is_no_puffin_file_is_refused(data: bytes) -> None:
+def test_file_that_is_no_puffin_file_is_refused(data: bytes) -> None:
     with pytest.raises(LakeError) as raised:
         with_other_paths(data, "/t/1.puffin", lambda _: None)
     assert raised.value.error_class == "METADATA_UNREADABLE"

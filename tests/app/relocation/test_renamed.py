@@ -1,4 +1,4 @@
-"""A pipeline with another name in its spec: refused with a way on, which may die and be taken again."""
+"""A pipeline with another name in its spec: refused with a hint, whose command may die and be repeated."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def refused(shop: Shop) -> tuple[LakeError, Happened]:
     return raised.value, happened
 
 
-def test_a_renamed_pipeline_goes_on_with_its_tables_and_its_history(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_renamed_pipeline_keeps_its_tables_and_history(tmp_path: Path, spark: SparkSession) -> None:
     shop = Shop.new(tmp_path / "shop", spark)
     shop.add(1, 2, 3)
     shop.run()

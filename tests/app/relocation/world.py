@@ -1,4 +1,4 @@
-"""A project whose sources are inside of it, its copies, and what must come out of each."""
+"""A project with its sources in its folder, its copies, and what each must contain."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def orders():
 def cheap():
     return spark.readStream.table("orders").where("price < 3")
 """
-# Followed by deletion vectors: `dear` loses rows where `sales` passes a sum.
+# An incremental refresh of `sales` writes deletion vectors.
 _VIEWS = """\
 CREATE VIEW plain AS SELECT id, kind FROM orders;
 CREATE MATERIALIZED VIEW sales TBLPROPERTIES ('tautochrone.refresh-policy' = 'incremental')
@@ -132,28 +132,28 @@ class Shop:
         return happened
 
     def check(self) -> None:
-        """Every order is there once, and views equal their queries."""
+        """Every order exists once, and views equal their queries."""
         query = self.pipeline.query
         assert [row[0] for row in query("SELECT id FROM orders")] == sorted(self.ids)
         assert [row[0] for row in query("SELECT id FROM cheap")] == [n for n in sorted(self.ids) if n % 5 < 3]
-        counted = dict(query("SELECT kind, n FROM sales"))
-        assert sum(counted.values()) == len(self.ids)
+        counts = dict(query("SELECT kind, n FROM sales"))
+        assert sum(counts.values()) == len(self.ids)
         assert {verdict.equal for verdict in self.pipeline.verify()} == {True}
 
     def copy_to(self, folder: Path) -> None:
-        """As `cp -r`: what is copied is as new as the copy."""
+        """Like `cp -r`: copied files get new modification times."""
         shutil.copytree(self.folder, folder, copy_function=shutil.copyfile)
 
 
-def relocate(folder: Path, effects: Effects | None = None, **how: Any) -> Happened | None:
-    """As `taut relocate`; None when there was nothing to do."""
+def relocate(folder: Path, effects: Effects | None = None, **options: Any) -> Happened | None:
+    """Like `taut relocate`; None when there was nothing to do."""
     spec, settings = locate(Options(spec=str(folder / "spark-pipeline.yml")))
     happened = Happened()
 
     def emit(event: str, /, **fields: Any) -> None:
         happened.append({"event": event, **fields})
 
-    relocation = Relocation(spec, settings, effects or DirectEffects(), emit, **how)
+    relocation = Relocation(spec, settings, effects or DirectEffects(), emit, **options)
     if not relocation.survey():
         return None
     relocation.complete()
