@@ -46,26 +46,30 @@ def main() -> None:
 
     folder: Path = options.folder.absolute()
     (folder / "base").mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {"machine": platform.platform()}
+    results: dict[str, Any] = {"machine": platform.platform()}
     if _CLUSTER in options.only:
         _run(
-            {_CLUSTER: lambda: cluster.measure(folder, options.ingest_rows, options.executors)}, found, folder
+            {_CLUSTER: lambda: cluster.measure(folder, options.ingest_rows, options.executors)},
+            results,
+            folder,
         )
     if _SERVICE in options.only:
-        _run({_SERVICE: lambda: service.measure(folder)}, found, folder)
+        _run({_SERVICE: lambda: service.measure(folder)}, results, folder)
     named = [name for name in options.only if name in _IN_ONE_SPARK]
     if named:
-        _in_one_spark(named, options, found, folder)
-    sys.stdout.write(report.table(found))
+        _in_one_spark(named, options, results, folder)
+    sys.stdout.write(report.table(results))
 
 
-def _in_one_spark(named: list[str], options: argparse.Namespace, found: dict[str, Any], folder: Path) -> None:
+def _in_one_spark(
+    named: list[str], options: argparse.Namespace, results: dict[str, Any], folder: Path
+) -> None:
     spark = start_session(
         SparkSettings(master="local[*]", conf={"spark.driver.memory": options.memory}),
         CatalogSettings.default(str(folder / "base")),
     )
     use_database(spark, "lake", "default", create=True)
-    found["spark"] = spark.version
+    results["spark"] = spark.version
     parts: Parts = {
         "tpch": lambda: tpch.measure(
             spark,
@@ -84,15 +88,15 @@ def _in_one_spark(named: list[str], options: argparse.Namespace, found: dict[str
         "hops": lambda: hops.measure(spark, folder, options.rate),
         "revise": lambda: revise.measure(spark, folder, options.tables),
     }
-    _run({name: parts[name] for name in named}, found, folder)
+    _run({name: parts[name] for name in named}, results, folder)
     spark.stop()
 
 
-def _run(parts: Parts, found: dict[str, Any], folder: Path) -> None:
+def _run(parts: Parts, results: dict[str, Any], folder: Path) -> None:
     for name, measure in parts.items():
-        found[name] = measure() | {"load": os.getloadavg()[0]}
-        # What was measured is kept though the next part fails.
-        report.write(found, folder)
+        results[name] = measure() | {"load": os.getloadavg()[0]}
+        # Results are written after each part, because the next one may fail.
+        report.write(results, folder)
 
 
 if __name__ == "__main__":

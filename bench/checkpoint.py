@@ -1,4 +1,4 @@
-"""A small checkpoint: from rows that are there to rows that can be read, and what it commits."""
+"""A small checkpoint: the time from new rows in the source to readable rows, and its commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tautochrone.testing.harness import Happened, Pipeline
 __all__ = ["measure"]
 
 _INTERVAL_MS = 100
-# `first` has no rule: its view is compared with its query's result. Of a group's key it is always the same.
+# `first` has no rule: its view is refreshed by `diff`. Over a group's key its result is deterministic.
 _VIEWS = """
 CREATE MATERIALIZED VIEW large AS SELECT id, amount * 2 AS twice FROM events WHERE amount >= 50;
 CREATE MATERIALIZED VIEW totals AS
@@ -26,40 +26,42 @@ SELECT kind, count(*) AS n, first(kind) AS same FROM events GROUP BY kind;
 
 
 def measure(spark: SparkSession, folder: Path, rows: int = 1000, rounds: int = 7) -> dict[str, Any]:
-    """Times in ms of `run --continuous` from the moment a file of `rows` rows is there to the checkpoint
+    """Times in ms of `run --continuous` from the moment a file of `rows` rows exists to the checkpoint
     that shows them, after warm-up, and the catalog's commits of each.
 
-    One root, one view that is appended to, one that is compared (`diff`). The run looks for news every
+    One root, one view that is appended to, one that is compared (`diff`). The run polls every
     0.1 s, and that wait is in the times.
     """
-    place = folder / "checkpoint"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    pipeline = Pipeline(place, spark)
+    project_folder = folder / "checkpoint"
+    shutil.rmtree(project_folder, ignore_errors=True)
+    project_folder.mkdir(parents=True)
+    pipeline = Pipeline(project_folder, spark)
     try:
         pipeline.write("definitions/events.py", root("id BIGINT, kind INT, amount BIGINT"))
         pipeline.write("definitions/views.sql", _VIEWS)
         _put(pipeline, 0, rows)
-        found: list[dict[str, Any]] = []
+        measurements: list[dict[str, Any]] = []
         with continuous(pipeline, _INTERVAL_MS) as happened:
             wait_until(lambda: bool(happened.checkpoints), "the first build")
             for number in range(1, rounds + 4):
-                one = _once(pipeline, happened, number, rows)
+                measurement = _once(pipeline, happened, number, rows)
                 if number > 3:
-                    found.append(one)
-        seen = pipeline.query("SELECT count(*) FROM events")
-        if seen != [(rows * (rounds + 4),)]:
-            raise RuntimeError(f"the table holds {seen} rows")
+                    measurements.append(measurement)
+        row_count = pipeline.query("SELECT count(*) FROM events")
+        if row_count != [(rows * (rounds + 4),)]:
+            raise RuntimeError(f"the table holds {row_count} rows")
         pipeline.verify()
     finally:
         pipeline.close()
     return {
         "rows": rows,
-        "rounds": found,
-        "median_ms": statistics.median(one["readable_ms"] for one in found),
-        "median_until_cut_ms": statistics.median(one["readable_ms"] - one["checkpoint_ms"] for one in found),
-        "commits_of_a_checkpoint": max(sum(one["commits"].values()) for one in found),
-        "commits_of_a_table": max(max(one["commits"].values()) for one in found),
+        "rounds": measurements,
+        "median_ms": statistics.median(measurement["readable_ms"] for measurement in measurements),
+        "median_until_cut_ms": statistics.median(
+            measurement["readable_ms"] - measurement["checkpoint_ms"] for measurement in measurements
+        ),
+        "commits_of_a_checkpoint": max(sum(measurement["commits"].values()) for measurement in measurements),
+        "commits_of_a_table": max(max(measurement["commits"].values()) for measurement in measurements),
     }
 
 
@@ -72,16 +74,16 @@ def _put(pipeline: Pipeline, number: int, rows: int) -> None:
 
 
 def _once(pipeline: Pipeline, happened: Happened, number: int, rows: int) -> dict[str, Any]:
-    # At rest, so that the next checkpoint is the one that has the rows.
-    wait_until(lambda: happened[-1]["event"] == "no_news", "an end of the news")
+    # The pipeline must be idle, so that the next checkpoint has the rows.
+    wait_until(lambda: happened[-1]["event"] == "no_news", "an idle pipeline")
     before, seen, checkpoints = pipeline.pointers(), len(happened), len(happened.checkpoints)
     started = time.perf_counter()
     _put(pipeline, number, rows)
     wait_until(lambda: len(happened.checkpoints) > checkpoints, "a checkpoint")
-    took = (time.perf_counter() - started) * 1000
+    elapsed_ms = (time.perf_counter() - started) * 1000
     new = Happened(happened[seen:])
     return {
-        "readable_ms": took,
+        "readable_ms": elapsed_ms,
         "checkpoint_ms": new.of("checkpoint")[-1]["duration_ms"],
         "refresh_ms": {name: new.refresh(name)["duration_ms"] for name in ("large", "totals")},
         "mode": {name: new.refresh(name)["mode"] for name in ("large", "totals")},

@@ -1,6 +1,6 @@
 """Rows per second of ingestion on a standalone cluster with one, two and four executors.
 
-All of them run on this machine: with more executors than cores the figure shows what is lost, not won.
+All of them run on this machine: with more executors than cores the figure shows the overhead, not the gain.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ def measure(folder: Path, rows: int, executors: Sequence[int] = (1, 2, 4)) -> di
     """
     root = folder / "cluster"
     shutil.rmtree(root, ignore_errors=True)
-    made = _input(root / "input", rows)
-    found = {str(count): _ingest(root / str(count), root / "input", made, count) for count in executors}
-    return {"rows": made, "cores": os.cpu_count(), "executors": found}
+    row_count = _input(root / "input", rows)
+    results = {
+        str(count): _ingest(root / str(count), root / "input", row_count, count) for count in executors
+    }
+    return {"rows": row_count, "cores": os.cpu_count(), "executors": results}
 
 
 def _input(folder: Path, rows: int) -> int:
@@ -115,6 +117,6 @@ def _batch_ends(command: list[str], project: Path, log: Path) -> list[float]:
         try:
             return [time.perf_counter() for line in taut.stdout if json.loads(line)["event"] == "batch"]
         except BaseException:
-            # Whoever breaks the measurement off must not leave a run behind that waits for its cluster.
+            # An interrupted measurement must not leave a run behind that waits for its cluster.
             taut.kill()
             raise

@@ -1,4 +1,4 @@
-"""What a refresh costs at least: a tiny delta, and the same on a base ten times as large."""
+"""The minimum cost of a refresh: a tiny delta, and the same on a base ten times as large."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def measure(
         rounds: changes that are measured.
         warm: changes before those.
     """
-    first, small, counted = _times(spark, folder / "fixed-1", rows, delta, (warm, rounds))
+    first, small, message_counts = _times(spark, folder / "fixed-1", rows, delta, (warm, rounds))
     _, large, _ = _times(spark, folder / "fixed-10", rows * 10, delta, (warm, rounds))
     return {
         "rows": rows,
@@ -52,7 +52,7 @@ def measure(
         "median_ms": statistics.median(small),
         "median_ms_on_ten_times": statistics.median(large),
         "grows_by": statistics.median(large) / max(1, statistics.median(small)),
-        **counted,
+        **message_counts,
         "message_ms": cost_ms(spark),
     }
 
@@ -61,7 +61,7 @@ def _times(
     spark: SparkSession, folder: Path, rows: int, delta: int, rounds: tuple[int, int]
 ) -> tuple[list[int], list[int], dict[str, int]]:
     """Refresh times in ms of the first and of the later refreshes, and what one more takes."""
-    warm, measured_ones = rounds
+    warm, measured_rounds = rounds
     shutil.rmtree(folder, ignore_errors=True)
     measured = Measured(folder, spark)
     try:
@@ -77,22 +77,22 @@ def _times(
         )
         measured.pipeline.write("definitions/view.sql", _VIEW)
         times = []
-        with measured.opened() as bring:
-            bring()
-            for round_ in range(warm + measured_ones + 1):
+        with measured.opened() as refresh:
+            refresh()
+            for round_ in range(warm + measured_rounds + 1):
                 first = rows + round_ * delta
                 run(
                     f"INSERT INTO lake.raw.orders SELECT id, id % 97 AS customer, 7L AS amount "
                     f"FROM range({first}, {first + delta})"
                 )
-                if round_ == warm + measured_ones:
-                    # Counting costs time: this round is for nothing else.
+                if round_ == warm + measured_rounds:
+                    # Counting costs time, so this round is not measured.
                     jobs = measured.pipeline.spark_jobs()
-                    messages = messages_of(spark, bring)
-                    counted = {"messages": messages, "jobs": measured.pipeline.spark_jobs() - jobs}
+                    messages = messages_of(spark, refresh)
+                    message_counts = {"messages": messages, "jobs": measured.pipeline.spark_jobs() - jobs}
                     break
-                times.append(bring().refresh("totals")["duration_ms"])
+                times.append(refresh().refresh("totals")["duration_ms"])
         measured.right()
-        return times[:_FIRST], times[warm:], counted
+        return times[:_FIRST], times[warm:], message_counts
     finally:
         measured.close()

@@ -1,4 +1,4 @@
-"""Freshness of a pipeline three views deep while rows keep coming: from the moment they are there to the
+"""Freshness of a pipeline three views deep while rows keep coming: from the moment they exist to the
 checkpoint that shows them in all tables."""
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def measure(
     Every second a file of `rate` rows appears, whatever the pipeline does. What a row waits in its producer
     for the others of its file is not counted, nor are files of the first `warm_up` seconds.
     """
-    place = folder / "hops"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    pipeline = Pipeline(place, spark)
+    project_folder = folder / "hops"
+    shutil.rmtree(project_folder, ignore_errors=True)
+    project_folder.mkdir(parents=True)
+    pipeline = Pipeline(project_folder, spark)
     try:
         pipeline.write("definitions/events.py", root(_SCHEMA))
         pipeline.write("definitions/views.sql", _VIEWS)
@@ -50,26 +50,26 @@ def measure(
         with continuous(pipeline, _INTERVAL_MS) as happened:
             wait_until(lambda: bool(happened.checkpoints), "the first build")
             shown: dict[int, tuple[int, float]] = {}
-            put: list[float] = []
+            appeared_at: list[float] = []
             started = time.monotonic()
             for number in range(1, warm_up + seconds + 1):
-                put.append(_put(pipeline, number, rate))
-                _look(pipeline, happened.checkpoints, shown)
+                appeared_at.append(_put(pipeline, number, rate))
+                _record_checkpoints(pipeline, happened.checkpoints, shown)
                 time.sleep(max(0.0, started + number - time.monotonic()))
-            _wait_for(rate * (len(put) + 1), pipeline, happened, shown)
-        refreshes = [told["mode"] for told in happened.of("refresh") if told["mode"] != "no_data"]
+            _wait_for(rate * (len(appeared_at) + 1), pipeline, happened, shown)
+        refreshes = [event["mode"] for event in happened.of("refresh") if event["mode"] != "no_data"]
         pipeline.verify()
     finally:
         pipeline.close()
-    late = sorted(_freshness(put, [shown[number] for number in sorted(shown)], rate)[warm_up:])
+    freshness_s = sorted(_freshness(appeared_at, [shown[number] for number in sorted(shown)], rate)[warm_up:])
     return {
         "rows_per_s": rate,
-        "files": len(late),
+        "files": len(freshness_s),
         "checkpoints": len(shown),
         "modes": {mode: refreshes.count(mode) for mode in sorted(set(refreshes))},
-        "median_s": late[len(late) // 2],
-        "p95_s": late[int(len(late) * 0.95)],
-        "slowest_s": late[-1],
+        "median_s": freshness_s[len(freshness_s) // 2],
+        "p95_s": freshness_s[int(len(freshness_s) * 0.95)],
+        "slowest_s": freshness_s[-1],
     }
 
 
@@ -82,29 +82,37 @@ def _put(pipeline: Pipeline, number: int, rows: int) -> float:
     return time.time()
 
 
-def _look(pipeline: Pipeline, checkpoints: list[int], shown: dict[int, tuple[int, float]]) -> None:
-    """Note for new checkpoints how many rows the root has there, and when each was published. As it goes: old
+def _record_checkpoints(
+    pipeline: Pipeline, checkpoints: list[int], shown: dict[int, tuple[int, float]]
+) -> None:
+    """Record for new checkpoints how many rows the root has, and when each was published. During the run: old
     checkpoints and versions expire."""
     table = TableName(pipeline.settings.catalog.name, ("default",), "events")
     _, metadata = metadata_source(pipeline.settings.catalog).load(table)
-    rows = {str(one["snapshot-id"]): int(one["summary"]["total-records"]) for one in metadata["snapshots"]}
+    rows = {
+        str(snapshot["snapshot-id"]): int(snapshot["summary"]["total-records"])
+        for snapshot in metadata["snapshots"]
+    }
     for number in set(checkpoints) - shown.keys():
         checkpoint = pipeline.job.store.checkpoints.get(CheckpointNumber(number))
         if checkpoint.published_at_ms is None:
-            raise RuntimeError(f"checkpoint {number} is told and not published")
+            raise RuntimeError(f"checkpoint {number} is reported and not published")
         shown[number] = rows[checkpoint.roots[table]], checkpoint.published_at_ms / 1000
 
 
 def _wait_for(rows: int, pipeline: Pipeline, happened: Happened, shown: dict[int, tuple[int, float]]) -> None:
-    def there() -> bool:
+    def all_rows_shown() -> bool:
         time.sleep(0.1)
-        _look(pipeline, happened.checkpoints, shown)
+        _record_checkpoints(pipeline, happened.checkpoints, shown)
         return bool(max(count for count, _ in shown.values()) == rows)
 
-    wait_until(there, "the last rows")
+    wait_until(all_rows_shown, "the last rows")
 
 
-def _freshness(put: list[float], shown: list[tuple[int, float]], rate: int) -> list[float]:
+def _freshness(appeared_at: list[float], shown: list[tuple[int, float]], rate: int) -> list[float]:
     """Seconds for each file of `rate` rows; the one that was there before the first of them has as many."""
     rows = [rows for rows, _ in shown]
-    return [shown[bisect_left(rows, rate * (at + 2))][1] - appeared for at, appeared in enumerate(put)]
+    return [
+        shown[bisect_left(rows, rate * (index + 2))][1] - appeared
+        for index, appeared in enumerate(appeared_at)
+    ]

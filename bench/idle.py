@@ -21,38 +21,38 @@ CREATE MATERIALIZED VIEW totals AS SELECT kind, count(*) AS n FROM events GROUP 
 """
 
 
-def measure(spark: SparkSession, folder: Path, interval_ms: int = 5000, looks: int = 12) -> dict[str, Any]:
-    """Spark jobs, wall time of a look in ms, and CPU of this process and its JVM as part of one CPU.
+def measure(spark: SparkSession, folder: Path, interval_ms: int = 5000, polls: int = 12) -> dict[str, Any]:
+    """Spark jobs, wall time of a poll in ms, and CPU of this process and its JVM as part of one CPU.
 
     One streaming flow and two views; nothing arrives.
 
     Args:
         spark: a warm session.
         folder: of the pipeline.
-        interval_ms: between two looks; the flow looks at its source as often.
-        looks: that are measured, after a few that are not.
+        interval_ms: between two polls; the flow polls its source as often.
+        polls: that are measured, after a few that are not.
     """
-    place = folder / "idle"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    pipeline = Pipeline(place, spark)
+    project_folder = folder / "idle"
+    shutil.rmtree(project_folder, ignore_errors=True)
+    project_folder.mkdir(parents=True)
+    pipeline = Pipeline(project_folder, spark)
     try:
         pipeline.write("definitions/events.py", root("id BIGINT, kind INT"))
         pipeline.write("definitions/views.sql", _VIEWS)
         pipeline.write("input/1.json", "".join(f'{{"id": {n}, "kind": {n % 3}}}\n' for n in range(1000)))
         with continuous(pipeline, interval_ms) as happened:
-            wait_until(lambda: len(happened.of("no_news")) >= 3, "the first looks")
+            wait_until(lambda: len(happened.of("no_news")) >= 3, "the first polls")
             jobs, before, started = pipeline.spark_jobs(), len(happened), time.monotonic()
             cpu = _cpu_s(spark)
-            while len(happened) - before < looks:
-                # Seldom: it would be work of its own.
+            while len(happened) - before < polls:
+                # Seldom, because polling costs CPU time too.
                 time.sleep(0.1)
-            after, took = _cpu_s(spark), time.monotonic() - started
+            after, elapsed_s = _cpu_s(spark), time.monotonic() - started
             new, jobs = Happened(happened[before:]), pipeline.spark_jobs() - jobs
     finally:
         pipeline.close()
-    times = [told["duration_ms"] for told in new.of("no_news")]
-    share = {side: (after[side] - cpu[side]) / took for side in cpu}
+    times = [event["duration_ms"] for event in new.of("no_news")]
+    share = {side: (after[side] - cpu[side]) / elapsed_s for side in cpu}
     return {
         "interval_ms": interval_ms,
         "looks": len(times),

@@ -1,7 +1,7 @@
 """Exactly-once ingestion of a Kafka topic against plain Spark, which reads the same records and appends them.
 
-Both commit the same numbers of rows. What a commit takes is the time since the commit before it, as the
-two tables tell it themselves.
+Both commit the same numbers of rows. The time of a commit is the time since the commit before it, from the
+history of the two tables.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CREATE TABLE lake.plain.events (
     partition INT, offset BIGINT, id BIGINT, kind STRING, amount BIGINT, note STRING
 ) USING iceberg TBLPROPERTIES ('format-version' = '3')
 """
-# The evidence is the tables' history: nothing of it may expire.
+# The times come from the tables' history, so nothing of it may expire.
 _SETTINGS = "[maintenance]\nenabled = false\n"
 _VALUE = (
     "to_json(struct(id, concat('kind ', id % 100) AS kind, id * 7 % 1000 AS amount, "
@@ -66,7 +66,7 @@ class _Both:
     partitions: int
 
     def produce(self, commits: int) -> None:
-        """Records for so many commits, the same number into each partition."""
+        """Produce the records of `commits` commits, the same number into each partition."""
         values = self.pipeline.session.range(self.rows * commits).selectExpr(
             f"{_VALUE} AS value", f"CAST(id % {self.partitions} AS INT) AS partition"
         )
@@ -76,7 +76,7 @@ class _Both:
     def ours(self) -> None:
         happened = self.pipeline.run()
         if happened.state != "COMPLETED":
-            raise RuntimeError("; ".join(told["error"] for told in happened if "error" in told))
+            raise RuntimeError("; ".join(event["error"] for event in happened if "error" in event))
 
     def plain(self, commits: range) -> None:
         """The same records by batch reads, one append each."""
@@ -102,7 +102,7 @@ class _Both:
         return [int(row[0]) for row in snapshots.collect()]
 
     def require_equal(self) -> None:
-        """A fast wrong answer counts for nothing."""
+        """Both tables must have the same rows."""
         summary = "count(*), count(DISTINCT partition, offset), bit_xor(xxhash64(*))"
         query = f"SELECT {summary} FROM {{}}".format
         ours, plain = (
@@ -134,15 +134,15 @@ def measure(
         rounds: that are measured.
         partitions: of the topic.
     """
-    place = folder / "ingest"
-    shutil.rmtree(place, ignore_errors=True)
+    bench_folder = folder / "ingest"
+    shutil.rmtree(bench_folder, ignore_errors=True)
     topic = f"bench-{uuid.uuid4().hex[:8]}"
-    with KafkaBroker(place / "kafka") as broker:
+    with KafkaBroker(bench_folder / "kafka") as broker:
         topics = KafkaTopics(spark.sparkContext._gateway, broker.bootstrap)  # noqa: SLF001
         topics.create(topic, partitions)
         topics.close()
-        (place / "project").mkdir()
-        pipeline = Pipeline(place / "project", spark, settings=_SETTINGS)
+        (bench_folder / "project").mkdir()
+        pipeline = Pipeline(bench_folder / "project", spark, settings=_SETTINGS)
         try:
             flow = _FLOW.format(bootstrap=broker.bootstrap, topic=topic, rows=rows)
             pipeline.write("definitions/events.py", flow)

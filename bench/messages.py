@@ -32,7 +32,7 @@ def messages_of(spark: SparkSession, work: Callable[[], object]) -> int:
 
 
 def cost_ms(spark: SparkSession, times: int = 2000) -> float:
-    """What a message takes that asks for nothing, in ms."""
+    """The time of a message without work, in ms."""
     clock: Any = spark._jvm.java.lang.System  # noqa: SLF001
 
     def ask() -> None:

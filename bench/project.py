@@ -24,7 +24,7 @@ def timed_ms(work: Callable[[], object]) -> float:
 
 
 class Measured:
-    """A project in `folder`, and a session of somebody else on its catalog.
+    """A project in `folder`, and another session on its catalog.
 
     Views are refreshed one after the other, so that their times don't overlap.
     """
@@ -39,25 +39,25 @@ class Measured:
 
     @contextmanager
     def opened(self) -> Iterator[Callable[[], Happened]]:
-        """Gives a function that brings all views to the tables' newest versions and tells what happened. All
-        its checkpoints are of one run, as with `run --continuous`."""
+        """Gives a function that refreshes all views to the newest versions and returns the events. All
+        checkpoints are of one run, as with `run --continuous`."""
         with self.pipeline.opened() as (job, happened):
             run = Run(job)
             steps = chain([run.once], repeat(run.again))
 
-            def bring() -> Happened:
+            def refresh() -> Happened:
                 before = len(happened)
                 next(steps)()
                 new = Happened(happened[before:])
-                problems = [told["error"] for told in new if "error" in told]
+                problems = [event["error"] for event in new if "error" in event]
                 if problems or len(new.checkpoints) != 1:
                     raise RuntimeError("; ".join(problems) or "no checkpoint was made")
                 return new
 
-            yield bring
+            yield refresh
 
     def right(self) -> None:
-        """Every view equals its query: a fast wrong answer counts for nothing."""
+        """Check that every view equals its query."""
         self.pipeline.verify()
 
     def close(self) -> None:

@@ -35,10 +35,10 @@ _SETTINGS = '[spark.conf]\n"spark.sql.shuffle.partitions" = "1"\n'
 def measure(spark: SparkSession, folder: Path, tables: int = 100) -> dict[str, Any]:
     """Times in ms to list and to take back a root and the views over it, `tables` together; not in it: the
     start of Spark, and the replay, which is a run like any other."""
-    place = folder / "revise"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    pipeline = Pipeline(place, spark, settings=_SETTINGS)
+    project_folder = folder / "revise"
+    shutil.rmtree(project_folder, ignore_errors=True)
+    project_folder.mkdir(parents=True)
+    pipeline = Pipeline(project_folder, spark, settings=_SETTINGS)
     try:
         pipeline.write("definitions/events.py", _ROOT)
         views = (
@@ -51,12 +51,12 @@ def measure(spark: SparkSession, folder: Path, tables: int = 100) -> dict[str, A
             if pipeline.run().checkpoints != [number]:
                 raise RuntimeError("a checkpoint that is needed was not published")
         root = TableName(pipeline.settings.catalog.name, ("default",), "events")
-        asked = RevisionRequest(named=(root,), to=CheckpointNumber(1), read_again=True)
+        request = RevisionRequest(named=(root,), to=CheckpointNumber(1), read_again=True)
         with pipeline.opened() as (job, _):
             started = time.perf_counter()
-            plan = survey(job, asked)
+            plan = survey(job, request)
             listed = time.perf_counter()
-            revise(job, asked, plan)
+            revise(job, request, plan)
             done = time.perf_counter()
         pipeline.run()
         last = pipeline.query(f"SELECT id, more FROM view_{tables - 2}")

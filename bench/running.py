@@ -1,4 +1,4 @@
-"""A pipeline in `run --continuous`, beside which things are measured."""
+"""A pipeline in `run --continuous` while something is measured."""
 
 from __future__ import annotations
 
@@ -47,32 +47,34 @@ def continuous(pipeline: Pipeline, interval_ms: int) -> Iterator[Happened]:
             execution.stop()
             thread.join()
     if happened.state != "COMPLETED":
-        raise RuntimeError("; ".join(told["error"] for told in happened if "error" in told))
+        raise RuntimeError("; ".join(event["error"] for event in happened if "error" in event))
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """To a millisecond.
+def wait_until(condition: Callable[[], bool], awaited: str) -> None:
+    """Wait for a condition, to a millisecond.
 
     Raises:
-        TimeoutError: it does not come true.
+        TimeoutError: the condition does not become true.
     """
     deadline = time.monotonic() + _LIMIT_S
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {_LIMIT_S:g} s for {what}")
+            raise TimeoutError(f"waited {_LIMIT_S:g} s for {awaited}")
         time.sleep(0.001)
 
 
 def catalog_commits(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, int]:
-    """By table how many commits lie between two answers of `Pipeline.pointers`, whoever made them.
+    """The number of commits of each table between two results of `Pipeline.pointers`, of any writer.
 
     A table's metadata files are numbered: each commit of any kind writes the next.
     """
-    return {name: _number(place) - _number(before[name]) for name, place in after.items() if name in before}
+    return {
+        name: _number(location) - _number(before[name]) for name, location in after.items() if name in before
+    }
 
 
-def _number(place: str) -> int:
-    found = _NUMBER.search(place)
-    if found is None:
-        raise ValueError(f"{place} has no number")
-    return int(found[1])
+def _number(location: str) -> int:
+    match = _NUMBER.search(location)
+    if match is None:
+        raise ValueError(f"{location} has no number")
+    return int(match[1])

@@ -32,21 +32,21 @@ _FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("bench"), duration_ms
 
 def measure(folder: Path, requests: int = 300) -> dict[str, Any]:
     """Milliseconds by kind of request: median, 99th percentile, slowest, and this process's processor time,
-    which is all of an answer in process and the client's part over HTTP. Others disturb that one less."""
+    which is all of an answer in process and the client's part over HTTP. Load disturbs it less."""
     path = folder / "service.db"
     for old in folder.glob("service.db*"):
         old.unlink()
     with MetaStore.open(f"sqlite:///{path}") as store:
         names = _fill(store)
         tables = [TableName.parse(name) for name in names]
-        inside = {
+        in_process = {
             "versions_of_all": _timed(lambda: looked_up(store, "strong", tables, None), requests),
             "versions_of_three": _timed(lambda: looked_up(store, "strong", tables[:3], None), requests),
         }
     with _serving(path, folder) as uri, Client(uri) as client:
         return {
             "tables": len(names),
-            "in_process": inside,
+            "in_process": in_process,
             "versions_of_all": _timed(lambda: client.versions(names), requests),
             "versions_of_three": _timed(lambda: client.versions(names[:3]), requests),
             "weak": _timed(lambda: client.versions(names, "weak"), requests),
@@ -71,7 +71,7 @@ def _fill(store: Store) -> list[str]:
                 _name(job, table),
                 "materialized view" if above else "streaming table",
                 "x",
-                frozenset(_name(other, table) for other in above),
+                frozenset(_name(upstream_job, table) for upstream_job in above),
                 is_root=not above,
             )
             for table in range(_TABLES_OF_A_JOB)
@@ -79,7 +79,7 @@ def _fill(store: Store) -> list[str]:
         store.jobs.start_run("bench", f"job{job:02}", entries)
         fences[job] = store.jobs.take_over(f"job{job:02}")
     for n in range(_CHECKPOINTS):
-        # The first table of each job has news, and with it a part of every layer.
+        # The first table of each job has a new version, and with it a part of every layer.
         cuts = {
             job: {
                 _name(job, table): Version(f"{0 if table else n}-{job}-{table}")
@@ -113,11 +113,11 @@ def _serving(store: Path, folder: Path) -> Iterator[str]:
             [*command, "--meta", f"sqlite:///{store}"], stderr=stderr, env=dict(os.environ)
         )
     try:
-        while (found := re.search(r"serving at (\S+)", log.read_text())) is None:
+        while (match := re.search(r"serving at (\S+)", log.read_text())) is None:
             if process.poll() is not None:
                 raise RuntimeError(log.read_text())
             time.sleep(0.1)
-        yield found[1]
+        yield match[1]
     finally:
         process.terminate()
         process.wait(20)
@@ -126,16 +126,16 @@ def _serving(store: Path, folder: Path) -> Iterator[str]:
 def _timed(ask: Callable[[], object], requests: int) -> dict[str, float]:
     for _ in range(20):
         ask()
-    took, busy = [], time.process_time()
+    times_ms, processor_ms = [], time.process_time()
     for _ in range(requests):
         started = time.perf_counter()
         ask()
-        took.append((time.perf_counter() - started) * 1_000)
-    busy = (time.process_time() - busy) * 1_000 / requests
-    took.sort()
+        times_ms.append((time.perf_counter() - started) * 1_000)
+    processor_ms = (time.process_time() - processor_ms) * 1_000 / requests
+    times_ms.sort()
     return {
-        "median": round(statistics.median(took), 2),
-        "p99": round(took[int(len(took) * 0.99)], 2),
-        "slowest": round(took[-1], 2),
-        "processor": round(busy, 2),
+        "median": round(statistics.median(times_ms), 2),
+        "p99": round(times_ms[int(len(times_ms) * 0.99)], 2),
+        "slowest": round(times_ms[-1], 2),
+        "processor": round(processor_ms, 2),
     }

@@ -49,10 +49,10 @@ def measure(
         rounds: how often each is measured; the fastest counts, on both sides.
         kinds: of `KINDS`.
     """
-    place = folder / "project"
-    shutil.rmtree(place, ignore_errors=True)
+    project_folder = folder / "project"
+    shutil.rmtree(project_folder, ignore_errors=True)
     chosen = {name: q for name, q in tpch.queries(scale).items() if not names or name in names}
-    measured = Measured(place, spark)
+    measured = Measured(project_folder, spark)
     try:
         tpch.load(measured.outside, tpch.generate(folder / "data", scale))
         clause = "" if policy is None else f" TBLPROPERTIES ('tautochrone.refresh-policy' = '{policy}')"
@@ -60,9 +60,9 @@ def measure(
             text = f"CREATE MATERIALIZED VIEW {name}{clause} AS\n{query};\n"
             measured.pipeline.write(f"definitions/{name}.sql", text)
         measured.outside.sql("CREATE NAMESPACE lake.plain")
-        with measured.opened() as bring:
-            built = bring()
-            found: dict[str, Any] = {
+        with measured.opened() as refresh:
+            built = refresh()
+            results: dict[str, Any] = {
                 "scale": scale,
                 "policy": policy,
                 "build_ms": {name: built.refresh(name)["duration_ms"] for name in chosen},
@@ -70,19 +70,19 @@ def measure(
             }
             steps = itertools.count(1)
             for kind in kinds:
-                _best(measured, bring, chosen, steps, kind, shares[0], rounds=1)
+                _best(measured, refresh, chosen, steps, kind, shares[0], rounds=1)
                 for share in shares:
-                    best = _best(measured, bring, chosen, steps, kind, share, rounds)
-                    found["changes"].append({"kind": kind, "share": share, **_with_ratios(best)})
+                    best = _best(measured, refresh, chosen, steps, kind, share, rounds)
+                    results["changes"].append({"kind": kind, "share": share, **_with_ratios(best)})
         measured.right()
-        return found
+        return results
     finally:
         measured.close()
 
 
 def _best(
     measured: Measured,
-    bring: Callable[[], Happened],
+    refresh: Callable[[], Happened],
     chosen: dict[str, str],
     steps: Iterator[int],
     kind: str,
@@ -96,27 +96,27 @@ def _best(
         (changes.neighbours if kind == "neighbours" else changes.functions)(step)
         if kind == "updates":
             changes.updates(step)
-        for name, times in _once(measured, bring(), chosen).items():
-            before = best.get(name, times)
-            fastest = min(before, times, key=lambda of: of["refresh_ms"])
-            best[name] = {**fastest, "full_ms": min(before["full_ms"], times["full_ms"])}
+        for name, times in _once(measured, refresh(), chosen).items():
+            best_so_far = best.get(name, times)
+            fastest = min(best_so_far, times, key=lambda measurement: measurement["refresh_ms"])
+            best[name] = {**fastest, "full_ms": min(best_so_far["full_ms"], times["full_ms"])}
     return best
 
 
 def _once(measured: Measured, happened: Happened, chosen: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Times of the refreshes that just happened, and of plain Spark now."""
-    found = {}
+    results = {}
     for name, query in chosen.items():
-        told = happened.refresh(name)
+        event = happened.refresh(name)
         plain = query.replace(" tpch.", " lake.tpch.")
-        found[name] = {
-            "refresh_ms": told["duration_ms"],
-            "mode": told["mode"],
-            "slow_nodes": [n for n in told["nodes"] if n["mode"] in ("diff", "full")],
-            "rows": told["rows_inserted"] + told["rows_deleted"],
+        results[name] = {
+            "refresh_ms": event["duration_ms"],
+            "mode": event["mode"],
+            "slow_nodes": [n for n in event["nodes"] if n["mode"] in ("diff", "full")],
+            "rows": event["rows_inserted"] + event["rows_deleted"],
             "full_ms": timed_ms(lambda name=name, plain=plain: _recompute(measured.outside, name, plain)),
         }
-    return found
+    return results
 
 
 def _recompute(session: SparkSession, name: str, query: str) -> None:
@@ -127,14 +127,16 @@ def _recompute(session: SparkSession, name: str, query: str) -> None:
 
 
 def _with_ratios(times: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    for of in times.values():
-        of["times_faster"] = of["full_ms"] / max(of["refresh_ms"], 1)
-    # A view whose inputs stand still costs nothing: hundreds of times faster, which says nothing.
-    reached = [of["times_faster"] for of in times.values() if of["mode"] != "no_data"]
-    mean = geometric_mean(reached) if reached else None
-    return {"queries": times, "reached": len(reached), "geometric_mean": mean}
+    for measurement in times.values():
+        measurement["times_faster"] = measurement["full_ms"] / max(measurement["refresh_ms"], 1)
+    # A view without changed inputs is not refreshed: its ratio would be meaningless.
+    changed = [
+        measurement["times_faster"] for measurement in times.values() if measurement["mode"] != "no_data"
+    ]
+    mean = geometric_mean(changed) if changed else None
+    return {"queries": times, "reached": len(changed), "geometric_mean": mean}
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
-    """Of positive numbers."""
+    """The geometric mean of positive numbers."""
     return math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))

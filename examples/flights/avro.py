@@ -1,4 +1,4 @@
-"""Rows as Avro's binary form: as much of it as the weather needs.
+"""Rows in Avro's binary format: the parts of it that the weather needs.
 
 A record is its fields one after the other; `["null", x]` begins with the number of the branch; whole
 numbers are zigzag varints, doubles eight little-endian bytes, text its length and UTF-8.

@@ -1,4 +1,4 @@
-"""One question over five tables whose answers must be equal, row for row, at every instant."""
+"""One query over five tables whose rows must be equal at every checkpoint."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 __all__ = ["TIE_OUT", "TieOut", "tie_out"]
 
-# Each line reaches the same numbers on another way through the graph: a reader who sees one table
-# an instant ahead of another gets two different lines.
+# Each row computes the same numbers over another path of the graph: a reader who sees one table
+# at a later checkpoint than another gets different rows.
 TIE_OUT = """
 SELECT 'events' AS dataset, count(*) AS reports,
   coalesce(sum(CASE WHEN kind = 'departed' THEN delay_minutes END), 0) AS departure_delay,
@@ -38,7 +38,7 @@ _TABLES = 5
 
 @dataclass(frozen=True, slots=True)
 class TieOut:
-    """What `TIE_OUT` answered: (reports, minutes late at departure, at arrival) per table."""
+    """The result of `TIE_OUT`: (reports, minutes late at departure, at arrival) per table."""
 
     totals: Mapping[str, tuple[int, int, int]]
 
@@ -62,7 +62,7 @@ class TieOut:
 
 
 def tie_out(rows: Iterable[Mapping[str, Any]]) -> TieOut:
-    """The answer from the rows of `TIE_OUT`."""
+    """The result from the rows of `TIE_OUT`."""
     return TieOut(
         {
             str(row["dataset"]): (

@@ -28,7 +28,7 @@ def taut(*arguments: str) -> list[str]:
 
 
 def describe(event: Event) -> str | None:
-    """A line for people, or nothing for what would only be noise."""
+    """A line for people; None for events without interest."""
     kind = event.get("event")
     if kind == "refresh":
         mode = str(event.get("mode"))
@@ -37,8 +37,8 @@ def describe(event: Event) -> str | None:
         name = str(event.get("dataset")).rsplit(".", 1)[-1]
         rows = f"+{event.get('rows_inserted') or 0:,} -{event.get('rows_deleted') or 0:,}"
         seconds = (event.get("duration_ms") or 0) / 1000
-        why = f"  {event['reason']}" if event.get("reason") and mode in ("diff", "full") else ""
-        return f"refresh     {name:<22} {mode:<12} {rows:>18} {seconds:6.1f} s{why}"
+        reason = f"  {event['reason']}" if event.get("reason") and mode in ("diff", "full") else ""
+        return f"refresh     {name:<22} {mode:<12} {rows:>18} {seconds:6.1f} s{reason}"
     if kind == "checkpoint":
         return f"checkpoint  {event.get('checkpoint')}"
     if kind == "run":
@@ -47,7 +47,7 @@ def describe(event: Event) -> str | None:
 
 
 class Run:
-    """A `taut run` and what it has told so far. Its stderr goes to a log file."""
+    """A `taut run` with what its events have reported so far. Its stderr goes to a log file."""
 
     def __init__(self, arguments: Sequence[str], log: Path, say: Callable[[str], None] = print) -> None:
         self.modes: Counter[str] = Counter()
@@ -56,8 +56,8 @@ class Run:
         self.state: str | None = None
         self._say = say
         with log.open("ab") as errors:
-            # A session of its own: Ctrl-C reaches only the demo, which then stops it in order,
-            # and one signal can take Python and the JVM away at once.
+            # A process session of its own: Ctrl-C reaches only the demo, which then stops the run in order,
+            # and one signal can kill Python and the JVM together.
             self._process = subprocess.Popen(
                 taut("run", *arguments, "--json"),
                 stdout=subprocess.PIPE,
@@ -112,11 +112,11 @@ class Run:
         if self.alive:
             self._process.send_signal(signal.SIGINT)
         code = self.wait(seconds)
-        # 130 is how a shell spells "ended by Ctrl-C".
+        # 130 is the exit code of a process that ended by Ctrl-C.
         return 0 if code == 128 + signal.SIGINT else code
 
     def kill(self) -> None:
-        """Python and JVM at once, with no chance to say goodbye."""
+        """Kill Python and the JVM at once."""
         if self.alive:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -133,12 +133,12 @@ def verify(spec: Path, log: Path, seconds: float = 300) -> tuple[int, list[Event
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=seconds, check=False
         )
-    found: list[Event] = []
+    findings: list[Event] = []
     for line in done.stdout.splitlines():
         try:
             event = json.loads(line)
         except ValueError:
             continue
         if isinstance(event, dict) and "equal" in event:
-            found.append(event)
-    return done.returncode, found
+            findings.append(event)
+    return done.returncode, findings

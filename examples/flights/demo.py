@@ -1,8 +1,8 @@
 """The flights of 2013 through a running pipeline: `make demo`.
 
-A replay writes files, `taut run --continuous` turns them into tables, and meanwhile this process
-asks one question over five tables at one checkpoint. In the end the run is stopped, finished once
-more, and every view is compared with its recomputation. Exit code 0 means that all of it held.
+A replay writes files, `taut run --continuous` reads them into tables, and meanwhile this process
+runs one query over five tables at one checkpoint. In the end the run is stopped, the rest is read by
+another run, and every view is compared with its recomputation. Exit code 0 means success.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VIEWS = 6
 SECONDS_PER_DAY = 86_400
 ASK_EVERY_SECONDS = 5
 FIRST_CHECKPOINT_SECONDS = 300
-"""On a machine with other work; a run that ends is noticed at once."""
+"""Long enough for a loaded machine; a run that ends is noticed at once."""
 WORST = "SELECT origin, dest, arrived, mean_arrival_delay FROM worst_routes WHERE place = 1"
 
 
@@ -68,7 +68,7 @@ class Demo:
         self.say(f"PROBLEM     {line}")
 
     def prepare(self) -> None:
-        """A fresh work folder with a copy of the project that stores beside it."""
+        """Create a new work folder with a copy of the project and its storage."""
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(
             PROJECT / "transformations",
@@ -78,7 +78,7 @@ class Demo:
         spec = yaml.safe_load((PROJECT / "spark-pipeline.yml").read_text())
         spec["storage"] = (self.work / "storage").as_uri()
         self.spec.write_text(yaml.safe_dump(spec, sort_keys=False))
-        # Streams want their folders before the first file.
+        # Streams need their folders before the first file.
         write_reference(self.input)
         os.environ["FLIGHTS_INPUT"] = str(self.input)
 
@@ -103,19 +103,19 @@ class Demo:
         try:
             rows = reader.sql(TIE_OUT, consistency="strong", checkpoint=checkpoint).collect()
         except CheckpointUnavailableError as error:
-            # Expired since we heard of it, or not published yet: the next one will do.
+            # It has expired meanwhile, or is not published yet: the next checkpoint is checked.
             self.say(f"query       {error.error_class}")
             return 0
         answer = tie_out(row.asDict() for row in rows)
         self.checks += 1
-        place = "newest checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
-        self.say(f"query       {place}: {answer}")
+        checkpoint_name = "newest checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
+        self.say(f"query       {checkpoint_name}: {answer}")
         if not answer.holds:
-            self.problem(f"{place} does not tie out")
+            self.problem(f"{checkpoint_name} does not tie out")
         return answer.reports
 
     def live(self, replay: subprocess.Popen[bytes]) -> None:
-        """Run, ask and (when told) kill, until the replay is over and the run was stopped."""
+        """Run, query and (with `kill`) kill, until the replay is over and the run was stopped."""
         import tautochrone
 
         run = self.start_run("--continuous", "--interval", "5s")
@@ -154,10 +154,10 @@ class Demo:
         run.kill()
         self.count(run)
         self.kill = False
-        again = self.start_run("--continuous", "--interval", "5s")
-        # Readers go on asking while nothing runs: their checkpoint needs no writer.
-        again.checkpoint = run.checkpoint
-        return again
+        new_run = self.start_run("--continuous", "--interval", "5s")
+        # Readers can query while nothing runs: their checkpoint needs no writer.
+        new_run.checkpoint = run.checkpoint
+        return new_run
 
     def count(self, run: Run) -> None:
         """What a run did, once it is over."""
@@ -166,7 +166,7 @@ class Demo:
             self.problem(line)
 
     def finish(self) -> None:
-        """What is left in the folder, the last question, and the recomputation of all views."""
+        """Read the remaining files, run the last query, and recompute all views."""
         import tautochrone
 
         last = self.start_run()
@@ -175,9 +175,9 @@ class Demo:
         self.count(last)
         sent = self.sent()
         with tautochrone.connect(self.spec) as reader:
-            read = self.ask(reader, None)
-            if read != sent:
-                self.problem(f"{sent:,} reports were sent, {read:,} are in the tables")
+            reports_read = self.ask(reader, None)
+            if reports_read != sent:
+                self.problem(f"{sent:,} reports were sent, {reports_read:,} are in the tables")
             self.ask_more(reader)
             for row in reader.sql(WORST).collect():
                 self.say(
@@ -185,16 +185,16 @@ class Demo:
                     f"{row['mean_arrival_delay']} minutes over {row['arrived']} flights"
                 )
         code, findings = verify(self.spec, self.log)
-        for found in findings:
-            equal = "equal" if found["equal"] else "DIFFERENT"
-            name = str(found["dataset"]).rsplit(".", 1)[-1]
-            self.say(f"verify      {name:<22} checkpoint {found.get('checkpoint')}  {equal}")
-        different = [found for found in findings if not found["equal"]]
+        for finding in findings:
+            equal = "equal" if finding["equal"] else "DIFFERENT"
+            name = str(finding["dataset"]).rsplit(".", 1)[-1]
+            self.say(f"verify      {name:<22} checkpoint {finding.get('checkpoint')}  {equal}")
+        different = [finding for finding in findings if not finding["equal"]]
         if code != 0 or different or len(findings) < VIEWS:
             self.problem(f"verify: exit code {code}, {len(findings)} views, see {self.log}")
 
     def ask_more(self, reader: Any) -> None:
-        """Questions of one kind of demonstration alone, at the end."""
+        """Further queries of a subclass, at the end."""
 
     def perform(self) -> int:
         """All of it; the exit code."""
@@ -220,9 +220,9 @@ class Demo:
             self.say(f"PROBLEM     {line}")
         if not self.checks:
             self.say("PROBLEM     no question was answered")
-        held = not self.problems and self.checks > 0
-        self.say("everything ties out" if held else "NOT everything held")
-        return 0 if held else 1
+        success = not self.problems and self.checks > 0
+        self.say("everything ties out" if success else "NOT everything held")
+        return 0 if success else 1
 
 
 def _lines(file: Path) -> int:

@@ -1,7 +1,7 @@
 """The flights of 2013 through a real Kafka: `make demo-kafka`.
 
 The same as `make demo`, but the reports come as JSON by one topic and the weather as Avro by another, from
-a broker that is started for it. Some reports are broken on purpose: they are set aside, and counted.
+a broker that is started for it. Some reports are broken on purpose: they go into quarantine, and are counted.
 """
 
 from __future__ import annotations

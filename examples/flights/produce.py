@@ -25,7 +25,7 @@ SCHEMA = json.loads((Path(__file__).parent / "schemas" / "observation.avsc").rea
 REPORTS, WEATHER = "flight-reports", "weather"
 PARTITIONS = 3
 BROKEN_EVERY = 25
-"""One report is broken in every so many files of the replay."""
+"""Every file with this number has one broken report."""
 
 
 def reports(rows: pd.DataFrame) -> Iterator[tuple[str, str]]:
@@ -35,7 +35,7 @@ def reports(rows: pd.DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def broken(rows: pd.DataFrame) -> tuple[str, str]:
-    """A report of which the end is missing."""
+    """A report without its end."""
     flight, line = next(reports(rows))
     return flight, line[: len(line) // 2]
 
@@ -48,17 +48,17 @@ def observations(rows: pd.DataFrame) -> Iterator[Record]:
         yield Record(encode(SCHEMA, row), key=row["origin"].encode())
 
 
-def produce(bootstrap: str, wanted: Iterator[Drop], speed: float) -> dict[str, int]:
+def produce(bootstrap: str, files: Iterator[Drop], speed: float) -> dict[str, int]:
     """Send at `speed` simulated seconds per second (0: no waiting); how much was sent of what."""
     sent = {REPORTS: 0, WEATHER: 0, "broken": 0}
     begin: pd.Timestamp | None = None
     started = time.monotonic()
     with java_gateway() as gateway, LineProducer(bootstrap, REPORTS) as lines:
         topics = KafkaTopics(gateway, bootstrap)
-        for number, drop in enumerate(wanted):
-            begin = begin or drop.at
+        for number, drop in enumerate(files):
+            begin = begin or drop.complete_at
             if speed > 0:
-                due = started + (drop.at - begin).total_seconds() / speed
+                due = started + (drop.complete_at - begin).total_seconds() / speed
                 time.sleep(max(0.0, due - time.monotonic()))
             if drop.path.startswith("weather"):
                 topics.send(WEATHER, observations(drop.rows))

@@ -1,7 +1,7 @@
 """Replay 2013 into a folder, at a chosen speed: `python -m examples.flights.replay --into DIR`.
 
 Files appear whole: each is written under a name that Spark ignores and renamed. Names and contents
-depend only on the arguments, so a replay that was killed goes on where it was when started again.
+depend only on the arguments, so a replay that was killed continues when it is started again.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["Drop", "drops", "replay", "write_reference"]
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """One file: when it is complete in simulated time, its place below the folder, its rows."""
+    """One file: when it is complete in simulated time, its path below the folder, its rows."""
 
-    at: pd.Timestamp
+    complete_at: pd.Timestamp
     path: str
     rows: pd.DataFrame
 
 
 def write_reference(into: Path) -> None:
-    """Airlines, airports and planes as CSV, and the empty folders that streams want to see."""
+    """Airlines, airports and planes as CSV, and the empty folders that streams need."""
     for folder in ("events", "weather"):
         (into / folder).mkdir(parents=True, exist_ok=True)
     for name in ("airlines", "airports", "planes"):
@@ -55,16 +55,18 @@ def drops(days: int | None = None, every_minutes: int = 180) -> Iterator[Drop]:
     weather = weather.assign(delivered_at=weather["observed_at"])
     weather["observed_at"] = weather["observed_at"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")
     origin = min(reports["delivered_at"].min(), weather["delivered_at"].min()).floor("D")
-    found: list[Drop] = []
+    all_drops: list[Drop] = []
     for name, table in (("events", reports), ("weather", weather)):
         number = (table["delivered_at"] - origin) // interval
         rows = table.drop(columns="delivered_at")
-        found.extend(
-            Drop(origin + (int(at) + 1) * interval, f"{name}/{name}-{int(at):06d}.json", part)
-            for at, part in rows.groupby(number.to_numpy(), sort=True)
+        all_drops.extend(
+            Drop(origin + (int(index) + 1) * interval, f"{name}/{name}-{int(index):06d}.json", part)
+            for index, part in rows.groupby(number.to_numpy(), sort=True)
         )
-    # Weather before the flights of the same hours: at equal times the name decides, from behind.
-    yield from sorted(sorted(found, key=lambda drop: drop.path, reverse=True), key=lambda d: d.at)
+    # Weather comes before the flights of the same hours: at equal times, names sort in reverse.
+    yield from sorted(
+        sorted(all_drops, key=lambda drop: drop.path, reverse=True), key=lambda d: d.complete_at
+    )
 
 
 def replay(
@@ -87,9 +89,9 @@ def replay(
     for drop in drops(days, every_minutes):
         if limit is not None and files >= limit:
             break
-        begin = begin or drop.at
+        begin = begin or drop.complete_at
         if speed > 0:
-            due = started + (drop.at - begin).total_seconds() / speed
+            due = started + (drop.complete_at - begin).total_seconds() / speed
             time.sleep(max(0.0, due - time.monotonic()))
         target = into / drop.path
         if not target.exists():

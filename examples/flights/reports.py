@@ -1,7 +1,7 @@
 """Flights as the reports that a live system would have sent: scheduled, departed, arrived.
 
-A report has an instant at which the thing happened and a later one at which it is delivered. Most
-come within minutes, some are held back for hours: reports overtake one another, as they do. The
+A report has the time of its event and a later time of delivery. Most
+come within minutes, some are delayed for hours: reports overtake one another, as in reality. The
 delay is drawn with a fixed seed, so the same flights always give the same reports.
 """
 
@@ -28,7 +28,7 @@ COLUMNS = [
 
 
 def reports_of(flights: pd.DataFrame) -> pd.DataFrame:
-    """All reports in the order of delivery: `COLUMNS` as JSON wants them, and `delivered_at`.
+    """All reports in the order of delivery: `COLUMNS` as JSON has them, and `delivered_at`.
 
     A cancelled flight is only scheduled; one that never reported a landing only departed.
     """
@@ -59,9 +59,9 @@ def reports_of(flights: pd.DataFrame) -> pd.DataFrame:
     return reports[[*COLUMNS, "delivered_at"]]
 
 
-def _kind(kind: str, key: pd.DataFrame, at: pd.Series, **values: pd.Series) -> pd.DataFrame:
-    known = at.notna()
-    return key.assign(kind=kind, happened_at=at, **values)[known]
+def _kind(kind: str, key: pd.DataFrame, happened_at: pd.Series, **values: pd.Series) -> pd.DataFrame:
+    known = happened_at.notna()
+    return key.assign(kind=kind, happened_at=happened_at, **values)[known]
 
 
 def _iso(instants: pd.Series) -> np.ndarray:

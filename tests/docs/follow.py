@@ -1,8 +1,8 @@
-"""Doing what the README says, word by word: its shell and Python blocks, one after the other, in one shell.
+"""Runs the README literally: its shell and Python blocks, one after the other, in one shell.
 
-`python -m tests.docs.follow` is the newcomer: it clones this repository's last commit into a fresh folder,
-with an empty home and nothing of ours in the environment, and does everything up to the demo. A block of
-text right behind a block is what that one must have written to stdout.
+`python -m tests.docs.follow` acts as a new user: it clones the last commit into a new folder,
+with an empty home and a clean environment, and runs everything up to the demo. A block of
+text right after a block is the output that it must have written to stdout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MU
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block to run, and what it is said to write; None when nothing is said."""
+    """A block to run, and its expected output; None when the page shows none."""
 
     language: str
     text: str
@@ -39,24 +39,24 @@ class DiffersError(AssertionError):
 
 def section(title: str, page: Path = README) -> str:
     """The text between `## title` and the next heading of that level."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.M | re.S)
-    if found is None:
+    match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.M | re.S)
+    if match is None:
         raise DiffersError(f"{page.name} has no section {title}")
-    return found[1]
+    return match[1]
 
 
 def blocks(text: str) -> list[Block]:
-    """Its blocks of `sh` and `python`, in order."""
-    return [Block(*found.groups()) for found in _FENCE.finditer(text) if found[1] in ("sh", "python")]
+    """The blocks of `sh` and `python`, in order."""
+    return [Block(*match.groups()) for match in _FENCE.finditer(text) if match[1] in ("sh", "python")]
 
 
 def clean_environment(home: Path) -> dict[str, str]:
-    """This process's environment without what belongs to us or to a home; Java's home is `home` too."""
-    ours = ("TAUTOCHRONE_", "XDG_", "PYTHON", "PYTEST", "VIRTUAL_ENV", "SPARK_", "UV_CACHE")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    bin_of_this = str(Path(sys.executable).parent)
-    path = os.pathsep.join(part for part in kept["PATH"].split(os.pathsep) if part != bin_of_this)
-    # Java asks the system for the user's home, not the variable.
+    """This process's environment without our variables and the user's home; Java's home is `home` too."""
+    own_prefixes = ("TAUTOCHRONE_", "XDG_", "PYTHON", "PYTEST", "VIRTUAL_ENV", "SPARK_", "UV_CACHE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own_prefixes)}
+    own_bin = str(Path(sys.executable).parent)
+    path = os.pathsep.join(part for part in kept["PATH"].split(os.pathsep) if part != own_bin)
+    # Java reads the user's home from the system, not from the variable.
     java = f"{kept.get('JAVA_TOOL_OPTIONS', '')} -Duser.home={home}".strip()
     return {**kept, "PATH": path, "HOME": str(home), "JAVA_TOOL_OPTIONS": java}
 
@@ -67,14 +67,14 @@ def follow(
     """Run the blocks in one shell that stops at the first failure.
 
     Args:
-        log: takes stderr, which is shown when a block fails.
+        log: the file for stderr, which is shown when a block fails.
 
     Raises:
-        DiffersError: with the block, what it was to write and what it wrote.
+        DiffersError: with the block, its expected and its actual output.
     """
-    # A line of its own in stdout tells where one block ends and the next begins.
-    mark = "--- next block ---"
-    program = "".join(f"{_shell(step)}\necho '{mark}'\n" for step in steps)
+    # This line in stdout separates the output of two blocks.
+    separator = "--- next block ---"
+    program = "".join(f"{_shell(step)}\necho '{separator}'\n" for step in steps)
     with log.open("w") as stderr:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", program],
@@ -86,13 +86,13 @@ def follow(
             check=False,
             timeout=timeout_s,
         )
-    written = done.stdout.split(f"{mark}\n")
+    written = done.stdout.split(f"{separator}\n")
     if done.returncode != 0:
         failed = steps[len(written) - 1]
         raise DiffersError(f"failed:\n{failed.text}\n{written[-1]}\n{log.read_text()[-4000:]}")
-    for step, got in zip(steps, written, strict=False):
-        if step.expected is not None and got.strip() != step.expected.strip():
-            raise DiffersError(f"{step.text}\nis said to write\n{step.expected}\nand wrote\n{got}")
+    for step, output in zip(steps, written, strict=False):
+        if step.expected is not None and output.strip() != step.expected.strip():
+            raise DiffersError(f"{step.text}\nis said to write\n{step.expected}\nand wrote\n{output}")
 
 
 def _shell(step: Block) -> str:
@@ -100,7 +100,7 @@ def _shell(step: Block) -> str:
 
 
 def main() -> int:
-    # The demo as well; not `make test`, which runs this very module.
+    # The demo too, but not `make test`, which runs this module.
     commands = [b for b in blocks(section("Two commands")) if "make demo" in b.text]
     demo = Block("sh", "cd ..\nmake demo\n", None)
     if len(commands) != 1:

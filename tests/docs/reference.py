@@ -24,7 +24,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def stale(folder: Path = DOCS) -> list[str]:
-    """The pages that are not what the code says now."""
+    """The pages that differ from what the code generates."""
     return [
         name
         for name, document in PAGES.items()
@@ -33,12 +33,12 @@ def stale(folder: Path = DOCS) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    found = stale()
+    stale_pages = stale()
     if "--check" in arguments:
-        for name in found:
+        for name in stale_pages:
             sys.stderr.write(f"docs/{name} is stale: run `python -m tests.docs.reference`\n")
-        return 1 if found else 0
-    for name in found:
+        return 1 if stale_pages else 0
+    for name in stale_pages:
         (DOCS / name).write_text(PAGES[name](), "utf-8")
         sys.stdout.write(f"wrote docs/{name}\n")
     return 0

@@ -21,7 +21,7 @@ def test_the_quickstart_has_at_most_500_words() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_the_quickstart(tmp_path: Path) -> None:
-    """Without its set-up: the environment is the one that runs this test, and the jars are there."""
+    """Without the set-up: the environment is that of this test, and the jars exist."""
     home = tmp_path / "home"
     home.mkdir()
     environment = clean_environment(home) | {
@@ -36,22 +36,22 @@ def test_the_quickstart(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3700)
-def test_a_newcomer() -> None:
+def test_readme_in_a_fresh_clone() -> None:
     """A fresh clone, an empty home, everything downloaded, up to the demo."""
     assert follow.main() == 0
 
 
 @pytest.mark.parametrize(
-    ("step", "said"),
+    ("step", "message"),
     [
         (Block("sh", "echo 2\n", "1\n"), "is said to write"),
         (Block("sh", "cat nowhere\n", None), "cat nowhere"),
         (Block("python", "raise SystemExit(3)\n", None), "SystemExit"),
     ],
 )
-def test_following_notices(tmp_path: Path, step: Block, said: str) -> None:
+def test_failed_and_different_blocks_are_reported(tmp_path: Path, step: Block, message: str) -> None:
     steps = [Block("sh", "echo 1\n", "1\n"), step, Block("sh", "echo never\n", None)]
-    with pytest.raises(DiffersError, match=said):
+    with pytest.raises(DiffersError, match=message):
         follow.follow(steps, tmp_path, dict(os.environ), timeout_s=60, log=tmp_path / "log")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
-    # `examples` is no part of the package that is installed.
+    # `examples` is not part of the installed package.
     sys.path.insert(0, str(ROOT))
 
 TRANSFORMATIONS = ROOT / "examples" / "flights" / "transformations"
@@ -29,29 +29,29 @@ def plain_spark(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A session of its own for temporary views; on the suite's Spark when there is one."""
     try:
         base = request.getfixturevalue("spark")
-        own = False
+        owns_spark = False
     except pytest.FixtureLookupError:
         builder = importlib.import_module("pyspark.sql").SparkSession.builder.master("local[2]")
         base = builder.config("spark.ui.enabled", "false").getOrCreate()
-        own = True
+        owns_spark = True
     session = base.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.shuffle.partitions", "2")
     yield session
-    if own:
+    if owns_spark:
         base.stop()
 
 
 def sql_definitions() -> dict[str, str]:
     """Query per dataset of the project's SQL files."""
-    found = {}
+    queries = {}
     for file in sorted(TRANSFORMATIONS.glob("*.sql")):
         text = re.sub(r"^--.*$", "", file.read_text(), flags=re.MULTILINE)
         for statement in filter(None, (part.strip() for part in text.split(";"))):
             match = _STATEMENT.fullmatch(statement)
             assert match, f"{file.name}: {statement[:80]}"
-            found[match["name"]] = match["query"]
-    return found
+            queries[match["name"]] = match["query"]
+    return queries
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,13 @@ def load(plain_spark: Any) -> Callable[[Path], Any]:
 
     def load_project(folder: Path) -> Any:
         _load_python(plain_spark, folder)
-        waiting = sql_definitions()
-        while waiting:
-            # A definition may use a later file's; each round defines at least one.
-            ready = [n for n, q in waiting.items() if not _used(q) & (waiting.keys() - {n})]
-            assert ready, f"definitions in a circle: {sorted(waiting)}"
+        remaining = sql_definitions()
+        while remaining:
+            # A definition may use those of a later file; each round defines at least one.
+            ready = [n for n, q in remaining.items() if not _used(q) & (remaining.keys() - {n})]
+            assert ready, f"definitions in a cycle: {sorted(remaining)}"
             for name in ready:
-                query = re.sub(r"\bSTREAM\s+(?=\w)", "", waiting.pop(name))
+                query = re.sub(r"\bSTREAM\s+(?=\w)", "", remaining.pop(name))
                 plain_spark.sql(query).createOrReplaceTempView(name)
         return plain_spark
 
@@ -90,7 +90,7 @@ def _load_python(session: Any, folder: Path) -> None:
 
     with registry_module.graph_element_registration_context(Registry()):
         for file in sorted(TRANSFORMATIONS.glob("*.py")):
-            # Same definition, read at once instead of as a stream, in this session and folder.
+            # The same definition as a batch read instead of a stream, in this session and folder.
             text = file.read_text().replace("spark.readStream", "spark.read")
             text = text.replace("SparkSession.active()", "SESSION")
             text = re.sub(r"^INPUT = .*$", "INPUT = FOLDER", text, flags=re.MULTILINE)

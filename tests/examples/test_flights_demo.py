@@ -1,4 +1,4 @@
-"""The demo's own course, with a `taut` that only talks: does it notice what it is there to notice?"""
+"""The demo with a `taut` that only prints events: it must notice every problem."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ tell(event="run", state="COMPLETED")
 
 
 class Row(dict[str, Any]):
-    """As much of a Spark row as the demo uses."""
+    """The parts of a Spark row that the demo uses."""
 
     def asDict(self) -> dict[str, Any]:  # noqa: N802
         return self
@@ -84,14 +84,14 @@ class Reader:
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Runs the demo with a talker of some behaviour and a reader that lost some reports."""
+    """Runs the demo with a script of some behaviour as `taut`, and a reader that lost some reports."""
     script = tmp_path / "talker.py"
     script.write_text(TALKER)
     work = tmp_path / "work"
 
     def perform(*arguments: str, behaviour: str = "good", lost: int = 0, everywhere: bool = False) -> int:
         command = [sys.executable, str(script), behaviour]
-        monkeypatch.setattr(child, "taut", lambda *more: [*command, *more])
+        monkeypatch.setattr(child, "taut", lambda *arguments_of_taut: [*command, *arguments_of_taut])
 
         @contextmanager
         def connect(spec: Path) -> Iterator[Reader]:
@@ -106,12 +106,12 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return perform
 
 
-def test_a_good_run(stage: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_reports_success(stage: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert stage() == 0
-    told = capsys.readouterr().out
-    assert "5 tables agree" in told
-    assert told.count("verify ") == 6
-    assert "everything ties out" in told
+    output = capsys.readouterr().out
+    assert "5 tables agree" in output
+    assert output.count("verify ") == 6
+    assert "everything ties out" in output
 
 
 @pytest.mark.crash
@@ -121,7 +121,7 @@ def test_a_kill_in_the_middle(stage: Any, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("how", "complaint"),
+    ("options", "complaint"),
     [
         ({"behaviour": "breaks"}, "no checkpoint before the run ended"),
         ({"behaviour": "different"}, "verify: exit code 1"),
@@ -131,8 +131,8 @@ def test_a_kill_in_the_middle(stage: Any, capsys: pytest.CaptureFixture[str]) ->
         ({"lost": 3, "everywhere": True}, "reports were sent"),
     ],
 )
-def test_what_is_wrong_is_told(
-    stage: Any, capsys: pytest.CaptureFixture[str], how: dict[str, Any], complaint: str
+def test_demo_reports_problems(
+    stage: Any, capsys: pytest.CaptureFixture[str], options: dict[str, Any], complaint: str
 ) -> None:
-    assert stage(**how) == 1
+    assert stage(**options) == 1
     assert complaint in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The flights as records: what is sent, and that the topics' definitions read what the files' do."""
+"""The flights as records: their content, and that definitions over topics agree with those over files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_reports_are_those_of_the_files(days: list[Drop]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "value", "wanted"),
+    ("schema", "value", "expected"),
     [
         # The examples of Avro's specification.
         ("long", 0, "00"), ("long", -1, "01"), ("long", 1, "02"), ("long", -64, "7f"), ("long", 64, "8001"),
@@ -45,17 +45,17 @@ def test_reports_are_those_of_the_files(days: list[Drop]) -> None:
          {"a": 27, "b": "foo"}, "3606666f6f"),
     ],
 )  # fmt: skip
-def test_avro(schema: Any, value: Any, wanted: str) -> None:
-    assert encode(schema, value).hex() == wanted
+def test_avro(schema: Any, value: Any, expected: str) -> None:
+    assert encode(schema, value).hex() == expected
 
 
-def test_avro_that_is_not_known() -> None:
+def test_unknown_avro_type_is_refused() -> None:
     with pytest.raises(ValueError, match="bytes"):
         encode("bytes", b"")
 
 
 def test_the_definitions_have_the_same_columns() -> None:
-    """The views are the same: so must be what they stand on."""
+    """The views are the same, so their inputs must have the same columns."""
     texts = [(folder / "events.py").read_text() for folder in (TRANSFORMATIONS, OVER_KAFKA)]
     schemas = [text.split('EVENT = """')[1].split('"""')[0] for text in texts]
     assert schemas[0] == schemas[1]
@@ -66,17 +66,17 @@ def test_weather_is_that_of_the_files(plain_spark: Any, tmp_path: Path, days: li
     rows = next(drop.rows for drop in days if drop.path.startswith("weather"))
     (tmp_path / "w.json").write_text(rows.to_json(orient="records", lines=True, double_precision=5))
     records = plain_spark.createDataFrame([(r.value,) for r in observations(rows)], "value BINARY")
-    found = definitions(plain_spark)["observed"](records)
+    observed = definitions(plain_spark)["observed"](records)
     report = (TRANSFORMATIONS / "weather_reports.py").read_text().split('REPORT = """')[1].split('"""')[0]
-    wanted = plain_spark.read.schema(report).json(str(tmp_path / "w.json"))
-    assert found.schema.simpleString() == wanted.schema.simpleString()
-    assert found.exceptAll(wanted).isEmpty()
-    assert wanted.exceptAll(found).isEmpty()
-    assert found.count() == len(rows) > 0
+    expected = plain_spark.read.schema(report).json(str(tmp_path / "w.json"))
+    assert observed.schema.simpleString() == expected.schema.simpleString()
+    assert observed.exceptAll(expected).isEmpty()
+    assert expected.exceptAll(observed).isEmpty()
+    assert observed.count() == len(rows) > 0
 
 
 def definitions(session: Any) -> dict[str, Any]:
-    """What the file of the topic's weather defines, without any pipeline."""
+    """The names that the file of the weather topic defines, without a pipeline."""
     file = OVER_KAFKA / "weather_reports.py"
     text = file.read_text().replace("SparkSession.active()", "SESSION").replace("@dp.temporary_view", "")
     scope = {"SESSION": session, "__file__": str(file), "__name__": file.stem}

@@ -1,4 +1,4 @@
-"""The replay: what it sends, in which order, and that it may be interrupted."""
+"""The replay: its files, their order, and that it can be interrupted."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def test_delivery_is_late_within_a_bound_and_out_of_order(flights: pd.DataFrame)
 
 
 def test_files_come_in_order_of_time() -> None:
-    found = list(drops(days=2))
-    assert [drop.at for drop in found] == sorted(drop.at for drop in found)
-    assert len({drop.path for drop in found}) == len(found)
+    all_drops = list(drops(days=2))
+    assert [drop.complete_at for drop in all_drops] == sorted(drop.complete_at for drop in all_drops)
+    assert len({drop.path for drop in all_drops}) == len(all_drops)
 
 
-def test_a_replay_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+def test_interrupted_replay_continues(tmp_path: Path) -> None:
     replay(tmp_path / "whole", days=2)
     replay(tmp_path / "parts", days=2, limit=7)
     partial = contents(tmp_path / "parts")
-    # What a kill leaves between writing and renaming.
+    # A kill between writing and renaming leaves this file.
     (tmp_path / "parts" / "events" / ".events-000009.json.tmp").write_text('{"kind":"sch')
     replay(tmp_path / "parts", days=2)
     whole = contents(tmp_path / "whole")

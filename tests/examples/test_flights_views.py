@@ -15,7 +15,7 @@ from examples.flights.checks import TIE_OUT, tie_out
 from examples.flights.replay import replay
 
 pytestmark = pytest.mark.spark
-# January has every kind of weather; in its first days the sky was clear.
+# January has every kind of weather; its first days were clear.
 DAYS = 31
 END = pd.Timestamp("2013-01-01") + pd.Timedelta(days=DAYS)
 
@@ -41,8 +41,8 @@ def answers(spark: Any, query: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in spark.sql(query).collect())
 
 
-def totals(table: pd.DataFrame, by: list[str]) -> list[tuple[Any, ...]]:
-    grouped = table.groupby(by).agg(
+def totals(table: pd.DataFrame, keys: list[str]) -> list[tuple[Any, ...]]:
+    grouped = table.groupby(keys).agg(
         scheduled=("flight", "size"),
         departed=("departed", "sum"),
         arrived=("arrived", "sum"),
@@ -68,51 +68,51 @@ def test_totals_tie_out_with_the_source(whole: Any, flights: pd.DataFrame) -> No
 
 
 def test_delay_by_carrier_hour(whole: Any, flights: pd.DataFrame) -> None:
-    found = answers(
+    result = answers(
         whole,
         "SELECT flight_date, scheduled_hour, carrier, scheduled, departed, arrived, "
         "departure_delay_minutes, arrival_delay_minutes FROM delay_by_carrier_hour",
     )
-    assert found == totals(flights, ["day", "hour", "carrier"])
+    assert result == totals(flights, ["day", "hour", "carrier"])
     assert whole.sql("SELECT * FROM delay_by_carrier_hour WHERE airline IS NULL").isEmpty()
 
 
 def test_daily_totals(whole: Any, flights: pd.DataFrame) -> None:
-    found = answers(
+    result = answers(
         whole,
         "SELECT flight_date, origin, scheduled, departed, arrived, departure_delay_minutes, "
         "arrival_delay_minutes FROM daily_totals",
     )
-    assert found == totals(flights, ["day", "origin"])
+    assert result == totals(flights, ["day", "origin"])
 
 
 def test_delay_by_weather(whole: Any, flights: pd.DataFrame) -> None:
     weather = source.weather()
     weather = weather[weather["observed_at"] < END.tz_localize("America/New_York")]
     weather = weather.drop_duplicates(["origin", "observed_at"])
-    at = flights["scheduled_at"].dt.floor("h")
-    both = flights.assign(observed_at=at).merge(
+    hour = flights["scheduled_at"].dt.floor("h")
+    flights_with_weather = flights.assign(observed_at=hour).merge(
         weather, how="left", on=["origin", "observed_at"], indicator="found"
     )
-    wet = both["precip"] > 0
-    both["conditions"] = np.select(
+    wet = flights_with_weather["precip"] > 0
+    flights_with_weather["conditions"] = np.select(
         [
-            both["found"] == "left_only",
-            wet & (both["temp"] <= 32),
+            flights_with_weather["found"] == "left_only",
+            wet & (flights_with_weather["temp"] <= 32),
             wet,
-            both["visib"] < 3,
-            both["wind_speed"].between(25, 200),
+            flights_with_weather["visib"] < 3,
+            flights_with_weather["wind_speed"].between(25, 200),
         ],
         ["no report", "snow or ice", "rain", "fog", "strong wind"],
         "fair",
     )
-    found = answers(
+    result = answers(
         whole,
         "SELECT origin, conditions, scheduled, departed, arrived, departure_delay_minutes, "
         "arrival_delay_minutes FROM delay_by_weather",
     )
-    assert found == totals(both, ["origin", "conditions"])
-    assert len({row[1] for row in found}) == 6
+    assert result == totals(flights_with_weather, ["origin", "conditions"])
+    assert len({row[1] for row in result}) == 6
 
 
 def test_worst_routes(whole: Any, flights: pd.DataFrame) -> None:
@@ -126,7 +126,7 @@ def test_worst_routes(whole: Any, flights: pd.DataFrame) -> None:
             for _, r in group.iterrows()
         ]
         ranked = enumerate(sorted(means)[:10], start=1)
-        expected.extend((origin, place, dest, -mean) for place, (mean, dest) in ranked)
+        expected.extend((origin, rank, dest, -mean) for rank, (mean, dest) in ranked)
     query = "SELECT origin, place, dest, mean_arrival_delay FROM worst_routes"
     assert answers(whole, query) == expected
 
@@ -151,8 +151,8 @@ def test_late_aircraft(whole: Any, flights: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize("files", [1, 8, 21])
-def test_totals_tie_out_at_any_moment(load: Callable[[Path], Any], tmp_path: Path, files: int) -> None:
-    # Some flights have landed by then and were never announced: their reports overtook it.
+def test_totals_tie_out_at_any_time(load: Callable[[Path], Any], tmp_path: Path, files: int) -> None:
+    # Some flights have landed by then without a schedule: their reports arrived earlier than it.
     replay(tmp_path, days=3, limit=files)
     spark = load(tmp_path)
     answer = tie_out(row.asDict() for row in spark.sql(TIE_OUT).collect())

@@ -1,4 +1,4 @@
-"""Projects as people publish them, run twice: what `facts.md` calls the survey."""
+"""Projects like those that people publish, each run twice."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Survey:
         self.inputs.mkdir()
 
     def define(self, file: str, text: str) -> None:
-        """A definition file, or a module that lies beside one."""
+        """Write a definition file, or a module next to one."""
         self.pipeline.write(f"definitions/{file}", textwrap.dedent(text).replace("@IN@", str(self.inputs)))
 
     def forget(self, file: str) -> None:
         (self.pipeline.folder / "definitions" / file).unlink()
 
     def data(self, file: str, text: str) -> None:
-        """An input file; it appears at once, as streams want it."""
+        """Write an input file. It appears atomically, as streams require."""
         path = self.inputs / file
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f"_{path.name}")
@@ -40,10 +40,10 @@ class Survey:
     def json(self, file: str, *rows: dict[str, Any]) -> None:
         self.data(file, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def run(self, **how: Any) -> Happened:
+    def run(self, **options: Any) -> Happened:
         """A run that must succeed, and whose views must be right."""
-        happened = self.pipeline.run(**how)
-        assert happened.state == "COMPLETED", [told["error"] for told in happened if "error" in told]
+        happened = self.pipeline.run(**options)
+        assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
         self.verdicts = {verdict.dataset.table: verdict.equal for verdict in self.pipeline.verify()}
         return happened
 
@@ -53,6 +53,6 @@ class Survey:
 
 @pytest.fixture
 def survey(tmp_path: Path, spark: SparkSession) -> Iterator[Survey]:
-    made = Survey(tmp_path, spark)
-    yield made
-    made.pipeline.close()
+    survey_project = Survey(tmp_path, spark)
+    yield survey_project
+    survey_project.pipeline.close()

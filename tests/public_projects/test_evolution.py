@@ -53,14 +53,14 @@ def test_views_change(survey: Survey) -> None:
 
 
 def test_stream_gains_columns(survey: Survey) -> None:
-    """Old rows have NULL there; older checkpoints keep their columns."""
+    """Old rows have NULL in new columns; older checkpoints keep their columns."""
     survey.define("views.sql", VIEWS)
     survey.define("sales.py", SALES)
     survey.json("sales/1.json", {"id": 1, "kind": "a", "amount": 5})
     survey.run()
     survey.define("sales.py", SALES.replace("amount INT", "amount INT, note STRUCT<text: STRING>"))
     survey.define("notes.sql", "CREATE MATERIALIZED VIEW notes AS SELECT id, note.text FROM sales")
-    # Without a new row first: a view that names the new column must find it all the same.
+    # First without a new row: a view that names the new column must work anyway.
     happened = survey.run()
     assert happened.of("columns_added")[0]["columns"] == ["note"]
     assert survey.rows("SELECT * FROM notes") == [(1, None)]
@@ -87,7 +87,7 @@ def test_derived_stream_gains_columns(survey: Survey) -> None:
 
 
 def test_stream_changes_a_type(survey: Survey) -> None:
-    """Refused by class, and nothing moves; a full refresh gives the table its new columns."""
+    """Refused with a class, and nothing changes; a full refresh gives the table its new columns."""
     survey.define("views.sql", "CREATE MATERIALIZED VIEW everything AS SELECT * FROM sales")
     survey.define("sales.py", SALES)
     survey.json("sales/1.json", {"id": 1, "kind": "a", "amount": 5})

@@ -1,4 +1,4 @@
-"""Bronze, silver, gold: the shape that most public projects have."""
+"""Bronze, silver, gold: the structure of most public projects."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_medallion(survey: Survey) -> None:
         "customers/b.csv", "customer_id,name,city,updated\n2,bob b,Oslo,2026-02-01\n4,dee,Rome,2026-02-01\n"
     )
     happened = survey.run()
-    assert len([told for told in happened.of("batch") if told["flow"] == "bronze_orders"]) == 2
+    assert len([event for event in happened.of("batch") if event["flow"] == "bronze_orders"]) == 2
     assert survey.rows("SELECT * FROM gold_city") == [("OSLO", 3, 208.0)]
     assert survey.rows("SELECT * FROM gold_idle") == [(4,)]
     assert survey.rows("SELECT band, n, mean FROM gold_bands") == [

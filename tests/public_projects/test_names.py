@@ -132,13 +132,13 @@ def small_ints():
 def test_types(survey: Survey) -> None:
     survey.define("types.sql", TYPES)
     survey.define("types.py", TYPES_PY)
-    place = {"lat": 1.5, "lon": 2}
+    location = {"lat": 1.5, "lon": 2}
     survey.json(
-        "raw/1.json", {"id": 1, "day": "2026-01-01", "price": 1.25, "tags": ["a", "b"], "place": place}
+        "raw/1.json", {"id": 1, "day": "2026-01-01", "price": 1.25, "tags": ["a", "b"], "place": location}
     )
     survey.run()
     survey.json(
-        "raw/2.json", {"id": 2, "day": "2026-01-01", "price": 2, "tags": []}, {"id": 3, "place": place}
+        "raw/2.json", {"id": 2, "day": "2026-01-01", "price": 2, "tags": []}, {"id": 3, "place": location}
     )
     survey.run()
     per_day = "SELECT coalesce(CAST(day AS STRING), '-'), CAST(price AS DOUBLE), lats FROM per_day"
@@ -188,8 +188,8 @@ CREATE MATERIALIZED VIEW ops AS SELECT op, count(*) AS n FROM customer_changes G
 
 
 def test_variant(survey: Survey) -> None:
-    def change(op: str, at: int, before: str, after: str) -> str:
-        return f'{{"payload": {{"op": "{op}", "ts_ms": {at}, "before": {before}, "after": {after}}}}}\n'
+    def change(op: str, ts_ms: int, before: str, after: str) -> str:
+        return f'{{"payload": {{"op": "{op}", "ts_ms": {ts_ms}, "before": {before}, "after": {after}}}}}\n'
 
     survey.define("debezium.py", VARIANT)
     survey.define("customers.sql", VARIANT_SQL)

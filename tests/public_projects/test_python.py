@@ -1,4 +1,4 @@
-"""What Python projects do besides queries: loops, helpers, local data, UDFs, clocks and dice."""
+"""Python projects with more than queries: loops, helpers, local data, UDFs, times and random numbers."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_partition_folders(survey: Survey) -> None:
     survey.json("readings/year=2025/region=us/b.json", {"sensor": "us2", "value": 3.0})
     survey.json("readings/year=2026/region=us/c.json", {"sensor": "us3", "value": 3.0})
     happened = survey.run()
-    assert len([told for told in happened.of("batch") if told["rows"]]) == 2
+    assert len([event for event in happened.of("batch") if event["rows"]]) == 2
     assert survey.rows("SELECT * FROM per_region") == [
         ("eu", 2025, "eu1"),
         ("eu", 2026, "eu2"),

@@ -1,4 +1,4 @@
-"""What stands around the definitions: the spec's fields, parameters, folders beside the project."""
+"""The project around its definitions: the spec's fields, parameters, folders outside of the project."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_spec(tmp_path: Path, spark: SparkSession) -> None:
     pipeline.write("transformations/deep/prices.sql", PRICES)
     for _ in range(2):
         happened = pipeline.run()
-        assert happened.state == "COMPLETED", [told["error"] for told in happened if "error" in told]
+        assert happened.state == "COMPLETED", [event["error"] for event in happened if "error" in event]
         pipeline.verify()
         assert pipeline.query("SELECT id, label FROM lake.shop.expensive") == [(2, "a b")]
         assert pipeline.query("SELECT * FROM audit.copies") == [(2,)]
@@ -111,7 +111,7 @@ def union_of_streams():
 """
 
 
-def test_streams_meet(survey: Survey) -> None:
+def test_streams_are_joined_and_united(survey: Survey) -> None:
     survey.define("joined.py", JOINED)
     survey.json(
         "shown/1.json",
@@ -121,7 +121,7 @@ def test_streams_meet(survey: Survey) -> None:
     survey.json("clicked/1.json", {"clicked_ad": 1, "clicked_at": "2026-01-01T10:05:00Z"})
     survey.run()
     assert survey.rows("SELECT ad FROM matches") == [(1,)]
-    # The other half of a pair comes later: the state of the first run has it.
+    # The second row of a pair arrives later: the first one is in the state of the first run.
     survey.json("clicked/2.json", {"clicked_ad": 2, "clicked_at": "2026-01-01T10:09:00Z"})
     survey.json(
         "shown/2.json",

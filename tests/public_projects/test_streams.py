@@ -72,7 +72,9 @@ def test_windows(survey: Survey) -> None:
     survey.json("events/1.json", event(1, "ann", "10:01"), event(2, "bob", "10:02"), event(1, "ann", "10:01"))
     survey.json("events/2.json", event(3, "ann", "10:31", 2.5))
     happened = survey.run()
-    assert len([told for told in happened.of("batch") if told["flow"] == "events"]) == 2
+    assert (
+        len([event_fields for event_fields in happened.of("batch") if event_fields["flow"] == "events"]) == 2
+    )
     sliding = "SELECT date_format(`from`, 'HH:mm'), user_id, n, amount FROM sliding_totals"
     first = [
         ("09:55", "ann", 2, 2.0),
@@ -86,7 +88,7 @@ def test_windows(survey: Survey) -> None:
     files = survey.rows("SELECT source_file, count(*) FROM events GROUP BY 1")
     assert [(file.rsplit("/", 1)[1], n) for file, n in files] == [("1.json", 3), ("2.json", 1)]
 
-    # e9 is late and dropped; e3 is a duplicate that the state of the first run knows.
+    # e9 is late and dropped; e3 is a duplicate that is in the state of the first run.
     survey.json("events/3.json", event(9, "bob", "10:03"), event(3, "ann", "10:31"), event(4, "bob", "10:33"))
     survey.json("events/4.json", event(5, "bob", "11:31"))
     survey.run()
@@ -180,7 +182,7 @@ def test_flows_into_one_table(survey: Survey) -> None:
     survey.json("us/1.json", {"id": 3, "amount": 1})
     survey.json("archive/1.json", {"id": 4, "amount": 4}, {"amount": 9})
     happened = survey.run()
-    assert [told["sink"] for told in happened.of("sink_not_served")] == ["alerts"]
+    assert [event_fields["sink"] for event_fields in happened.of("sink_not_served")] == ["alerts"]
     named = "SELECT id, region, name FROM with_names"
     first = [(1, "eu", "Europe"), (2, "eu", "Europe"), (3, "us", "America"), (4, "archive", None)]
     assert survey.rows(named) == first

@@ -1,1 +1,1 @@
-"""Two definitions that read topics instead of files: `make demo-kafka` puts them in the others' place."""
+"""Two definitions that read topics instead of files: `make demo-kafka` replaces the others by them."""

@@ -8,7 +8,7 @@ from pyspark.sql import functions as sf
 
 spark = SparkSession.active()
 
-# As in the files; see there.
+# The same as in `transformations/events.py`.
 EVENT = """
     kind STRING, event_time TIMESTAMP,
     flight_date DATE, carrier STRING, flight INT, origin STRING, dest STRING,
@@ -26,6 +26,6 @@ def events() -> DataFrame:
         .option("startingOffsets", "earliest")
         .load()
     )
-    # What is no report fails, and is set aside (`bad_records` in tautochrone.toml).
+    # Records that are no reports fail, and go into quarantine (`bad_records` in tautochrone.toml).
     report = sf.from_json(sf.col("value").cast("string"), EVENT, {"mode": "FAILFAST"})
     return records.select(report.alias("report")).select("report.*")

@@ -1,4 +1,4 @@
-"""Airlines, airports and planes: small CSV files that are there from the beginning."""
+"""Airlines, airports and planes: small CSV files that exist from the beginning."""
 
 import os
 from pathlib import Path
