@@ -148,7 +148,17 @@ PLAIN_PACKAGES = [
     "runtime", "sinks", "sources", "spark", "testing",
 ]  # fmt: skip
 """Where the rule holds already. A package that becomes clean is added."""
-PLAIN_TESTS = ["external_tables", "iceberg", "ingest", "kafka", "model", "sinks", "sources"]
+PLAIN_TESTS = [
+    "crash",
+    "external_tables",
+    "iceberg",
+    "ingest",
+    "kafka",
+    "model",
+    "runtime",
+    "sinks",
+    "sources",
+]
 """The same for folders of tests."""
 
 

@@ -57,7 +57,7 @@ def check_mirror(world: World) -> None:
         for name in ("events", "shown"):
             rows = Counter(sink.rows(TableName("lake", ("default",), name)))
             assert rows == lake[name], (name, rows - lake[name], lake[name] - rows)
-        (status,) = [found for found in store.deliveries.sinks() if found.name == "mirror"]
+        (status,) = [sink_status for sink_status in store.deliveries.sinks() if sink_status.name == "mirror"]
         assert status.state is DeliveryState.ACTIVE, status
         assert status.intent is None, status
         assert status.delivered is not None
@@ -106,17 +106,17 @@ def verify_all(world: World, numbers: Iterable[int]) -> None:
 
 def published(store: Store) -> list[int]:
     """Numbers that can be read, in order."""
-    found = store.checkpoints.newest(limit=1000)
-    return sorted(int(c.number) for c in found if c.state is CheckpointState.PUBLISHED)
+    newest = store.checkpoints.newest(limit=1000)
+    return sorted(int(c.number) for c in newest if c.state is CheckpointState.PUBLISHED)
 
 
 def _read(catalog: SqlCatalog, store: Store, number: int) -> dict[str, Rows]:
-    found: dict[str, Rows] = {}
+    rows_by_table: dict[str, Rows] = {}
     for name, version in store.checkpoints.versions_at(number).items():
         if name.namespace == ("default",):
             table = catalog.load_table(f"default.{name.table}")
-            found[name.table] = _bag(table.scan(snapshot_id=int(version)).to_arrow())
-    return found
+            rows_by_table[name.table] = _bag(table.scan(snapshot_id=int(version)).to_arrow())
+    return rows_by_table
 
 
 def _bag(rows: pa.Table) -> Rows:

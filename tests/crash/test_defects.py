@@ -36,9 +36,9 @@ def test_defect_of_a_refresh_and_of_a_flow_leave_traces(
         broken.setattr(FlowQuery, "_batch", broken_batch)
         attempt = world.run()
     assert attempt.state is RunState.FAILED, attempt.describe()
-    found = {trace.where: trace for trace in traces_in(world.sources.storage / "logs")}
-    assert set(found) == {"refresh lake.default.totals", "batch of flow names"}, attempt.describe()
-    of_view, of_flow = found["refresh lake.default.totals"], found["batch of flow names"]
+    traces = {trace.where: trace for trace in traces_in(world.sources.storage / "logs")}
+    assert set(traces) == {"refresh lake.default.totals", "batch of flow names"}, attempt.describe()
+    of_view, of_flow = traces["refresh lake.default.totals"], traces["batch of flow names"]
     assert (of_view.error_class, of_flow.error_class) == ("KeyError", "AssertionError")
     assert "in broken_view" in of_view.file.read_text()
     failed = next(e for e in attempt.named("refresh_failed") if e["dataset"] == "lake.default.totals")

@@ -79,13 +79,13 @@ def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.Attribute]]:
 
 
 def test_nothing_writes_outside_the_adapters() -> None:
-    found = {
+    callers = {
         (name, function.attr)
         for name, tree in _modules(adapters=False)
         for _, function in _calls(tree)
         if function.attr in WRITERS and not name.startswith("spark/session/jars")
     }
-    assert found <= ALLOWED.keys()
+    assert callers <= ALLOWED.keys()
 
 
 def test_the_store_is_written_through_the_door() -> None:
@@ -105,13 +105,13 @@ def test_the_store_is_written_through_the_door() -> None:
 
 def test_catalog_commits_happen_in_one_place() -> None:
     """`operations.commit(base, new)` is the compare-and-set; Iceberg's own `commit()` would retry."""
-    found = {
+    callers = {
         name
         for name, tree in _modules(adapters=True)
         for _, function in _calls(tree)
         if function.attr == "commit" and ast.unparse(function.value).endswith("operations")
     }
-    assert found == {"iceberg/commits/compare_and_set.py"}
+    assert callers == {"iceberg/commits/compare_and_set.py"}
 
 
 @pytest.mark.parametrize("step", Step)

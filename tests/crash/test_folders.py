@@ -76,8 +76,8 @@ def test_killed_while_the_first_batch_was_being_planned(world: World) -> None:
     world.sources.add()
     attempt = world.run()
     attempt.require_completed()
-    (told,) = attempt.named("flow_folder")
-    assert (told["flow"], told["action"]) == ("names", "sweep")
+    (event,) = attempt.named("flow_folder")
+    assert (event["flow"], event["action"]) == ("names", "sweep")
     (own,) = flow.iterdir()
     assert own.name.startswith("0-")
     assert query in (own / "metadata").read_text(), "where the sources began stays"
@@ -108,7 +108,7 @@ def test_somebody_changes_the_plan_of_a_batch_while_it_is_staged(
         before = table.fork().commit_metadata
     failed = world.run(effects=Interrupted(meanwhile))
     assert not failed.completed
-    assert "FLOW_POSITIONS_DIVERGED" in failed.told, failed.describe()
+    assert "FLOW_POSITIONS_DIVERGED" in failed.errors, failed.describe()
     with world.table("names") as table:
         now = table.fork().commit_metadata
     assert before is not None

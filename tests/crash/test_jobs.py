@@ -71,7 +71,7 @@ def test_jobs_are_killed_one_after_the_other(tmp_path: Path, spark: SparkSession
         return TautProcess(path, "--continuous", "--job", job)
 
     def published(events: list[dict[str, object]]) -> bool:
-        return any(told["event"] == "checkpoint" for told in events)
+        return any(event["event"] == "checkpoint" for event in events)
 
     add()
     running = {job: start(job) for job in JOBS}

@@ -40,7 +40,7 @@ def test_lost_answers(world: World, chain: str, when: str) -> None:
         if step in FINDS_OUT:
             attempt.require_completed()
         elif not attempt.completed:
-            unknown = "COMMIT_OUTCOME_UNKNOWN" in attempt.told
+            unknown = "COMMIT_OUTCOME_UNKNOWN" in attempt.errors
             assert unknown or step is Step.META_FAILURE, attempt.describe()
     settle(world)
     world.sources.add()

@@ -66,8 +66,8 @@ class Disk:
         if not file.exists():
             return set()
         with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as database:
-            found = database.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
-        return {_path(location) for (location,) in found if location is not None}
+            locations = database.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
+        return {_path(location) for (location,) in locations if location is not None}
 
     def cut_power(self) -> None:
         """Remove what is not on the disk: folders of streams too, for nobody takes them there."""
@@ -107,12 +107,12 @@ class Lake:
         if metadata_file not in self._of_table:
             text = Path(metadata_file).read_text()
             snapshot = TableMetadataUtil.parse_obj(json.loads(text)).current_snapshot()
-            found = set[str]()
+            referenced = set[str]()
             if snapshot is not None:
-                found.add(_path(snapshot.manifest_list))
+                referenced.add(_path(snapshot.manifest_list))
                 for manifest in snapshot.manifests(self._io):
-                    found |= self._files(manifest)
-            self._of_table[metadata_file] = found
+                    referenced |= self._files(manifest)
+            self._of_table[metadata_file] = referenced
         return self._of_table[metadata_file]
 
     def _files(self, manifest: ManifestFile) -> set[str]:

@@ -52,7 +52,7 @@ def test_a_continuous_run_outlives_its_service(
         assert 3 <= back <= away
         assert run.stop() == 0, run.said()
         assert run.count("takeover") == 1
-        assert not [told for told in run.events[calm:] if told["event"].endswith("_failed")]
+        assert not [event for event in run.events[calm:] if event["event"].endswith("_failed")]
         assert TOKEN not in run.said() + str(run.events)
     check_tables(sources)
 
@@ -67,6 +67,6 @@ def test_a_run_on_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with TautProcess(sources.folder / "spark-pipeline.yml") as run:
             run.wait_for(lambda _, run=run: run.count("run"))
             assert run.stop() == 0, run.said()
-            numbers += [told["checkpoint"] for told in run.events if told["event"] == "checkpoint"]
+            numbers += [event["checkpoint"] for event in run.events if event["event"] == "checkpoint"]
     assert numbers == [1, 2]
     assert not (sources.storage / "meta.db").exists()

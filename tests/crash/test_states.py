@@ -31,7 +31,7 @@ def modes(world: World) -> set[str]:
     world.sources.add()
     happened = world.run()
     happened.require_completed()
-    return {told["mode"] for told in happened.named("refresh") if told["dataset"].endswith(".totals")}
+    return {event["mode"] for event in happened.named("refresh") if event["dataset"].endswith(".totals")}
 
 
 @pytest.mark.parametrize(

@@ -41,15 +41,15 @@ def test_a_second_run_beside_a_live_one(world: World, tmp_path: Path) -> None:
             assert f"process {first.pid} on host" in second.stderr
             assert "checkpoint 1 is open" in second.stderr
             # It was asked before Spark: nothing but the first word was said.
-            assert [told["event"] for told in second.events] == ["starting"], second.describe()
+            assert [event["event"] for event in second.events] == ["starting"], second.describe()
         with taut.start("--wait") as waiting:
             wait_for(waiting, "waiting_for_run")
             assert waiting.lives_for(1), "it waits for one that stands still and is there"
             first.kill()
             ended = waiting.wait()
     ended.require_ok()
-    (told,) = ended.named("waiting_for_run")
-    assert told["pid"] == first.pid
-    assert told["checkpoint"] == 1
-    assert [one["checkpoint"] for one in ended.named("checkpoint")] == [1], ended.describe()
+    (event,) = ended.named("waiting_for_run")
+    assert event["pid"] == first.pid
+    assert event["checkpoint"] == 1
+    assert [event["checkpoint"] for event in ended.named("checkpoint")] == [1], ended.describe()
     check(world)

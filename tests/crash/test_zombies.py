@@ -94,6 +94,6 @@ def _wakes(world: World, zombie: Running) -> None:
     zombie.resume()
     ended = zombie.wait()
     assert ended.status == 1, ended.describe()
-    told = ended.stderr + ended.describe()
-    assert "JOB_FENCED" in told or "TABLE_MOVED" in told, told
-    assert not ended.named("checkpoint"), told
+    output = ended.stderr + ended.describe()
+    assert "JOB_FENCED" in output or "TABLE_MOVED" in output, output
+    assert not ended.named("checkpoint"), output

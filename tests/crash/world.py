@@ -43,7 +43,7 @@ class Attempt:
         return self.state is RunState.COMPLETED
 
     def named(self, event: str) -> list[dict[str, Any]]:
-        return [found for found in self.events if found["event"] == event]
+        return [fields for fields in self.events if fields["event"] == event]
 
     def emit(self, event: str, /, **fields: Any) -> None:
         self.events.append({"event": event, **fields})
@@ -52,12 +52,12 @@ class Attempt:
         assert self.completed, self.describe()
 
     def describe(self) -> str:
-        told = "\n".join(map(str, self.events))
-        return f"{self.state} {self.error!r}\n{told}\n{dict(self.effects.seen)}"
+        events = "\n".join(map(str, self.events))
+        return f"{self.state} {self.error!r}\n{events}\n{dict(self.effects.seen)}"
 
     @property
-    def told(self) -> str:
-        """All that the run said of what went wrong."""
+    def errors(self) -> str:
+        """The error that ended the run, and those of its events."""
         return " ".join([str(self.error or ""), *(str(e.get("error", "")) for e in self.events)])
 
 

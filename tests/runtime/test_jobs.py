@@ -80,9 +80,9 @@ class Topology:
 
 @pytest.fixture
 def topology(tmp_path: Path, spark: SparkSession) -> Iterator[Topology]:
-    found = Topology(tmp_path, spark)
-    yield found
-    found.close()
+    jobs = Topology(tmp_path, spark)
+    yield jobs
+    jobs.close()
     shutil.rmtree(tmp_path / "storage", ignore_errors=True)
 
 

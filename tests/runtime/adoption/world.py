@@ -239,11 +239,11 @@ class Built:
 
 
 class Original:
-    """A project that `spark-pipelines run` ran once; each test gets it back as it was then. At the same
-    place: tables name their files by absolute paths."""
+    """A project that `spark-pipelines run` ran once; each test gets it back as it was then, in the same
+    folder, because tables name their files by absolute paths."""
 
-    def __init__(self, place: Path, spark: SparkSession) -> None:
-        self._folder, self._spark = place, spark
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self._folder, self._spark = folder, spark
         built = self._written()
         for name in ("orders", "extra"):
             (built.folder / name).mkdir()
@@ -254,8 +254,8 @@ class Original:
         spark_pipelines(built.folder)
         self._rows = built.rows
         built.pipeline.close()
-        self._copy = place.with_name("kept")
-        shutil.copytree(place, self._copy)
+        self._copy = folder.with_name("kept")
+        shutil.copytree(folder, self._copy)
 
     def again(self) -> Built:
         """The project as it was."""

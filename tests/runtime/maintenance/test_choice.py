@@ -89,7 +89,7 @@ def retention(readable: str = "", followed: str = "", after_ms: int = NEVER) -> 
 
 
 @pytest.mark.parametrize(
-    ("metadata", "asked", "gone"),
+    ("metadata", "needed", "expired"),
     [
         (LINE, retention(), [1, 2, 3, 4, 5]),
         (LINE, retention("2"), [1, 3, 4, 5]),
@@ -110,5 +110,5 @@ def retention(readable: str = "", followed: str = "", after_ms: int = NEVER) -> 
         ({}, retention(), []),
     ],
 )
-def test_versions(metadata: dict[str, Any], asked: Retention, gone: list[int]) -> None:
-    assert expirable(metadata, asked) == gone
+def test_versions(metadata: dict[str, Any], needed: Retention, expired: list[int]) -> None:
+    assert expirable(metadata, needed) == expired

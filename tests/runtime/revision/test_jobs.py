@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
 def take_back(topology: Topology, to: int, strike: Strike | None = None) -> RevisionPlan:
     with topology.jobs["test"].opened(StrikingEffects(strike)) as (job, _):
-        asked = request("word_value", to=to, again=True)
-        plan = survey(job, asked)
+        revision = request("word_value", to=to, again=True)
+        plan = survey(job, revision)
         try:
-            revise(job, asked, plan)
+            revise(job, revision, plan)
         except Crash:
             assert strike is not None
         return plan
@@ -63,7 +63,7 @@ def test_all_jobs_go_back_together_and_meet_again(topology: Topology) -> None:
     check(topology, 1)
     # Whoever of them comes first does the rest for all.
     joins = topology.run("joins")["joins"]
-    assert {told["action"] for told in joins.of("revised")} == {"roll back"}
+    assert {event["action"] for event in joins.of("revised")} == {"roll back"}
     assert len(joins.of("revised")) == 4
     assert store.revisions.pending("test") == ()
     assert all(store.jobs.fence(job) > before[job] for job in ALL)
@@ -90,7 +90,7 @@ def test_all_jobs_go_back_together_and_meet_again(topology: Topology) -> None:
     earlier = f"checkpoint {newest}, the last one before"
     further = {table.table.table: earlier in table.reason for table in plan.changed}
     assert further == {"word_value": False, "word_count": False, "word_sum": True, "both": True}
-    assert {str(one.action) for one in plan.changed} == {"roll back"}
+    assert {str(table.action) for table in plan.changed} == {"roll back"}
     assert store.checkpoints.get(last.number).state is CheckpointState.REVOKED
     with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_REVOKED"):
         check(topology, 1, 2)

@@ -43,8 +43,8 @@ def node(
 
 
 NODES = {
-    one.table: one
-    for one in (
+    dataset.table: dataset
+    for dataset in (
         node("events", STREAM),
         node("events_bad", STREAM, bad_records_of="events"),
         node("names", STREAM),
@@ -54,7 +54,7 @@ NODES = {
         node("apart", VIEW, "names"),
     )
 }
-AT = {one: Version(f"v-{one.table}") for one in NODES}
+AT = {table: Version(f"v-{table.table}") for table in NODES}
 SINKS = {"board": [name("report")], "other": [name("apart")]}
 
 
@@ -69,25 +69,25 @@ def plan(
     **checks: RevertCheck,
 ) -> RevisionPlan:
     request = RevisionRequest(named=tuple(map(name, named)), to=to, read_again=again, full=full)
-    all_checks = {one: RevertCheck() for one in nodes} | {
+    all_checks = {table: RevertCheck() for table in nodes} | {
         name(table): check for table, check in checks.items()
     }
     return plan_revision(request, nodes, at, all_checks, SINKS, [CheckpointNumber(5)], older)
 
 
-def steps(found: RevisionPlan) -> list[tuple[str, str]]:
-    return [(revised.table.table, str(revised.action)) for revised in found.tables]
+def steps(revision: RevisionPlan) -> list[tuple[str, str]]:
+    return [(revised.table.table, str(revised.action)) for revised in revision.tables]
 
 
 def test_what_is_downstream_goes_back_in_order_over_all_jobs_and_the_source_stays() -> None:
-    found = plan("events")
-    assert steps(found) == [
+    revision = plan("events")
+    assert steps(revision) == [
         ("events", "stay"), ("clean", "roll back"), ("totals", "roll back"), ("report", "roll back"),
     ]  # fmt: skip
-    assert found.jobs == ("a", "b")
-    assert found.sinks == ("board",)
-    assert found.changed[0].version == "v-clean"
-    assert RevisionPlan.from_json(found.as_json()) == found
+    assert revision.jobs == ("a", "b")
+    assert revision.sinks == ("board",)
+    assert revision.changed[0].version == "v-clean"
+    assert RevisionPlan.from_json(revision.as_json()) == revision
 
 
 def test_a_source_that_is_read_again_goes_back_with_its_bad_records() -> None:
@@ -112,18 +112,18 @@ def test_what_is_computed_has_no_source_and_goes_back_itself() -> None:
 
 
 def test_full_clears_streams_and_rebuilds_views() -> None:
-    found = plan("events", to=None, again=True, full=True)
-    assert steps(found) == [
+    revision = plan("events", to=None, again=True, full=True)
+    assert steps(revision) == [
         ("events", "clear"), ("events_bad", "clear"), ("clean", "clear"),
         ("totals", "rebuild"), ("report", "rebuild"),
     ]  # fmt: skip
-    assert found.to is None
+    assert revision.to is None
 
 
 def test_what_was_not_there_yet_and_what_cannot_go_back_is_built_anew_with_the_reason() -> None:
     before = {table: version for table, version in AT.items() if table != name("clean")}
-    found = plan("events", at=before, totals=RevertCheck(obstacle="it was replaced"))
-    assert [(one.action, one.reason) for one in found.changed[:2]] == [
+    revision = plan("events", at=before, totals=RevertCheck(obstacle="it was replaced"))
+    assert [(table.action, table.reason) for table in revision.changed[:2]] == [
         (RevisionAction.CLEAR, "it has no version at that checkpoint"),
         (RevisionAction.REBUILD, "it was replaced"),
     ]
@@ -174,8 +174,8 @@ def test_more_checkpoints_are_no_other_work() -> None:
 
 
 def test_a_table_that_the_checkpoint_does_not_show_says_where_it_goes_back_to() -> None:
-    found = plan("names", older={name("apart"): CheckpointNumber(3)})
-    reasons = {revised.table.table: revised.reason for revised in found.changed}
+    revision = plan("names", older={name("apart"): CheckpointNumber(3)})
+    reasons = {revised.table.table: revised.reason for revised in revision.changed}
     assert reasons == {
         "apart": "rows and state of checkpoint 3, the last one before it that has them",
         "report": "rows and state of that checkpoint",
