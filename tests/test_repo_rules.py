@@ -136,7 +136,11 @@ WITH_EXAMPLES = sorted(
 
 
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
-def test_examples_in_docstrings_give_what_they_show(module: str) -> None:
+def test_examples_in_docstrings_give_what_they_show(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Files that an example writes must not outlive the test.
+    monkeypatch.chdir(tmp_path)
     assert not doctest.testmod(importlib.import_module(module)).failed
 
 

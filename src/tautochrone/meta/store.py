@@ -34,7 +34,7 @@ __all__ = ["MetaStore"]
 class MetaStore(Closing):
     """The `Store` in a database. Open it with `MetaStore.open(url)`.
 
-    >>> with MetaStore.open("sqlite:////data/shop/meta.db") as store:
+    >>> with MetaStore.open("sqlite:///meta.db") as store:
     ...     newest = store.checkpoints.latest_published()
     """
 
