@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
+from tautochrone.cli.stdout import answer
 
 __all__ = ["config"]
 
@@ -20,7 +20,7 @@ def config(arguments: argparse.Namespace) -> int:
 def _schema() -> int:
     from tautochrone.project.settings_schema import json_schema
 
-    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+    answer().write(json.dumps(json_schema(), indent=2) + "\n")
     return 0
 
 

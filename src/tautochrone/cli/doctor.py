@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line
+from tautochrone.cli.stdout import answer
 
 __all__ = ["doctor"]
 
@@ -29,6 +29,6 @@ def doctor(arguments: argparse.Namespace) -> int:
         if arguments.json:
             json_line({key: value for key, value in asdict(finding).items() if value is not None})
         else:
-            sys.stdout.write(line(finding))
-            sys.stdout.flush()
+            answer().write(line(finding))
+            answer().flush()
     return 1 if failed else 0

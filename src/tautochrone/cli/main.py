@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tautochrone.cli import stdout
 from tautochrone.cli.options import duration_ms
 from tautochrone.cli.problems import report, report_defect
 from tautochrone.cli.running_job import add_ownership
@@ -291,8 +292,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show_traces()
     # When another program calls this, its thread hook and its process image must not be changed.
     options.embedded = arguments is not None
-    if not options.embedded:
-        threading.excepthook = _thread_failed
+    if options.embedded:
+        return _run_command(options)
+    threading.excepthook = _thread_failed
+    with stdout.reserved():
+        return _run_command(options)
+
+
+def _run_command(options: argparse.Namespace) -> int:
     try:
         return handler_of(options.command)(options)
     except TautochroneError as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from tautochrone.cli.stdout import answer
 
 __all__ = ["csv_rows", "json_line", "table"]
 
@@ -18,8 +19,8 @@ def json_line(value: Mapping[str, Any]) -> None:
     """One object on one line of stdout. Dates and decimals become text."""
     text = json.dumps(value, default=str, ensure_ascii=False) + "\n"
     with _LOCK:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        answer().write(text)
+        answer().flush()
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -33,12 +34,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         )
-        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+        answer().write("  ".join(padded).rstrip() + "\n")
 
 
 def csv_rows(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """RFC 4180 on stdout; NULL is an empty field."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer = csv.writer(answer(), lineterminator="\n")
     writer.writerow(header)
     writer.writerows(["" if value is None else value for value in row] for row in rows)
 

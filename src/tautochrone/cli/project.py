@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tautochrone.cli.events import line_events
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
+from tautochrone.cli.stdout import answer
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import TableName
 from tautochrone.redaction import redacted
@@ -133,9 +134,9 @@ def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) 
             }
         )
     else:
-        sys.stdout.write(f"{name}  policy {planned.policy}  mode {planned.mode}\n")
+        answer().write(f"{name}  policy {planned.policy}  mode {planned.mode}\n")
         for line in (*(f"because {reason}" for reason in reasons), "", *tree):
-            sys.stdout.write(line + "\n")
+            answer().write(line + "\n")
         if warning is not None:
             sys.stderr.write(f"warning: {warning}\n")
     return 0

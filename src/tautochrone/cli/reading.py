@@ -10,6 +10,7 @@ from typing import Any
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import csv_rows, json_line, table
+from tautochrone.cli.stdout import answer
 from tautochrone.redaction import redacted
 
 __all__ = ["query", "verify_views"]
@@ -71,9 +72,7 @@ def verify_views(arguments: argparse.Namespace) -> int:
             else:
                 result = {True: "equal", False: "DIFFERENT", None: "not comparable"}[verdict.equal]
                 detail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
-                sys.stdout.write(
-                    f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({detail})\n"
-                )
+                answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({detail})\n")
     return 1 if different else 0
 
 

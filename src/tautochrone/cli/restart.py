@@ -12,6 +12,8 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+from tautochrone.cli import stdout
+
 __all__ = ["Restarts"]
 
 _VARIABLE = "_TAUT_SPARK_DEATHS"
@@ -38,6 +40,6 @@ class Restarts:
         """Replace this program by itself, with the arguments that it was started with. Does not return."""
         os.environ[_VARIABLE] = str(self.deaths)
         os.chdir(self.folder)
-        sys.stdout.flush()
+        stdout.give_back()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

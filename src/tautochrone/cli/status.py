@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from tautochrone.app.quarantined import quarantined
 from tautochrone.app.stores import existing_store
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
+from tautochrone.cli.stdout import answer
 from tautochrone.cli.timestamps import iso_timestamp
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetStatus, Store
@@ -91,7 +91,7 @@ def _defects(storage: str, *, as_json: bool) -> None:
                 }
             )
         else:
-            sys.stdout.write(f"defect: {trace.at}  {trace.where}  {trace.error_class}  {trace.file}\n")
+            answer().write(f"defect: {trace.at}  {trace.where}  {trace.error_class}  {trace.file}\n")
 
 
 def _show_skipped(statuses: Sequence[DatasetStatus]) -> None:
@@ -102,7 +102,7 @@ def _show_skipped(statuses: Sequence[DatasetStatus]) -> None:
                 if skipped.count > len(skipped.paths)
                 else ""
             )
-            sys.stdout.write(
+            answer().write(
                 f"{status.dataset}: flow {skipped.flow} skipped {skipped.count} files ({skipped.reason}): "
                 f"{', '.join(skipped.paths)}{more}\n"
             )
@@ -114,11 +114,11 @@ def _history(store: Store, dataset: TableName, arguments: argparse.Namespace) ->
     if arguments.json:
         _show(lines, (), as_json=True)
         return
-    sys.stdout.write(f"{dataset}\n")
+    answer().write(f"{dataset}\n")
     shown = {title: key for title, key in _HISTORY.items() if key != "error" or any(r.error for r in records)}
     table(tuple(shown), [[line[key] for key in shown.values()] for line in lines])
     if arguments.nodes:
-        sys.stdout.write("\n")
+        answer().write("\n")
         nodes = [
             (int(record.checkpoint), node.node, str(node.mode), str(node.reason))
             for record in records

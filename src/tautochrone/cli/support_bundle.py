@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tautochrone.cli.options import options_of
+from tautochrone.cli.stdout import answer
 
 __all__ = ["support_bundle"]
 
@@ -21,5 +22,5 @@ def support_bundle(arguments: argparse.Namespace) -> int:
     for part, reason in write_bundle(options_of(arguments), path).items():
         if reason is not None:
             sys.stderr.write(f"without {part}: {reason}\n")
-    sys.stdout.write(f"{path}\n")
+    answer().write(f"{path}\n")
     return 0

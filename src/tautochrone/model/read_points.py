@@ -7,13 +7,15 @@ catalog serves each read point as a warehouse.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Protocol
 
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["NEWEST", "FullSnapshotRead", "Lookup", "ReadPointServer", "Streamed"]
+__all__ = ["NEWEST", "FullSnapshotRead", "Lookup", "ReadPointServer", "Streamed", "job_read_point"]
 
 NEWEST = "newest"
 """What a `Lookup` answers for a table that it does not care about: its newest version."""
@@ -55,3 +57,16 @@ class ReadPointServer(Protocol):
 
     def show(self, read_point: str, lookup: Lookup) -> None:
         """Make an internal read point readable; asked anew at each table load."""
+
+
+def job_read_point(purpose: str, job: str) -> str:
+    """The read point that a job registers for one of its purposes.
+
+    Iceberg's REST client puts a read point into URLs as it is, so a name with other characters than
+    letters, digits, `-` and `_` is replaced by its digest.
+
+    >>> job_read_point("refresh", "orders")
+    'refresh-orders'
+    """
+    plain = re.fullmatch(r"[A-Za-z0-9_-]{1,100}", job)
+    return f"{purpose}-{job}" if plain else f"{purpose}.{sha256(job.encode()).hexdigest()[:32]}"

@@ -22,7 +22,7 @@ from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.model.adoptable import AdoptableTable
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.read_points import NEWEST
+from tautochrone.model.read_points import NEWEST, job_read_point
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.clock_table import ClockTable
@@ -88,7 +88,7 @@ class Survey:
         self._tables: dict[TableName, AdoptableTable] = {}
         self._forks: dict[TableName, Fork] = {}
         self._sessions = Sessions(job.base, job.read_points, job.definitions)
-        self._read_point = f"adopt-{job.name}"
+        self._read_point = job_read_point("adopt", job.name)
         self.outside = self._outside(now_us)
         job.read_points.show(self._read_point, lambda table: self._versions.get(table, NEWEST))
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import SparkDiedError
 from tautochrone.ingest.running_flow import RunningFlow
 from tautochrone.model.names import TableName, Version
-from tautochrone.model.read_points import NEWEST
+from tautochrone.model.read_points import NEWEST, job_read_point
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.sinks import undelivered_sinks
 from tautochrone.runtime.delivery.deliveries import Deliveries
@@ -75,7 +75,7 @@ class Run:
         )
         self._maintenance = Maintenance(job, exclusive=self._streams.exclusive)
         self.died: SparkDiedError | None = None
-        job.read_points.show(f"published-{job.name}", self._published_version)
+        job.read_points.show(job_read_point("published", job.name), self._published_version)
 
     def stop(self) -> None:
         """Ask for an orderly end: the running batch and the open checkpoint are finished first."""

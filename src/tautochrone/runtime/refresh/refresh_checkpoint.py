@@ -9,6 +9,7 @@ from dataclasses import replace
 from tautochrone.errors import FencedError
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.read_points import job_read_point
 from tautochrone.model.reason import Reason, ReasonCode, reason_fields
 from tautochrone.model.refresh import RefreshMode
 from tautochrone.project.policy import policy_of
@@ -52,7 +53,7 @@ class CheckpointRefresher:
         self._sessions = SessionPool(
             job.base,
             job.read_points,
-            f"refresh-{job.name}",
+            job_read_point("refresh", job.name),
             job.settings.catalog.name,
             job.definitions.scope.namespace[0],
             job.tables,

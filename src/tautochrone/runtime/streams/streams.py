@@ -25,7 +25,7 @@ from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.quarantine import BadRecords
-from tautochrone.model.read_points import FullSnapshotRead, Streamed
+from tautochrone.model.read_points import FullSnapshotRead, Streamed, job_read_point
 from tautochrone.model.sources import RecreatedTopic
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import ResolvedFlow
@@ -172,7 +172,8 @@ class Streams:
         published checkpoint."""
         job = self._job
         catalog = job.settings.catalog.name
-        session = reader_session(job.base, catalog, job.read_points.uri, f"published-{job.name}")
+        read_point = job_read_point("published", job.name)
+        session = reader_session(job.base, catalog, job.read_points.uri, read_point)
         use_database(session, catalog, flow.flow.scope.namespace[0], create=False)
         for key, value in flow.flow.conf.items():
             session.conf.set(key, value)
