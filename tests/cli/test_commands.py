@@ -26,9 +26,12 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project of `taut init`."""
+    """The project of `taut init`, with definitions that print."""
     folder = tmp_path_factory.mktemp("cli")
     assert "Next steps" in taut(folder, "init", "--name", "demo").stderr
+    printing = folder / "demo" / "transformations" / "printing.py"
+    assert printing.parent.is_dir()
+    printing.write_text('import subprocess\n\nprint("printed")\nsubprocess.run(["echo", "echoed"])\n')
     return folder / "demo"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
+from tautochrone.cli.stdout import answer
 from tautochrone.cli.timestamps import iso_timestamp
 from tautochrone.errors import MetaError
 
@@ -54,11 +54,11 @@ def lineage(arguments: argparse.Namespace) -> int:
     for edge in lineage_of_table.edges:
         up.setdefault(edge.dataset, []).append(edge.input)
         down.setdefault(edge.input, []).append(edge.dataset)
-    sys.stdout.write(f"{lineage_of_table.table}\n")
+    answer().write(f"{lineage_of_table.table}\n")
     if not arguments.down:
-        sys.stdout.writelines(_tree(lineage_of_table.table, up, "←"))
+        answer().writelines(_tree(lineage_of_table.table, up, "←"))
     if not arguments.up:
-        sys.stdout.writelines(_tree(lineage_of_table.table, down, "→"))
+        answer().writelines(_tree(lineage_of_table.table, down, "→"))
     return 0
 
 
@@ -69,7 +69,7 @@ def token(arguments: argparse.Namespace) -> int:
     if arguments.json:
         json_line({"token": write_token})
     else:
-        sys.stdout.write(f"{write_token}\n")
+        answer().write(f"{write_token}\n")
     return 0
 
 
