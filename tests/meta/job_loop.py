@@ -92,12 +92,12 @@ class JobLoop(Judged):
             e.name: self._known(e.name, reported[e.name], process.cut) for e in self.entries[job] if e.is_root
         }
         own, held = self.times.align(cast("Simulation", self), process, newest)
-        looks = {name: at for name, at in process.looks.items() if name not in held}
+        observations = {name: at for name, at in process.observations.items() if name not in held}
         if not news and all(process.cut.get(name) == version for name, version in own.items()):
             process.idle = True
             shows = latest is not None and own.items() <= store.checkpoints.versions_at(latest.number).items()
             number = latest.number if latest is not None and shows else None
-            store.jobs.heartbeat(job, fence, looks=looks, checkpoint=number)
+            store.jobs.heartbeat(job, fence, observations=observations, checkpoint=number)
             return
         floors = self.times.floors(cast("Simulation", self))
         try:
@@ -106,7 +106,7 @@ class JobLoop(Judged):
                 fence,
                 own,
                 self.now,
-                looks=looks,
+                observations=observations,
                 align_ms=self.times.bound_ms,
                 store=process.incarnation,
                 after=process.newest,

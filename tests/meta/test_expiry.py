@@ -8,7 +8,7 @@ import pytest
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import DatasetEntry, Store
-from tautochrone.meta.protocols.checkpoints import Standing
+from tautochrone.meta.protocols.checkpoints import UnexpiredCheckpoint
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.refresh import Refresh, RefreshMode
@@ -42,7 +42,7 @@ def test_standing(store: Store) -> None:
     store.checkpoints.expire(1)
     store.checkpoints.revoke("job", store.jobs.fence("job"), 2)
     found = store.checkpoints.unexpired("job")
-    assert found[0] == Standing(CheckpointNumber(2), 2500)
+    assert found[0] == UnexpiredCheckpoint(CheckpointNumber(2), 2500)
     assert [checkpoint.number for checkpoint in found] == list(range(2, 11))
     assert store.checkpoints.unexpired("another") == ()
 

@@ -72,7 +72,7 @@ class World:
                 store.checkpoints.abort(job, fence, target.number, broken=broken)
         else:
             held = {"same": "d"} if job == "sums" else {}
-            store.checkpoints.publish(job, fence, target.number, self.now, held=held)
+            store.checkpoints.publish(job, fence, target.number, self.now, passed_invariants=held)
 
     def weak(self) -> dict[str, str]:
         found = self.store.reads.resolve(Consistency.WEAK, lease_ms=0).versions

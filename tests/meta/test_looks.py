@@ -51,15 +51,15 @@ class World:
         self.store.roots.report(job, self.fences[job], {table: Version(str(version))})
 
     def look(self, job: str, checkpoint: int | None = None, **at: int) -> None:
-        looks = {TableName("lake", ("db",), name): ms for name, ms in at.items()}
-        self.store.jobs.heartbeat(job, self.fences[job], looks=looks, checkpoint=checkpoint)
+        observations = {TableName("lake", ("db",), name): ms for name, ms in at.items()}
+        self.store.jobs.heartbeat(job, self.fences[job], observations=observations, checkpoint=checkpoint)
 
-    def publish(self, external: int = 1, **looks: int) -> int:
+    def publish(self, external: int = 1, **observations: int) -> int:
         """The views' job takes a cut, after its look at the external table, and everybody does it."""
         store, fence = self.store, self.fences["views"]
         roots = {EXTERNAL: Version(str(external))}
-        told = {TableName("lake", ("db",), name): at for name, at in looks.items()}
-        number = store.checkpoints.open("views", fence, roots, self.now, looks=told).number
+        told = {TableName("lake", ("db",), name): at for name, at in observations.items()}
+        number = store.checkpoints.open("views", fence, roots, self.now, observations=told).number
         for table in (VIEW, APART):
             store.checkpoints.record_version(
                 "views", fence, number, table, Version(f"{table.table}@{number}"), FULL
@@ -139,7 +139,9 @@ def test_news_of_jobs_that_have_nothing_to_do_with_it_take_no_look_away(world: W
     other = TableName("lake", ("db",), "other")
     world.store.jobs.start_run("p", "other", [DatasetEntry(other, "streaming table", "o", is_root=True)])
     fence = world.store.jobs.take_over("other", ingests=[other])
-    number = world.store.checkpoints.open("other", fence, {other: Version("1")}, 1, looks={other: 50}).number
+    number = world.store.checkpoints.open(
+        "other", fence, {other: Version("1")}, 1, observations={other: 50}
+    ).number
     world.store.checkpoints.publish("other", fence, number, 1)
     assert world.store.reads.resolve(tables=[VIEW], lease_ms=0).checkpoint == number > first
     assert world.sees(99, VIEW)

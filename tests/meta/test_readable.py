@@ -77,14 +77,18 @@ def test_a_job_that_has_done_nothing_misses_nothing(world: World) -> None:
 def test_what_another_job_that_is_alive_has_not_looked_at(world: World) -> None:
     store, fence = world.store, world.fences["in"]
     number = whole(world)
-    store.jobs.heartbeat("in", fence, looked_ms=world.now, looks={WORDS: world.now}, checkpoint=number)
+    store.jobs.heartbeat(
+        "in", fence, observed_ms=world.now, observations={WORDS: world.now}, checkpoint=number
+    )
     begun = world.now
     world.now += 5
     (missing,) = store.reads.missing_parts("counts", begun)
     assert (missing.job, missing.what, missing.checkpoint) == ("in", MissingPart.SOURCE, number)
     assert WORDS.table in str(missing.reason)
     assert store.reads.missing_parts("in", begun) == (), "its own source is what it did"
-    store.jobs.heartbeat("in", fence, looked_ms=world.now, looks={WORDS: world.now}, checkpoint=number)
+    store.jobs.heartbeat(
+        "in", fence, observed_ms=world.now, observations={WORDS: world.now}, checkpoint=number
+    )
     assert store.reads.missing_parts("counts", begun) == ()
     # Nobody brings in what is there while the job is away.
     store.jobs.end_run("in", fence)

@@ -51,7 +51,7 @@ class Process:
     target: Checkpoint | None = None
     done: dict[TableName, Version] = field(default_factory=dict)
     cut: dict[TableName, Version] | None = None
-    looks: dict[TableName, int] = field(default_factory=dict)
+    observations: dict[TableName, int] = field(default_factory=dict)
     idle: bool = False
     pending: Callable[[], object] | None = None
 
@@ -170,7 +170,7 @@ def ingest(simulation: Simulation, process: Process, name: TableName) -> None:
         version = act(simulation, process, commit)
         assert version is not None
         act(simulation, process, lambda: process.store.roots.report(job, process.fence, {name: version}))
-    process.looks[name] = looked
+    process.observations[name] = looked
 
 
 # -- views ------------------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ def test_a_token_says_what_a_read_must_show(taut: Callable[..., str], uri: str, 
         with pytest.raises(MetaError, match="READ_NOT_YET") as late:
             client.versions(["lake.db.top"], after=token)
         assert late.value.retryable
-        looks = {parsed_name("lake.db.orders"): shop.store.now_ms() + 1}
-        shop.store.jobs.heartbeat("shop", shop.fence, looks=looks, checkpoint=1)
+        observations = {parsed_name("lake.db.orders"): shop.store.now_ms() + 1}
+        shop.store.jobs.heartbeat("shop", shop.fence, observations=observations, checkpoint=1)
         assert client.versions(["lake.db.top"], after=token).checkpoint == 1
         assert client.token() >= token
 

@@ -54,8 +54,8 @@ def test_versions_after_a_write(client: TestClient, shop: Shop) -> None:
     assert (late.json()["retryable"], late.headers["retry-after"]) == (True, "1")
 
     def look() -> None:
-        looks = {name("orders"): shop.store.now_ms() + 1}
-        shop.store.jobs.heartbeat("shop", shop.fence, looks=looks, checkpoint=1)
+        observations = {name("orders"): shop.store.now_ms() + 1}
+        shop.store.jobs.heartbeat("shop", shop.fence, observations=observations, checkpoint=1)
 
     looking = threading.Timer(0.5, look)
     looking.start()

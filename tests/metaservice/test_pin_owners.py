@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tautochrone.meta import Store
-from tautochrone.meta.sql.pins import MOST_PINS
+from tautochrone.meta.sql.pins import MAX_PINS_PER_HOLDER
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.http.pin_owners import LONGEST_LEASE_MS
 
@@ -104,14 +104,14 @@ def test_nobody_says_over_the_wire_who_asks(call: Callable[..., Any], store: Sto
 
 
 def test_a_reader_holds_only_so_many(call: Callable[..., Any], store: Store) -> None:
-    for _ in range(MOST_PINS):
+    for _ in range(MAX_PINS_PER_HOLDER):
         held = call(READ, "resolve", lease_ms=60_000)["pin"]
     assert call(READ, "resolve", lease_ms=60_000) == "TOO_MANY_PINS"
     assert call(READ, "resolve", lease_ms=0)["pin"] == "", "looking up holds nothing"
     assert call(OTHER, "resolve", lease_ms=60_000)["pin"]
     call(READ, "release_pin", pin=held)
     assert call(READ, "resolve", lease_ms=60_000)["pin"]
-    assert len(store.pins.live()) == MOST_PINS + 1
+    assert len(store.pins.live()) == MAX_PINS_PER_HOLDER + 1
 
 
 def test_the_answer_to_a_call_is_given_to_nobody_else(

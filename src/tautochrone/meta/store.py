@@ -92,11 +92,11 @@ class MetaStore(Closing):
     def _identify(self) -> None:
         query = select(t.stores.c.incarnation)
         with self._database.read() as connection:
-            found = connection.execute(query).scalar()
-        if found is None:
+            incarnation = connection.execute(query).scalar()
+        if incarnation is None:
             with self._database.write() as connection:
-                found = connection.execute(query).scalar()
-                if found is None:
-                    found = str(uuid4())
-                    row = {"id": 1, "incarnation": found, "last_number": 0}
+                incarnation = connection.execute(query).scalar()
+                if incarnation is None:
+                    incarnation = str(uuid4())
+                    row = {"id": 1, "incarnation": incarnation, "last_number": 0}
                     connection.execute(insert(t.stores).values(row))

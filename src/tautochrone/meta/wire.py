@@ -16,12 +16,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from cattrs import Converter
 from cattrs.errors import StructureHandlerNotFoundError
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from cattrs.preconf.json import make_converter
 
 from tautochrone import errors
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta.protocols.marks import Effect, mark_of
 from tautochrone.meta.protocols.store import Store
+from tautochrone.model.alignment import Alignment
+from tautochrone.model.jobs import Claim
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 
@@ -37,11 +40,16 @@ __all__ = [
     "remote_calls",
 ]
 
-_LOCAL = frozenset({"close"})
+_LOCAL_METHODS = frozenset({"close"})
 """What a process does with its own end of the store."""
-_NOT_SAID = frozenset({"holder"})
+_SET_BY_SERVICE = frozenset({"holder"})
 """Arguments that a service sets by who asks: nobody says them."""
-_SMALLEST, _BIGGEST = -(2**63), 2**63 - 1
+_WIRE_FIELDS: Mapping[type, Mapping[str, str]] = {
+    Alignment: {"held_back": "held"},
+    Claim: {"ended_run": "gone"},
+}
+"""For fields that were renamed the name of each on the wire, which never changes."""
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
 
 
 class UnreadableError(ValueError):
@@ -69,7 +77,7 @@ class Call:
         self._arguments = {wire: name for name, wire in mark.wire_arguments.items()}
         self._is_property = isinstance(member, property)
         signature = inspect.signature(function)
-        crossing = [p for name, p in signature.parameters.items() if name not in _NOT_SAID]
+        crossing = [p for name, p in signature.parameters.items() if name not in _SET_BY_SERVICE]
         self.signature = signature.replace(parameters=crossing)
         hints = get_type_hints(function)
         self.answer = hints["return"]
@@ -124,7 +132,7 @@ def calls_of(part: str | None, protocol: type) -> tuple[Call, ...]:
     return tuple(
         Call(part, name, member)
         for name, member in vars(protocol).items()
-        if not name.startswith("_") and name not in _LOCAL
+        if not name.startswith("_") and name not in _LOCAL_METHODS
         if isinstance(member, property) or inspect.isfunction(member)
     )
 
@@ -169,7 +177,7 @@ def decode(data: Any, hint: Any) -> Any:
     except StructureHandlerNotFoundError:
         raise
     except Exception as error:
-        raise UnreadableError(f"{_spoken(hint)} expected: {error!r}") from None
+        raise UnreadableError(f"{_type_name(hint)} expected: {error!r}") from None
 
 
 def encode_error(error: TautochroneError) -> dict[str, Any]:
@@ -200,7 +208,7 @@ def decode_error(data: Mapping[str, Any]) -> TautochroneError:
     return (kind if known else MetaError)(named["error_class"], named["message"], **fields)
 
 
-def _spoken(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
@@ -208,37 +216,49 @@ def _spoken(hint: Any) -> str:
 def _converter() -> Converter:
     converter = make_converter(detailed_validation=False)
     for kind in (str, int, float, bool, NoneType):
-        converter.register_structure_hook(kind, _exactly(kind))
+        converter.register_structure_hook(kind, _structure_scalar(kind))
     # These are texts too, and would be taken for plain ones.
     converter.register_structure_hook(StrEnum, lambda data, kind: kind(data))
-    converter.register_structure_hook(TableName, lambda data, _: _name(_exactly(str)(data, str)))
-    converter.register_unstructure_hook(TableName, _text)
+    converter.register_structure_hook(
+        TableName, lambda data, _: _structure_table_name(_structure_scalar(str)(data, str))
+    )
+    converter.register_unstructure_hook(TableName, _unstructure_table_name)
     converter.register_structure_hook(Reason, lambda data, _: Reason.from_json(data))
     converter.register_unstructure_hook(Reason, Reason.to_json)
-    converter.register_structure_hook_factory(_is_plain_collection, lambda hint: _many(converter, hint))
-    converter.register_unstructure_hook_factory(_is_plain_collection, lambda hint: _listed(converter, hint))
-    converter.register_structure_hook_factory(_is_mapping, lambda hint: _mapping_in(converter, hint))
-    converter.register_unstructure_hook_factory(_is_mapping, lambda hint: _mapping_out(converter, hint))
+    converter.register_structure_hook_factory(
+        _is_plain_collection, lambda hint: _structure_collection(converter, hint)
+    )
+    converter.register_unstructure_hook_factory(
+        _is_plain_collection, lambda hint: _unstructure_collection(converter, hint)
+    )
+    converter.register_structure_hook_factory(_is_mapping, lambda hint: _structure_mapping(converter, hint))
+    converter.register_unstructure_hook_factory(
+        _is_mapping, lambda hint: _unstructure_mapping(converter, hint)
+    )
+    for kind, wire_names in _WIRE_FIELDS.items():
+        overrides: Any = {name: override(rename=wire) for name, wire in wire_names.items()}
+        converter.register_structure_hook(kind, make_dict_structure_fn(kind, converter, **overrides))
+        converter.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, converter, **overrides))
     return converter
 
 
-def _exactly(kind: Any) -> Callable[[Any, Any], Any]:
+def _structure_scalar(kind: Any) -> Callable[[Any, Any], Any]:
     def structure(data: Any, _hint: Any) -> Any:
         whole = kind is float and type(data) is int
         if type(data) is not kind and not whole:
             raise TypeError(f"{data!r:.80} is no {kind.__name__}")
-        if kind is int and not _SMALLEST <= data <= _BIGGEST:
+        if kind is int and not _MIN_INTEGER <= data <= _MAX_INTEGER:
             raise ValueError("the store keeps integers of 64 bits")
         return float(data) if whole else data
 
     return structure
 
 
-def _name(text: str) -> TableName:
+def _structure_table_name(text: str) -> TableName:
     return TableName.parse(text)
 
 
-def _text(name: TableName) -> str:
+def _unstructure_table_name(name: TableName) -> str:
     text = str(name)
     if TableName.parse(text) != name:
         raise ValueError(f"a part of {name!r} holds a dot: the store cannot keep such a name")
@@ -249,17 +269,17 @@ def _is_plain_collection(hint: Any) -> bool:
     return get_origin(hint) in (Iterable, Collection)
 
 
-def _many(converter: Converter, hint: Any) -> Callable[[Any, Any], tuple[Any, ...]]:
+def _structure_collection(converter: Converter, hint: Any) -> Callable[[Any, Any], tuple[Any, ...]]:
     as_tuple: Any = GenericAlias(tuple, (*get_args(hint), ...))
     return lambda data, _: converter.structure(data, as_tuple)
 
 
-def _listed(converter: Converter, hint: Any) -> Callable[[Any], list[Any]]:
+def _unstructure_collection(converter: Converter, hint: Any) -> Callable[[Any], list[Any]]:
     (kind,) = get_args(hint)
     return lambda values: [converter.unstructure(value, unstructure_as=kind) for value in values]
 
 
-def _whole(key: str) -> int:
+def _integer_key(key: str) -> int:
     """Python's own reading takes spaces, underscores and the digits of every script."""
     digits = key.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
@@ -271,7 +291,7 @@ def _is_mapping(hint: Any) -> bool:
     return get_origin(hint) in (dict, Mapping)
 
 
-def _mapping_out(converter: Converter, hint: Any) -> Callable[[Mapping[Any, Any]], dict[str, Any]]:
+def _unstructure_mapping(converter: Converter, hint: Any) -> Callable[[Mapping[Any, Any]], dict[str, Any]]:
     keys, values = get_args(hint)
 
     def unstructure(data: Mapping[Any, Any]) -> dict[str, Any]:
@@ -285,7 +305,7 @@ def _mapping_out(converter: Converter, hint: Any) -> Callable[[Mapping[Any, Any]
     return unstructure
 
 
-def _mapping_in(converter: Converter, hint: Any) -> Callable[[Any, Any], dict[Any, Any]]:
+def _structure_mapping(converter: Converter, hint: Any) -> Callable[[Any, Any], dict[Any, Any]]:
     keys, values = get_args(hint)
     base = keys
     while hasattr(base, "__supertype__"):
@@ -296,7 +316,9 @@ def _mapping_in(converter: Converter, hint: Any) -> Callable[[Any, Any], dict[An
             raise TypeError(f"{data!r:.80} is no mapping")
         return {
             # Keys are text in JSON, whatever they were.
-            converter.structure(_whole(key) if base is int else key, keys): converter.structure(value, values)
+            converter.structure(_integer_key(key) if base is int else key, keys): converter.structure(
+                value, values
+            )
             for key, value in data.items()
         }
 

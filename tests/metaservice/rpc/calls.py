@@ -184,7 +184,7 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
         "job", store.jobs.take_over("job"), {ROOT: Version("r")}
     ),
     "beat": lambda store, fence: store.jobs.heartbeat(
-        "job", fence, looked_ms=900, looks={ROOT: 800}, checkpoint=opened(store, fence)
+        "job", fence, observed_ms=900, observations={ROOT: 800}, checkpoint=opened(store, fence)
     ),
     "tell_times": lambda store, fence: (
         store.roots.report("job", fence, {ROOT: Version("r1")}),
@@ -250,4 +250,4 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
         store.deliveries.forget("mirror"),
     )[1:],
 }
-"""A way through each method that writes. What its repeat may leave behind is in `looks`."""
+"""A way through each method that writes. What its repeat may leave behind is in `observations`."""

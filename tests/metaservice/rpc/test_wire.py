@@ -20,7 +20,9 @@ from tautochrone.meta.wire import (
     encode_error,
     remote_calls,
 )
+from tautochrone.model.alignment import Alignment
 from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
 
@@ -109,6 +111,20 @@ def test_numbers_may_be_keys_and_names_with_dots_may_not_cross() -> None:
     assert decode(json.loads(json.dumps(encode(value, hint))), hint) == value
     with pytest.raises(ValueError, match="holds a dot"):
         encode(TableName("a", ("b",), "c.d"), TableName)
+
+
+def test_renamed_fields_and_arguments_keep_their_names_on_the_wire() -> None:
+    claim = Claim(process=RunProcess(run="new", host="here"), ended_run="old")
+    encoded = encode(claim, Claim)
+    assert encoded["gone"] == "old"
+    assert decode(encoded, Claim) == claim
+    assert encode(Alignment(roots={}, held_back={}), Alignment) == {"roots": {}, "held": {}}
+    heartbeat = remote_calls()["beat"]
+    arguments = {"observed_ms": 900, "observations": {TableName("a", ("b",), "c"): 800}}
+    on_wire = {"looked_ms": 900, "looks": {"a.b.c": 800}}
+    assert heartbeat.encode_arguments(arguments) == on_wire
+    required = {"job": "one", "fence": 1}
+    assert heartbeat.decode_arguments(required | on_wire) == required | arguments
 
 
 def test_fields_that_only_a_newer_version_has_are_no_trouble() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tautochrone.iceberg.maintenance.expiry import expirable
-from tautochrone.meta.protocols.checkpoints import Standing
+from tautochrone.meta.protocols.checkpoints import UnexpiredCheckpoint
 from tautochrone.model.maintenance import Retention
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.project.maintenance import MaintenanceRules
@@ -23,8 +23,8 @@ RULES = MaintenanceRules(
 )  # fmt: skip
 
 
-def at(*seconds: int) -> list[Standing]:
-    return [Standing(CheckpointNumber(n), s * 1000) for n, s in enumerate(seconds, 1)]
+def at(*seconds: int) -> list[UnexpiredCheckpoint]:
+    return [UnexpiredCheckpoint(CheckpointNumber(n), s * 1000) for n, s in enumerate(seconds, 1)]
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_checkpoints(seconds: tuple[int, ...], now: int, gone: list[int]) -> Non
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=200))
 def test_a_stream_of_checkpoints_is_thinned_and_stays_so(gaps: list[int]) -> None:
     """What one maintenance kept for its distance, the next ones keep until it is too old."""
-    standing: list[Standing] = []
+    standing: list[UnexpiredCheckpoint] = []
     now = 0
     for number, gap in enumerate(gaps, 1):
         now += gap * 1000
-        standing.append(Standing(CheckpointNumber(number), now))
+        standing.append(UnexpiredCheckpoint(CheckpointNumber(number), now))
         outlived_numbers = set(outlived(standing, now, RULES))
         remaining = [c for c in standing if c.number not in outlived_numbers]
         assert remaining[-3:] == standing[-3:]

@@ -95,8 +95,8 @@ class Database:
     def migrate(self) -> None:
         """Create the schema or bring it to `HEAD`. Several processes may call it at once."""
         with self.read() as connection:
-            found = _revision(connection)
-        if found == HEAD:
+            revision = _revision(connection)
+        if revision == HEAD:
             return
         with self.write() as connection:
             if _revision(connection) != HEAD:
@@ -197,8 +197,8 @@ def _prepare_sqlite(engine: Engine) -> None:
 def _revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    return found
+    revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return revision
 
 
 def _upgrade(connection: Connection) -> None:

@@ -20,8 +20,8 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import Fence, TableName
 
 __all__ = [
-    "STANDING",
     "VERSIONED_KINDS",
+    "VISIBLE_STATES",
     "Repository",
     "Transactions",
     "check_fence",
@@ -35,7 +35,7 @@ __all__ = [
 VERSIONED_KINDS = (DatasetKind.STREAMING_TABLE.value, DatasetKind.MATERIALIZED_VIEW.value)
 """Kinds of datasets that are tables: a checkpoint isn't published without a word about each."""
 
-STANDING = (
+VISIBLE_STATES = (
     CheckpointState.PUBLISHED.value,
     CheckpointState.PARTIAL.value,
     CheckpointState.OPEN.value,

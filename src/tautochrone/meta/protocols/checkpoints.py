@@ -14,7 +14,7 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.refresh import Refresh, RefreshMode
 
-__all__ = ["KEPT_UNREADABLE", "PATIENCE_MS", "Checkpoints", "Holder", "Standing"]
+__all__ = ["KEPT_UNREADABLE", "PATIENCE_MS", "BusyJob", "Checkpoints", "UnexpiredCheckpoint"]
 
 
 KEPT_UNREADABLE = 1_000
@@ -22,7 +22,7 @@ KEPT_UNREADABLE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class UnexpiredCheckpoint:
     """A checkpoint that still holds versions, and when it was published (epoch milliseconds)."""
 
     number: CheckpointNumber
@@ -34,7 +34,7 @@ PATIENCE_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class BusyJob:
     """A job for which the others wait, and the checkpoint that it is at work on."""
 
     job: str
@@ -45,7 +45,7 @@ class Holder:
 class Checkpoints(Protocol):
     """Opening, filling, publishing and expiring checkpoints, and reading what they show."""
 
-    @writes(wire="open_checkpoint")
+    @writes(wire="open_checkpoint", wire_arguments={"observed_ms": "looked_ms", "observations": "looks"})
     def open(
         self,
         job: str,
@@ -54,8 +54,8 @@ class Checkpoints(Protocol):
         cut_at_ms: int,
         *,
         at_least: int = 0,
-        looked_ms: int | None = None,
-        looks: Mapping[TableName, int] | None = None,
+        observed_ms: int | None = None,
+        observations: Mapping[TableName, int] | None = None,
         patience_ms: int = PATIENCE_MS,
         align_ms: int | None = None,
         store: str | None = None,
@@ -99,7 +99,7 @@ class Checkpoints(Protocol):
         """
 
     @reads(wire="held_back_by")
-    def busy_jobs(self, job: str, patience_ms: int = PATIENCE_MS) -> tuple[Holder, ...]:
+    def busy_jobs(self, job: str, patience_ms: int = PATIENCE_MS) -> tuple[BusyJob, ...]:
         """Who must finish, or lose its lease or the others' patience, before `job` may open a checkpoint."""
 
     @writes(wire="wait")
@@ -151,7 +151,7 @@ class Checkpoints(Protocol):
         Datasets downstream are recorded the same way, as `WAITS_FOR_INPUT`.
         """
 
-    @writes
+    @writes(wire_arguments={"passed_invariants": "held"})
     def publish(
         self,
         job: str,
@@ -160,7 +160,7 @@ class Checkpoints(Protocol):
         at_ms: int,
         *,
         cpu_ms: int | None = None,
-        held: Mapping[str, str] | None = None,
+        passed_invariants: Mapping[str, str] | None = None,
     ) -> None:
         """The job has done its part. When it is the last, the checkpoint becomes readable: one row changes.
         Saying it again is a no-op.
@@ -200,7 +200,7 @@ class Checkpoints(Protocol):
         """Drop the rows of all but the newest `kept` expired and aborted checkpoints; answers how many."""
 
     @reads(wire="standing")
-    def unexpired(self, job: str) -> tuple[Standing, ...]:
+    def unexpired(self, job: str) -> tuple[UnexpiredCheckpoint, ...]:
         """The published (and revoked) checkpoints of a job that are not expired, oldest first."""
 
     @reads(wire="checkpoint")

@@ -10,11 +10,11 @@ from tautochrone.meta.protocols.marks import reads
 from tautochrone.model.invariants import InvariantEntry
 from tautochrone.model.names import CheckpointNumber
 
-__all__ = ["Held", "Invariants"]
+__all__ = ["InvariantCheck", "Invariants"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class InvariantCheck:
     """The newest checkpoint for which a job checked invariants, and the definitions of those that held."""
 
     checkpoint: CheckpointNumber
@@ -29,5 +29,5 @@ class Invariants(Protocol):
         """What one job checks, or all do, by name."""
 
     @reads(wire="held")
-    def last_check(self, job: str) -> Held | None:
-        """See `Held`; None before the first time."""
+    def last_check(self, job: str) -> InvariantCheck | None:
+        """See `InvariantCheck`; None before the first time."""

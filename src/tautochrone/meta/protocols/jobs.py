@@ -84,15 +84,15 @@ class Jobs(Protocol):
             MetaError: `JOB_RUNNING`, another run has the job and `claim` may not end it; nothing was changed.
         """
 
-    @writes(wire="beat")
+    @writes(wire="beat", wire_arguments={"observed_ms": "looked_ms", "observations": "looks"})
     def heartbeat(
         self,
         job: str,
         fence: Fence,
         lease_ms: int = JOB_LEASE_MS,
         *,
-        looked_ms: int | None = None,
-        looks: Mapping[TableName, int] | None = None,
+        observed_ms: int | None = None,
+        observations: Mapping[TableName, int] | None = None,
         checkpoint: int | None = None,
     ) -> None:
         """The owner is alive. Leases decide for whom the others wait, never who may write.

@@ -11,12 +11,12 @@ from tautochrone.meta.database import tables as t
 from tautochrone.model.alignment import Alignment, SourceTime, align
 from tautochrone.model.names import Version
 
-__all__ = ["aligned_cut", "begin_times"]
+__all__ = ["aligned_cut", "reset_source_times"]
 
 _R, _V = t.reports.c, t.versions.c
 
 
-def begin_times(connection: Connection, job: str) -> None:
+def reset_source_times(connection: Connection, job: str) -> None:
     """A new owner: its tables may have been taken back, so what was told of them does not hold. Until it has
     looked, those that took part stay where they are, and with them all that must not run ahead of them."""
     known = (_R.job == job) & _R.times.is_not(None)
@@ -27,12 +27,12 @@ def aligned_cut(
     connection: Connection, jobs: Collection[str], cut: Mapping[str, str], bound_ms: int
 ) -> Alignment:
     """See `model.alignment.align`, for the roots of a cut of these jobs."""
-    told = connection.execute(
+    reported_times = connection.execute(
         select(_R.table_name, _R.times).where(_R.job.in_(jobs), _R.times.is_not(None))
     ).all()
     times = {
-        row.table_name: [SourceTime(version=Version(version), at_ms=at) for version, at in row.times]
-        for row in told
+        row.table_name: [SourceTime(version=Version(version), at_ms=at_ms) for version, at_ms in row.times]
+        for row in reported_times
     }
     current = select(_V.table_name, _V.version).where(
         _V.table_name.in_(list(times)), _V.is_root.is_(True), _V.to_checkpoint.is_(None)

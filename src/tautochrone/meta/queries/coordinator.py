@@ -20,47 +20,65 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.protocols.checkpoints import Holder
+from tautochrone.meta.protocols.checkpoints import BusyJob
 from tautochrone.meta.queries import version_intervals as intervals
-from tautochrone.meta.queries.read_models import settle
+from tautochrone.meta.queries.read_models import close_if_finished
 from tautochrone.meta.queries.topology import Topology
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import JobState, JobStatus, Part, RunProcess
 from tautochrone.model.names import CheckpointNumber, Fence
 
-__all__ = ["enlist", "holders", "is_alive", "job_status", "next_checkpoint", "pending", "skip", "skip_before"]
+__all__ = [
+    "assign_parts",
+    "busy_jobs_with",
+    "is_alive",
+    "job_status",
+    "next_checkpoint",
+    "pending",
+    "skip",
+    "skip_before",
+]
 
 
 _C, _P, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c
 
 
-def holders(connection: Connection, job: str, found: Topology, now: int, patience_ms: int) -> list[Holder]:
+def busy_jobs_with(
+    connection: Connection, job: str, topology: Topology, now: int, patience_ms: int
+) -> list[BusyJob]:
     """See `Checkpoints.busy_jobs`."""
-    others = found.jobs_with(job) - {job}
-    if not others:
+    other_jobs = topology.jobs_sharing_with(job) - {job}
+    if not other_jobs:
         return []
     query = (
         select(_P.job, _P.checkpoint, _P.started_ms, _P.waits_for, _C.opened_ms)
         .join(t.checkpoints, _C.number == _P.checkpoint)
-        .where(_P.job.in_(others), _P.state == Part.PENDING.value)
+        .where(_P.job.in_(other_jobs), _P.state == Part.PENDING.value)
         .order_by(_P.checkpoint)
     )
     jobs = connection.execute(select(_J.name, _J.state, _J.lease_until_ms))
     alive = {row.name for row in jobs if is_alive(row.state, row.lease_until_ms, now)}
-    held: dict[str, Holder] = {}
-    patient: dict[str, bool] = {}
+    busy_by_job: dict[str, BusyJob] = {}
+    within_patience: dict[str, bool] = {}
     for row in connection.execute(query):
         since = row.opened_ms if row.started_ms is None else row.started_ms
         if row.job not in alive or not {row.waits_for or row.job} <= alive:
             continue
         # One that is late with anything isn't waited for, whatever else it has to do.
-        patient[row.job] = patient.get(row.job, True) and now - since <= patience_ms
-        held[row.job] = Holder(job=row.job, checkpoint=CheckpointNumber(row.checkpoint), since_ms=since)
-    return [holder for name, holder in sorted(held.items()) if patient[name]]
+        within_patience[row.job] = within_patience.get(row.job, True) and now - since <= patience_ms
+        busy_by_job[row.job] = BusyJob(
+            job=row.job, checkpoint=CheckpointNumber(row.checkpoint), since_ms=since
+        )
+    return [holder for name, holder in sorted(busy_by_job.items()) if within_patience[name]]
 
 
-def enlist(
-    connection: Connection, opener: str, number: int, roots: Mapping[str, str], found: Topology, now: int
+def assign_parts(
+    connection: Connection,
+    opener: str,
+    number: int,
+    roots: Mapping[str, str],
+    topology: Topology,
+    now: int,
 ) -> None:
     """Give every job of the topology its part in a new checkpoint.
 
@@ -68,14 +86,16 @@ def enlist(
     are those that only ingest.
     What is left of older checkpoints and cannot become complete any more is closed.
     """
-    jobs = found.jobs_with(opener)
-    carried = _unchanged(connection, jobs - {opener}, roots, found)
+    jobs = topology.jobs_sharing_with(opener)
+    unchanged = _unchanged(connection, jobs - {opener}, roots, topology)
     # Of a job that only ingests everything was said by the cut.
-    carried |= {
-        job for job in jobs - {opener} if found.only_ingests(job) and found.datasets(job) <= roots.keys()
+    unchanged |= {
+        job
+        for job in jobs - {opener}
+        if topology.only_ingests(job) and topology.datasets(job) <= roots.keys()
     }
     for job in sorted(jobs):
-        done = job in carried
+        done = job in unchanged
         connection.execute(
             insert(t.checkpoint_jobs).values(
                 checkpoint=number,
@@ -87,8 +107,8 @@ def enlist(
         )
         if done:
             intervals.confirm(connection, job, number)
-    for job in jobs - carried:
-        _leave_behind(connection, job, number, now)
+    for job in jobs - unchanged:
+        _skip_older(connection, job, number, now)
 
 
 def pending(connection: Connection, job: str) -> list[int]:
@@ -98,24 +118,24 @@ def pending(connection: Connection, job: str) -> list[int]:
 
 
 def next_checkpoint(connection: Connection, job: str) -> int | None:
-    mine = pending(connection, job)
-    if not mine:
+    numbers = pending(connection, job)
+    if not numbers:
         return None
-    meeting = _rendezvous(connection, mine)
-    return mine[-1] if meeting is None else meeting
+    rendezvous = _rendezvous(connection, numbers)
+    return numbers[-1] if rendezvous is None else rendezvous
 
 
-def _rendezvous(connection: Connection, mine: list[int]) -> int | None:
+def _rendezvous(connection: Connection, numbers: list[int]) -> int | None:
     """The oldest of a job's pending checkpoints that no job has skipped."""
-    skipped = select(_P.checkpoint).where(_P.checkpoint.in_(mine), _P.state == Part.SKIPPED.value)
-    lost = set(connection.execute(skipped).scalars())
-    return next((number for number in mine if number not in lost), None)
+    skipped = select(_P.checkpoint).where(_P.checkpoint.in_(numbers), _P.state == Part.SKIPPED.value)
+    skipped_numbers = set(connection.execute(skipped).scalars())
+    return next((number for number in numbers if number not in skipped_numbers), None)
 
 
 def skip_before(connection: Connection, job: str, number: int) -> None:
-    for left in pending(connection, job):
-        if left < number:
-            skip(connection, job, left)
+    for older in pending(connection, job):
+        if older < number:
+            skip(connection, job, older)
 
 
 def skip(connection: Connection, job: str, number: int) -> None:
@@ -125,10 +145,10 @@ def skip(connection: Connection, job: str, number: int) -> None:
         .where(_P.checkpoint == number, _P.job == job)
         .values(state=Part.SKIPPED.value)
     )
-    settle(connection, number)
+    close_if_finished(connection, number)
 
 
-def _leave_behind(connection: Connection, job: str, number: int, now: int) -> None:
+def _skip_older(connection: Connection, job: str, number: int, now: int) -> None:
     """Of a job's older checkpoints keep the one it is at work on and the rendezvous, or nothing when it
     isn't alive: it will begin at the newest."""
     query = (
@@ -139,19 +159,19 @@ def _leave_behind(connection: Connection, job: str, number: int, now: int) -> No
     rows = connection.execute(query).all()
     if not rows:
         return
-    kept: set[int] = set()
-    known = connection.execute(select(_J.state, _J.lease_until_ms).where(_J.name == job)).one()
-    if is_alive(known.state, known.lease_until_ms, now):
-        kept = {row.checkpoint for row in rows if row.started_ms is not None}
-        meeting = _rendezvous(connection, [row.checkpoint for row in rows])
-        kept |= set() if meeting is None else {meeting}
+    kept_numbers: set[int] = set()
+    job_row = connection.execute(select(_J.state, _J.lease_until_ms).where(_J.name == job)).one()
+    if is_alive(job_row.state, job_row.lease_until_ms, now):
+        kept_numbers = {row.checkpoint for row in rows if row.started_ms is not None}
+        rendezvous = _rendezvous(connection, [row.checkpoint for row in rows])
+        kept_numbers |= set() if rendezvous is None else {rendezvous}
     for row in rows:
-        if row.checkpoint not in kept:
+        if row.checkpoint not in kept_numbers:
             skip(connection, job, row.checkpoint)
 
 
 def _unchanged(
-    connection: Connection, jobs: frozenset[str], roots: Mapping[str, str], found: Topology
+    connection: Connection, jobs: frozenset[str], roots: Mapping[str, str], topology: Topology
 ) -> set[str]:
     """The jobs of which every input is what it was at their newest checkpoint, and nothing failed there."""
     last: dict[str, int] = {}
@@ -167,23 +187,23 @@ def _unchanged(
         if newest is not None and newest.state == Part.DONE and not revoked:
             last[job] = newest.checkpoint
     before = {number: intervals.cut_at(connection, number).versions for number in {*last.values()}}
-    candidates = {job for job, number in last.items() if found.datasets(job) <= before[number].keys()}
+    candidates = {job for job, number in last.items() if topology.datasets(job) <= before[number].keys()}
     while True:
         now = dict(roots)
         for job in candidates:
             cut = before[last[job]]
-            now |= {name: cut[name] for name in found.datasets(job) if name not in found.roots}
-        kept = {
+            now |= {name: cut[name] for name in topology.datasets(job) if name not in topology.roots}
+        still_unchanged = {
             job
             for job in candidates
             if all(
                 name in now and before[last[job]].get(name) == now[name]
-                for name in found.reads(job) | (found.datasets(job) & found.roots)
+                for name in topology.reads(job) | (topology.datasets(job) & topology.roots)
             )
         }
-        if kept == candidates:
-            return kept
-        candidates = kept
+        if still_unchanged == candidates:
+            return still_unchanged
+        candidates = still_unchanged
 
 
 def is_alive(state: str, lease_until_ms: int | None, now: int) -> bool:
@@ -191,7 +211,7 @@ def is_alive(state: str, lease_until_ms: int | None, now: int) -> bool:
     return state == JobState.RUNNING and lease_until_ms is not None and lease_until_ms > now
 
 
-def job_status(connection: Connection, row: Row[Any], found: Topology, now: int) -> JobStatus:
+def job_status(connection: Connection, row: Row[Any], topology: Topology, now: int) -> JobStatus:
     done = select(func.max(_P.checkpoint)).where(_P.job == row.name, _P.state == Part.DONE.value)
     newest = connection.execute(done).scalar()
     target = next_checkpoint(connection, row.name)
@@ -207,6 +227,6 @@ def job_status(connection: Connection, row: Row[Any], found: Topology, now: int)
         lease_until_ms=row.lease_until_ms,
         target=None if target is None else CheckpointNumber(target),
         newest_done=None if newest is None else CheckpointNumber(newest),
-        datasets=len(found.datasets(row.name)),
+        datasets=len(topology.datasets(row.name)),
         process=None if row.process is None else RunProcess(**row.process),
     )

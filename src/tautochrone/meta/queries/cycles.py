@@ -16,7 +16,7 @@ def require_acyclic(edges: Mapping[str, frozenset[str]], tables: Iterable[str]) 
         MetaError: `TOPOLOGY_CYCLE`, with the cycle from input to output.
     """
     for table in sorted(tables):
-        cycle = _way_back(edges, table)
+        cycle = _cycle_through(edges, table)
         if cycle:
             raise MetaError(
                 "TOPOLOGY_CYCLE",
@@ -26,23 +26,23 @@ def require_acyclic(edges: Mapping[str, frozenset[str]], tables: Iterable[str]) 
             )
 
 
-def _way_back(edges: Mapping[str, frozenset[str]], start: str) -> list[str]:
+def _cycle_through(edges: Mapping[str, frozenset[str]], start: str) -> list[str]:
     """The shortest way from `start` through inputs back to it, in the direction of the data."""
-    came_from: dict[str, str] = {}
-    wave = [start]
-    while wave:
+    reader_of: dict[str, str] = {}
+    frontier = [start]
+    while frontier:
         following: list[str] = []
-        for name in wave:
+        for name in frontier:
             for source in sorted(edges.get(name, ())):
                 if source == start:
-                    way = [start]
-                    at = name
-                    while at != start:
-                        way.append(at)
-                        at = came_from[at]
-                    return [*way, start]
-                if source not in came_from:
-                    came_from[source] = name
+                    path = [start]
+                    table = name
+                    while table != start:
+                        path.append(table)
+                        table = reader_of[table]
+                    return [*path, start]
+                if source not in reader_of:
+                    reader_of[source] = name
                     following.append(source)
-        wave = following
+        frontier = following
     return []

@@ -11,10 +11,10 @@ from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.protocols.datasets import DatasetEntry
 from tautochrone.meta.queries import version_intervals as intervals
-from tautochrone.meta.queries.topology import OUTSIDE
+from tautochrone.meta.queries.topology import EXTERNAL
 from tautochrone.model.jobs import Part
 
-__all__ = ["end_outside", "register_dataset", "retire"]
+__all__ = ["end_external_interval", "register_dataset", "retire"]
 
 
 def register_dataset(connection: Connection, job: str, name: str, entry: DatasetEntry) -> None:
@@ -28,7 +28,7 @@ def register_dataset(connection: Connection, job: str, name: str, entry: Dataset
     }
     if row is None:
         connection.execute(insert(t.datasets).values(name=name, **values))
-        end_outside(connection, name)
+        end_external_interval(connection, name)
     elif row.job != job and not row.retired:
         raise MetaError(
             "DATASET_OWNED_BY_ANOTHER_JOB",
@@ -36,30 +36,30 @@ def register_dataset(connection: Connection, job: str, name: str, entry: Dataset
         )
     else:
         if row.job != job:
-            _hand_over(connection, name, row.job, job)
+            _transfer(connection, name, row.job, job)
         connection.execute(update(t.datasets).where(t.datasets.c.name == name).values(**values))
     connection.execute(delete(t.dataset_inputs).where(t.dataset_inputs.c.dataset == name))
     for table in sorted(map(str, entry.inputs)):
         connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
 
 
-def end_outside(connection: Connection, name: str) -> None:
+def end_external_interval(connection: Connection, name: str) -> None:
     """A table that others read before somebody registered it is what its job says of it from here on."""
     v = t.versions.c
     last = connection.execute(select(t.stores.c.last_number)).scalar_one()
-    outside = (v.job == OUTSIDE) & (v.table_name == name) & v.to_checkpoint.is_(None)
-    connection.execute(update(t.versions).where(outside).values(to_checkpoint=last))
+    external = (v.job == EXTERNAL) & (v.table_name == name) & v.to_checkpoint.is_(None)
+    connection.execute(update(t.versions).where(external).values(to_checkpoint=last))
 
 
-def _hand_over(connection: Connection, name: str, before: str, job: str) -> None:
+def _transfer(connection: Connection, name: str, before: str, job: str) -> None:
     """What was recorded for the table goes with it, and so does how far it is complete."""
     p = t.checkpoint_jobs.c
-    intervals.hand_over(connection, name, job)
+    intervals.transfer(connection, name, job)
     connection.execute(update(t.reports).where(t.reports.c.table_name == name).values(job=job))
     done = select(func.max(p.checkpoint)).where(p.job == before, p.state == Part.DONE.value)
     newest = connection.execute(done).scalar()
-    mine = select(p.checkpoint).where(p.job == job)
-    if newest is not None and connection.execute(mine).first() is None:
+    parts_of_job = select(p.checkpoint).where(p.job == job)
+    if newest is not None and connection.execute(parts_of_job).first() is None:
         connection.execute(
             insert(t.checkpoint_jobs).values(checkpoint=newest, job=job, state=Part.DONE.value)
         )

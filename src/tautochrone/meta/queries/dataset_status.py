@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, or_, select
 
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import STANDING, VERSIONED_KINDS, parse
+from tautochrone.meta.database.repository import VERSIONED_KINDS, VISIBLE_STATES, parse
 from tautochrone.meta.protocols.datasets import DatasetStatus
-from tautochrone.meta.queries.invariant_checks import held_back, limits
+from tautochrone.meta.queries.invariant_checks import held_back, visibility_limits
 from tautochrone.meta.queries.read_models import stored_failure
 from tautochrone.meta.queries.read_versions import newest_readable
-from tautochrone.meta.queries.skipped_files import skipped_of
-from tautochrone.meta.queries.topology import topology
+from tautochrone.meta.queries.skipped_files import skipped_files_of
+from tautochrone.meta.queries.topology import read_topology
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.reason import Reason
@@ -40,32 +40,32 @@ def statuses(connection: Connection) -> tuple[DatasetStatus, ...]:
     newest = _newest_cuts(connection)
     done = _newest_cuts(connection, done=True)
     versions = _newest_versions(connection)
-    whole = _complete_at(connection, done)
+    complete_now = _complete_at(connection, done)
     errors = _newest_errors(connection)
-    kept = _kept(connection)
-    readable = _readable(connection, rows, done, whole, versions)
-    found = []
+    kept_back = _kept_from_readers(connection)
+    readable = _readable_cuts(connection, rows, done, complete_now, versions)
+    result = []
     for row in rows:
-        known = (row.job, row.name)
+        key = (row.job, row.name)
         # Nearly all are complete at the newest checkpoint that their job did; the others are searched for.
-        complete = done[row.job] if known in whole else None
-        if complete is None and known in versions:
-            complete = _last_complete(connection, row)
-        status = _status(row, versions.get(known), complete, newest.get(row.job), errors.get(row.name))
-        if row.name in kept:
-            error, wanted_ms, seen_ms = kept[row.name]
+        complete = done[row.job] if key in complete_now else None
+        if complete is None and key in versions:
+            complete = _last_complete_checkpoint(connection, row)
+        status = _status(row, versions.get(key), complete, newest.get(row.job), errors.get(row.name))
+        if row.name in kept_back:
+            error, held_back_ms, seen_ms = kept_back[row.name]
             lag_ms = status.lag_ms
             if complete is not None:
-                lag_ms = max(lag_ms or 0, wanted_ms - min(seen_ms, complete.cut_at_ms))
+                lag_ms = max(lag_ms or 0, held_back_ms - min(seen_ms, complete.cut_at_ms))
             status = replace(status, error=status.error or error, lag_ms=lag_ms)
         seen = readable.get(row.name)
         if seen is not None:
-            lag_ms = _behind(seen, newest.get(row.job))
-            if row.name in kept:
+            lag_ms = _behind_ms(seen, newest.get(row.job))
+            if row.name in kept_back:
                 lag_ms = max(lag_ms, status.lag_ms or 0)
             status = replace(status, readable=CheckpointNumber(seen.number), readable_lag_ms=lag_ms)
-        found.append(status)
-    return tuple(found)
+        result.append(status)
+    return tuple(result)
 
 
 def _status(
@@ -73,7 +73,7 @@ def _status(
 ) -> DatasetStatus:
     lag_ms = None
     if complete is not None:
-        lag_ms = _behind(complete, newest)
+        lag_ms = _behind_ms(complete, newest)
     if error is not None and row.kind not in VERSIONED_KINDS:
         error = None
     if error is not None and complete is not None and error.checkpoint <= complete.number:
@@ -94,62 +94,62 @@ def _status(
         failure=None if error is None else stored_failure(error),
         lag_ms=lag_ms,
         refreshed_at_ms=row.last_at_ms,
-        skipped=skipped_of(row.skipped_files),
+        skipped=skipped_files_of(row.skipped_files),
     )
 
 
-def _behind(seen: _Cut, newest: _Cut | None) -> int:
+def _behind_ms(seen: _Cut, newest: _Cut | None) -> int:
     """How much older one cut is than the newest, in milliseconds."""
     if newest is None or seen.number >= newest.number:
         return 0
     return max(0, newest.cut_at_ms - seen.cut_at_ms)
 
 
-def _readable(
+def _readable_cuts(
     connection: Connection,
     rows: Sequence[Row[Any]],
     done: Mapping[str, _Cut],
-    whole: Collection[tuple[str, str]],
+    complete_now: Collection[tuple[str, str]],
     versions: Collection[tuple[str, str]],
 ) -> dict[str, _Cut]:
     """By table the newest checkpoint at which strong readers see it. Tables that belong together are asked
     for once, and only where something is late."""
     built = {row.name: row.job for row in rows if (row.job, row.name) in versions}
-    topology_now, left = topology(connection), set(built)
-    found: dict[str, _Cut] = {}
-    while left:
-        first = left.pop()
-        together = {first} | (topology_now.related({first}) & built.keys())
-        left -= together
-        newest = {done[built[name]] for name in together if built[name] in done}
+    topology, remaining = read_topology(connection), set(built)
+    result: dict[str, _Cut] = {}
+    while remaining:
+        first = remaining.pop()
+        related_tables = {first} | (topology.related({first}) & built.keys())
+        remaining -= related_tables
+        newest = {done[built[name]] for name in related_tables if built[name] in done}
         seen: _Cut | None = None
-        if len(newest) == 1 and all((built[name], name) in whole for name in together):
+        if len(newest) == 1 and all((built[name], name) in complete_now for name in related_tables):
             (seen,) = newest
         else:
-            number = newest_readable(connection, together)
+            number = newest_readable(connection, related_tables)
             if number is not None:
                 cut = select(_C.cut_at_ms).where(_C.number == number)
                 seen = _Cut(number, connection.execute(cut).scalar_one())
         if seen is not None:
-            found |= dict.fromkeys(together, seen)
-    return found
+            result |= dict.fromkeys(related_tables, seen)
+    return result
 
 
-def _kept(connection: Connection) -> dict[str, tuple[str, int, int]]:
+def _kept_from_readers(connection: Connection) -> dict[str, tuple[str, int, int]]:
     """By table that a broken invariant keeps from readers: the error, when the cut was taken that they don't
     see of it, and when the one that they do."""
-    kept = held_back(connection)
-    if not kept:
+    kept_back = held_back(connection)
+    if not kept_back:
         return {}
-    seen = limits(connection)
-    numbers = {number for number, _ in kept.values()} | {*seen.values()}
+    seen = visibility_limits(connection)
+    numbers = {number for number, _ in kept_back.values()} | {*seen.values()}
     query = select(_C.number, _C.cut_at_ms).where(_C.number.in_(numbers))
     cut_at_ms = {row.number: row.cut_at_ms for row in connection.execute(query)}
-    found = {}
-    for name, (number, error) in kept.items():
-        wanted_ms = cut_at_ms.get(number, 0)
-        found[name] = error, wanted_ms, cut_at_ms.get(seen.get(name, number), wanted_ms)
-    return found
+    result = {}
+    for name, (number, error) in kept_back.items():
+        held_back_ms = cut_at_ms.get(number, 0)
+        result[name] = error, held_back_ms, cut_at_ms.get(seen.get(name, number), held_back_ms)
+    return result
 
 
 def _newest_cuts(connection: Connection, *, done: bool = False) -> dict[str, _Cut]:
@@ -157,7 +157,7 @@ def _newest_cuts(connection: Connection, *, done: bool = False) -> dict[str, _Cu
     parts = (
         select(_P.job, func.max(_C.number).label("number"))
         .join(t.checkpoints, _P.checkpoint == _C.number)
-        .where(_C.state.in_(STANDING))
+        .where(_C.state.in_(VISIBLE_STATES))
     )
     if done:
         parts = parts.where(_P.state == Part.DONE.value)
@@ -184,26 +184,26 @@ def _complete_at(connection: Connection, done: dict[str, _Cut]) -> set[tuple[str
     groups: dict[int, list[str]] = {}
     for job, cut in done.items():
         groups.setdefault(cut.number, []).append(job)
-    found: set[tuple[str, str]] = set()
+    result: set[tuple[str, str]] = set()
     for number, jobs in groups.items():
         query = select(_V.job, _V.table_name).where(_V.job.in_(jobs), _covers(number))
-        found |= {(row.job, row.table_name) for row in connection.execute(query)}
-    return found
+        result |= {(row.job, row.table_name) for row in connection.execute(query)}
+    return result
 
 
-def _last_complete(connection: Connection, row: Row[Any]) -> _Cut | None:
+def _last_complete_checkpoint(connection: Connection, row: Row[Any]) -> _Cut | None:
     """The newest checkpoint that shows one table."""
     query = (
         select(_C.number, _C.cut_at_ms)
         .join(t.versions, _covers(_C.number))
         .join(t.checkpoint_jobs, (_P.checkpoint == _C.number) & (_P.job == row.job))
         .where(_V.table_name == row.name, _V.job == row.job)
-        .where(_P.state == Part.DONE.value, _C.state.in_(STANDING))
+        .where(_P.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
         .order_by(_C.number.desc())
         .limit(1)
     )
-    found = connection.execute(query).first()
-    return None if found is None else _Cut(found.number, found.cut_at_ms)
+    newest = connection.execute(query).first()
+    return None if newest is None else _Cut(newest.number, newest.cut_at_ms)
 
 
 def _covers(number: Any) -> Any:

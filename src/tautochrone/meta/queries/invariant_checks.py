@@ -16,7 +16,7 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.jobs import Part
 
-__all__ = ["broken_at", "checked", "declare", "held_back", "keep_broken", "limits"]
+__all__ = ["broken_at", "checked", "held_back", "record_broken", "replace_invariants", "visibility_limits"]
 
 _B, _C, _I, _P = t.invariants_broken.c, t.checkpoints.c, t.invariants.c, t.checkpoint_jobs.c
 _LAST = select(_B.job, func.max(_B.checkpoint).label("checkpoint")).group_by(_B.job).subquery()
@@ -25,10 +25,10 @@ _NEWEST_BROKEN = (
     .join(_LAST, (_B.job == _LAST.c.job) & (_B.checkpoint == _LAST.c.checkpoint))
     .order_by(_B.name)
 )
-_TAKEN_BACK = (CheckpointState.REVOKED.value, CheckpointState.ABORTED.value)
+_NOT_COUNTED = (CheckpointState.REVOKED.value, CheckpointState.ABORTED.value)
 
 
-def declare(connection: Connection, job: str, entries: Iterable[InvariantEntry]) -> None:
+def replace_invariants(connection: Connection, job: str, entries: Iterable[InvariantEntry]) -> None:
     """Replace what a job checks."""
     connection.execute(delete(t.invariants).where(_I.job == job))
     for entry in entries:
@@ -48,10 +48,10 @@ def checked(connection: Connection) -> list[tuple[str, frozenset[str]]]:
     return [(row.job, frozenset(row.tables)) for row in connection.execute(select(_I.job, _I.tables))]
 
 
-def keep_broken(connection: Connection, job: str, number: int, broken: Iterable[BrokenInvariant]) -> None:
+def record_broken(connection: Connection, job: str, number: int, broken: Iterable[BrokenInvariant]) -> None:
     """For these the job gives its part of a checkpoint up."""
-    for one in broken:
-        values = asdict(one) | {"checkpoint": number, "job": job, "sample": list(one.sample)}
+    for invariant in broken:
+        values = asdict(invariant) | {"checkpoint": number, "job": job, "sample": list(invariant.sample)}
         connection.execute(insert(t.invariants_broken).values(values))
 
 
@@ -61,7 +61,7 @@ def broken_at(connection: Connection, number: int) -> tuple[BrokenInvariant, ...
     return tuple(_broken(row) for row in connection.execute(query))
 
 
-def limits(connection: Connection) -> dict[str, int]:
+def visibility_limits(connection: Connection) -> dict[str, int]:
     """By table the newest checkpoint that any reader may see of it, where invariants say so; 0 for none.
 
     A job shows nothing newer than what it has checked, and of tables of other jobs nothing newer than what is
@@ -72,11 +72,11 @@ def limits(connection: Connection) -> dict[str, int]:
         return {}
     jobs = {job for job, _ in entries}
     done = _newest_done(connection, jobs)
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for job, tables in _covered(connection, entries):
         for table in tables:
-            found[table] = min(found.get(table, done.get(job, 0)), done.get(job, 0))
-    return found
+            result[table] = min(result.get(table, done.get(job, 0)), done.get(job, 0))
+    return result
 
 
 def held_back(connection: Connection, tables: Collection[str] | None = None) -> dict[str, tuple[int, str]]:
@@ -86,19 +86,19 @@ def held_back(connection: Connection, tables: Collection[str] | None = None) -> 
     for row in connection.execute(_NEWEST_BROKEN):
         newest.setdefault(row.job, []).append(row)
     done = _newest_done(connection, newest) if newest else {}
-    troubles = {job: rows for job, rows in newest.items() if rows[0].checkpoint > done.get(job, 0)}
-    if not troubles:
+    failed_checks = {job: rows for job, rows in newest.items() if rows[0].checkpoint > done.get(job, 0)}
+    if not failed_checks:
         return {}
-    found: dict[str, tuple[int, str]] = {}
-    for job, covered in _covered(connection, checked(connection), troubles):
-        if job not in troubles:
+    result: dict[str, tuple[int, str]] = {}
+    for job, covered in _covered(connection, checked(connection), failed_checks):
+        if job not in failed_checks:
             continue
-        number = troubles[job][0].checkpoint
-        errors = "; ".join(_broken(row).error for row in troubles[job])
+        number = failed_checks[job][0].checkpoint
+        errors = "; ".join(_broken(row).error for row in failed_checks[job])
         for table in covered:
             if tables is None or table in tables:
-                found[table] = max(found.get(table, (0, "")), (number, errors))
-    return found
+                result[table] = max(result.get(table, (0, "")), (number, errors))
+    return result
 
 
 def _covered(
@@ -108,20 +108,20 @@ def _covered(
 
     `jobs`: also those that have no invariant any more.
     """
-    found: dict[str, set[str]] = {job: set() for job in jobs}
+    result: dict[str, set[str]] = {job: set() for job in jobs}
     for job, tables in entries:
-        found.setdefault(job, set()).update(tables)
+        result.setdefault(job, set()).update(tables)
     d = t.datasets.c
-    for row in connection.execute(select(d.name, d.job).where(d.job.in_(found), d.retired.is_(False))):
-        found[row.job].add(row.name)
-    return list(found.items())
+    for row in connection.execute(select(d.name, d.job).where(d.job.in_(result), d.retired.is_(False))):
+        result[row.job].add(row.name)
+    return list(result.items())
 
 
 def _newest_done(connection: Connection, jobs: Collection[str]) -> dict[str, int]:
     query = (
         select(_P.job, func.max(_P.checkpoint).label("number"))
         .join(t.checkpoints, _C.number == _P.checkpoint)
-        .where(_P.job.in_(jobs), _P.state == Part.DONE.value, _C.state.not_in(_TAKEN_BACK))
+        .where(_P.job.in_(jobs), _P.state == Part.DONE.value, _C.state.not_in(_NOT_COUNTED))
         .group_by(_P.job)
     )
     return {row.job: row.number for row in connection.execute(query)}

@@ -17,10 +17,10 @@ from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.meta.queries.coordinator import is_alive, pending
-from tautochrone.meta.queries.read_models import unmentioned
+from tautochrone.meta.queries.read_models import unrecorded_datasets
 from tautochrone.model.jobs import Claim, JobState
 
-__all__ = ["owned_by", "require_free"]
+__all__ = ["ownership_columns", "require_free"]
 
 _J, _D = t.jobs.c, t.datasets.c
 
@@ -35,10 +35,10 @@ def require_free(connection: Connection, job: str, claim: Claim, now: int, *, lo
     # A repeated call of the very run that has it, or an owner that is no more.
     if process and process["run"] in (claim.process.run, claim.ended_run):
         return
-    raise _running(connection, row, process, now)
+    raise _job_running_error(connection, row, process, now)
 
 
-def owned_by(claim: Claim, now: int, lease_ms: int) -> dict[str, Any]:
+def ownership_columns(claim: Claim, now: int, lease_ms: int) -> dict[str, Any]:
     """The columns of `jobs` by which the run of `claim` owns the job from now on."""
     process = claim.process
     return {
@@ -51,9 +51,11 @@ def owned_by(claim: Claim, now: int, lease_ms: int) -> dict[str, Any]:
     }
 
 
-def _running(connection: Connection, row: Row[Any], process: Mapping[str, Any], now: int) -> MetaError:
+def _job_running_error(
+    connection: Connection, row: Row[Any], process: Mapping[str, Any], now: int
+) -> MetaError:
     job = row.name
-    open_ones = pending(connection, job)
+    open_checkpoints = pending(connection, job)
     count = select(func.count()).where(_D.job == job, _D.retired.is_(False), _D.kind.in_(VERSIONED_KINDS))
     datasets = connection.execute(count).scalar_one()
     parameters = {"job": job, "owner": row.owner or "", "datasets": str(datasets)}
@@ -61,16 +63,16 @@ def _running(connection: Connection, row: Row[Any], process: Mapping[str, Any], 
     parameters["since_ms"] = "" if row.started_ms is None else str(row.started_ms)
     left_ms = row.lease_until_ms - now
     parameters["lease_left_ms"] = str(left_ms)
-    if open_ones:
-        done = datasets - len(unmentioned(connection, job, open_ones[0]))
-        parameters |= {"checkpoint": str(open_ones[0]), "done": str(done)}
-        progress = f"checkpoint {open_ones[0]} is open, with {done} of {datasets} datasets done"
+    if open_checkpoints:
+        done = datasets - len(unrecorded_datasets(connection, job, open_checkpoints[0]))
+        parameters |= {"checkpoint": str(open_checkpoints[0]), "done": str(done)}
+        progress = f"checkpoint {open_checkpoints[0]} is open, with {done} of {datasets} datasets done"
     else:
         progress = "no checkpoint of it is open"
     owner = "a process that did not say who it is" if row.owner is None else f"process {row.owner}"
     if process.get("pid") is not None:
         owner = f"process {process['pid']} on host {process['host']}"
-    since_start = "" if row.started_ms is None else f" since {_moment(row.started_ms)}"
+    since_start = "" if row.started_ms is None else f" since {_iso_time(row.started_ms)}"
     return MetaError(
         "JOB_RUNNING",
         f"Job {job} is run by {owner}{since_start}; {progress}",
@@ -82,5 +84,5 @@ def _running(connection: Connection, row: Row[Any], process: Mapping[str, Any], 
     )
 
 
-def _moment(at_ms: int) -> str:
+def _iso_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

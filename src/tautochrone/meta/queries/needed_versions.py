@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import ColumnElement, Connection, delete, func, or_, select
 
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import STANDING
+from tautochrone.meta.database.repository import VISIBLE_STATES
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
 
@@ -17,12 +17,12 @@ _C, _V = t.checkpoints.c, t.versions.c
 
 
 def is_live(without: Collection[int] = ()) -> ColumnElement[bool]:
-    states = (*STANDING, CheckpointState.REVOKED.value)
+    states = (*VISIBLE_STATES, CheckpointState.REVOKED.value)
     inside = (_C.number >= _V.from_checkpoint) & (_C.number <= _V.to_checkpoint)
     if without:
         inside &= _C.number.not_in(without)
-    held = select(_C.number).where(inside, _C.state.in_(states)).correlate(t.versions).exists()
-    return or_(_V.to_checkpoint.is_(None), held)
+    shown = select(_C.number).where(inside, _C.state.in_(states)).correlate(t.versions).exists()
+    return or_(_V.to_checkpoint.is_(None), shown)
 
 
 def has_newer() -> ColumnElement[bool]:
@@ -51,7 +51,7 @@ def _is_needed_by(connection: Connection, number: int, job: str) -> bool:
     later = (
         select(func.min(p.checkpoint))
         .join(t.checkpoints, _C.number == p.checkpoint)
-        .where(p.job == job, p.state == Part.DONE.value, p.checkpoint > number, _C.state.in_(STANDING))
+        .where(p.job == job, p.state == Part.DONE.value, p.checkpoint > number, _C.state.in_(VISIBLE_STATES))
     )
     following = connection.execute(later).scalar()
     if following is None:
@@ -73,6 +73,6 @@ def drop_unneeded(connection: Connection, number: int) -> None:
     """Drop intervals around the expired checkpoint that serve no other and aren't the newest."""
     around = (_V.from_checkpoint <= number) & (_V.to_checkpoint >= number)
     ids = select(_V.id).where(around, ~is_live(), has_newer())
-    doomed = connection.execute(ids).scalars().all()
-    if doomed:
-        connection.execute(delete(t.versions).where(_V.id.in_(doomed)))
+    unneeded = connection.execute(ids).scalars().all()
+    if unneeded:
+        connection.execute(delete(t.versions).where(_V.id.in_(unneeded)))

@@ -10,7 +10,7 @@ from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.meta.queries.invariant_checks import broken_at
-from tautochrone.meta.queries.version_intervals import Cut, cut_at, recorded, undo
+from tautochrone.meta.queries.version_intervals import Cut, cut_at, discard, recorded
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
@@ -20,12 +20,12 @@ __all__ = [
     "as_checkpoint",
     "as_versions",
     "checkpoint_row",
+    "close_if_finished",
     "require_readable",
     "row_cut",
     "set_state",
-    "settle",
     "stored_failure",
-    "unmentioned",
+    "unrecorded_datasets",
 ]
 
 _C = t.checkpoints.c
@@ -106,7 +106,7 @@ def set_state(connection: Connection, number: int, state: CheckpointState) -> No
     connection.execute(update(t.checkpoints).where(_C.number == number).values(state=state.value))
 
 
-def unmentioned(connection: Connection, job: str, number: int) -> list[str]:
+def unrecorded_datasets(connection: Connection, job: str, number: int) -> list[str]:
     """Datasets of the job that have neither a version nor a failure at its open target."""
     d, f = t.datasets.c, t.failures.c
     names = connection.execute(
@@ -117,7 +117,7 @@ def unmentioned(connection: Connection, job: str, number: int) -> list[str]:
     return sorted(name for name in names if name not in failed and name not in known)
 
 
-def settle(connection: Connection, number: int, at_ms: int | None = None) -> None:
+def close_if_finished(connection: Connection, number: int, at_ms: int | None = None) -> None:
     """Close a checkpoint when no job is at work on it any more: published when all did their part,
     partial when some did, aborted (what was recorded is forgotten) when nobody did."""
     p = t.checkpoint_jobs.c
@@ -126,7 +126,7 @@ def settle(connection: Connection, number: int, at_ms: int | None = None) -> Non
         return
     if Part.DONE not in parts:
         connection.execute(delete(t.failures).where(t.failures.c.checkpoint == number))
-        undo(connection, number)
+        discard(connection, number)
         set_state(connection, number, CheckpointState.ABORTED)
         return
     state = CheckpointState.PARTIAL if Part.SKIPPED in parts else CheckpointState.PUBLISHED

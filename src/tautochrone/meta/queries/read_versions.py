@@ -12,9 +12,9 @@ from sqlalchemy import Connection, bindparam, func, or_, select
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import STANDING, VERSIONED_KINDS
-from tautochrone.meta.queries.invariant_checks import limits
-from tautochrone.meta.queries.topology import OUTSIDE, topology
+from tautochrone.meta.database.repository import VERSIONED_KINDS, VISIBLE_STATES
+from tautochrone.meta.queries.invariant_checks import visibility_limits
+from tautochrone.meta.queries.topology import EXTERNAL, read_topology
 from tautochrone.meta.queries.version_intervals import cut_at
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import JobState, Part
@@ -26,34 +26,34 @@ __all__ = [
     "needed_tables",
     "newest_readable",
     "newest_versions",
+    "requested_tables",
     "strong_versions",
-    "wanted_tables",
 ]
 
 
 _C, _V, _D = t.checkpoints.c, t.versions.c, t.datasets.c
 _REVOKED = CheckpointState.REVOKED.value
 
-_NEWEST_STANDING = select(_C.number).where(_C.state.in_(STANDING)).order_by(_C.number.desc()).limit(1)
+_NEWEST_VISIBLE = select(_C.number).where(_C.state.in_(VISIBLE_STATES)).order_by(_C.number.desc()).limit(1)
 _KNOWN = select(_D.name).where(_D.name.in_(bindparam("names", expanding=True)), _D.kind.in_(VERSIONED_KINDS))
 
 
 def newest_readable(connection: Connection, tables: set[str]) -> int | None:
     """The checkpoint that a strong read of the tables would take now; None when there is none."""
-    wanted, needed = needed_tables(connection, tables, only_named=False)
+    requested_names, needed = needed_tables(connection, tables, only_named=False)
     try:
-        return strong_versions(connection, tables, wanted, needed, 0, lock=False)[0]
+        return strong_versions(connection, tables, requested_names, needed, 0, lock=False)[0]
     except CheckpointUnavailableError:
         return None
 
 
-def wanted_tables(connection: Connection, asked: set[str] | None) -> set[str]:
+def requested_tables(connection: Connection, requested: set[str] | None) -> set[str]:
     """The tables that must be complete: those asked for that the store knows, or all datasets."""
-    if asked is None:
+    if requested is None:
         alive = select(_D.name).where(_D.kind.in_(VERSIONED_KINDS), _D.retired.is_(False))
         return set(connection.execute(alive).scalars())
-    known = set(connection.execute(_KNOWN, {"names": list(asked)}).scalars())
-    return known | _built(connection, asked - known)
+    known = set(connection.execute(_KNOWN, {"names": list(requested)}).scalars())
+    return known | _ever_built(connection, requested - known)
 
 
 def missing_reasons(connection: Connection, number: int, tables: set[str]) -> dict[str, str]:
@@ -63,8 +63,8 @@ def missing_reasons(connection: Connection, number: int, tables: set[str]) -> di
 
 def strong_versions(
     connection: Connection,
-    asked: set[str] | None,
-    wanted: set[str],
+    requested: set[str] | None,
+    requested_names: set[str],
     needed: set[str],
     at_least: int,
     *,
@@ -73,44 +73,52 @@ def strong_versions(
     number: int | None = None
     behind: dict[str, str] | None = None
     while True:
-        query = _NEWEST_STANDING if number is None else _NEWEST_STANDING.where(_C.number <= number)
-        found = connection.execute(query.with_for_update() if lock else query).scalar()
-        if found is None:
-            hidden = needed - (asked or set()) - _shown(connection, needed)
+        query = _NEWEST_VISIBLE if number is None else _NEWEST_VISIBLE.where(_C.number <= number)
+        candidate = connection.execute(query.with_for_update() if lock else query).scalar()
+        if candidate is None:
+            hidden = needed - (requested or set()) - _visible(connection, needed)
             if not hidden:
-                raise _nothing(behind)
+                raise _no_checkpoint_error(behind)
             # No checkpoint that still stands shows them: nobody can read them, so they hold nobody back.
             needed, number = needed - hidden, None
             continue
-        cut = cut_at(connection, found, only=None if asked is None else needed, done_only=True)
-        holding = needed - cut.versions.keys()
+        cut = cut_at(connection, candidate, only=None if requested is None else needed, done_only=True)
+        incomplete = needed - cut.versions.keys()
         # Told of the newest checkpoint alone, not at each step back.
-        behind = missing_reasons(connection, found, holding) if behind is None else behind
+        behind = missing_reasons(connection, candidate, incomplete) if behind is None else behind
         # One of which nobody did a part is no more than a number.
-        if not holding and Part.DONE in cut.parts.values():
-            if found < at_least:
-                _require_not_revoked(connection, at_least, found)
-                raise _backwards(found, at_least, behind)
-            shown = cut.versions if asked is None else {n: v for n, v in cut.versions.items() if n in asked}
-            return found, shown, behind | missing_reasons(connection, found, wanted - cut.versions.keys())
-        number = _last_complete(connection, holding, found) if holding else found - 1
+        if not incomplete and Part.DONE in cut.parts.values():
+            if candidate < at_least:
+                _require_not_revoked(connection, at_least, candidate)
+                raise _behind_session_error(candidate, at_least, behind)
+            shown = (
+                cut.versions
+                if requested is None
+                else {n: v for n, v in cut.versions.items() if n in requested}
+            )
+            return (
+                candidate,
+                shown,
+                behind | missing_reasons(connection, candidate, requested_names - cut.versions.keys()),
+            )
+        number = _last_complete_checkpoint(connection, incomplete, candidate) if incomplete else candidate - 1
 
 
 def needed_tables(
-    connection: Connection, asked: set[str] | None, *, only_named: bool
+    connection: Connection, requested: set[str] | None, *, only_named: bool
 ) -> tuple[set[str], set[str]]:
-    """What a strong read is about (see `wanted`), and the datasets that must be complete for it."""
-    wanted = wanted_tables(connection, asked)
-    if asked is None:
-        return wanted, _built(connection, wanted)
+    """What a strong read is about (see `requested_names`), and the datasets that must be complete for it."""
+    requested_names = requested_tables(connection, requested)
+    if requested is None:
+        return requested_names, _ever_built(connection, requested_names)
     if only_named:
-        return wanted, wanted
+        return requested_names, requested_names
     # A table that is asked for must be there, also one that was never built.
-    relatives = topology(connection).related(wanted) - wanted
-    return wanted, wanted | _built(connection, relatives)
+    relatives = read_topology(connection).related(requested_names) - requested_names
+    return requested_names, requested_names | _ever_built(connection, relatives)
 
 
-def _built(connection: Connection, names: set[str]) -> set[str]:
+def _ever_built(connection: Connection, names: set[str]) -> set[str]:
     """Those of which some version was ever recorded."""
     if not names:
         return set()
@@ -118,14 +126,14 @@ def _built(connection: Connection, names: set[str]) -> set[str]:
     return set(connection.execute(seen).scalars())
 
 
-def _shown(connection: Connection, names: set[str]) -> set[str]:
+def _visible(connection: Connection, names: set[str]) -> set[str]:
     """Those that some standing checkpoint shows."""
     p = t.checkpoint_jobs.c
     query = (
         select(_V.table_name)
         .join(t.checkpoint_jobs, (p.job == _V.job) & (p.checkpoint >= _V.from_checkpoint))
         .join(t.checkpoints, _C.number == p.checkpoint)
-        .where(_V.table_name.in_(names), p.state == Part.DONE.value, _C.state.in_(STANDING))
+        .where(_V.table_name.in_(names), p.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
         .where(or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= p.checkpoint))
         .distinct()
     )
@@ -143,7 +151,7 @@ def _require_not_revoked(connection: Connection, read: int, newest: int) -> None
         )
 
 
-def _last_complete(connection: Connection, tables: set[str], below: int) -> int:
+def _last_complete_checkpoint(connection: Connection, tables: set[str], below: int) -> int:
     """An upper bound of the checkpoints below at which all `tables` are complete.
 
     Instead of trying every number: a table that is missing here is missing back to the end of its last
@@ -152,11 +160,11 @@ def _last_complete(connection: Connection, tables: set[str], below: int) -> int:
     p = t.checkpoint_jobs.c
     bound = below - 1
     for table in tables:
-        mine = (_V.table_name == table) & (_V.from_checkpoint < below)
-        rows = connection.execute(select(_V.job, _V.to_checkpoint).where(mine)).all()
+        of_table = (_V.table_name == table) & (_V.from_checkpoint < below)
+        rows = connection.execute(select(_V.job, _V.to_checkpoint).where(of_table)).all()
         ends = [below - 1 if row.to_checkpoint is None else row.to_checkpoint for row in rows]
         last = max(ends, default=0)
-        jobs = {row.job for row in rows} - {OUTSIDE}
+        jobs = {row.job for row in rows} - {EXTERNAL}
         if jobs:
             did = select(func.max(p.checkpoint)).where(
                 p.job.in_(jobs), p.state == Part.DONE.value, p.checkpoint < below
@@ -166,14 +174,14 @@ def _last_complete(connection: Connection, tables: set[str], below: int) -> int:
     return bound
 
 
-def newest_versions(connection: Connection, asked: set[str] | None) -> dict[str, str]:
+def newest_versions(connection: Connection, requested: set[str] | None) -> dict[str, str]:
     """The newest version of each table: what was reported, else what was recorded last. What invariants
     cover is not newer than what they were checked for."""
-    found: dict[str, str] = {}
-    bounds = limits(connection)
+    versions: dict[str, str] = {}
+    bounds = visibility_limits(connection)
     inside = (_C.number >= _V.from_checkpoint) & (_C.number <= _V.to_checkpoint)
-    gone = (_REVOKED, CheckpointState.ABORTED.value)
-    shown = select(_C.number).where(inside, _C.state.not_in(gone)).correlate(t.versions).exists()
+    not_shown = (_REVOKED, CheckpointState.ABORTED.value)
+    shown = select(_C.number).where(inside, _C.state.not_in(not_shown)).correlate(t.versions).exists()
     taken_back = select(_C.number).where(inside, _C.state == _REVOKED).correlate(t.versions).exists()
     # What only revoked checkpoints show is no longer what the table is.
     valid = _V.to_checkpoint.is_(None) | shown | ~taken_back
@@ -182,29 +190,29 @@ def newest_versions(connection: Connection, asked: set[str] | None) -> dict[str,
         valid &= _V.table_name.not_in(names) | (_V.from_checkpoint <= bound)
     newest = select(func.max(_V.from_checkpoint)).where(valid).group_by(_V.job, _V.table_name)
     query = select(_V.table_name, _V.version).where(_V.from_checkpoint.in_(newest), valid)
-    if asked is not None:
-        query = query.where(_V.table_name.in_(asked))
+    if requested is not None:
+        query = query.where(_V.table_name.in_(requested))
     for row in connection.execute(query.order_by(_V.from_checkpoint)):
-        found[row.table_name] = row.version
+        versions[row.table_name] = row.version
     for row in connection.execute(select(t.reports.c.table_name, t.reports.c.version)):
-        if row.table_name not in bounds and (asked is None or row.table_name in asked):
-            found[row.table_name] = row.version
-    return found
+        if row.table_name not in bounds and (requested is None or row.table_name in requested):
+            versions[row.table_name] = row.version
+    return versions
 
 
 def missing_reason(connection: Connection, name: str, number: int | None) -> str:
-    mine = _V.table_name == name
-    if connection.execute(select(_V.id).where(mine).limit(1)).first() is None:
-        return "never built" + _because(connection, name, number)
+    of_table = _V.table_name == name
+    if connection.execute(select(_V.id).where(of_table).limit(1)).first() is None:
+        return "never built" + _newest_failure(connection, name, number)
     if number is None:
         return "no version yet"
-    waiting = _holder(connection, name, number)
+    waiting = _job_reason(connection, name, number)
     if waiting is not None:
         return waiting
-    return f"not complete at checkpoint {number}" + _because(connection, name, number)
+    return f"not complete at checkpoint {number}" + _newest_failure(connection, name, number)
 
 
-def _holder(connection: Connection, name: str, number: int) -> str | None:
+def _job_reason(connection: Connection, name: str, number: int) -> str | None:
     """Why the table's job has not done its part, when that is the reason."""
     p, d, j = t.checkpoint_jobs.c, t.datasets.c, t.jobs.c
     query = (
@@ -224,7 +232,7 @@ def _holder(connection: Connection, name: str, number: int) -> str | None:
     return f"its job {row.job} {running} checkpoint {row.checkpoint}"
 
 
-def _because(connection: Connection, name: str, number: int | None) -> str:
+def _newest_failure(connection: Connection, name: str, number: int | None) -> str:
     f = t.failures.c
     query = select(f.error).where(f.dataset == name).order_by(f.checkpoint.desc()).limit(1)
     if number is not None:
@@ -245,19 +253,21 @@ def incomplete_error(number: int, missing: Mapping[str, str]) -> CheckpointUnava
     )
 
 
-def _nothing(behind: Mapping[str, str] | None) -> CheckpointUnavailableError:
-    what = "of every table asked for" if behind else "yet"
+def _no_checkpoint_error(behind: Mapping[str, str] | None) -> CheckpointUnavailableError:
+    which = "of every table asked for" if behind else "yet"
     return CheckpointUnavailableError(
         "CHECKPOINT_NOT_FOUND",
-        f"There is no published checkpoint {what}" + (f" ({_listed(behind)})" if behind else ""),
+        f"There is no published checkpoint {which}" + (f" ({_listed(behind)})" if behind else ""),
         hint="`taut run` publishes one; `taut status` shows what is missing.",
     )
 
 
-def _backwards(found: int, at_least: int, behind: Mapping[str, str]) -> CheckpointUnavailableError:
+def _behind_session_error(
+    newest: int, at_least: int, behind: Mapping[str, str]
+) -> CheckpointUnavailableError:
     return CheckpointUnavailableError(
         "CHECKPOINT_BEHIND_SESSION",
         f"This session already read checkpoint {at_least}, but these tables are complete only up "
-        f"to {found} ({_listed(behind)})",
-        hint=f"Open a new session, or ask for checkpoint {found} explicitly.",
+        f"to {newest} ({_listed(behind)})",
+        hint=f"Open a new session, or ask for checkpoint {newest} explicitly.",
     )

@@ -20,8 +20,8 @@ from sqlalchemy import Connection, insert, select, update
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.protocols.recovery import LakeVersion
 from tautochrone.meta.queries import version_intervals as intervals
-from tautochrone.meta.queries.dataset_registration import end_outside
-from tautochrone.meta.queries.topology import JOB_PREFIX, OUTSIDE, groups
+from tautochrone.meta.queries.dataset_registration import end_external_interval
+from tautochrone.meta.queries.topology import EXTERNAL, JOB_PREFIX, connected_components
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.clock import is_clock
 from tautochrone.model.definitions import DatasetKind
@@ -30,22 +30,22 @@ from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName
 
 __all__ = [
-    "SKIP",
+    "NUMBER_GAP",
     "DerivedCommit",
     "commit_metadata_of",
     "commits_of",
     "highest_fences",
     "is_revoked",
+    "proven_checkpoints",
     "publish",
+    "record_lake_fences",
     "register",
     "related",
-    "renew_if_named",
+    "renew_named_incarnation",
     "revoked_ranges",
-    "settle_with",
-    "told",
 ]
 
-SKIP = 1_000
+NUMBER_GAP = 1_000
 """Numbers and fences that were given but left no trace in the lake stay below this many."""
 
 
@@ -80,7 +80,9 @@ def commit_metadata_of(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[
 def revoked_ranges(metadata: Iterable[CommitMetadata]) -> list[tuple[int, int]]:
     """What revisions took back, as the commit metadata of a table says: after the first number, up to the
     second."""
-    return sorted({one for commit_metadata in metadata for one in commit_metadata.revoked})
+    return sorted(
+        {revoked_range for commit_metadata in metadata for revoked_range in commit_metadata.revoked}
+    )
 
 
 def is_revoked(number: int, ranges: Iterable[tuple[int, int]]) -> bool:
@@ -88,23 +90,23 @@ def is_revoked(number: int, ranges: Iterable[tuple[int, int]]) -> bool:
     return any(start < number <= end for start, end in ranges)
 
 
-def renew_if_named(connection: Connection, lake: Mapping[TableName, Sequence[LakeVersion]]) -> str:
+def renew_named_incarnation(connection: Connection, lake: Mapping[TableName, Sequence[LakeVersion]]) -> str:
     """The incarnation of the store; a new one when the lake names it: what was done under the old one is not
     all in this copy."""
-    found = str(connection.execute(select(t.stores.c.incarnation)).scalar_one())
+    incarnation = str(connection.execute(select(t.stores.c.incarnation)).scalar_one())
     named = {
         v.commit_metadata.store
         for versions in lake.values()
         for v in versions
         if v.commit_metadata is not None
     }
-    if found in named:
-        found = str(uuid4())
-        connection.execute(update(t.stores).values(incarnation=found))
-    return found
+    if incarnation in named:
+        incarnation = str(uuid4())
+        connection.execute(update(t.stores).values(incarnation=incarnation))
+    return incarnation
 
 
-def settle_with(connection: Connection, lake: Mapping[TableName, Sequence[LakeVersion]]) -> None:
+def record_lake_fences(connection: Connection, lake: Mapping[TableName, Sequence[LakeVersion]]) -> None:
     """Record for each job how far the lake's commit metadata was heeded."""
     for job, fence in highest_fences(lake).items():
         connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(lake_fence=fence))
@@ -132,26 +134,26 @@ def related(owner: Mapping[str, str], derived: Mapping[str, Sequence[DerivedComm
         for table in commit.inputs
         if not is_clock(TableName.parse(table))
     ]
-    return [sorted(group & owner.keys()) for group in groups(edges)]
+    return [sorted(group & owner.keys()) for group in connected_components(edges)]
 
 
 def _commits(versions: Sequence[LakeVersion]) -> list[DerivedCommit]:
-    found: list[DerivedCommit] = []
+    commits: list[DerivedCommit] = []
     for version in versions:
         if version.checkpoint is not None and version.commit_metadata is not None:
-            same = found and found[-1].version == version.version
-            found.append(
+            same = commits and commits[-1].version == version.version
+            commits.append(
                 DerivedCommit(
                     version.version,
                     version.checkpoint,
                     version.commit_metadata.inputs,
                     version.committed_at_ms,
-                    found[-1].aliases if same else {str(version.version)},
+                    commits[-1].aliases if same else {str(version.version)},
                 )
             )
-        elif found:
-            found[-1].aliases.add(version.version)
-    return found
+        elif commits:
+            commits[-1].aliases.add(version.version)
+    return commits
 
 
 def register(
@@ -160,29 +162,31 @@ def register(
     derived: Mapping[str, Sequence[DerivedCommit]],
 ) -> None:
     fences: dict[str, int] = {}
-    for name, found in metadata.items():
-        for commit_metadata in found:
+    for name, table_metadata in metadata.items():
+        for commit_metadata in table_metadata:
             fences[commit_metadata.job] = max(fences.get(commit_metadata.job, 0), commit_metadata.fence)
             if connection.execute(select(t.jobs.c.name).where(t.jobs.c.name == commit_metadata.job)).first():
                 continue
             connection.execute(
                 insert(t.jobs).values(name=commit_metadata.job, pipeline=commit_metadata.pipeline, fence=0)
             )
-        if found:
+        if table_metadata:
             # Another pipeline that was here first may have taken it for an external table.
-            end_outside(connection, name)
+            end_external_interval(connection, name)
         known = connection.execute(select(t.datasets.c.name).where(t.datasets.c.name == name))
-        if found and known.first() is None:
+        if table_metadata and known.first() is None:
             # Only `start_run` knows the kind for sure. A table without commits for checkpoints and without
             # positions may be a view that was never built: as a root it would be shown empty.
-            is_root = not derived[name] and any(commit_metadata.positions for commit_metadata in found)
+            is_root = not derived[name] and any(
+                commit_metadata.positions for commit_metadata in table_metadata
+            )
             kind = DatasetKind.STREAMING_TABLE if is_root else DatasetKind.MATERIALIZED_VIEW
             connection.execute(
                 insert(t.datasets).values(
                     name=name,
-                    job=found[-1].job,
+                    job=table_metadata[-1].job,
                     kind=kind.value,
-                    definition=found[-1].definition or "",
+                    definition=table_metadata[-1].definition or "",
                     retired=False,
                     is_root=is_root,
                 )
@@ -193,18 +197,18 @@ def register(
                 connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
     for job, fence in fences.items():
         j = t.jobs.c
-        above = update(t.jobs).where(j.name == job, j.fence < fence + SKIP)
-        connection.execute(above.values(fence=fence + SKIP))
+        above = update(t.jobs).where(j.name == job, j.fence < fence + NUMBER_GAP)
+        connection.execute(above.values(fence=fence + NUMBER_GAP))
 
 
-def told(
+def proven_checkpoints(
     derived: Mapping[str, Sequence[DerivedCommit]],
-    kept: Mapping[str, Collection[str]],
+    retained: Mapping[str, Collection[str]],
     revoked: Sequence[tuple[int, int]] = (),
 ) -> Iterable[tuple[int, _State]]:
     """The checkpoints that the commits of related tables prove, but for those that were taken back."""
     for number in sorted({commit.checkpoint for commits in derived.values() for commit in commits}):
-        state = None if is_revoked(number, revoked) else _state_at(derived, number, kept)
+        state = None if is_revoked(number, revoked) else _state_at(derived, number, retained)
         if state is not None:
             yield number, state
 
@@ -237,21 +241,21 @@ def publish(
         part = {"checkpoint": number, "job": job, "state": Part.DONE.value}
         connection.execute(insert(t.checkpoint_jobs).values(part))
     for name, version in roots.items():
-        intervals.record(connection, owner.get(name, OUTSIDE), name, version, number, root=True)
+        intervals.record(connection, owner.get(name, EXTERNAL), name, version, number, root=True)
     for name, commit in chosen.items():
         intervals.record(connection, owner[name], name, commit.version, number)
 
 
 def _state_at(
-    derived: Mapping[str, Sequence[DerivedCommit]], number: int, kept: Mapping[str, Collection[str]]
+    derived: Mapping[str, Sequence[DerivedCommit]], number: int, retained: Mapping[str, Collection[str]]
 ) -> _State | None:
     """The commit of each dataset and the version of each root at `number`; None when untold, or when
-    a root's version is expired (`kept` are those that are there)."""
+    a root's version is expired (`retained` are those that are there)."""
     chosen: dict[str, DerivedCommit] = {}
     for name, commits in derived.items():
-        upto = [commit for commit in commits if commit.checkpoint <= number]
-        if upto:
-            chosen[name] = upto[-1]
+        earlier = [commit for commit in commits if commit.checkpoint <= number]
+        if earlier:
+            chosen[name] = earlier[-1]
     roots: dict[str, str] = {}
     for commit in chosen.values():
         for table, version in commit.inputs.items():
@@ -261,6 +265,8 @@ def _state_at(
             elif is_clock(TableName.parse(table)):
                 # A view whose rows did not change keeps the time of its last commit.
                 roots[table] = max(roots.get(table, version), version, key=int)
-            elif roots.setdefault(table, version) != version or version not in kept.get(table, (version,)):
+            elif roots.setdefault(table, version) != version or version not in retained.get(
+                table, (version,)
+            ):
                 return None
     return chosen, roots

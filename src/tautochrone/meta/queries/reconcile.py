@@ -22,7 +22,7 @@ from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import STANDING
+from tautochrone.meta.database.repository import VISIBLE_STATES
 from tautochrone.meta.protocols.recovery import Comparison, Lake, StoreRelation
 from tautochrone.meta.queries import version_intervals as intervals
 from tautochrone.meta.queries.coordinator import pending, skip
@@ -30,12 +30,12 @@ from tautochrone.meta.queries.read_models import set_state
 from tautochrone.meta.queries.rebuild import (
     DerivedCommit,
     is_revoked,
+    proven_checkpoints,
     publish,
     related,
     revoked_ranges,
-    told,
 )
-from tautochrone.meta.queries.topology import OUTSIDE
+from tautochrone.meta.queries.topology import EXTERNAL
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
 from tautochrone.model.lake import CommitMetadata
@@ -44,19 +44,19 @@ from tautochrone.model.names import CheckpointNumber, TableName
 __all__ = [
     "compare_with_lake",
     "contradicted_checkpoints",
-    "give_up_open",
     "publish_proven",
     "report_roots",
     "require_own_tables",
     "revoke_checkpoints",
+    "skip_open",
 ]
 
 _C, _P, _V, _D, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.versions.c, t.datasets.c, t.jobs.c
-_SHOWN = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
+_PUBLISHED_STATES = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
 
 
-def _newest(lake: Lake) -> dict[TableName, CommitMetadata]:
-    found: dict[TableName, CommitMetadata] = {}
+def _newest_metadata(lake: Lake) -> dict[TableName, CommitMetadata]:
+    result: dict[TableName, CommitMetadata] = {}
     for name, versions in lake.items():
         metadata = [version.commit_metadata for version in versions if version.commit_metadata is not None]
         if metadata:
@@ -70,14 +70,14 @@ def _newest(lake: Lake) -> dict[TableName, CommitMetadata]:
                 ),
                 newest,
             )
-            found[name] = replace(newest, checkpoint=derived.checkpoint, inputs=derived.inputs)
-    return found
+            result[name] = replace(newest, checkpoint=derived.checkpoint, inputs=derived.inputs)
+    return result
 
 
 def compare_with_lake(connection: Connection, job: str, lake: Lake) -> Comparison:
     if connection.execute(select(_C.number).limit(1)).first() is None:
         return Comparison(relation=StoreRelation.EMPTY)
-    found = connection.execute(select(t.stores)).one()
+    store_row = connection.execute(select(t.stores)).one()
     jobs = {row.name: row for row in connection.execute(select(t.jobs))}
     named = {
         v.commit_metadata.store
@@ -85,18 +85,18 @@ def compare_with_lake(connection: Connection, job: str, lake: Lake) -> Compariso
         for v in versions
         if v.commit_metadata is not None
     }
-    other = StoreRelation.RESTORED if found.incarnation in named else StoreRelation.FOREIGN
-    for table, commit_metadata in _newest(lake).items():
+    relation = StoreRelation.RESTORED if store_row.incarnation in named else StoreRelation.FOREIGN
+    for table, commit_metadata in _newest_metadata(lake).items():
         row = jobs.get(commit_metadata.job)
         if row is not None and row.lake_fence is not None and commit_metadata.fence <= row.lake_fence:
             continue
-        if commit_metadata.store != found.incarnation:
+        if commit_metadata.store != store_row.incarnation:
             if commit_metadata.job == job or row is not None:
                 reason = (
                     f"{table} was last written with store {commit_metadata.store}, "
-                    f"and this is {found.incarnation}"
+                    f"and this is {store_row.incarnation}"
                 )
-                return Comparison(relation=other, reason=reason, table=table)
+                return Comparison(relation=relation, reason=reason, table=table)
             continue
         if row is None or commit_metadata.fence > row.fence:
             known = 0 if row is None else row.fence
@@ -105,10 +105,10 @@ def compare_with_lake(connection: Connection, job: str, lake: Lake) -> Compariso
                 f"and the store gave {known} at most"
             )
             return Comparison(relation=StoreRelation.RESTORED, reason=reason, table=table)
-        if (commit_metadata.checkpoint or 0) > found.last_number:
+        if (commit_metadata.checkpoint or 0) > store_row.last_number:
             reason = (
                 f"{table} knows checkpoint {commit_metadata.checkpoint}, "
-                f"and the store gave {found.last_number} at most"
+                f"and the store gave {store_row.last_number} at most"
             )
             return Comparison(relation=StoreRelation.RESTORED, reason=reason, table=table)
         if _is_contradicted(connection, commit_metadata):
@@ -125,9 +125,11 @@ def _is_contradicted(connection: Connection, commit_metadata: CommitMetadata) ->
     if commit_metadata.checkpoint is None or not commit_metadata.inputs:
         return False
     state = connection.execute(select(_C.state).where(_C.number == commit_metadata.checkpoint)).scalar()
-    mine = select(_P.state).where(_P.checkpoint == commit_metadata.checkpoint, _P.job == commit_metadata.job)
-    part = connection.execute(mine).scalar()
-    if state not in STANDING or part in (None, Part.SKIPPED.value):
+    part_query = select(_P.state).where(
+        _P.checkpoint == commit_metadata.checkpoint, _P.job == commit_metadata.job
+    )
+    part = connection.execute(part_query).scalar()
+    if state not in VISIBLE_STATES or part in (None, Part.SKIPPED.value):
         return False
     cut = intervals.cut_at(connection, commit_metadata.checkpoint, only=sorted(commit_metadata.inputs))
     return any(
@@ -142,7 +144,7 @@ def contradicted_checkpoints(connection: Connection, lake: Lake) -> set[tuple[in
     incarnation = connection.execute(select(t.stores.c.incarnation)).scalar_one()
     return {
         (commit_metadata.checkpoint, commit_metadata.job)
-        for commit_metadata in _newest(lake).values()
+        for commit_metadata in _newest_metadata(lake).values()
         if commit_metadata.checkpoint is not None
         and commit_metadata.store == incarnation
         and _is_contradicted(connection, commit_metadata)
@@ -152,7 +154,7 @@ def contradicted_checkpoints(connection: Connection, lake: Lake) -> set[tuple[in
 def require_own_tables(connection: Connection, lake: Lake) -> None:
     """That nobody else has the names of the lake's jobs and tables in this store."""
     pipelines = {row.name: row.pipeline for row in connection.execute(select(_J.name, _J.pipeline))}
-    for table, commit_metadata in sorted(_newest(lake).items(), key=lambda item: str(item[0])):
+    for table, commit_metadata in sorted(_newest_metadata(lake).items(), key=lambda item: str(item[0])):
         if pipelines.get(commit_metadata.job, commit_metadata.pipeline) != commit_metadata.pipeline:
             raise MetaError(
                 "JOB_NAME_TAKEN",
@@ -178,14 +180,14 @@ def revoke_checkpoints(
     last: int,
 ) -> list[int]:
     """Checkpoints that a revision took back in the lake, or whose cut was another one."""
-    doomed: set[int] = set()
+    revoked: set[int] = set()
     for name, job in owner.items():
         ranges = revoked_ranges(metadata[name])
-        mine = select(_P.checkpoint).where(_P.job == job)
-        shown = select(_C.number).where(_C.number.in_(mine), _C.state.in_(_SHOWN))
+        part_query = select(_P.checkpoint).where(_P.job == job)
+        shown = select(_C.number).where(_C.number.in_(part_query), _C.state.in_(_PUBLISHED_STATES))
         for number in connection.execute(shown).scalars():
             if is_revoked(number, ranges) or (number, job) in contradicted:
-                doomed.add(number)
+                revoked.add(number)
         for start, end in ranges:
             ended = (_V.job == job) & (_V.table_name == name) & _V.to_checkpoint.is_(None)
             ended &= (_V.from_checkpoint > start) & (_V.from_checkpoint <= end)
@@ -193,9 +195,9 @@ def revoke_checkpoints(
     for number, job in contradicted:
         ended = (_V.job == job) & _V.to_checkpoint.is_(None) & (_V.from_checkpoint >= number)
         connection.execute(update(t.versions).where(ended).values(to_checkpoint=last))
-    for number in doomed:
+    for number in revoked:
         set_state(connection, number, CheckpointState.REVOKED)
-    return sorted(doomed)
+    return sorted(revoked)
 
 
 def publish_proven(
@@ -206,14 +208,14 @@ def publish_proven(
     lake: Lake,
 ) -> list[int]:
     """Publish what the lake proves above all that the store shows of those jobs."""
-    kept = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
+    retained = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
     done = []
     for tables in related(owner, derived):
         jobs = {owner[name] for name in tables}
-        ranges = [one for name in tables for one in revoked_ranges(metadata[name])]
-        states = told({n: derived[n] for n in tables if derived[n]}, kept, ranges)
+        ranges = [revoked_range for name in tables for revoked_range in revoked_ranges(metadata[name])]
+        states = proven_checkpoints({n: derived[n] for n in tables if derived[n]}, retained, ranges)
         for number, (chosen, roots) in states:
-            names = {(owner.get(name, OUTSIDE), name) for name in (*chosen, *roots)}
+            names = {(owner.get(name, EXTERNAL), name) for name in (*chosen, *roots)}
             if not _is_free(connection, number, jobs, names):
                 continue
             connection.execute(delete(t.checkpoint_jobs).where(_P.checkpoint == number))
@@ -232,8 +234,8 @@ def _is_free(connection: Connection, number: int, jobs: set[str], names: set[tup
     shown = shown.where(_P.job.in_(sorted(jobs)), _P.state == Part.DONE.value, _C.number >= number)
     if connection.execute(shown.where(_C.state != CheckpointState.ABORTED.value).limit(1)).first():
         return False
-    others = select(_P.job).where(_P.checkpoint == number, _P.job.not_in(sorted(jobs)))
-    if connection.execute(others.limit(1)).first():
+    other_parts = select(_P.job).where(_P.checkpoint == number, _P.job.not_in(sorted(jobs)))
+    if connection.execute(other_parts.limit(1)).first():
         return False
     for job, name in names:
         later = (_V.job == job) & (_V.table_name == name)
@@ -243,16 +245,18 @@ def _is_free(connection: Connection, number: int, jobs: set[str], names: set[tup
     return True
 
 
-def give_up_open(connection: Connection, jobs: set[str], risen: int) -> list[int]:
-    """What is open up to `risen`. What is above it was opened after another pipeline had brought the store
-    into agreement: its cut is one of this store."""
-    found = set()
+def skip_open(connection: Connection, jobs: set[str], raised_to: int) -> list[int]:
+    """Skip the jobs' open checkpoints up to `raised_to`.
+
+    Those above it were opened after another pipeline had reconciled the store: their cuts are right.
+    """
+    skipped = set()
     for job in sorted(jobs):
         for number in pending(connection, job):
-            if number <= risen:
+            if number <= raised_to:
                 skip(connection, job, number)
-                found.add(number)
-    return sorted(found)
+                skipped.add(number)
+    return sorted(skipped)
 
 
 def report_roots(connection: Connection, owner: Mapping[str, str], lake: Lake, now: int) -> None:

@@ -18,7 +18,7 @@ from tautochrone.model.names import CheckpointNumber, Version
 from tautochrone.model.reason import Reason, reason_fields
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
 
-__all__ = ["KEPT_PER_DATASET", "as_record", "keep", "prune_failures"]
+__all__ = ["KEPT_PER_DATASET", "as_record", "prune_failures", "record_refresh"]
 
 KEPT_PER_DATASET = 1_000
 
@@ -26,7 +26,7 @@ _PUBLISHED = CheckpointState.PUBLISHED.value
 _C, _V, _P = t.checkpoints.c, t.versions.c, t.checkpoint_jobs.c
 
 
-def keep(
+def record_refresh(
     connection: Connection,
     number: int,
     dataset: str,
@@ -83,11 +83,11 @@ def prune_failures(connection: Connection, dataset: str) -> None:
 
 
 def _prune(connection: Connection, table: Table, order: Column[Any], dataset: str) -> None:
-    mine = table.c.dataset == dataset
-    newest = select(order).where(mine).order_by(order.desc())
+    of_dataset = table.c.dataset == dataset
+    newest = select(order).where(of_dataset).order_by(order.desc())
     last = connection.execute(newest.offset(KEPT_PER_DATASET).limit(1)).scalar()
     if last is not None:
-        connection.execute(delete(table).where(mine, order <= last))
+        connection.execute(delete(table).where(of_dataset, order <= last))
 
 
 def as_record(row: Row[Any]) -> RefreshRecord:

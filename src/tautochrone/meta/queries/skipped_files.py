@@ -8,25 +8,25 @@ from typing import Any
 from tautochrone.meta.database import tables as t
 from tautochrone.model.sources import MAX_REPORTED_PATHS, SkippedFiles, SkipReason
 
-__all__ = ["merged_skipped_files", "skipped_of"]
+__all__ = ["merged_skipped_files", "skipped_files_of"]
 
 _D = t.datasets.c
 
 
-def skipped_of(found: Mapping[str, Any] | None) -> tuple[SkippedFiles, ...]:
+def skipped_files_of(stored: Mapping[str, Any] | None) -> tuple[SkippedFiles, ...]:
     """What is stored of a dataset."""
     return tuple(
-        SkippedFiles(flow, SkipReason(reason), said["count"], tuple(said["paths"]))
-        for flow, reasons in sorted((found or {}).items())
-        for reason, said in sorted(reasons.items())
+        SkippedFiles(flow, SkipReason(reason), files["count"], tuple(files["paths"]))
+        for flow, reasons in sorted((stored or {}).items())
+        for reason, files in sorted(reasons.items())
     )
 
 
-def merged_skipped_files(known: dict[str, Any], told: dict[str, Any] | None) -> dict[str, Any]:
-    if told is None:
+def merged_skipped_files(known: dict[str, Any], reported: dict[str, Any] | None) -> dict[str, Any]:
+    if reported is None:
         return known
-    new = [path for path in told["paths"] if path not in known["paths"]]
-    unnamed = max(0, told["count"] - len(told["paths"])) if new else 0
+    new = [path for path in reported["paths"] if path not in known["paths"]]
+    unnamed = max(0, reported["count"] - len(reported["paths"])) if new else 0
     return {
         "count": known["count"] + len(new) + unnamed,
         "paths": [*new, *known["paths"]][:MAX_REPORTED_PATHS],

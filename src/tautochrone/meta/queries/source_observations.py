@@ -14,44 +14,56 @@ from sqlalchemy import Connection, func, select, update
 
 from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import STANDING
-from tautochrone.meta.queries.topology import Topology, topology
+from tautochrone.meta.database.repository import VISIBLE_STATES
+from tautochrone.meta.queries.topology import Topology, read_topology
 from tautochrone.model.clock import is_clock
 from tautochrone.model.jobs import JobState, Part
 from tautochrone.model.names import TableName
 
-__all__ = ["begin_looks", "looks_of_cut", "note_looks", "require_seen", "unseen"]
+__all__ = [
+    "observations_of_cut",
+    "record_observations",
+    "require_observed",
+    "reset_observations",
+    "unobserved_roots",
+]
 
 _J, _C, _P = t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
 
 
-def begin_looks(connection: Connection, job: str, ingests: Iterable[str] | None) -> None:
+def reset_observations(connection: Connection, job: str, ingests: Iterable[str] | None) -> None:
     """A new owner: its tables may have been taken back or emptied, so nothing is known of them.
 
     Args:
         ingests: the job's tables that have a source outside; None: those that are known.
     """
-    names = _of_job(connection, job) if ingests is None else ingests
+    names = _observations_of_job(connection, job) if ingests is None else ingests
     connection.execute(update(t.jobs).where(_J.name == job).values(looks=dict.fromkeys(names, 0)))
 
 
-def note_looks(connection: Connection, job: str, looks: Mapping[str, int], number: int | None) -> None:
+def record_observations(
+    connection: Connection, job: str, observations: Mapping[str, int], number: int | None
+) -> None:
     """The job looked at its sources; checkpoint `number` shows all that it found."""
     connection.execute(
-        update(t.jobs).where(_J.name == job).values(looks=_later(_of_job(connection, job), looks))
+        update(t.jobs)
+        .where(_J.name == job)
+        .values(looks=_latest_of(_observations_of_job(connection, job), observations))
     )
     if number is not None:
-        mine = _C.number == number
-        known = connection.execute(select(_C.looks).where(mine).with_for_update()).scalar() or {}
-        connection.execute(update(t.checkpoints).where(mine).values(looks=_later(known, looks)))
+        is_checkpoint = _C.number == number
+        known = connection.execute(select(_C.looks).where(is_checkpoint).with_for_update()).scalar() or {}
+        connection.execute(
+            update(t.checkpoints).where(is_checkpoint).values(looks=_latest_of(known, observations))
+        )
 
 
-def looks_of_cut(
+def observations_of_cut(
     connection: Connection,
-    looks: Mapping[str, int],
+    observations: Mapping[str, int],
     own: Collection[str],
     cut: Collection[str],
-    found: Topology,
+    topology: Topology,
 ) -> dict[str, int]:
     """The looks that belong to the versions of a cut.
 
@@ -60,18 +72,18 @@ def looks_of_cut(
         cut: all tables of the cut. Of the others the versions are what was reported, so what was told of
             them counts: by the job that writes a table, by anybody for a table from outside.
     """
-    kept = {name: at for name, at in looks.items() if name in own}
+    kept = {name: at_ms for name, at_ms in observations.items() if name in own}
     for row in connection.execute(select(_J.name, _J.looks)):
-        told = {
-            name: at
-            for name, at in (row.looks or {}).items()
-            if name in cut and name not in own and found.owner.get(name, row.name) == row.name
+        observed = {
+            name: at_ms
+            for name, at_ms in (row.looks or {}).items()
+            if name in cut and name not in own and topology.owner.get(name, row.name) == row.name
         }
-        kept = _later(kept, told)
+        kept = _latest_of(kept, observed)
     return kept
 
 
-def require_seen(connection: Connection, number: int, tables: Iterable[str], after_ms: int) -> None:
+def require_observed(connection: Connection, number: int, tables: Iterable[str], after_ms: int) -> None:
     """Every root of the tables was looked at after `after_ms`, for this checkpoint.
 
     What a job shows here it showed first at the last checkpoint of which it did its part, and there its
@@ -80,11 +92,13 @@ def require_seen(connection: Connection, number: int, tables: Iterable[str], aft
     Raises:
         CheckpointUnavailableError: `READ_NOT_YET` (retryable), with the look that is missing.
     """
-    for name, lookers in unseen(connection, number, tables, after_ms):
-        states = select(_J.name).where(_J.name.in_(lookers), _J.state == JobState.RUNNING.value)
+    for name, observers in unobserved_roots(connection, number, tables, after_ms):
+        states = select(_J.name).where(_J.name.in_(observers), _J.state == JobState.RUNNING.value)
         running = sorted(connection.execute(states).scalars())
-        writer = " and ".join(f"job {job}" for job in running or lookers) or "no job"
-        progress = "has not looked at it since" if running else "isn't running" if lookers else "looks at it"
+        writer = " and ".join(f"job {job}" for job in running or observers) or "no job"
+        progress = (
+            "has not looked at it since" if running else "isn't running" if observers else "looks at it"
+        )
         raise CheckpointUnavailableError(
             "READ_NOT_YET",
             f"Checkpoint {number} may lack what was written to {name} before the token: {writer} {progress}",
@@ -93,22 +107,22 @@ def require_seen(connection: Connection, number: int, tables: Iterable[str], aft
         )
 
 
-def unseen(
+def unobserved_roots(
     connection: Connection, number: int, tables: Iterable[str], after_ms: int
 ) -> Iterator[tuple[str, list[str]]]:
     """The roots of the tables that were not looked at after `after_ms` for this checkpoint, by name, each
     with the jobs that look at it."""
-    found = topology(connection)
+    topology = read_topology(connection)
     parts = _last_parts(connection, number)
-    told = select(_C.number, _C.looks).where(_C.number.in_({*parts.values()}))
-    looks = {row.number: row.looks or {} for row in connection.execute(told)}
+    observed = select(_C.number, _C.looks).where(_C.number.in_({*parts.values()}))
+    observations = {row.number: row.looks or {} for row in connection.execute(observed)}
     ingesting = {name for row in connection.execute(select(_J.looks)) for name in row.looks or ()}
-    for name in sorted(_made_from(found, tables)):
-        is_source = name in found.roots or name in ingesting or name not in found.owner
-        lookers = [found.owner[name]] if name in found.owner else sorted(_readers(found, name))
-        part = max((parts[job] for job in lookers if job in parts), default=number)
-        if is_source and looks.get(part, {}).get(name, 0) <= after_ms:
-            yield name, lookers
+    for name in sorted(_with_upstream(topology, tables)):
+        is_source = name in topology.roots or name in ingesting or name not in topology.owner
+        observers = [topology.owner[name]] if name in topology.owner else sorted(_readers(topology, name))
+        part = max((parts[job] for job in observers if job in parts), default=number)
+        if is_source and observations.get(part, {}).get(name, 0) <= after_ms:
+            yield name, observers
 
 
 def _last_parts(connection: Connection, number: int) -> dict[str, int]:
@@ -116,33 +130,33 @@ def _last_parts(connection: Connection, number: int) -> dict[str, int]:
     done = select(_P.job, func.max(_P.checkpoint).label("last")).join(
         t.checkpoints, _C.number == _P.checkpoint
     )
-    done = done.where(_P.checkpoint <= number, _P.state == Part.DONE.value, _C.state.in_(STANDING))
+    done = done.where(_P.checkpoint <= number, _P.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
     return {row.job: row.last for row in connection.execute(done.group_by(_P.job))}
 
 
-def _of_job(connection: Connection, job: str) -> dict[str, int]:
+def _observations_of_job(connection: Connection, job: str) -> dict[str, int]:
     return connection.execute(select(_J.looks).where(_J.name == job)).scalar() or {}
 
 
-def _later(known: Mapping[str, int], told: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(known.get(name, 0), told.get(name, 0)) for name in {**known, **told}}
+def _latest_of(known: Mapping[str, int], observed: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(known.get(name, 0), observed.get(name, 0)) for name in {**known, **observed}}
 
 
-def _made_from(found: Topology, tables: Iterable[str]) -> set[str]:
+def _with_upstream(topology: Topology, tables: Iterable[str]) -> set[str]:
     """The tables and all that is upstream of them, without clocks."""
     seen: set[str] = set()
-    todo = list(tables)
-    while todo:
-        name = todo.pop()
+    queue = list(tables)
+    while queue:
+        name = queue.pop()
         if name not in seen and not is_clock(TableName.parse(name)):
             seen.add(name)
-            todo.extend(found.inputs.get(name, ()))
+            queue.extend(topology.inputs.get(name, ()))
     return seen
 
 
-def _readers(found: Topology, name: str) -> set[str]:
+def _readers(topology: Topology, name: str) -> set[str]:
     return {
-        found.owner[dataset]
-        for dataset, inputs in found.inputs.items()
-        if name in inputs and dataset in found.owner
+        topology.owner[dataset]
+        for dataset, inputs in topology.inputs.items()
+        if name in inputs and dataset in topology.owner
     }

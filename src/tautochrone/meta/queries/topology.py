@@ -16,9 +16,17 @@ from tautochrone.meta.queries.invariant_checks import checked
 from tautochrone.model.clock import is_clock
 from tautochrone.model.names import TableName
 
-__all__ = ["JOB_PREFIX", "OUTSIDE", "Topology", "groups", "made_from", "reported_roots", "topology"]
+__all__ = [
+    "EXTERNAL",
+    "JOB_PREFIX",
+    "Topology",
+    "connected_components",
+    "direct_inputs",
+    "read_topology",
+    "reported_roots",
+]
 
-OUTSIDE = ""
+EXTERNAL = ""
 """Stands for the job of tables that no job writes."""
 
 JOB_PREFIX = "\0job "
@@ -47,15 +55,17 @@ class Topology:
         """What a job's datasets and invariants read and it does not write itself, clocks included."""
         own = self.datasets(job)
         read = {name for dataset in own for name in self.inputs.get(dataset, ())}
-        return read.union(*(tables for by, tables in self.checked if by == job)) - own
+        return read.union(*(tables for checking_job, tables in self.checked if checking_job == job)) - own
 
     def only_ingests(self, job: str) -> bool:
         """Whether a cut says everything of a job: it has roots alone, and nothing to check."""
-        return self.datasets(job) <= self.roots and all(by != job for by, _ in self.checked)
+        return self.datasets(job) <= self.roots and all(
+            checking_job != job for checking_job, _ in self.checked
+        )
 
-    def jobs_with(self, job: str) -> frozenset[str]:
+    def jobs_sharing_with(self, job: str) -> frozenset[str]:
         """The jobs that share checkpoints with `job`, itself included."""
-        joined = groups(
+        joined = connected_components(
             [
                 *((name, JOB_PREFIX + owner) for name, owner in self.owner.items()),
                 *((name, JOB_PREFIX + job) for job, tables in self.checked for name in _tables(tables)),
@@ -70,15 +80,15 @@ class Topology:
         others."""
         together = [(some[0], name) for _, read in self.checked if (some := _tables(read)) for name in some]
         joined: dict[str, list[str]] = {}
-        for one, other in (*self._edges(), *together):
-            joined.setdefault(one, []).append(other)
-            joined.setdefault(other, []).append(one)
-        found, todo = set(tables), [*tables]
-        while todo:
-            beyond = [name for name in joined.get(todo.pop(), ()) if name not in found]
-            found.update(beyond)
-            todo += beyond
-        return found & self.owner.keys()
+        for left, right in (*self._edges(), *together):
+            joined.setdefault(left, []).append(right)
+            joined.setdefault(right, []).append(left)
+        reached, queue = set(tables), [*tables]
+        while queue:
+            neighbours = [name for name in joined.get(queue.pop(), ()) if name not in reached]
+            reached.update(neighbours)
+            queue += neighbours
+        return reached & self.owner.keys()
 
     def clocks(self, jobs: Collection[str]) -> set[str]:
         """The clocks that the jobs read."""
@@ -99,36 +109,36 @@ def _tables(names: Collection[str]) -> list[str]:
     return [name for name in names if not is_clock(TableName.parse(name))]
 
 
-def topology(connection: Connection) -> Topology:
+def read_topology(connection: Connection) -> Topology:
     """The registered datasets of all jobs."""
     rows = connection.execute(_DATASETS).all()
     owner, roots = {row.name: row.job for row in rows}, frozenset(row.name for row in rows if row.is_root)
-    return Topology(owner, roots, made_from(connection), checked(connection))
+    return Topology(owner, roots, direct_inputs(connection), checked(connection))
 
 
-def made_from(connection: Connection) -> dict[str, frozenset[str]]:
+def direct_inputs(connection: Connection) -> dict[str, frozenset[str]]:
     """The direct inputs of every registered dataset, clocks included."""
-    found: dict[str, set[str]] = {}
+    inputs: dict[str, set[str]] = {}
     for dataset, name in connection.execute(_INPUTS).all():
-        found.setdefault(dataset, set()).add(name)
-    return {dataset: frozenset(names) for dataset, names in found.items()}
+        inputs.setdefault(dataset, set()).add(name)
+    return {dataset: frozenset(names) for dataset, names in inputs.items()}
 
 
-def reported_roots(connection: Connection, job: str, found: Topology) -> dict[str, str]:
+def reported_roots(connection: Connection, job: str, topology: Topology) -> dict[str, str]:
     """What is known of the roots that the jobs with `job` bring in or look at: the newest versions."""
-    jobs = found.jobs_with(job)
-    wanted = {name for one in jobs for name in found.datasets(one) & found.roots}
-    wanted |= {name for one in jobs for name in found.reads(one) if name not in found.owner}
+    jobs = topology.jobs_sharing_with(job)
+    names = {name for owner in jobs for name in topology.datasets(owner) & topology.roots}
+    names |= {name for owner in jobs for name in topology.reads(owner) if name not in topology.owner}
     r = t.reports.c
-    rows = connection.execute(select(r.job, r.table_name, r.version).where(r.job.in_([*jobs, OUTSIDE])))
-    return {row.table_name: row.version for row in rows if row.table_name in wanted}
+    rows = connection.execute(select(r.job, r.table_name, r.version).where(r.job.in_([*jobs, EXTERNAL])))
+    return {row.table_name: row.version for row in rows if row.table_name in names}
 
 
-def groups(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
+def connected_components(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
     """Connected components."""
     group: dict[str, set[str]] = {}
-    for one, other in edges:
-        joined = group.get(one, {one}) | group.get(other, {other})
+    for left, right in edges:
+        joined = group.get(left, {left}) | group.get(right, {right})
         for name in joined:
             group[name] = joined
     return list({id(members): members for members in group.values()}.values())

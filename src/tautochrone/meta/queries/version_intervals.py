@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.queries.topology import OUTSIDE
+from tautochrone.meta.queries.topology import EXTERNAL
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
 
@@ -33,13 +33,13 @@ __all__ = [
     "Cut",
     "close_before",
     "confirm",
+    "confirmed_version",
     "cut_at",
-    "hand_over",
-    "is_confirmed",
+    "discard",
     "record",
     "recorded",
     "repair",
-    "undo",
+    "transfer",
 ]
 
 _V, _P = t.versions.c, t.checkpoint_jobs.c
@@ -61,7 +61,7 @@ def _cut() -> Select[Any]:
         .join(points, (_V.job == points.c.job) & (_V.from_checkpoint <= points.c.number), isouter=True)
         .where(
             or_(
-                (_V.job == OUTSIDE)
+                (_V.job == EXTERNAL)
                 & (_V.from_checkpoint <= number)
                 & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= number),
                 points.c.number.is_not(None)
@@ -153,13 +153,13 @@ def repair(connection: Connection, job: str, table: str, version: str, number: i
     known = select(func.min(_V.from_checkpoint)).where(
         _V.job == job, _V.table_name == table, _V.from_checkpoint > number
     )
-    found = [connection.execute(query).scalar() for query in (failed, known)]
-    following = [other for other in found if other is not None]
+    bounds = [connection.execute(query).scalar() for query in (failed, known)]
+    following = [bound for bound in bounds if bound is not None]
     end = min(following) - 1 if following else None
     _insert(connection, job, table, version, number, end, root=False)
 
 
-def undo(connection: Connection, number: int) -> None:
+def discard(connection: Connection, number: int) -> None:
     """Forget what was recorded for a checkpoint that nobody will complete: the older versions go on.
 
     What a later checkpoint was cut with stays, and begins there."""
@@ -169,8 +169,8 @@ def undo(connection: Connection, number: int) -> None:
     retired = select(t.datasets.c.name).where(t.datasets.c.retired)
     ended = select(t.versions).where(_V.to_checkpoint == number - 1, _V.table_name.not_in(retired))
     for row in connection.execute(ended).all():
-        mine = (_V.job == row.job) & (_V.table_name == row.table_name)
-        following = select(func.min(_V.from_checkpoint)).where(mine, _V.from_checkpoint > number)
+        of_table = (_V.job == row.job) & (_V.table_name == row.table_name)
+        following = select(func.min(_V.from_checkpoint)).where(of_table, _V.from_checkpoint > number)
         later = connection.execute(following).scalar()
         end = None if later is None else later - 1
         connection.execute(update(t.versions).where(_V.id == row.id).values(to_checkpoint=end))
@@ -183,9 +183,9 @@ def recorded(connection: Connection, job: str, number: int) -> dict[str, str]:
     return {row.table_name: row.version for row in connection.execute(query)}
 
 
-def is_confirmed(connection: Connection, job: str, table: str, number: int) -> str | None:
+def confirmed_version(connection: Connection, job: str, table: str, number: int) -> str | None:
     """The version recorded for the table at the job's own checkpoint `number`, or None."""
-    found: str | None = connection.execute(
+    version: str | None = connection.execute(
         select(_V.version).where(
             _V.job == job,
             _V.table_name == table,
@@ -193,7 +193,7 @@ def is_confirmed(connection: Connection, job: str, table: str, number: int) -> s
             or_(_V.to_checkpoint.is_(None) & (_V.confirmed >= number), _V.to_checkpoint >= number),
         )
     ).scalar()
-    return found
+    return version
 
 
 def confirm(connection: Connection, job: str, number: int) -> None:
@@ -202,7 +202,7 @@ def confirm(connection: Connection, job: str, number: int) -> None:
     connection.execute(update(t.versions).where(current).values(confirmed=number))
 
 
-def hand_over(connection: Connection, table: str, job: str) -> None:
+def transfer(connection: Connection, table: str, job: str) -> None:
     """Another job writes the table from now on: what was recorded for it stands."""
     connection.execute(update(t.versions).where(_V.table_name == table).values(job=job))
 
@@ -232,6 +232,6 @@ def cut_at(
         if part == Part.SKIPPED and not (row.is_root and row.confirmed >= number):
             continue
         versions[row.table_name] = row.version
-        if row.is_root and (part is not None or row.job == OUTSIDE):
+        if row.is_root and (part is not None or row.job == EXTERNAL):
             roots.add(row.table_name)
     return Cut(versions, frozenset(roots), blocked, parts)

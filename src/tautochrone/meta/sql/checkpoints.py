@@ -15,35 +15,35 @@ from sqlalchemy import (
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import STANDING, Repository, parse, require_incarnation
-from tautochrone.meta.protocols.checkpoints import KEPT_UNREADABLE, PATIENCE_MS, Holder, Standing
+from tautochrone.meta.database.repository import VISIBLE_STATES, Repository, parse, require_incarnation
+from tautochrone.meta.protocols.checkpoints import KEPT_UNREADABLE, PATIENCE_MS, BusyJob, UnexpiredCheckpoint
 from tautochrone.meta.queries import version_intervals as intervals
 from tautochrone.meta.queries.alignment import aligned_cut
 from tautochrone.meta.queries.coordinator import (
-    enlist,
-    holders,
+    assign_parts,
+    busy_jobs_with,
     is_alive,
     next_checkpoint,
     pending,
     skip,
     skip_before,
 )
-from tautochrone.meta.queries.invariant_checks import keep_broken
+from tautochrone.meta.queries.invariant_checks import record_broken
 from tautochrone.meta.queries.needed_versions import drop_unneeded, is_needed
 from tautochrone.meta.queries.read_models import (
     as_checkpoint,
     as_versions,
     checkpoint_row,
+    close_if_finished,
     row_cut,
     set_state,
-    settle,
     stored_failure,
-    unmentioned,
+    unrecorded_datasets,
 )
-from tautochrone.meta.queries.refresh_records import keep, prune_failures
-from tautochrone.meta.queries.source_observations import looks_of_cut, note_looks
-from tautochrone.meta.queries.topology import OUTSIDE, reported_roots, topology
-from tautochrone.meta.sql.revisions import require_none_under_way
+from tautochrone.meta.queries.refresh_records import prune_failures, record_refresh
+from tautochrone.meta.queries.source_observations import observations_of_cut, record_observations
+from tautochrone.meta.queries.topology import EXTERNAL, read_topology, reported_roots
+from tautochrone.meta.sql.revisions import require_no_pending_revision
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.jobs import JobProgress, Part
@@ -60,7 +60,7 @@ _READABLE = (
     CheckpointState.PARTIAL.value,
     CheckpointState.REVOKED.value,
 )
-_GONE = (CheckpointState.EXPIRED.value, CheckpointState.ABORTED.value)
+_UNREADABLE = (CheckpointState.EXPIRED.value, CheckpointState.ABORTED.value)
 _OPEN, _PUBLISHED = CheckpointState.OPEN.value, CheckpointState.PUBLISHED.value
 
 
@@ -75,8 +75,8 @@ class SqlCheckpoints(Repository):
         cut_at_ms: int,
         *,
         at_least: int = 0,
-        looked_ms: int | None = None,
-        looks: Mapping[TableName, int] | None = None,
+        observed_ms: int | None = None,
+        observations: Mapping[TableName, int] | None = None,
         patience_ms: int = PATIENCE_MS,
         align_ms: int | None = None,
         store: str | None = None,
@@ -104,39 +104,46 @@ class SqlCheckpoints(Repository):
                     f"Checkpoint {unfinished[0]} of job {job} is still open",
                     hint="Finish or abort it first: a job has one target at a time.",
                 )
-            found, now = topology(connection), self._clock()
-            require_none_under_way(connection, found.jobs_with(job))
-            for holder in holders(connection, job, found, now, patience_ms):
+            topology, now = read_topology(connection), self._clock()
+            require_no_pending_revision(connection, topology.jobs_sharing_with(job))
+            for busy_job in busy_jobs_with(connection, job, topology, now, patience_ms):
                 raise MetaError(
                     "CHECKPOINT_HELD_BACK",
-                    f"Job {holder.job} is at work on checkpoint {holder.checkpoint}; job {job} waits for it",
+                    f"Job {busy_job.job} is at work on checkpoint {busy_job.checkpoint}; "
+                    f"job {job} waits for it",
                     retryable=True,
                 )
             number = max(last + 1, at_least)
             connection.execute(update(t.stores).values(last_number=number))
-            told = {str(table): at for table, at in (looks or {}).items()}
+            observed_at_ms = {str(table): at_ms for table, at_ms in (observations or {}).items()}
             own = {str(table): version for table, version in roots.items()}
-            cut = reported_roots(connection, job, found) | own
-            held: Collection[str] = ()
+            cut = reported_roots(connection, job, topology) | own
+            held_back: Collection[str] = ()
             if align_ms is not None:
-                alignment = aligned_cut(connection, found.jobs_with(job), cut, align_ms)
-                cut, held = dict(alignment.roots), alignment.held_back
+                alignment = aligned_cut(connection, topology.jobs_sharing_with(job), cut, align_ms)
+                cut, held_back = dict(alignment.roots), alignment.held_back
             connection.execute(
                 insert(t.checkpoints).values(
                     number=number,
                     job=job,
                     state=_OPEN,
                     cut_at_ms=cut_at_ms,
-                    opened_ms=now if looked_ms is None else looked_ms,
-                    # What was found when a root was looked at is not in an older version of it.
-                    looks=looks_of_cut(connection, told, own.keys() - held, cut.keys() - held, found),
+                    opened_ms=now if observed_ms is None else observed_ms,
+                    # An older version of a root need not have all that its source held when it was observed.
+                    looks=observations_of_cut(
+                        connection,
+                        observed_at_ms,
+                        own.keys() - held_back,
+                        cut.keys() - held_back,
+                        topology,
+                    ),
                 )
             )
-            note_looks(connection, job, told, None)
-            # Before the cut is recorded: what is compared is how things stood at the last one.
-            enlist(connection, job, number, cut, found, now)
+            record_observations(connection, job, observed_at_ms, None)
+            # Before the cut is recorded: the inputs are compared with those of the last checkpoint.
+            assign_parts(connection, job, number, cut, topology, now)
             for table, version in cut.items():
-                owner = found.owner.get(table, OUTSIDE)
+                owner = topology.owner.get(table, EXTERNAL)
                 intervals.record(connection, owner, table, version, number, root=True)
             return Checkpoint(
                 number=CheckpointNumber(number),
@@ -164,9 +171,11 @@ class SqlCheckpoints(Repository):
             )
             return as_checkpoint(connection, checkpoint_row(connection, number))
 
-    def busy_jobs(self, job: str, patience_ms: int = PATIENCE_MS) -> tuple[Holder, ...]:
+    def busy_jobs(self, job: str, patience_ms: int = PATIENCE_MS) -> tuple[BusyJob, ...]:
         with self._read() as connection:
-            return tuple(holders(connection, job, topology(connection), self._clock(), patience_ms))
+            return tuple(
+                busy_jobs_with(connection, job, read_topology(connection), self._clock(), patience_ms)
+            )
 
     def record_wait(self, job: str, fence: Fence, number: int, waits_for: str | None) -> None:
         with self._fenced(job, fence, durable=False) as connection:
@@ -191,21 +200,21 @@ class SqlCheckpoints(Repository):
         with self._fenced(job, fence, durable=False) as connection:
             state, part = _part(connection, job, number)
             _require_dataset(connection, job, name)
-            if intervals.is_confirmed(connection, job, name, number) == version:
+            if intervals.confirmed_version(connection, job, name, number) == version:
                 return
             if part is Part.PENDING:
                 intervals.record(connection, job, name, version, number)
-            elif part is Part.DONE and state in STANDING and _failed(connection, name, number):
+            elif part is Part.DONE and state in VISIBLE_STATES and _failed(connection, name, number):
                 intervals.repair(connection, job, name, version, number)
             else:
                 raise MetaError(
                     "CHECKPOINT_NOT_WRITABLE",
-                    f"Checkpoint {number} is {_spoken(state, part)} and {name} did not fail at it: "
+                    f"Checkpoint {number} is {_described(state, part)} and {name} did not fail at it: "
                     "its version cannot change any more",
                 )
             connection.execute(delete(t.failures).where(_failure(name, number)))
             finished = self._clock() if finished_at_ms is None else finished_at_ms
-            keep(connection, number, name, version, refresh, None, finished)
+            record_refresh(connection, number, name, version, refresh, None, finished)
 
     def record_failure(
         self,
@@ -225,13 +234,13 @@ class SqlCheckpoints(Repository):
             known = connection.execute(select(t.failures.c.error).where(_failure(name, number))).scalar()
             if known == str(error):
                 return
-            recorded = intervals.is_confirmed(connection, job, name, number)
-            if part is not Part.PENDING or (recorded is not None and known is None):
+            recorded_version = intervals.confirmed_version(connection, job, name, number)
+            if part is not Part.PENDING or (recorded_version is not None and known is None):
                 raise MetaError(
                     "CHECKPOINT_NOT_WRITABLE",
                     f"{name} already has its version for checkpoint {number}"
-                    if recorded
-                    else f"Checkpoint {number} is {_spoken(state, part)}: no failure can be added to it",
+                    if recorded_version
+                    else f"Checkpoint {number} is {_described(state, part)}: no failure can be added to it",
                 )
             intervals.close_before(connection, job, name, number)
             connection.execute(delete(t.failures).where(_failure(name, number)))
@@ -248,7 +257,7 @@ class SqlCheckpoints(Repository):
             prune_failures(connection, name)
             finished = self._clock() if finished_at_ms is None else finished_at_ms
             refresh = None if mode is None else Refresh(mode=mode, reason=unclassified(""))
-            keep(connection, number, name, None, refresh, error, finished)
+            record_refresh(connection, number, name, None, refresh, error, finished)
 
     def publish(
         self,
@@ -258,17 +267,17 @@ class SqlCheckpoints(Repository):
         at_ms: int,
         *,
         cpu_ms: int | None = None,
-        held: Mapping[str, str] | None = None,
+        passed_invariants: Mapping[str, str] | None = None,
     ) -> None:
         with self._fenced(job, fence) as connection:
             state, part = _part(connection, job, number, lock=True)
-            if part is Part.DONE and state in STANDING:
+            if part is Part.DONE and state in VISIBLE_STATES:
                 return
             if part is not Part.PENDING or state != _OPEN:
                 raise MetaError(
-                    "CHECKPOINT_NOT_WRITABLE", f"Checkpoint {number} is {_spoken(state, part)}, not open"
+                    "CHECKPOINT_NOT_WRITABLE", f"Checkpoint {number} is {_described(state, part)}, not open"
                 )
-            missing = unmentioned(connection, job, number)
+            missing = unrecorded_datasets(connection, job, number)
             if missing:
                 raise MetaError(
                     "CHECKPOINT_INCOMPLETE",
@@ -279,10 +288,14 @@ class SqlCheckpoints(Repository):
                 update(t.checkpoint_jobs)
                 .where(_P.checkpoint == number, _P.job == job)
                 .values(
-                    state=Part.DONE.value, finished_ms=self._clock(), cpu_ms=cpu_ms, waits_for=None, held=held
+                    state=Part.DONE.value,
+                    finished_ms=self._clock(),
+                    cpu_ms=cpu_ms,
+                    waits_for=None,
+                    held=passed_invariants,
                 )
             )
-            settle(connection, number, at_ms)
+            close_if_finished(connection, number, at_ms)
 
     def abort(self, job: str, fence: Fence, number: int, *, broken: Iterable[BrokenInvariant] = ()) -> None:
         with self._fenced(job, fence) as connection:
@@ -292,10 +305,10 @@ class SqlCheckpoints(Repository):
             if part is Part.DONE:
                 raise MetaError(
                     "CHECKPOINT_NOT_WRITABLE",
-                    f"Checkpoint {number} is {_spoken(state, part)} and cannot be aborted",
+                    f"Checkpoint {number} is {_described(state, part)} and cannot be aborted",
                     hint="`taut revise` revokes a published checkpoint.",
                 )
-            keep_broken(connection, job, number, broken)
+            record_broken(connection, job, number, broken)
             skip(connection, job, number)
 
     def revoke(self, job: str, fence: Fence, number: int) -> None:
@@ -303,7 +316,8 @@ class SqlCheckpoints(Repository):
             state, part = _part(connection, job, number, lock=True)
             if state not in (_PUBLISHED, CheckpointState.PARTIAL, CheckpointState.REVOKED):
                 raise MetaError(
-                    "CHECKPOINT_NOT_WRITABLE", f"Checkpoint {number} is {_spoken(state, part)}, not published"
+                    "CHECKPOINT_NOT_WRITABLE",
+                    f"Checkpoint {number} is {_described(state, part)}, not published",
                 )
             set_state(connection, number, CheckpointState.REVOKED)
 
@@ -318,16 +332,16 @@ class SqlCheckpoints(Repository):
                 return
             now = self._clock()
             connection.execute(delete(t.pins).where(_PINS.expires_at_ms <= now))
-            holder = connection.execute(
+            busy_job = connection.execute(
                 select(_PINS.owner).where(_PINS.checkpoint == number).limit(1)
             ).scalar()
-            if holder is not None:
+            if busy_job is not None:
                 raise MetaError(
                     "CHECKPOINT_PINNED",
-                    f"Checkpoint {number} is being read by {holder}",
+                    f"Checkpoint {number} is being read by {busy_job}",
                     retryable=True,
                 )
-            if row.state in STANDING and is_needed(connection, number):
+            if row.state in VISIBLE_STATES and is_needed(connection, number):
                 raise MetaError(
                     "CHECKPOINT_NEEDED",
                     f"Checkpoint {number} is the newest that shows one of the datasets",
@@ -336,26 +350,27 @@ class SqlCheckpoints(Repository):
             drop_unneeded(connection, number)
 
     def forget_expired(self, job: str, kept: int = KEPT_UNREADABLE) -> int:
-        mine = (_C.job == job) & _C.state.in_(_GONE)
-        newest = select(_C.number).where(mine).order_by(_C.number.desc())
+        unreadable = (_C.job == job) & _C.state.in_(_UNREADABLE)
+        newest = select(_C.number).where(unreadable).order_by(_C.number.desc())
         with self._write() as connection:
             last = connection.execute(newest.offset(kept).limit(1)).scalar()
             if last is None:
                 return 0
-            doomed = select(_C.number).where(mine, _C.number <= last)
-            connection.execute(delete(t.checkpoint_jobs).where(_P.checkpoint.in_(doomed)))
+            forgotten = select(_C.number).where(unreadable, _C.number <= last)
+            connection.execute(delete(t.checkpoint_jobs).where(_P.checkpoint.in_(forgotten)))
             broken = t.invariants_broken.c.checkpoint
-            connection.execute(delete(t.invariants_broken).where(broken.in_(doomed)))
-            return connection.execute(delete(t.checkpoints).where(mine, _C.number <= last)).rowcount
+            connection.execute(delete(t.invariants_broken).where(broken.in_(forgotten)))
+            return connection.execute(delete(t.checkpoints).where(unreadable, _C.number <= last)).rowcount
 
-    def unexpired(self, job: str) -> tuple[Standing, ...]:
+    def unexpired(self, job: str) -> tuple[UnexpiredCheckpoint, ...]:
         query = select(_C.number, _C.published_at_ms, _C.cut_at_ms).where(
             _C.number.in_(select(_P.checkpoint).where(_P.job == job)), _C.state.in_(_READABLE)
         )
         with self._read() as connection:
             rows = connection.execute(query.order_by(_C.number))
             return tuple(
-                Standing(CheckpointNumber(row.number), row.published_at_ms or row.cut_at_ms) for row in rows
+                UnexpiredCheckpoint(CheckpointNumber(row.number), row.published_at_ms or row.cut_at_ms)
+                for row in rows
             )
 
     def get(self, number: int) -> Checkpoint:
@@ -379,7 +394,7 @@ class SqlCheckpoints(Repository):
         query = (
             select(t.checkpoints)
             .join(t.checkpoint_jobs, _P.checkpoint == _C.number)
-            .where(_P.job == job, _P.state == Part.DONE.value, _C.state.in_(STANDING))
+            .where(_P.job == job, _P.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
         )
         with self._read() as connection:
             row = connection.execute(query.order_by(_C.number.desc()).limit(1)).first()
@@ -463,7 +478,7 @@ def _part(connection: Connection, job: str, number: int, *, lock: bool = False) 
     return row.state, Part(part)
 
 
-def _spoken(state: str, part: Part) -> str:
+def _described(state: str, part: Part) -> str:
     return f"skipped by the job ({state})" if part is Part.SKIPPED and state != "aborted" else state
 
 

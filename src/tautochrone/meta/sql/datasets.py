@@ -12,8 +12,8 @@ from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository, parse
 from tautochrone.meta.protocols.datasets import DatasetEntry, DatasetStatus, Lineage
 from tautochrone.meta.queries.dataset_status import statuses
-from tautochrone.meta.queries.skipped_files import merged_skipped_files, skipped_of
-from tautochrone.meta.queries.topology import made_from
+from tautochrone.meta.queries.skipped_files import merged_skipped_files, skipped_files_of
+from tautochrone.meta.queries.topology import direct_inputs
 from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sources import SkippedFiles, SkipReason
@@ -29,7 +29,7 @@ class SqlDatasets(Repository):
 
     def entries(self, job: str | None = None) -> tuple[DatasetEntry, ...]:
         with self._read() as connection:
-            edges = made_from(connection)
+            edges = direct_inputs(connection)
             query = select(t.datasets).where(t.datasets.c.retired.is_(False))
             if job is not None:
                 query = query.where(t.datasets.c.job == job)
@@ -50,7 +50,7 @@ class SqlDatasets(Repository):
 
     def lineage(self, table: TableName) -> Lineage:
         with self._read() as connection:
-            up = made_from(connection)
+            up = direct_inputs(connection)
         down: dict[str, set[str]] = {}
         for dataset, inputs in up.items():
             for source in inputs:
@@ -60,20 +60,20 @@ class SqlDatasets(Repository):
             table=table,
             inputs=frozenset(map(parse, up.get(name, ()))),
             outputs=frozenset(map(parse, down.get(name, ()))),
-            upstream=_reachable(name, up),
-            downstream=_reachable(name, down),
+            upstream=_reachable_tables(name, up),
+            downstream=_reachable_tables(name, down),
         )
 
     def describe(self, job: str, fence: Fence, details: Iterable[DatasetDetails]) -> None:
         with self._fenced(job, fence) as connection:
             names = select(t.datasets.c.name).where(t.datasets.c.job == job)
             own = set(connection.execute(names).scalars())
-            for one in details:
-                name = str(one.dataset)
+            for entry in details:
+                name = str(entry.dataset)
                 if name not in own:
                     raise MetaError("DATASET_NOT_FOUND", f"{name} is not a dataset of job {job}")
                 connection.execute(delete(t.dataset_details).where(_DETAILS.dataset == name))
-                connection.execute(insert(t.dataset_details).values(dataset=name, **_as_row(one)))
+                connection.execute(insert(t.dataset_details).values(dataset=name, **_as_row(entry)))
 
     def details(self, dataset: TableName) -> DatasetDetails | None:
         with self._read() as connection:
@@ -86,30 +86,32 @@ class SqlDatasets(Repository):
         names = select(t.datasets.c.name).where(t.datasets.c.job == job, t.datasets.c.retired.is_(False))
         with self._read() as connection:
             rows = connection.execute(select(t.dataset_details).where(_DETAILS.dataset.in_(names)))
-            return {found.dataset: found for found in map(_as_details, rows)}
+            return {details.dataset: details for details in map(_as_details, rows)}
 
     def record_skipped_files(
         self, job: str, fence: Fence, dataset: TableName, flow: str, skipped: Iterable[SkippedFiles]
     ) -> None:
         with self._fenced(job, fence) as connection:
-            mine = (_D.name == str(dataset)) & (_D.job == job)
-            row = connection.execute(select(_D.skipped_files).where(mine)).first()
+            is_dataset = (_D.name == str(dataset)) & (_D.job == job)
+            row = connection.execute(select(_D.skipped_files).where(is_dataset)).first()
             if row is None:
                 raise MetaError("DATASET_NOT_FOUND", f"{dataset} is not a dataset of job {job}")
             known: dict[str, Any] = dict(row.skipped_files or {})
-            said = {str(one.reason): {"count": one.count, "paths": [*one.paths]} for one in skipped}
-            gone = known.get(flow, {}).get(SkipReason.MISSING.value)
-            if gone is not None:
-                said[SkipReason.MISSING.value] = merged_skipped_files(
-                    gone, said.get(SkipReason.MISSING.value)
+            reasons = {
+                str(files.reason): {"count": files.count, "paths": [*files.paths]} for files in skipped
+            }
+            known_missing = known.get(flow, {}).get(SkipReason.MISSING.value)
+            if known_missing is not None:
+                reasons[SkipReason.MISSING.value] = merged_skipped_files(
+                    known_missing, reasons.get(SkipReason.MISSING.value)
                 )
-            known[flow] = said
-            connection.execute(update(t.datasets).where(mine).values(skipped_files=known))
+            known[flow] = reasons
+            connection.execute(update(t.datasets).where(is_dataset).values(skipped_files=known))
 
     def skipped_files(self, dataset: TableName) -> tuple[SkippedFiles, ...]:
         with self._read() as connection:
             query = select(_D.skipped_files).where(_D.name == str(dataset))
-            return skipped_of(connection.execute(query).scalar())
+            return skipped_files_of(connection.execute(query).scalar())
 
     def table_ids(self, job: str) -> dict[TableName, str]:
         query = select(_D.name, _D.table_id).where(
@@ -122,8 +124,8 @@ class SqlDatasets(Repository):
         with self._fenced(job, fence) as connection:
             connection.execute(update(t.datasets).where(_D.job == job).values(table_id=None))
             for name, identity in tables.items():
-                mine = (_D.job == job) & (_D.name == str(name))
-                connection.execute(update(t.datasets).where(mine).values(table_id=identity))
+                is_dataset = (_D.job == job) & (_D.name == str(name))
+                connection.execute(update(t.datasets).where(is_dataset).values(table_id=identity))
 
 
 def _as_row(details: DatasetDetails) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def _as_row(details: DatasetDetails) -> dict[str, Any]:
         "schema": [[column.name, column.type, column.comment] for column in details.columns],
         "column_lineage": {
             # As a list: the order of columns is worth keeping, and JSON objects in PostgreSQL lose it.
-            "values": [[column, _refs(found)] for column, found in lineage.values.items()],
+            "values": [[column, _refs(refs)] for column, refs in lineage.values.items()],
             "rows": _refs(lineage.rows),
             "problem": lineage.problem,
         },
@@ -151,27 +153,27 @@ def _as_details(row: Row[Any]) -> DatasetDetails:
         text=row.definition_text,
         columns=tuple(Column(*column) for column in row.schema),
         lineage=ColumnLineage(
-            values={column: _as_refs(found) for column, found in lineage["values"]},
+            values={column: _as_refs(refs) for column, refs in lineage["values"]},
             rows=_as_refs(lineage["rows"]),
             problem=lineage["problem"],
         ),
     )
 
 
-def _refs(found: Iterable[ColumnRef]) -> list[list[str]]:
-    return [[str(ref.table), ref.column] for ref in sorted(found)]
+def _refs(refs: Iterable[ColumnRef]) -> list[list[str]]:
+    return [[str(ref.table), ref.column] for ref in sorted(refs)]
 
 
-def _as_refs(found: Iterable[tuple[str, str]]) -> frozenset[ColumnRef]:
-    return frozenset(ColumnRef(parse(table), column) for table, column in found)
+def _as_refs(refs: Iterable[tuple[str, str]]) -> frozenset[ColumnRef]:
+    return frozenset(ColumnRef(parse(table), column) for table, column in refs)
 
 
-def _reachable(start: str, edges: Mapping[str, Iterable[str]]) -> frozenset[TableName]:
+def _reachable_tables(start: str, edges: Mapping[str, Iterable[str]]) -> frozenset[TableName]:
     seen: set[str] = set()
-    todo = list(edges.get(start, ()))
-    while todo:
-        name = todo.pop()
+    queue = list(edges.get(start, ()))
+    while queue:
+        name = queue.pop()
         if name not in seen:
             seen.add(name)
-            todo.extend(edges.get(name, ()))
+            queue.extend(edges.get(name, ()))
     return frozenset(map(parse, seen - {start}))

@@ -25,7 +25,7 @@ from tautochrone.model.sink import Intent, Published
 __all__ = ["SqlDeliveries"]
 
 _D, _J, _C, _P = t.deliveries.c, t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
-_SHOWN = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
+_PUBLISHED_STATES = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
 
 
 class SqlDeliveries(Repository):
@@ -60,9 +60,9 @@ class SqlDeliveries(Repository):
 
     def retire_others(self, job: str, fence: Fence, kept: Iterable[str]) -> None:
         with self._fenced(job, fence) as connection:
-            others = (_D.job == job) & _D.sink.not_in(list(kept))
+            not_kept = (_D.job == job) & _D.sink.not_in(list(kept))
             values = {"state": DeliveryState.RETIRED.value}
-            connection.execute(update(t.deliveries).where(others).values(values))
+            connection.execute(update(t.deliveries).where(not_kept).values(values))
 
     def record_intent(self, job: str, fence: Fence, intent: Intent) -> None:
         with self._fenced(job, fence) as connection:
@@ -134,7 +134,7 @@ class SqlDeliveries(Repository):
 
     def _require_free(self, connection: Connection, row: Row[Any], job: str) -> None:
         query = select(_J.name, _J.pipeline, _J.state, _J.lease_until_ms).where(_J.name.in_([row.job, job]))
-        jobs = {found.name: found for found in connection.execute(query)}
+        jobs = {job_row.name: job_row for job_row in connection.execute(query)}
         owner, asking = jobs.get(row.job), jobs.get(job)
         if owner is None:
             return
@@ -171,7 +171,7 @@ def _status(connection: Connection, row: Row[Any]) -> SinkStatus:
             versions={TableName.parse(name): Version(text) for name, text in row.versions.items()},
             delivered_at_ms=row.delivered_at_ms,
         )
-    of_job = _C.number.in_(select(_P.checkpoint).where(_P.job == row.job)) & _C.state.in_(_SHOWN)
+    of_job = _C.number.in_(select(_P.checkpoint).where(_P.job == row.job)) & _C.state.in_(_PUBLISHED_STATES)
     newest = connection.execute(select(func.max(_C.number)).where(of_job)).scalar()
     missing = of_job & (_C.number > (row.checkpoint or 0))
     behind_since_ms = connection.execute(select(func.min(_C.published_at_ms)).where(missing)).scalar()

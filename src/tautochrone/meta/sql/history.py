@@ -11,7 +11,7 @@ from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository, parse
 from tautochrone.meta.protocols.history import CheckpointLine, Delay, EdgeDelay
 from tautochrone.meta.queries.refresh_records import as_record
-from tautochrone.meta.queries.topology import made_from
+from tautochrone.meta.queries.topology import direct_inputs
 from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
 from tautochrone.model.clock import is_clock
 from tautochrone.model.names import CheckpointNumber, TableName
@@ -56,12 +56,12 @@ class SqlHistory(Repository):
             rows = connection.execute(newest).all()
             numbers = [row.number for row in rows]
             f = t.failures.c
-            failed = _counted(
+            failed = _counts_by_checkpoint(
                 connection.execute(
                     select(f.checkpoint, func.count()).where(f.checkpoint.in_(numbers)).group_by(f.checkpoint)
                 )
             )
-            recorded = _counted(
+            recorded = _counts_by_checkpoint(
                 connection.execute(
                     select(_R.checkpoint, func.count())
                     .where(_R.checkpoint.in_(numbers), _R.error.is_(None))
@@ -83,7 +83,7 @@ class SqlHistory(Repository):
 
     def delays(self) -> tuple[Delay, ...]:
         with self._read() as connection:
-            inputs = made_from(connection)
+            inputs = direct_inputs(connection)
             alive = select(_D.name).where(_D.retired.is_(False))
             done = _R.version.is_not(None)
             newest = select(func.max(_R.id)).where(done, _R.dataset.in_(alive)).group_by(_R.dataset)
@@ -123,5 +123,5 @@ class SqlHistory(Repository):
         )
 
 
-def _counted(rows: Iterable[Row[Any]]) -> dict[Any, Any]:
+def _counts_by_checkpoint(rows: Iterable[Row[Any]]) -> dict[Any, Any]:
     return dict(map(tuple, rows))

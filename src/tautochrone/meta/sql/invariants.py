@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import STANDING, Repository, parse
-from tautochrone.meta.protocols.invariants import Held
+from tautochrone.meta.database.repository import VISIBLE_STATES, Repository, parse
+from tautochrone.meta.protocols.invariants import InvariantCheck
 from tautochrone.model.invariants import InvariantEntry
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber
@@ -34,14 +34,16 @@ class SqlInvariants(Repository):
                 for row in connection.execute(query)
             )
 
-    def last_check(self, job: str) -> Held | None:
+    def last_check(self, job: str) -> InvariantCheck | None:
         query = (
             select(_P.checkpoint, _P.held)
             .join(t.checkpoints, _C.number == _P.checkpoint)
-            .where(_P.job == job, _P.state == Part.DONE.value, _P.held.is_not(None), _C.state.in_(STANDING))
+            .where(
+                _P.job == job, _P.state == Part.DONE.value, _P.held.is_not(None), _C.state.in_(VISIBLE_STATES)
+            )
         )
         with self._read() as connection:
             row = connection.execute(query.order_by(_P.checkpoint.desc()).limit(1)).first()
             if row is None:
                 return None
-            return Held(checkpoint=CheckpointNumber(row.checkpoint), definitions=row.held)
+            return InvariantCheck(checkpoint=CheckpointNumber(row.checkpoint), definitions=row.held)

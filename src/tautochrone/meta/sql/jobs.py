@@ -13,15 +13,15 @@ from tautochrone.meta.database.repository import Repository, check_fence, parse,
 from tautochrone.meta.protocols.datasets import DatasetEntry
 from tautochrone.meta.protocols.jobs import JobEntry
 from tautochrone.meta.protocols.registrations import REGISTERED, TableRole
-from tautochrone.meta.queries.alignment import begin_times
+from tautochrone.meta.queries.alignment import reset_source_times
 from tautochrone.meta.queries.coordinator import job_status
 from tautochrone.meta.queries.cycles import require_acyclic
 from tautochrone.meta.queries.dataset_registration import register_dataset, retire
-from tautochrone.meta.queries.invariant_checks import declare
-from tautochrone.meta.queries.job_ownership import owned_by, require_free
-from tautochrone.meta.queries.source_observations import begin_looks, note_looks
+from tautochrone.meta.queries.invariant_checks import replace_invariants
+from tautochrone.meta.queries.job_ownership import ownership_columns, require_free
+from tautochrone.meta.queries.source_observations import record_observations, reset_observations
 from tautochrone.meta.queries.table_owners import TABLES_BY_JOB, bind_lake, has_history
-from tautochrone.meta.queries.topology import made_from, topology
+from tautochrone.meta.queries.topology import direct_inputs, read_topology
 from tautochrone.model.invariants import InvariantEntry
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, RunProcess
 from tautochrone.model.names import Fence, TableName
@@ -64,7 +64,7 @@ class SqlJobs(Repository):
             if fence is not None:
                 check_fence(connection, job, fence)
             if claim is not None:
-                own = owned_by(claim, self._clock(), lease_ms)
+                own = ownership_columns(claim, self._clock(), lease_ms)
                 connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(own))
             # A revision that is decided meanwhile sees this topology or is seen by it.
             connection.execute(select(t.stores.c.last_number).with_for_update())
@@ -78,8 +78,8 @@ class SqlJobs(Repository):
             for name, row in owners.items():
                 if name not in entries and not row.retired:
                     retire(connection, job, name)
-            require_acyclic(made_from(connection), entries)
-            declare(connection, job, invariants)
+            require_acyclic(direct_inputs(connection), entries)
+            replace_invariants(connection, job, invariants)
 
     def take_over(
         self,
@@ -114,10 +114,12 @@ class SqlJobs(Repository):
                 )
             )
             if claim is not None:
-                own = owned_by(claim, now, lease_ms)
+                own = ownership_columns(claim, now, lease_ms)
                 connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(own))
-            begin_looks(connection, job, None if ingests is None else [str(table) for table in ingests])
-            begin_times(connection, job)
+            reset_observations(
+                connection, job, None if ingests is None else [str(table) for table in ingests]
+            )
+            reset_source_times(connection, job)
             incarnation = connection.execute(select(t.stores.c.incarnation)).scalar_one()
             self._transactions.remember_takeover(job, incarnation)
             return fence
@@ -128,18 +130,19 @@ class SqlJobs(Repository):
         fence: Fence,
         lease_ms: int = JOB_LEASE_MS,
         *,
-        looked_ms: int | None = None,
-        looks: Mapping[TableName, int] | None = None,
+        observed_ms: int | None = None,
+        observations: Mapping[TableName, int] | None = None,
         checkpoint: int | None = None,
     ) -> None:
         with self._fenced(job, fence, durable=False) as connection:
             now = self._clock()
             values = {"heartbeat_ms": now, "lease_until_ms": now + lease_ms}
-            if looked_ms is not None:
-                values["looked_ms"] = looked_ms
+            if observed_ms is not None:
+                values["looked_ms"] = observed_ms
             connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(values))
-            if looks is not None:
-                note_looks(connection, job, {str(name): at for name, at in looks.items()}, checkpoint)
+            if observations is not None:
+                observed_at_ms = {str(name): at_ms for name, at_ms in observations.items()}
+                record_observations(connection, job, observed_at_ms, checkpoint)
 
     def end_run(self, job: str, fence: Fence) -> None:
         with self._fenced(job, fence) as connection:
@@ -148,10 +151,10 @@ class SqlJobs(Repository):
 
     def fence(self, job: str) -> Fence:
         with self._read() as connection:
-            found = connection.execute(select(t.jobs.c.fence).where(t.jobs.c.name == job)).scalar()
-            if found is None:
+            stored = connection.execute(select(t.jobs.c.fence).where(t.jobs.c.name == job)).scalar()
+            if stored is None:
                 raise unknown_job(job)
-            return Fence(found)
+            return Fence(stored)
 
     def require_free(self, job: str, claim: Claim) -> None:
         with self._read() as connection:
@@ -159,8 +162,8 @@ class SqlJobs(Repository):
 
     def owner_process(self, job: str) -> RunProcess | None:
         with self._read() as connection:
-            told = connection.execute(select(_J.process).where(_J.name == job)).scalar()
-            return None if told is None else RunProcess(**told)
+            process = connection.execute(select(_J.process).where(_J.name == job)).scalar()
+            return None if process is None else RunProcess(**process)
 
     def entries(self) -> tuple[JobEntry, ...]:
         with self._read() as connection:
@@ -171,7 +174,7 @@ class SqlJobs(Repository):
                 sinks.setdefault(row.job, set()).add(row.name)
                 owners[row.name] = row.job
             sources: dict[str, set[str]] = {}
-            for dataset, inputs in made_from(connection).items():
+            for dataset, inputs in direct_inputs(connection).items():
                 if dataset in owners:
                     sources.setdefault(owners[dataset], set()).update(inputs)
             announced: dict[str, set[str]] = {}
@@ -193,15 +196,15 @@ class SqlJobs(Repository):
 
     def states(self) -> tuple[JobStatus, ...]:
         with self._read() as connection:
-            found = topology(connection)
+            topology = read_topology(connection)
             now = self._clock()
             rows = connection.execute(select(t.jobs).order_by(_J.name)).all()
-            return tuple(job_status(connection, row, found, now) for row in rows)
+            return tuple(job_status(connection, row, topology, now) for row in rows)
 
     def become_copy(self, lake: str) -> str:
-        found = str(uuid4())
+        incarnation = str(uuid4())
         with self._write() as connection:
-            connection.execute(update(t.stores).values(incarnation=found))
+            connection.execute(update(t.stores).values(incarnation=incarnation))
             connection.execute(update(t.jobs).where(_J.lake.is_not(None)).values(lake=lake))
             # The commit metadata of the lake that was copied with it names the original, up to these fences.
             connection.execute(update(t.jobs).values(lake_fence=_J.fence))
@@ -209,12 +212,12 @@ class SqlJobs(Repository):
             ended = {"state": JobState.ENDED.value, "lease_until_ms": None}
             connection.execute(update(t.jobs).where(running).values(ended))
             connection.execute(delete(t.pins))
-        return found
+        return incarnation
 
     def move_lake(self, pipeline: str, lake: str) -> int:
         with self._write() as connection:
-            mine = update(t.jobs).where(_J.pipeline == pipeline).values(lake=lake)
-            return connection.execute(mine).rowcount
+            of_pipeline = update(t.jobs).where(_J.pipeline == pipeline).values(lake=lake)
+            return connection.execute(of_pipeline).rowcount
 
     def rename_pipeline(self, before: str, after: str) -> int:
         with self._write() as connection:

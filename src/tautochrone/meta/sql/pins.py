@@ -16,10 +16,10 @@ from tautochrone.model.checkpoint import CheckpointState, Pin
 from tautochrone.model.clock import is_clock
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
-__all__ = ["MOST_PINS", "SqlPins", "add_pin"]
+__all__ = ["MAX_PINS_PER_HOLDER", "SqlPins", "add_pin"]
 
 
-MOST_PINS = 1_000
+MAX_PINS_PER_HOLDER = 1_000
 """Live pins of one holder."""
 _C, _P, _V = t.checkpoints.c, t.pins.c, t.versions.c
 
@@ -41,8 +41,8 @@ class SqlPins(Repository):
         with self._write(durable=False) as connection:
             _require_holder(connection, pin, holder)
             revoked = select(_C.number).where(_C.state == CheckpointState.REVOKED.value)
-            held = select(_P.checkpoint).where(_P.id == pin, _P.checkpoint.in_(revoked))
-            number = connection.execute(held).scalar()
+            pinned_revoked = select(_P.checkpoint).where(_P.id == pin, _P.checkpoint.in_(revoked))
+            number = connection.execute(pinned_revoked).scalar()
             if number is not None:
                 require_readable(connection, checkpoint_row(connection, number))
             renewed = connection.execute(
@@ -86,20 +86,20 @@ class SqlPins(Repository):
         self, without: Collection[CheckpointNumber] = ()
     ) -> dict[TableName, frozenset[Version]]:
         with self._read() as connection:
-            found: dict[str, set[str]] = {}
+            versions_by_table: dict[str, set[str]] = {}
             for row in connection.execute(
                 select(_V.table_name, _V.version).where(or_(is_live(without), ~has_newer()))
             ):
-                found.setdefault(row.table_name, set()).add(row.version)
+                versions_by_table.setdefault(row.table_name, set()).add(row.version)
             for row in connection.execute(select(t.reports.c.table_name, t.reports.c.version)):
-                found.setdefault(row.table_name, set()).add(row.version)
+                versions_by_table.setdefault(row.table_name, set()).add(row.version)
             query = select(_P.versions).where(_P.expires_at_ms > self._clock())
             for versions in connection.execute(query).scalars():
                 for name, version in versions.items():
-                    found.setdefault(name, set()).add(version)
+                    versions_by_table.setdefault(name, set()).add(version)
         return {
             parse(name): frozenset(Version(version) for version in versions)
-            for name, versions in found.items()
+            for name, versions in versions_by_table.items()
             if not is_clock(parse(name))
         }
 
@@ -117,14 +117,14 @@ def add_pin(
     """Write a pin in the caller's transaction and return its id.
 
     Raises:
-        QueryError: `TOO_MANY_PINS`, the holder has `MOST_PINS` that are alive.
+        QueryError: `TOO_MANY_PINS`, the holder has `MAX_PINS_PER_HOLDER` that are alive.
     """
     if holder is not None:
-        mine = select(func.count()).where(_P.holder == holder, _P.expires_at_ms > now_ms)
-        if (connection.execute(mine).scalar() or 0) >= MOST_PINS:
+        live_pins = select(func.count()).where(_P.holder == holder, _P.expires_at_ms > now_ms)
+        if (connection.execute(live_pins).scalar() or 0) >= MAX_PINS_PER_HOLDER:
             raise QueryError(
                 "TOO_MANY_PINS",
-                f"Whoever asks holds {MOST_PINS} pins already",
+                f"Whoever asks holds {MAX_PINS_PER_HOLDER} pins already",
                 hint="release those that nobody reads any more, or wait until their leases end",
             )
     pin = str(uuid4())

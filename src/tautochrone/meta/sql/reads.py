@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 
 from tautochrone.errors import QueryError
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import STANDING, Repository
+from tautochrone.meta.database.repository import VISIBLE_STATES, Repository
 from tautochrone.meta.protocols.reads import DEFAULT_LEASE_MS
 from tautochrone.meta.queries.coordinator import is_alive
 from tautochrone.meta.queries.invariant_checks import held_back
@@ -19,11 +19,11 @@ from tautochrone.meta.queries.read_versions import (
     missing_reasons,
     needed_tables,
     newest_versions,
+    requested_tables,
     strong_versions,
-    wanted_tables,
 )
-from tautochrone.meta.queries.readability import unfinished_parts, unseen_sources
-from tautochrone.meta.queries.source_observations import require_seen
+from tautochrone.meta.queries.readability import unfinished_parts, unobserved_sources
+from tautochrone.meta.queries.source_observations import require_observed
 from tautochrone.meta.queries.version_intervals import cut_at
 from tautochrone.meta.sql.pins import add_pin
 from tautochrone.model.checkpoint import Consistency, Resolution
@@ -60,34 +60,39 @@ class SqlReads(Repository):
             )
         transaction = self._write(durable=False) if lease_ms > 0 else self._read()
         with transaction as connection:
-            asked = None if tables is None else {str(table) for table in tables}
+            requested = None if tables is None else {str(table) for table in tables}
             behind: dict[str, str] = {}
             chosen: int | None = None
             versions: Mapping[str, str]
             if checkpoint is not None:
                 row = checkpoint_row(connection, checkpoint, lock=lease_ms > 0)
                 require_readable(connection, row)
-                wanted = wanted_tables(connection, asked)
-                cut = cut_at(connection, row.number, only=None if asked is None else wanted, done_only=True)
-                behind = missing_reasons(connection, row.number, wanted - cut.versions.keys())
-                if asked is not None and behind:
+                requested_names = requested_tables(connection, requested)
+                cut = cut_at(
+                    connection,
+                    row.number,
+                    only=None if requested is None else requested_names,
+                    done_only=True,
+                )
+                behind = missing_reasons(connection, row.number, requested_names - cut.versions.keys())
+                if requested is not None and behind:
                     raise incomplete_error(row.number, behind)
                 chosen, versions = row.number, dict(cut.versions)
             elif consistency is Consistency.STRONG:
-                wanted, needed = needed_tables(connection, asked, only_named=only_named)
+                requested_names, needed = needed_tables(connection, requested, only_named=only_named)
                 # What is pinned must not expire between the choice and the pin.
                 chosen, versions, behind = strong_versions(
-                    connection, asked, wanted, needed, at_least, lock=lease_ms > 0
+                    connection, requested, requested_names, needed, at_least, lock=lease_ms > 0
                 )
             else:
-                versions = newest_versions(connection, asked)
+                versions = newest_versions(connection, requested)
             behind = {
                 name: f"held back at checkpoint {number}: {error}"
-                for name, (number, error) in held_back(connection, asked).items()
+                for name, (number, error) in held_back(connection, requested).items()
                 if checkpoint is None and (chosen is None or number > chosen)
             } | behind
             if after_ms is not None and chosen is not None:
-                require_seen(connection, chosen, versions, after_ms)
+                require_observed(connection, chosen, versions, after_ms)
             now = self._clock()
             expires_at_ms = now + lease_ms
             pin = ""
@@ -99,7 +104,7 @@ class SqlReads(Repository):
                     name: version for name, version in as_versions(versions).items() if not is_clock(name)
                 },
                 pin=pin,
-                behind={TableName.parse(name): why for name, why in sorted(behind.items())},
+                behind={TableName.parse(name): reason for name, reason in sorted(behind.items())},
             )
 
     def missing_reason(self, table: TableName, number: int | None = None) -> str:
@@ -118,19 +123,19 @@ class SqlReads(Repository):
 
     def knows(self, table: TableName) -> bool:
         with self._read() as connection:
-            return bool(wanted_tables(connection, {str(table)}))
+            return bool(requested_tables(connection, {str(table)}))
 
     def missing_parts(self, job: str, after_ms: int | None = None) -> tuple[Missing, ...]:
         with self._read() as connection:
             done = select(func.max(_C.number)).join(t.checkpoint_jobs, _P.checkpoint == _C.number)
-            done = done.where(_P.job == job, _P.state == Part.DONE.value, _C.state.in_(STANDING))
+            done = done.where(_P.job == job, _P.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
             number = connection.execute(done).scalar()
             if number is None:
                 return ()
             now = self._clock()
             jobs = connection.execute(select(_J.name, _J.state, _J.lease_until_ms))
             alive = {row.name for row in jobs if is_alive(row.state, row.lease_until_ms, now)}
-            found = list(unfinished_parts(connection, job, number, alive))
-            if not found and after_ms is not None:
-                found += unseen_sources(connection, job, number, alive, after_ms)
-            return tuple(sorted(found, key=lambda one: one.job))
+            missing = list(unfinished_parts(connection, job, number, alive))
+            if not missing and after_ms is not None:
+                missing += unobserved_sources(connection, job, number, alive, after_ms)
+            return tuple(sorted(missing, key=lambda part: part.job))

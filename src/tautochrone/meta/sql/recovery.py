@@ -11,25 +11,25 @@ from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository
 from tautochrone.meta.protocols.recovery import Comparison, Lake, LakeVersion, Reconciled, StoreRelation
 from tautochrone.meta.queries.rebuild import (
-    SKIP,
+    NUMBER_GAP,
     commit_metadata_of,
     commits_of,
+    proven_checkpoints,
     publish,
+    record_lake_fences,
     register,
     related,
-    renew_if_named,
+    renew_named_incarnation,
     revoked_ranges,
-    settle_with,
-    told,
 )
 from tautochrone.meta.queries.reconcile import (
     compare_with_lake,
     contradicted_checkpoints,
-    give_up_open,
     publish_proven,
     report_roots,
     require_own_tables,
     revoke_checkpoints,
+    skip_open,
 )
 from tautochrone.model.names import CheckpointNumber, TableName
 
@@ -46,8 +46,8 @@ class SqlRecovery(Repository):
     def rebuild(self, lake: Mapping[TableName, Sequence[LakeVersion]]) -> tuple[CheckpointNumber, ...]:
         derived, metadata = commits_of(lake), commit_metadata_of(lake)
         seen = [0, *(commit.checkpoint for commits in derived.values() for commit in commits)]
-        ends = [end for found in metadata.values() for _, end in revoked_ranges(found)]
-        last = max(*seen, *ends, 0) + SKIP
+        ends = [end for commits in metadata.values() for _, end in revoked_ranges(commits)]
+        last = max(*seen, *ends, 0) + NUMBER_GAP
         with self._write() as connection:
             known = connection.execute(select(t.checkpoints.c.number).order_by(t.checkpoints.c.number))
             numbers = known.scalars().all()
@@ -62,22 +62,22 @@ class SqlRecovery(Repository):
             register(connection, metadata, derived)
             stored = connection.execute(select(t.stores.c.last_number)).scalar_one()
             connection.execute(update(t.stores).values(last_number=max(last, stored)))
-            renew_if_named(connection, lake)
-            settle_with(connection, lake)
-            owner = {name: found[-1].job for name, found in metadata.items() if found}
+            renew_named_incarnation(connection, lake)
+            record_lake_fences(connection, lake)
+            owner = {name: commits[-1].job for name, commits in metadata.items() if commits}
             kept = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
-            found = sorted(
+            proven = sorted(
                 (number, index, state)
                 for index, tables in enumerate(related(owner, derived))
-                for number, state in told(
+                for number, state in proven_checkpoints(
                     {n: derived[n] for n in tables if derived[n]},
                     kept,
-                    [one for n in tables for one in revoked_ranges(metadata[n])],
+                    [revoked for n in tables for revoked in revoked_ranges(metadata[n])],
                 )
             )
-            for number, _, (chosen, roots) in found:
+            for number, _, (chosen, roots) in proven:
                 publish(connection, number, chosen, roots, owner, derived)
-            return tuple(CheckpointNumber(number) for number in sorted({number for number, _, _ in found}))
+            return tuple(CheckpointNumber(number) for number in sorted({number for number, _, _ in proven}))
 
     def compare(self, job: str, lake: Lake) -> Comparison:
         with self._read() as connection:
@@ -96,17 +96,17 @@ class SqlRecovery(Repository):
             derived, metadata = commits_of(lake), commit_metadata_of(lake)
             contradicted = contradicted_checkpoints(connection, lake)
             seen = [commit.checkpoint for commits in derived.values() for commit in commits]
-            seen += [end for found in metadata.values() for _, end in revoked_ranges(found)]
-            risen = max(seen, default=0) + SKIP
+            seen += [end for commits in metadata.values() for _, end in revoked_ranges(commits)]
+            risen = max(seen, default=0) + NUMBER_GAP
             newest = max(last, risen)
             connection.execute(update(t.stores).values(last_number=newest))
-            incarnation = renew_if_named(connection, lake)
+            incarnation = renew_named_incarnation(connection, lake)
             register(connection, metadata, derived)
-            settle_with(connection, lake)
-            owner = {name: found[-1].job for name, found in metadata.items() if found}
+            record_lake_fences(connection, lake)
+            owner = {name: commits[-1].job for name, commits in metadata.items() if commits}
             revoked = revoke_checkpoints(connection, owner, metadata, contradicted, newest)
             published = publish_proven(connection, owner, derived, metadata, lake)
-            given_up = give_up_open(connection, set(owner.values()), risen)
+            given_up = skip_open(connection, set(owner.values()), risen)
             report_roots(connection, owner, lake, self._clock())
             return Reconciled(
                 relation=comparison.relation,

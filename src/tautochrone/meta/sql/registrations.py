@@ -12,8 +12,8 @@ from tautochrone.meta.protocols.registrations import REGISTERED, TableRole
 from tautochrone.meta.queries.coordinator import pending, skip
 from tautochrone.meta.queries.cycles import require_acyclic
 from tautochrone.meta.queries.dataset_registration import retire
-from tautochrone.meta.queries.invariant_checks import declare
-from tautochrone.meta.queries.topology import made_from
+from tautochrone.meta.queries.invariant_checks import replace_invariants
+from tautochrone.meta.queries.topology import direct_inputs
 from tautochrone.meta.sql.jobs import SqlJobs
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.jobs import Claim, JobState
@@ -44,30 +44,30 @@ class SqlRegistrations(Repository):
                 )
             if role is TableRole.SINK:
                 _require_free(connection, job, str(table))
-            mine = _announced(connection, job)
-            mine[role].add(str(table))
-            edges = made_from(connection)
-            for sink in mine[TableRole.SINK]:
-                edges[sink] = edges.get(sink, frozenset()) | mine[TableRole.SOURCE]
-            require_acyclic(edges, mine[TableRole.SINK])
+            announced_tables = _announced_tables(connection, job)
+            announced_tables[role].add(str(table))
+            edges = direct_inputs(connection)
+            for sink in announced_tables[TableRole.SINK]:
+                edges[sink] = edges.get(sink, frozenset()) | announced_tables[TableRole.SOURCE]
+            require_acyclic(edges, announced_tables[TableRole.SINK])
             if connection.execute(select(_R.job).filter_by(**key)).first() is None:
                 connection.execute(insert(t.registrations).values(**key, registered_at_ms=self._clock()))
 
     def start(self, job: str, claim: Claim | None = None) -> Fence:
         with self._read() as connection:
-            mine = _announced(connection, job)
-        if not mine[TableRole.SINK]:
+            announced_tables = _announced_tables(connection, job)
+        if not announced_tables[TableRole.SINK]:
             raise MetaError(
                 "JOB_NOT_FOUND",
                 f"Job {job} has registered no sink",
                 hint="Register its sources and sinks first.",
             )
-        inputs = frozenset(map(parse, mine[TableRole.SOURCE]))
+        inputs = frozenset(map(parse, announced_tables[TableRole.SOURCE]))
         kind = DatasetKind.STREAMING_TABLE.value
         # A job without sources reads from outside the lake: what it reports is what a cut takes.
         entries = [
             DatasetEntry(parse(sink), kind, "", inputs, is_root=not inputs)
-            for sink in sorted(mine[TableRole.SINK])
+            for sink in sorted(announced_tables[TableRole.SINK])
         ]
         self._jobs.start_run(REGISTERED, job, entries, claim=claim)
         return self._jobs.take_over(job, claim=claim)
@@ -84,20 +84,20 @@ class SqlRegistrations(Repository):
                 return
             for number in reversed(pending(connection, job)):
                 skip(connection, job, number)
-            mine = select(_D.name).where(_D.job == job, _D.retired.is_(False))
-            for name in connection.execute(mine).scalars().all():
+            announced_tables = select(_D.name).where(_D.job == job, _D.retired.is_(False))
+            for name in connection.execute(announced_tables).scalars().all():
                 retire(connection, job, name)
-            declare(connection, job, ())
+            replace_invariants(connection, job, ())
             # The fence: what a process of the ended run still wants to write is refused.
             ended = {"state": JobState.ENDED.value, "lease_until_ms": None, "fence": row.fence + 1}
             connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(ended))
 
 
-def _announced(connection: Connection, job: str) -> dict[TableRole, set[str]]:
-    found: dict[TableRole, set[str]] = {role: set() for role in TableRole}
+def _announced_tables(connection: Connection, job: str) -> dict[TableRole, set[str]]:
+    tables_by_role: dict[TableRole, set[str]] = {role: set() for role in TableRole}
     for row in connection.execute(select(t.registrations).where(_R.job == job)):
-        found[TableRole(row.role)].add(row.table_name)
-    return found
+        tables_by_role[TableRole(row.role)].add(row.table_name)
+    return tables_by_role
 
 
 def _require_free(connection: Connection, job: str, table: str) -> None:

@@ -10,19 +10,24 @@ from sqlalchemy import Connection, Row, Select, func, insert, or_, select, updat
 
 from tautochrone.errors import ConflictError, MetaError
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import STANDING, Repository, check_fence
-from tautochrone.meta.queries.read_models import checkpoint_row, require_readable, set_state, settle
-from tautochrone.meta.queries.topology import Topology, topology
+from tautochrone.meta.database.repository import VISIBLE_STATES, Repository, check_fence
+from tautochrone.meta.queries.read_models import (
+    checkpoint_row,
+    close_if_finished,
+    require_readable,
+    set_state,
+)
+from tautochrone.meta.queries.topology import Topology, read_topology
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.revision import RevisedTable, Revision, RevisionPlan, RevisionState
 
-__all__ = ["SqlRevisions", "require_none_under_way"]
+__all__ = ["SqlRevisions", "require_no_pending_revision"]
 
 
 _C, _P, _R, _V = t.checkpoints.c, t.checkpoint_jobs.c, t.revisions.c, t.versions.c
-_SHOWN = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
+_PUBLISHED_STATES = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
 
 
 class SqlRevisions(Repository):
@@ -37,15 +42,15 @@ class SqlRevisions(Repository):
             known = connection.execute(select(t.revisions).where(_R.id == revision)).first()
             if known is not None:
                 return _as_revision(known)
-            _require_whole(topology(connection), plan)
-            for other in _pending(connection):
-                if set(other.plan.jobs) & set(plan.jobs):
+            _require_whole(read_topology(connection), plan)
+            for pending in _pending(connection):
+                if set(pending.plan.jobs) & set(plan.jobs):
                     raise MetaError(
                         "REVISION_PENDING",
-                        f"Revision {other.id} is decided and not finished",
+                        f"Revision {pending.id} is decided and not finished",
                         hint="`taut revise` without names finishes it, and so does `taut run`",
                     )
-            _give_up(connection, plan.jobs)
+            _skip_pending(connection, plan.jobs)
             if plan.to is not None:
                 require_readable(connection, checkpoint_row(connection, plan.to, lock=True))
                 revoked = _revoke(connection, plan.to, plan.jobs)
@@ -94,7 +99,7 @@ class SqlRevisions(Repository):
 
     def pending(self, job: str) -> tuple[Revision, ...]:
         with self._read() as connection:
-            return tuple(found for found in _pending(connection) if job in found.plan.jobs)
+            return tuple(revision for revision in _pending(connection) if job in revision.plan.jobs)
 
     def newest_decision(self) -> int:
         with self._read() as connection:
@@ -118,8 +123,8 @@ class SqlRevisions(Repository):
         self, number: int, tables: Iterable[TableName]
     ) -> dict[TableName, tuple[CheckpointNumber, Version]]:
         with self._read() as connection:
-            found = {table: _last_complete(connection, number, str(table)) for table in tables}
-        return {table: known for table, known in found.items() if known is not None}
+            complete = {table: _last_complete_checkpoint(connection, number, str(table)) for table in tables}
+        return {table: known for table, known in complete.items() if known is not None}
 
     def _advance(self, revision: str, old: RevisionState, new: RevisionState) -> None:
         with self._write() as connection:
@@ -128,7 +133,7 @@ class SqlRevisions(Repository):
             )
 
 
-def require_none_under_way(connection: Connection, jobs: frozenset[str]) -> None:
+def require_no_pending_revision(connection: Connection, jobs: frozenset[str]) -> None:
     """Refuse a new checkpoint of jobs of which some table is being taken back.
 
     Raises:
@@ -145,15 +150,16 @@ def require_none_under_way(connection: Connection, jobs: frozenset[str]) -> None
             )
 
 
-def _require_whole(found: Topology, plan: RevisionPlan) -> None:
+def _require_whole(topology: Topology, plan: RevisionPlan) -> None:
     """That the plan still knows who writes and who reads its tables."""
-    planned = {str(one.table) for one in plan.tables}
+    planned = {str(table.table) for table in plan.tables}
     moved = sorted(
-        str(one.table)
-        for one in plan.changed
-        if found.owner.get(str(one.table)) not in (one.job, None)  # nobody writes a retired one any more
+        str(table.table)
+        for table in plan.changed
+        if topology.owner.get(str(table.table))
+        not in (table.job, None)  # nobody writes a retired one any more
     )
-    readers = sorted(name for name in found.owner if found.inputs.get(name, set()) & planned)
+    readers = sorted(name for name in topology.owner if topology.inputs.get(name, set()) & planned)
     unknown = [name for name in readers if name not in planned]
     if moved or unknown:
         why = f"{moved[0]} has another job" if moved else f"{unknown[0]} reads one of the tables"
@@ -164,7 +170,7 @@ def _require_whole(found: Topology, plan: RevisionPlan) -> None:
         )
 
 
-def _last_complete(
+def _last_complete_checkpoint(
     connection: Connection, number: int, table: str
 ) -> tuple[CheckpointNumber, Version] | None:
     shown = (_V.from_checkpoint <= _C.number) & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= _C.number)
@@ -173,7 +179,7 @@ def _last_complete(
         .join(t.versions, shown)
         .join(t.checkpoint_jobs, (_P.checkpoint == _C.number) & (_P.job == _V.job))
         .where(_V.table_name == table, _P.state == Part.DONE.value)
-        .where(_C.state.in_(STANDING), _C.number <= number)
+        .where(_C.state.in_(VISIBLE_STATES), _C.number <= number)
         .order_by(_C.number.desc())
         .limit(1)
     )
@@ -188,21 +194,21 @@ def _numbers(jobs: Iterable[str]) -> Select[int]:
 
 
 def _published_after(connection: Connection, number: int, jobs: Iterable[str]) -> list[int]:
-    query = _numbers(jobs).where(_C.number > number, _C.state.in_(_SHOWN))
+    query = _numbers(jobs).where(_C.number > number, _C.state.in_(_PUBLISHED_STATES))
     return list(connection.execute(query).scalars())
 
 
-def _give_up(connection: Connection, jobs: Iterable[str], *, after: int | None = None) -> None:
+def _skip_pending(connection: Connection, jobs: Iterable[str], *, after: int | None = None) -> None:
     """These jobs give up what they have not done; after `after` all jobs do with whom they share it."""
     pending = select(_P.checkpoint).where(_P.job.in_(tuple(jobs)), _P.state == Part.PENDING.value)
     if after is not None:
         pending = _numbers(jobs).where(_C.number > after, _C.state == CheckpointState.OPEN.value)
     for number in connection.execute(pending).scalars().all():
-        mine = (_P.checkpoint == number) & (_P.state == Part.PENDING.value)
+        parts = (_P.checkpoint == number) & (_P.state == Part.PENDING.value)
         if after is None:
-            mine &= _P.job.in_(tuple(jobs))
-        connection.execute(update(t.checkpoint_jobs).where(mine).values(state=Part.SKIPPED.value))
-        settle(connection, number)
+            parts &= _P.job.in_(tuple(jobs))
+        connection.execute(update(t.checkpoint_jobs).where(parts).values(state=Part.SKIPPED.value))
+        close_if_finished(connection, number)
 
 
 def _pending(connection: Connection) -> list[Revision]:
@@ -211,17 +217,17 @@ def _pending(connection: Connection) -> list[Revision]:
 
 
 def _revoke(connection: Connection, number: int, jobs: Iterable[str]) -> tuple[CheckpointNumber, ...]:
-    _give_up(connection, jobs, after=number)
-    gone = tuple(map(CheckpointNumber, _published_after(connection, number, jobs)))
-    for one in gone:
-        set_state(connection, one, CheckpointState.REVOKED)
-    return gone
+    _skip_pending(connection, jobs, after=number)
+    revoked = tuple(map(CheckpointNumber, _published_after(connection, number, jobs)))
+    for revoked_number in revoked:
+        set_state(connection, revoked_number, CheckpointState.REVOKED)
+    return revoked
 
 
 def _end_intervals(connection: Connection, number: int, tables: Iterable[RevisedTable]) -> None:
     """What the tables were after `number` is no longer what they are."""
     last = connection.execute(select(t.stores.c.last_number)).scalar_one()
-    names = [str(one.table) for one in tables]
+    names = [str(table.table) for table in tables]
     connection.execute(
         update(t.versions)
         .where(_V.table_name.in_(names), _V.from_checkpoint > number, _V.to_checkpoint.is_(None))

@@ -10,7 +10,7 @@ from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository, parse
 from tautochrone.meta.protocols.roots import Report
 from tautochrone.meta.queries.alignment import aligned_cut
-from tautochrone.meta.queries.topology import OUTSIDE, reported_roots, topology
+from tautochrone.meta.queries.topology import EXTERNAL, read_topology, reported_roots
 from tautochrone.model.alignment import Alignment, SourceTime
 from tautochrone.model.names import Fence, TableName, Version
 
@@ -50,10 +50,10 @@ class SqlRoots(Repository):
     ) -> Version:
         with self._fenced(job, fence) as connection:
             r = t.reports.c
-            key = (r.job == OUTSIDE) & (r.table_name == str(table))
+            key = (r.job == EXTERNAL) & (r.table_name == str(table))
             known = connection.execute(select(r.version).where(key).with_for_update()).scalar()
             if known is None:
-                values = {"job": OUTSIDE, "table_name": str(table), "version": now, "at_ms": self._clock()}
+                values = {"job": EXTERNAL, "table_name": str(table), "version": now, "at_ms": self._clock()}
                 connection.execute(insert(t.reports).values(values))
             elif known == before:
                 connection.execute(update(t.reports).where(key).values(version=now, at_ms=self._clock()))
@@ -63,33 +63,36 @@ class SqlRoots(Repository):
 
     def external_versions(self) -> dict[TableName, Version]:
         with self._read() as connection:
-            rows = connection.execute(select(t.reports).where(t.reports.c.job == OUTSIDE))
+            rows = connection.execute(select(t.reports).where(t.reports.c.job == EXTERNAL))
             return {TableName.parse(row.table_name): Version(row.version) for row in rows}
 
     def tables_of_other_jobs(self, job: str) -> dict[TableName, str]:
         with self._read() as connection:
-            owner = topology(connection).owner
-            return {TableName.parse(name): by for name, by in owner.items() if by != job}
+            owner = read_topology(connection).owner
+            return {TableName.parse(name): owner_job for name, owner_job in owner.items() if owner_job != job}
 
     def shared_clocks(self, job: str) -> frozenset[TableName]:
         with self._read() as connection:
-            found = topology(connection)
-            return frozenset(map(TableName.parse, found.clocks(found.jobs_with(job))))
+            topology = read_topology(connection)
+            return frozenset(map(TableName.parse, topology.clocks(topology.jobs_sharing_with(job))))
 
     def report_source_times(
         self, job: str, fence: Fence, times: Mapping[TableName, tuple[SourceTime, ...]]
     ) -> None:
         with self._fenced(job, fence, durable=False) as connection:
-            told = {str(table): [[one.version, one.at_ms] for one in found] for table, found in times.items()}
+            times_by_table = {
+                str(table): [[source_time.version, source_time.at_ms] for source_time in source_times]
+                for table, source_times in times.items()
+            }
             for row in connection.execute(select(_R.table_name, _R.times).where(_R.job == job)).all():
-                if row.times != told.get(row.table_name):
-                    mine = (_R.job == job) & (_R.table_name == row.table_name)
-                    values = {"times": told.get(row.table_name)}
-                    connection.execute(update(t.reports).where(mine).values(values))
+                if row.times != times_by_table.get(row.table_name):
+                    is_report = (_R.job == job) & (_R.table_name == row.table_name)
+                    values = {"times": times_by_table.get(row.table_name)}
+                    connection.execute(update(t.reports).where(is_report).values(values))
 
     def aligned_cut(self, job: str, roots: Mapping[TableName, Version], bound_ms: int) -> Alignment:
         with self._read() as connection:
-            found = topology(connection)
+            topology = read_topology(connection)
             own = {str(table): version for table, version in roots.items()}
-            cut = reported_roots(connection, job, found) | own
-            return aligned_cut(connection, found.jobs_with(job), cut, bound_ms)
+            cut = reported_roots(connection, job, topology) | own
+            return aligned_cut(connection, topology.jobs_sharing_with(job), cut, bound_ms)

@@ -88,8 +88,8 @@ class Journal:
         cut_at_ms: int,
         at_least: int = 0,
         *,
-        looked_ms: int | None = None,
-        looks: Mapping[TableName, int] | None = None,
+        observed_ms: int | None = None,
+        observations: Mapping[TableName, int] | None = None,
         patience_ms: int = PATIENCE_MS,
         align_ms: int | None = None,
     ) -> Checkpoint:
@@ -102,8 +102,8 @@ class Journal:
                 roots,
                 cut_at_ms,
                 at_least=at_least,
-                looked_ms=looked_ms,
-                looks=looks,
+                observed_ms=observed_ms,
+                observations=observations,
                 patience_ms=patience_ms,
                 align_ms=align_ms,
                 store=self.incarnation,
@@ -173,6 +173,6 @@ class Journal:
             Step.META_PUBLISH,
             self.name,
             lambda: self.store.checkpoints.publish(
-                self.name, self.fence, number, at_ms, cpu_ms=cpu_ms, held=satisfied
+                self.name, self.fence, number, at_ms, cpu_ms=cpu_ms, passed_invariants=satisfied
             ),
         )

@@ -177,8 +177,8 @@ class CheckpointLoop:
             return job.journal.open(
                 cut.roots,
                 cut.taken_at_us // 1000,
-                looked_ms=cut.observed_ms,
-                looks=cut.observations,
+                observed_ms=cut.observed_ms,
+                observations=cut.observations,
                 patience_ms=job.settings.patience_ms,
                 align_ms=job.settings.align_ms,
             )

@@ -53,8 +53,8 @@ class Heartbeat(Closing):
                 journal.name,
                 journal.fence,
                 self._lease_ms,
-                looked_ms=cut.observed_ms,
-                looks=cut.observations,
+                observed_ms=cut.observed_ms,
+                observations=cut.observations,
                 checkpoint=checkpoint,
             )
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tautochrone.iceberg.changes.stream_offsets import versions_in_offsets
 from tautochrone.meta import Store
-from tautochrone.meta.protocols.checkpoints import Standing
+from tautochrone.meta.protocols.checkpoints import UnexpiredCheckpoint
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.delivery import DeliveryState, SinkStatus
 from tautochrone.model.lake import CommitMetadata, LakeTable
@@ -20,7 +20,9 @@ from tautochrone.project.maintenance import MaintenanceRules
 __all__ = ["Needs", "follow_sinks", "needs_of", "outlived"]
 
 
-def outlived(published: Sequence[Standing], now_ms: int, rules: MaintenanceRules) -> list[CheckpointNumber]:
+def outlived(
+    published: Sequence[UnexpiredCheckpoint], now_ms: int, rules: MaintenanceRules
+) -> list[CheckpointNumber]:
     """The checkpoints that may expire, because they are too old or too close to another one.
 
     Args:
