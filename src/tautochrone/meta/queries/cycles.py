@@ -1,4 +1,4 @@
-"""The one thing that a topology must not have: a cycle. It must never know jobs or the store."""
+"""Refusing a topology with a cycle. It must never know jobs or the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ __all__ = ["require_acyclic"]
 
 
 def require_acyclic(edges: Mapping[str, frozenset[str]], tables: Iterable[str]) -> None:
-    """Refuse a topology in which one of `tables` is made from itself, over however many others.
+    """Refuse a topology in which one of `tables` is computed from itself, directly or through others.
+
+    Args:
+        edges: for each table the tables that it reads.
+        tables: those that are new or changed.
 
     Raises:
         MetaError: `TOPOLOGY_CYCLE`, with the cycle from input to output.
@@ -27,7 +31,7 @@ def require_acyclic(edges: Mapping[str, frozenset[str]], tables: Iterable[str]) 
 
 
 def _cycle_through(edges: Mapping[str, frozenset[str]], start: str) -> list[str]:
-    """The shortest way from `start` through inputs back to it, in the direction of the data."""
+    """The shortest cycle through `start`, from input to output; empty when there is none."""
     reader_of: dict[str, str] = {}
     frontier = [start]
     while frontier:

@@ -1,4 +1,4 @@
-"""Invariants as the store knows them: who checks what, what held, what was broken, whom it holds back.
+"""Invariants in the store: which job checks them, which are broken, and which tables they hold back.
 
 It must never know how a query is evaluated.
 """
@@ -29,7 +29,7 @@ _NOT_COUNTED = (CheckpointState.REVOKED.value, CheckpointState.ABORTED.value)
 
 
 def replace_invariants(connection: Connection, job: str, entries: Iterable[InvariantEntry]) -> None:
-    """Replace what a job checks."""
+    """Replace the invariants of a job."""
     connection.execute(delete(t.invariants).where(_I.job == job))
     for entry in entries:
         connection.execute(
@@ -44,28 +44,28 @@ def replace_invariants(connection: Connection, job: str, entries: Iterable[Invar
 
 
 def checked(connection: Connection) -> list[tuple[str, frozenset[str]]]:
-    """Each invariant as the job that checks it and the tables that it reads, clocks included."""
+    """For each invariant the job that checks it and the tables that it reads, clocks included."""
     return [(row.job, frozenset(row.tables)) for row in connection.execute(select(_I.job, _I.tables))]
 
 
 def record_broken(connection: Connection, job: str, number: int, broken: Iterable[BrokenInvariant]) -> None:
-    """For these the job gives its part of a checkpoint up."""
+    """Record the broken invariants for which the job skips its part of a checkpoint."""
     for invariant in broken:
         values = asdict(invariant) | {"checkpoint": number, "job": job, "sample": list(invariant.sample)}
         connection.execute(insert(t.invariants_broken).values(values))
 
 
 def broken_at(connection: Connection, number: int) -> tuple[BrokenInvariant, ...]:
-    """The invariants for which jobs gave a checkpoint up."""
+    """The broken invariants for which jobs skipped a checkpoint."""
     query = select(t.invariants_broken).where(_B.checkpoint == number).order_by(_B.job, _B.name)
     return tuple(_broken(row) for row in connection.execute(query))
 
 
 def visibility_limits(connection: Connection) -> dict[str, int]:
-    """By table the newest checkpoint that any reader may see of it, where invariants say so; 0 for none.
+    """For each table under an invariant the newest checkpoint that readers may see of it; 0 for none.
 
-    A job shows nothing newer than what it has checked, and of tables of other jobs nothing newer than what is
-    checked over them.
+    Readers see the tables of a job, and the tables that its invariants read, only up to the newest checkpoint
+    that it has checked.
     """
     entries = checked(connection)
     if not entries:
@@ -80,8 +80,11 @@ def visibility_limits(connection: Connection) -> dict[str, int]:
 
 
 def held_back(connection: Connection, tables: Collection[str] | None = None) -> dict[str, tuple[int, str]]:
-    """By table the newest checkpoint that a broken invariant keeps from it, and the error; solved ones are
-    not in it. `tables`: only some."""
+    """For each table that a broken invariant holds back the newest such checkpoint and the error.
+
+    Invariants that held again at a later checkpoint are left out. `tables` restricts the answer to some
+    tables.
+    """
     newest: dict[str, list[Row[Any]]] = {}
     for row in connection.execute(_NEWEST_BROKEN):
         newest.setdefault(row.job, []).append(row)
@@ -104,9 +107,9 @@ def held_back(connection: Connection, tables: Collection[str] | None = None) -> 
 def _covered(
     connection: Connection, entries: Iterable[tuple[str, frozenset[str]]], jobs: Iterable[str] = ()
 ) -> list[tuple[str, set[str]]]:
-    """By job the tables that its checks cover: all that it writes, and those that its invariants read.
+    """For each job with invariants the tables that they cover: those that it writes and those that they read.
 
-    `jobs`: also those that have no invariant any more.
+    `jobs` adds jobs that have no invariants any more.
     """
     result: dict[str, set[str]] = {job: set() for job in jobs}
     for job, tables in entries:

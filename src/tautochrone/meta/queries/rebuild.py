@@ -1,12 +1,11 @@
-"""Building a lost store again from what the lake's commits say. It must never read the lake itself.
+"""Rebuilding a lost store from the commit metadata of the lake. It must never read the lake itself.
 
-Every derived commit carries its checkpoint and the versions of all its inputs. A checkpoint counts
-as told when, taking for each dataset its newest commit up to that number, everybody who read a
-table read the same version of it, over all jobs that share tables. Then exactly that state of all
-tables stood there: unless the commit metadata of a failed dataset is missing, and in that case it is
-still one true instant, only a slightly older one, which is why nothing is handed out again under a
-number that readers may have seen as *newer*: numbers and fences go on far above the highest seen. A
-checkpoint that one of the jobs skipped does not come back.
+The metadata of every derived commit names its checkpoint and the versions of all its inputs. The commits
+*prove* a checkpoint when all datasets, each at its newest commit up to that number, read the same version of
+every table that they share. The tables then had exactly these versions. One exception: a dataset that failed
+left no commit metadata, so a proven checkpoint may show an older, still consistent state. Therefore new
+numbers and fences begin far above the highest seen, and no number is given twice. A checkpoint that a job
+skipped is not published again.
 """
 
 from __future__ import annotations
@@ -46,7 +45,8 @@ __all__ = [
 ]
 
 NUMBER_GAP = 1_000
-"""Numbers and fences that were given but left no trace in the lake stay below this many."""
+"""How far new numbers and fences begin above the highest in the lake. Fewer than this were given without a
+trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def commit_metadata_of(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[
 
 
 def revoked_ranges(metadata: Iterable[CommitMetadata]) -> list[tuple[int, int]]:
-    """What revisions took back, as the commit metadata of a table says: after the first number, up to the
-    second."""
+    """The ranges of checkpoints that revisions revoked, from the commit metadata of a table: after the first
+    number, up to and including the second."""
     return sorted(
         {revoked_range for commit_metadata in metadata for revoked_range in commit_metadata.revoked}
     )
@@ -91,8 +91,8 @@ def is_revoked(number: int, ranges: Iterable[tuple[int, int]]) -> bool:
 
 
 def renew_named_incarnation(connection: Connection, lake: Mapping[TableName, Sequence[LakeVersion]]) -> str:
-    """The incarnation of the store; a new one when the lake names it: what was done under the old one is not
-    all in this copy."""
+    """The incarnation of the store, which is replaced when commits of the lake name it: this copy of the
+    store lacks some of what was done under that incarnation."""
     incarnation = str(connection.execute(select(t.stores.c.incarnation)).scalar_one())
     named = {
         v.commit_metadata.store
@@ -107,7 +107,8 @@ def renew_named_incarnation(connection: Connection, lake: Mapping[TableName, Seq
 
 
 def record_lake_fences(connection: Connection, lake: Mapping[TableName, Sequence[LakeVersion]]) -> None:
-    """Record for each job how far the lake's commit metadata was heeded."""
+    """Record for each job the highest fence in the lake, up to which its commit metadata is taken into
+    account."""
     for job, fence in highest_fences(lake).items():
         connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(lake_fence=fence))
 
@@ -125,7 +126,8 @@ def highest_fences(lake: Mapping[TableName, Sequence[LakeVersion]]) -> dict[str,
 
 
 def related(owner: Mapping[str, str], derived: Mapping[str, Sequence[DerivedCommit]]) -> list[list[str]]:
-    """Tables of ours by who shares checkpoints: joined by what they read and by their jobs."""
+    """Groups of our tables whose jobs share checkpoints: tables of one job, and tables that are read
+    together."""
     edges = [(name, JOB_PREFIX + job) for name, job in owner.items()]
     edges += [
         (name, table)
@@ -171,12 +173,13 @@ def register(
                 insert(t.jobs).values(name=commit_metadata.job, pipeline=commit_metadata.pipeline, fence=0)
             )
         if table_metadata:
-            # Another pipeline that was here first may have taken it for an external table.
+            # Another pipeline of this store may have read it as an external table before.
             end_external_interval(connection, name)
         known = connection.execute(select(t.datasets.c.name).where(t.datasets.c.name == name))
         if table_metadata and known.first() is None:
-            # Only `start_run` knows the kind for sure. A table without commits for checkpoints and without
-            # positions may be a view that was never built: as a root it would be shown empty.
+            # Only `start_run` knows the kind for certain. A table without derived commits and without
+            # positions may be a view that was never built; readers would see it empty if it were taken for
+            # a root.
             is_root = not derived[name] and any(
                 commit_metadata.positions for commit_metadata in table_metadata
             )
@@ -191,7 +194,8 @@ def register(
                     is_root=is_root,
                 )
             )
-            # Who belongs together must be known before their jobs start, or one could cut without the others.
+            # The topology must be known before the jobs start, or one job could take a cut without the
+            # others.
             inputs = derived[name][-1].inputs if derived[name] else ()
             for table in sorted(inputs):
                 connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
@@ -206,7 +210,8 @@ def proven_checkpoints(
     retained: Mapping[str, Collection[str]],
     revoked: Sequence[tuple[int, int]] = (),
 ) -> Iterable[tuple[int, _State]]:
-    """The checkpoints that the commits of related tables prove, but for those that were taken back."""
+    """The checkpoints that the commits of related tables prove, without the revoked ones, in ascending
+    order."""
     for number in sorted({commit.checkpoint for commits in derived.values() for commit in commits}):
         state = None if is_revoked(number, revoked) else _state_at(derived, number, retained)
         if state is not None:
@@ -221,7 +226,7 @@ def publish(
     owner: Mapping[str, str],
     derived: Mapping[str, Sequence[DerivedCommit]],
 ) -> None:
-    """What related jobs show at `number`: also those that only ingest, none that had not begun."""
+    """Publish a proven checkpoint for the jobs of its tables, including jobs that only ingest."""
     jobs = {owner[name] for name in chosen}
     jobs |= {owner[name] for name in roots if name in owner and not derived[name]}
     cut_at_ms = max(commit.committed_at_ms for commit in chosen.values())
@@ -249,8 +254,8 @@ def publish(
 def _state_at(
     derived: Mapping[str, Sequence[DerivedCommit]], number: int, retained: Mapping[str, Collection[str]]
 ) -> _State | None:
-    """The commit of each dataset and the version of each root at `number`; None when untold, or when
-    a root's version is expired (`retained` are those that are there)."""
+    """The commit of each dataset and the version of each root at `number`; None when the commits do
+    not prove the checkpoint, or when a root's version is not `retained` any more."""
     chosen: dict[str, DerivedCommit] = {}
     for name, commits in derived.items():
         earlier = [commit for commit in commits if commit.checkpoint <= number]
@@ -263,7 +268,7 @@ def _state_at(
                 if table not in chosen or version not in chosen[table].aliases:
                     return None
             elif is_clock(TableName.parse(table)):
-                # A view whose rows did not change keeps the time of its last commit.
+                # A view that did not change keeps the clock version of its last commit.
                 roots[table] = max(roots.get(table, version), version, key=int)
             elif roots.setdefault(table, version) != version or version not in retained.get(
                 table, (version,)

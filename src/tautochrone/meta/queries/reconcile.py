@@ -1,16 +1,16 @@
-"""A store that is not the one that the lake knows: an older copy that was put back, or another pipeline's.
+"""Reconciling a store with a lake that another store wrote: it is an older copy, or another pipeline's store.
 
-Every commit in the lake names the store that its process worked with, its fence and its checkpoint. A store
-gives fences and numbers before they reach the lake, so it is behind only when it is an older copy. What is
-done then is one transaction, and only jobs and tables of the lake that is shown are touched:
+The metadata of every commit names the incarnation of the store, the fence and the checkpoint. A store gives
+fences and numbers before they reach the lake, so only an older copy can be behind the lake. Reconciling is
+one transaction, and changes only jobs and tables of the lake at hand:
 
-1. numbers and fences rise above all that the lake names; an older copy gets a new incarnation
-2. checkpoints that a revision took back are revoked here too, and so are those whose cut was another
-3. checkpoints that the lake proves (`rebuild`) are published again where the store does not know them
-4. targets that are still open are given up: what was computed for them belongs to another cut
+1. raise numbers and fences above all that the lake names; give an older copy a new incarnation
+2. revoke the checkpoints that a revision revoked in the lake, and those with a different cut in the lake
+3. publish the checkpoints that the lake proves (`rebuild`) and the store does not know
+4. skip the open checkpoints, because what was computed for them belongs to another cut
 
-`lake_fence` of a job remembers up to which fence the lake's commit metadata was heeded: older ones say
-nothing new. It must never read the lake itself.
+`lake_fence` of a job is the fence up to which the lake's commit metadata is taken into account. It must never
+read the lake itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _newest_metadata(lake: Lake) -> dict[TableName, CommitMetadata]:
         metadata = [version.commit_metadata for version in versions if version.commit_metadata is not None]
         if metadata:
             newest = max(reversed(metadata), key=lambda commit_metadata: commit_metadata.fence)
-            # What only says who wrote says nothing about checkpoints: then an older one still does.
+            # A commit that only takes over a table has no checkpoint: then an older commit has it.
             derived = next(
                 (
                     commit_metadata
@@ -121,7 +121,7 @@ def compare_with_lake(connection: Connection, job: str, lake: Lake) -> Compariso
 
 
 def _is_contradicted(connection: Connection, commit_metadata: CommitMetadata) -> bool:
-    """Whether the store's checkpoint of that number has another cut than the commit metadata."""
+    """Whether the store's checkpoint of that number has another cut than the commit metadata names."""
     if commit_metadata.checkpoint is None or not commit_metadata.inputs:
         return False
     state = connection.execute(select(_C.state).where(_C.number == commit_metadata.checkpoint)).scalar()
@@ -139,7 +139,7 @@ def _is_contradicted(connection: Connection, commit_metadata: CommitMetadata) ->
 
 
 def contradicted_checkpoints(connection: Connection, lake: Lake) -> set[tuple[int, str]]:
-    """Checkpoints of this store, with the job, that the lake's newest commit metadata knows with another
+    """Checkpoints of this store, each with a job, for which the lake's newest commit metadata names another
     cut."""
     incarnation = connection.execute(select(t.stores.c.incarnation)).scalar_one()
     return {
@@ -152,7 +152,11 @@ def contradicted_checkpoints(connection: Connection, lake: Lake) -> set[tuple[in
 
 
 def require_own_tables(connection: Connection, lake: Lake) -> None:
-    """That nobody else has the names of the lake's jobs and tables in this store."""
+    """Refuse a lake whose jobs or tables have the names of another pipeline's in this store.
+
+    Raises:
+        MetaError: `JOB_NAME_TAKEN`, `DATASET_OWNED_BY_ANOTHER_JOB`.
+    """
     pipelines = {row.name: row.pipeline for row in connection.execute(select(_J.name, _J.pipeline))}
     for table, commit_metadata in sorted(_newest_metadata(lake).items(), key=lambda item: str(item[0])):
         if pipelines.get(commit_metadata.job, commit_metadata.pipeline) != commit_metadata.pipeline:
@@ -179,7 +183,8 @@ def revoke_checkpoints(
     contradicted: set[tuple[int, str]],
     last: int,
 ) -> list[int]:
-    """Checkpoints that a revision took back in the lake, or whose cut was another one."""
+    """Revoke the checkpoints that a revision revoked in the lake and those whose cut differs; returns
+    them."""
     revoked: set[int] = set()
     for name, job in owner.items():
         ranges = revoked_ranges(metadata[name])
@@ -207,7 +212,7 @@ def publish_proven(
     metadata: Mapping[str, Sequence[CommitMetadata]],
     lake: Lake,
 ) -> list[int]:
-    """Publish what the lake proves above all that the store shows of those jobs."""
+    """Publish the checkpoints that the lake proves and that are newer than the store's of these jobs."""
     retained = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
     done = []
     for tables in related(owner, derived):
@@ -228,8 +233,8 @@ def publish_proven(
 
 
 def _is_free(connection: Connection, number: int, jobs: set[str], names: set[tuple[str, str]]) -> bool:
-    """Whether a checkpoint of these jobs may be told under the number: the store shows none of theirs from
-    there on, and the number is nobody else's."""
+    """Whether a checkpoint of these jobs may be published under the number: the store has none of theirs from
+    it on, and no other job takes part in it."""
     shown = select(_P.checkpoint).join(t.checkpoints, _C.number == _P.checkpoint)
     shown = shown.where(_P.job.in_(sorted(jobs)), _P.state == Part.DONE.value, _C.number >= number)
     if connection.execute(shown.where(_C.state != CheckpointState.ABORTED.value).limit(1)).first():
@@ -260,7 +265,7 @@ def skip_open(connection: Connection, jobs: set[str], raised_to: int) -> list[in
 
 
 def report_roots(connection: Connection, owner: Mapping[str, str], lake: Lake, now: int) -> None:
-    """Roots stand where the lake has them: a cut of another job must not take them back."""
+    """Report the lake's newest version of each root, so that no cut takes an older one."""
     r = t.reports.c
     roots = set(connection.execute(select(_D.name).where(_D.is_root.is_(True))).scalars())
     for table, versions in lake.items():
@@ -273,5 +278,5 @@ def report_roots(connection: Connection, owner: Mapping[str, str], lake: Lake, n
         if not connection.execute(update(t.reports).where(key).values(values)).rowcount:
             values |= {"job": job, "table_name": name}
             connection.execute(insert(t.reports).values(**values, times=[]))
-        # Aligned cuts leave the root where it is until its job has said how far its source has come.
+        # Aligned cuts keep the root at its version until its job reports source times again.
         connection.execute(update(t.reports).where(key, r.times.is_not(None)).values(times=[]))

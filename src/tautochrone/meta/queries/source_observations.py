@@ -1,9 +1,9 @@
-"""When sources were looked at, and whether a checkpoint shows all that was written before a token.
+"""Source observations, and whether a checkpoint shows all that was written before a write token.
 
-A *look* at a table is a time by the store's clock: whatever its source held then is in the version that is
-named with it. A job tells its looks after it has reported the versions, so a look may be too early for a
-version, never too late. A checkpoint keeps those of its cut; they grow as long as its job finds no news.
-It must never know how a source is looked at.
+An *observation* of a table is a time by the store's clock: all that the table's source held at that time is
+in the version that was reported before. A version may contain more than its observation says, never less. A
+checkpoint keeps the observations of its cut. They advance as long as the job finds nothing new. It must never
+know how a source is observed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _J, _C, _P = t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
 
 
 def reset_observations(connection: Connection, job: str, ingests: Iterable[str] | None) -> None:
-    """A new owner: its tables may have been taken back or emptied, so nothing is known of them.
+    """Discard the observations of a job with a new owner: its tables may have been rolled back or emptied.
 
     Args:
-        ingests: the job's tables that have a source outside; None: those that are known.
+        ingests: the tables of the job that have a source outside; None: those that had observations before.
     """
     names = _observations_of_job(connection, job) if ingests is None else ingests
     connection.execute(update(t.jobs).where(_J.name == job).values(looks=dict.fromkeys(names, 0)))
@@ -44,7 +44,7 @@ def reset_observations(connection: Connection, job: str, ingests: Iterable[str] 
 def record_observations(
     connection: Connection, job: str, observations: Mapping[str, int], number: int | None
 ) -> None:
-    """The job looked at its sources; checkpoint `number` shows all that it found."""
+    """Record observations of a job, and that checkpoint `number` shows what they cover."""
     connection.execute(
         update(t.jobs)
         .where(_J.name == job)
@@ -65,12 +65,12 @@ def observations_of_cut(
     cut: Collection[str],
     topology: Topology,
 ) -> dict[str, int]:
-    """The looks that belong to the versions of a cut.
+    """The observations that hold for the versions of a cut.
 
     Args:
-        looks: those of whoever takes the cut, at what it brings itself (`own`).
-        cut: all tables of the cut. Of the others the versions are what was reported, so what was told of
-            them counts: by the job that writes a table, by anybody for a table from outside.
+        observations: those of the job that takes the cut, for its own tables (`own`).
+        cut: all tables of the cut. For tables of other jobs it takes the reported versions, and with them the
+            observations of the job that writes the table; for external tables those of every job.
     """
     kept = {name: at_ms for name, at_ms in observations.items() if name in own}
     for row in connection.execute(select(_J.name, _J.looks)):
@@ -84,13 +84,13 @@ def observations_of_cut(
 
 
 def require_observed(connection: Connection, number: int, tables: Iterable[str], after_ms: int) -> None:
-    """Every root of the tables was looked at after `after_ms`, for this checkpoint.
+    """Refuse a checkpoint for which some root of the tables was not observed after `after_ms`.
 
-    What a job shows here it showed first at the last checkpoint of which it did its part, and there its
-    looks are: in between, only jobs that have nothing to do with it had news.
+    The observations of a job are kept with the last checkpoint of which it did its part: later checkpoints,
+    of unrelated jobs, show the same versions.
 
     Raises:
-        CheckpointUnavailableError: `READ_NOT_YET` (retryable), with the look that is missing.
+        CheckpointUnavailableError: `READ_NOT_YET` (retryable), names the table and the job.
     """
     for name, observers in unobserved_roots(connection, number, tables, after_ms):
         states = select(_J.name).where(_J.name.in_(observers), _J.state == JobState.RUNNING.value)
@@ -110,8 +110,8 @@ def require_observed(connection: Connection, number: int, tables: Iterable[str],
 def unobserved_roots(
     connection: Connection, number: int, tables: Iterable[str], after_ms: int
 ) -> Iterator[tuple[str, list[str]]]:
-    """The roots of the tables that were not looked at after `after_ms` for this checkpoint, by name, each
-    with the jobs that look at it."""
+    """The roots of the tables that were not observed after `after_ms` for this checkpoint, by name, each with
+    the jobs that observe it."""
     topology = read_topology(connection)
     parts = _last_parts(connection, number)
     observed = select(_C.number, _C.looks).where(_C.number.in_({*parts.values()}))

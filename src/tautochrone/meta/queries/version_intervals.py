@@ -1,7 +1,7 @@
 """Versions as intervals of checkpoints: the only module that writes or interprets them.
 
-For one job and table the intervals never overlap; a gap means that the table is incomplete there.
-A version that lasts costs one row however many checkpoints it serves. It must never know who asks.
+For one job and table the intervals never overlap. In a gap the table has no version. A version that many
+checkpoints share is one row. It must never know who asks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _cut() -> Select[Any]:
     )
 
 
-# Made once: every look-up of versions asks these, and making them takes longer than the database does.
+# Built once, because building these queries takes longer than running them.
 _CUT = _cut()
 _CUT_OF_SOME = _CUT.where(_V.table_name.in_(bindparam("only", expanding=True)))
 _PARTS = select(_P.job, _P.state).where(_P.checkpoint == bindparam("number"))
@@ -85,8 +85,8 @@ _WAITING = (
 class Cut:
     """The tables at one checkpoint: the version of each, and why others may have none.
 
-    `blocked` holds jobs that take no part in the checkpoint and have an older one to do: what their
-    tables are here isn't decided yet. `parts` are those of the jobs that take part.
+    `blocked` are the jobs that take no part in the checkpoint and are not done with an older one, so that the
+    versions of their tables are not known yet. `parts` has the part of each job that takes part.
     """
 
     versions: Mapping[str, str]
@@ -103,7 +103,7 @@ def _current(connection: Connection, job: str, table: str) -> Row[Any] | None:
 def _insert(
     connection: Connection, job: str, table: str, version: str, start: int, end: int | None, root: bool
 ) -> None:
-    """Add an interval, or stretch the one before it when that ends just here with this version."""
+    """Add an interval, or extend the preceding one when it has the same version."""
     before = (_V.job == job) & (_V.table_name == table) & (_V.version == version)
     stretched = connection.execute(
         update(t.versions)
@@ -127,7 +127,7 @@ def _insert(
 def record(
     connection: Connection, job: str, table: str, version: str, number: int, *, root: bool = False
 ) -> None:
-    """At the job's open target `number` the table has `version`; the last word counts."""
+    """Record the table's version for the open checkpoint `number`; a later call replaces it."""
     row = _current(connection, job, table)
     if row is not None and row.version == version:
         connection.execute(update(t.versions).where(_V.id == row.id).values(confirmed=number, is_root=root))
@@ -140,14 +140,14 @@ def record(
 
 
 def close_before(connection: Connection, job: str, table: str, number: int) -> None:
-    """The table has no version at the open target `number`: its interval ends before it."""
+    """End the table's interval before the open checkpoint `number`, for which it has no version."""
     row = _current(connection, job, table)
     if row is not None and row.from_checkpoint < number:
         connection.execute(update(t.versions).where(_V.id == row.id).values(to_checkpoint=number - 1))
 
 
 def repair(connection: Connection, job: str, table: str, version: str, number: int) -> None:
-    """Fill a hole at a published checkpoint, up to the next checkpoint that says otherwise."""
+    """Fill a gap from a published checkpoint on, up to the next failure or version of the table."""
     f = t.failures.c
     failed = select(func.min(f.checkpoint)).where(f.dataset == table, f.checkpoint > number)
     known = select(func.min(_V.from_checkpoint)).where(
@@ -160,9 +160,10 @@ def repair(connection: Connection, job: str, table: str, version: str, number: i
 
 
 def discard(connection: Connection, number: int) -> None:
-    """Forget what was recorded for a checkpoint that nobody will complete: the older versions go on.
+    """Remove what was recorded for an aborted checkpoint, so that the older versions continue.
 
-    What a later checkpoint was cut with stays, and begins there."""
+    A version that a later checkpoint has too begins there instead.
+    """
     begun = _V.from_checkpoint == number
     connection.execute(delete(t.versions).where(begun, _V.confirmed == number))
     connection.execute(update(t.versions).where(begun).values(from_checkpoint=number + 1))
@@ -197,13 +198,13 @@ def confirmed_version(connection: Connection, job: str, table: str, number: int)
 
 
 def confirm(connection: Connection, job: str, number: int) -> None:
-    """All tables of the job are at `number` what they were at its newest checkpoint before."""
+    """Confirm the current versions of all tables of the job for checkpoint `number`."""
     current = (_V.job == job) & _V.to_checkpoint.is_(None)
     connection.execute(update(t.versions).where(current).values(confirmed=number))
 
 
 def transfer(connection: Connection, table: str, job: str) -> None:
-    """Another job writes the table from now on: what was recorded for it stands."""
+    """Make `job` the writer of the table's recorded versions."""
     connection.execute(update(t.versions).where(_V.table_name == table).values(job=job))
 
 
@@ -212,12 +213,13 @@ def cut_at(
 ) -> Cut:
     """All tables (or `only` some) at checkpoint `number`; `done_only` leaves out jobs still at work on it.
 
-    A job that takes part shows what it recorded for exactly this number: everything when it is done, so
-    far recorded versions while it is at work; of a job that skipped it only what was cut, never derived.
-    A job that takes no part, because nothing joins it to those who do, shows its newest one before.
+    - A job that is done with the checkpoint: all versions that it recorded for it.
+    - A job still at work on it: the versions that it recorded so far.
+    - A job that skipped it: its roots of the cut, no derived tables.
+    - A job of an unrelated topology: its versions at the newest older checkpoint that it is done with.
     """
     parts = {row.job: row.state for row in connection.execute(_PARTS, {"number": number}).all()}
-    # Jobs still at work on an older one of their own.
+    # Jobs that take no part and are still at work on an older checkpoint.
     blocked = frozenset(connection.execute(_WAITING, {"number": number}).scalars()) - parts.keys()
     if only is None:
         rows = connection.execute(_CUT, {"number": number}).all()

@@ -83,7 +83,7 @@ class SqlCheckpoints(Repository):
         after: int = 0,
     ) -> Checkpoint:
         with self._fenced(job, fence) as connection:
-            # The row that numbers come from is the lock under which checkpoints are opened.
+            # This row lock serializes the opening of checkpoints.
             last = connection.execute(select(t.stores.c.last_number).with_for_update()).scalar_one()
             if store is not None:
                 require_incarnation(connection, job, store)
@@ -332,13 +332,13 @@ class SqlCheckpoints(Repository):
                 return
             now = self._clock()
             connection.execute(delete(t.pins).where(_PINS.expires_at_ms <= now))
-            busy_job = connection.execute(
+            reader = connection.execute(
                 select(_PINS.owner).where(_PINS.checkpoint == number).limit(1)
             ).scalar()
-            if busy_job is not None:
+            if reader is not None:
                 raise MetaError(
                     "CHECKPOINT_PINNED",
-                    f"Checkpoint {number} is being read by {busy_job}",
+                    f"Checkpoint {number} is being read by {reader}",
                     retryable=True,
                 )
             if row.state in VISIBLE_STATES and is_needed(connection, number):
@@ -454,19 +454,23 @@ class SqlCheckpoints(Repository):
 def _opened(
     connection: Connection, job: str, roots: Mapping[TableName, Version], cut_at_ms: int
 ) -> Checkpoint | None:
-    """The open checkpoint that the job made of this very cut, if there is one."""
+    """The open checkpoint that the job opened with the same cut; None if there is none."""
     c = t.checkpoints.c
     query = select(t.checkpoints).where(c.job == job, c.state == _OPEN, c.cut_at_ms == cut_at_ms)
     for row in connection.execute(query.order_by(c.number.desc())):
         checkpoint = as_checkpoint(connection, row)
-        # The others' roots are in it too, as they had reported them.
+        # The checkpoint also has the reported roots of other jobs.
         if roots.items() <= checkpoint.roots.items():
             return checkpoint
     return None
 
 
 def _part(connection: Connection, job: str, number: int, *, lock: bool = False) -> tuple[str, Part]:
-    """The state of a checkpoint, and of the job's part in it."""
+    """The state of a checkpoint and of the job's part in it.
+
+    Raises:
+        MetaError: `CHECKPOINT_OF_ANOTHER_JOB`.
+    """
     row = checkpoint_row(connection, number, lock=lock)
     query = select(_P.state).where(_P.checkpoint == number, _P.job == job)
     part = connection.execute(query).scalar()

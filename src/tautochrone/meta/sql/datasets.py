@@ -136,7 +136,7 @@ def _as_row(details: DatasetDetails) -> dict[str, Any]:
         "definition_text": details.text,
         "schema": [[column.name, column.type, column.comment] for column in details.columns],
         "column_lineage": {
-            # As a list: the order of columns is worth keeping, and JSON objects in PostgreSQL lose it.
+            # A list, because JSON objects in PostgreSQL lose the order of the columns.
             "values": [[column, _refs(refs)] for column, refs in lineage.values.items()],
             "rows": _refs(lineage.rows),
             "problem": lineage.problem,

@@ -66,7 +66,7 @@ class SqlJobs(Repository):
             if claim is not None:
                 own = ownership_columns(claim, self._clock(), lease_ms)
                 connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(own))
-            # A revision that is decided meanwhile sees this topology or is seen by it.
+            # The lock puts this change of the topology before or after any revision.
             connection.execute(select(t.stores.c.last_number).with_for_update())
             owners = {
                 row.name: row
@@ -206,7 +206,7 @@ class SqlJobs(Repository):
         with self._write() as connection:
             connection.execute(update(t.stores).values(incarnation=incarnation))
             connection.execute(update(t.jobs).where(_J.lake.is_not(None)).values(lake=lake))
-            # The commit metadata of the lake that was copied with it names the original, up to these fences.
+            # Up to these fences the commit metadata of the copied lake names the original store.
             connection.execute(update(t.jobs).values(lake_fence=_J.fence))
             running = _J.state == JobState.RUNNING.value
             ended = {"state": JobState.ENDED.value, "lease_until_ms": None}
@@ -245,7 +245,7 @@ class SqlJobs(Repository):
                 connection.execute(delete(t.jobs).where(_J.name == after))
                 for table in (t.invariants, t.registrations):
                     connection.execute(delete(table).where(table.c.job == after))
-            # The fence rises: what a process under the old name still wants to write is refused.
+            # The higher fence refuses later writes of a process under the old name.
             moved = update(t.jobs).where(_J.pipeline == before)
             connection.execute(moved.values(pipeline=after, fence=_J.fence + 1))
             connection.execute(

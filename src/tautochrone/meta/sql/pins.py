@@ -20,7 +20,7 @@ __all__ = ["MAX_PINS_PER_HOLDER", "SqlPins", "add_pin"]
 
 
 MAX_PINS_PER_HOLDER = 1_000
-"""Live pins of one holder."""
+"""How many live pins one holder may have."""
 _C, _P, _V = t.checkpoints.c, t.pins.c, t.versions.c
 
 
@@ -142,7 +142,8 @@ def add_pin(
 
 
 def _require_holder(connection: Connection, pin: str, holder: str | None) -> None:
-    """Refuse who is not the pin's holder. None: an operator, or a process that has the database."""
+    """Refuse a caller that is not the pin's holder. None stands for an operator or a process with the
+    database."""
     if holder is None:
         return
     row = connection.execute(select(_P.holder).where(_P.id == pin)).first()

@@ -80,7 +80,7 @@ class SqlReads(Repository):
                 chosen, versions = row.number, dict(cut.versions)
             elif consistency is Consistency.STRONG:
                 requested_names, needed = needed_tables(connection, requested, only_named=only_named)
-                # What is pinned must not expire between the choice and the pin.
+                # The checkpoint must not expire between its choice and the pin.
                 chosen, versions, behind = strong_versions(
                     connection, requested, requested_names, needed, at_least, lock=lease_ms > 0
                 )

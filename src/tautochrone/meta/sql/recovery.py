@@ -56,7 +56,8 @@ class SqlRecovery(Repository):
                     numbers[-1] in seen
                     and connection.execute(select(t.stores.c.last_number)).scalar() == last
                 ):
-                    # No number was given since a rebuild from this lake left its gap: it was this one.
+                    # The last number is the one that a rebuild from this lake leaves: this call is a
+                    # repetition.
                     return tuple(map(CheckpointNumber, numbers))
                 raise MetaError("META_STORE_NOT_EMPTY", "Only an empty store can be rebuilt")
             register(connection, metadata, derived)

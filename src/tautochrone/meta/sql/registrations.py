@@ -64,7 +64,7 @@ class SqlRegistrations(Repository):
             )
         inputs = frozenset(map(parse, announced_tables[TableRole.SOURCE]))
         kind = DatasetKind.STREAMING_TABLE.value
-        # A job without sources reads from outside the lake: what it reports is what a cut takes.
+        # A job without sources reads from outside the lake, so a cut takes the versions that it reports.
         entries = [
             DatasetEntry(parse(sink), kind, "", inputs, is_root=not inputs)
             for sink in sorted(announced_tables[TableRole.SINK])
@@ -88,7 +88,7 @@ class SqlRegistrations(Repository):
             for name in connection.execute(announced_tables).scalars().all():
                 retire(connection, job, name)
             replace_invariants(connection, job, ())
-            # The fence: what a process of the ended run still wants to write is refused.
+            # The higher fence refuses later writes of a process of the ended run.
             ended = {"state": JobState.ENDED.value, "lease_until_ms": None, "fence": row.fence + 1}
             connection.execute(update(t.jobs).where(t.jobs.c.name == job).values(ended))
 

@@ -37,7 +37,7 @@ class SqlRevisions(Repository):
         with self._write() as connection:
             for job in plan.jobs:
                 check_fence(connection, job, fences[job])
-            # Neither a checkpoint nor a topology comes in between.
+            # The lock keeps out new checkpoints and changes of the topology until the decision is written.
             newest = connection.execute(select(t.stores.c.last_number).with_for_update()).scalar_one()
             known = connection.execute(select(t.revisions).where(_R.id == revision)).first()
             if known is not None:
@@ -56,7 +56,7 @@ class SqlRevisions(Repository):
                 revoked = _revoke(connection, plan.to, plan.jobs)
                 _end_intervals(connection, plan.to, plan.changed)
                 plan = replace(plan, revoked=revoked, last=CheckpointNumber(newest))
-            # Whoever follows decisions goes on from the time of the last one: no two have the same.
+            # Callers ask for the decisions after a time, so each decision needs a time of its own.
             last = connection.execute(select(func.max(_R.decided_at_ms))).scalar() or 0
             decided = Revision(
                 id=revision,
@@ -134,7 +134,7 @@ class SqlRevisions(Repository):
 
 
 def require_no_pending_revision(connection: Connection, jobs: frozenset[str]) -> None:
-    """Refuse a new checkpoint of jobs of which some table is being taken back.
+    """Refuse a new checkpoint for jobs with a revision that is not finished.
 
     Raises:
         MetaError: `CHECKPOINT_HELD_BACK` (retryable).
@@ -151,7 +151,7 @@ def require_no_pending_revision(connection: Connection, jobs: frozenset[str]) ->
 
 
 def _require_whole(topology: Topology, plan: RevisionPlan) -> None:
-    """That the plan still knows who writes and who reads its tables."""
+    """Refuse a plan when other jobs write its tables, or other datasets read them, than when it was made."""
     planned = {str(table.table) for table in plan.tables}
     moved = sorted(
         str(table.table)
@@ -188,7 +188,7 @@ def _last_complete_checkpoint(
 
 
 def _numbers(jobs: Iterable[str]) -> Select[int]:
-    """Checkpoints in which one of the jobs takes part."""
+    """Select the checkpoints in which one of the jobs takes part."""
     parts = select(_P.checkpoint).where(_P.job.in_(tuple(jobs)))
     return select(_C.number).where(_C.number.in_(parts)).order_by(_C.number)
 
@@ -199,7 +199,8 @@ def _published_after(connection: Connection, number: int, jobs: Iterable[str]) -
 
 
 def _skip_pending(connection: Connection, jobs: Iterable[str], *, after: int | None = None) -> None:
-    """These jobs give up what they have not done; after `after` all jobs do with whom they share it."""
+    """Skip what these jobs have not done; after checkpoint `after` skip the parts of all jobs that share
+    it."""
     pending = select(_P.checkpoint).where(_P.job.in_(tuple(jobs)), _P.state == Part.PENDING.value)
     if after is not None:
         pending = _numbers(jobs).where(_C.number > after, _C.state == CheckpointState.OPEN.value)
@@ -225,7 +226,7 @@ def _revoke(connection: Connection, number: int, jobs: Iterable[str]) -> tuple[C
 
 
 def _end_intervals(connection: Connection, number: int, tables: Iterable[RevisedTable]) -> None:
-    """What the tables were after `number` is no longer what they are."""
+    """End the current intervals of the tables that began after checkpoint `number`."""
     last = connection.execute(select(t.stores.c.last_number)).scalar_one()
     names = [str(table.table) for table in tables]
     connection.execute(
