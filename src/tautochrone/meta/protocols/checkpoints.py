@@ -18,19 +18,19 @@ __all__ = ["KEPT_UNREADABLE", "PATIENCE_MS", "BusyJob", "Checkpoints", "Unexpire
 
 
 KEPT_UNREADABLE = 1_000
-"""So many expired and aborted checkpoints of a job keep their row: who asks for one learns why not."""
+"""How many expired and aborted checkpoints of a job keep their rows, to explain why they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnexpiredCheckpoint:
-    """A checkpoint that still holds versions, and when it was published (epoch milliseconds)."""
+    """A checkpoint that keeps versions from retention, and when it was published (epoch milliseconds)."""
 
     number: CheckpointNumber
     at_ms: int
 
 
 PATIENCE_MS = 30_000
-"""So long those that are done wait for a job that is alive and still at work."""
+"""How long, in milliseconds, jobs wait for a live job that has not done its part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +69,9 @@ class Checkpoints(Protocol):
                 all clocks that the topology reads. Roots of other jobs are what they reported.
             cut_at_ms: by the job's clock.
             at_least: the lowest number that will do.
-            looked_ms: when the job began to look at its roots, by the store's clock.
-            looks: as of `jobs.heartbeat`, for the versions in `roots`.
-            patience_ms: so long a job that is at work holds the others back.
+            observed_ms: when the job began to observe its roots, in epoch milliseconds of the store's clock.
+            observations: see `Jobs.heartbeat`, for the versions in `roots`.
+            patience_ms: for how long, in milliseconds, the others wait for a job that is at work.
             align_ms: the greatest skew of the cut in source time (`model.alignment`): of roots that are
                 further ahead an older version is taken, also of those in `roots`. None: any.
             store: the incarnation of the store that the job was taken over in; None: it is not known.
@@ -166,9 +166,9 @@ class Checkpoints(Protocol):
         Saying it again is a no-op.
 
         Args:
-            at_ms: when, by the job's clock.
-            cpu_ms: what it took of the job's process.
-            held: the invariants that hold at it, each with its definition.
+            at_ms: epoch milliseconds of the job's clock.
+            cpu_ms: CPU time of the job's process, in milliseconds.
+            passed_invariants: by name the definition of each invariant that holds at the checkpoint.
 
         Raises:
             MetaError: `CHECKPOINT_INCOMPLETE`, a dataset has neither a version nor a failure;

@@ -30,4 +30,4 @@ class Invariants(Protocol):
 
     @reads(wire="held")
     def last_check(self, job: str) -> InvariantCheck | None:
-        """See `InvariantCheck`; None before the first time."""
+        """The newest check of the job; None before the first one."""

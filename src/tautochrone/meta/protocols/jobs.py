@@ -98,10 +98,14 @@ class Jobs(Protocol):
         """The owner is alive. Leases decide for whom the others wait, never who may write.
 
         Args:
-            looked_ms: when it looked for news and found none, by the store's clock.
-            looks: for the tables that it brings in or looks at: all that their sources held at that time, by
-                the store's clock, is in the versions that it reported or observed.
-            checkpoint: shows the rows of those versions.
+            lease_ms: milliseconds from now until other jobs no longer wait for this one.
+            observed_ms: when the job last observed that its sources have nothing new, in epoch milliseconds
+                of
+                the store's clock.
+            observations: by table that the job ingests or reads from outside, a time of the store's clock:
+                all
+                that the source held then is in the version that the job reported or observed.
+            checkpoint: the checkpoint that shows these versions; None: no checkpoint shows them yet.
 
         Raises:
             FencedError: a newer owner exists.
