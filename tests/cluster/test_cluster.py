@@ -1,4 +1,4 @@
-"""The same project on a standalone cluster: executors do the work, the driver alone commits."""
+"""A project on a standalone cluster: executors write files, only the driver commits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CREATE MATERIALIZED VIEW totals TBLPROPERTIES ('tautochrone.refresh-policy' = 'i
 CREATE MATERIALIZED VIEW odd AS SELECT id FROM events WHERE id % 2 = 1;
 """
 
-# A process with these options cannot open an SQLite file: an executor that touched the catalog would fail.
+# A process with these options cannot open an SQLite file: an executor that opened the catalog would fail.
 _NO_CATALOG = "-Dorg.sqlite.tmpdir=/nonexistent -Dorg.sqlite.lib.path=/nonexistent"
 
 
@@ -69,15 +69,15 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def add(folder: Path, first: int, count: int) -> None:
-    """Rows in four files, so that there is a task for each executor."""
+def write_rows(folder: Path, first: int, count: int) -> None:
+    """Write rows into four files, so that each executor has a task."""
     for part in range(4):
         lines = [json.dumps({"id": n, "kind": n % 3}) for n in range(first + part, first + count, 4)]
         write(folder / "input" / f"{first:06d}-{part}.json", "\n".join(lines) + "\n")
 
 
-def taut(folder: Path, command: str, *arguments: str) -> str:
-    done = subprocess.run(
+def run_taut(folder: Path, command: str, *arguments: str) -> str:
+    finished = subprocess.run(
         [sys.executable, "-m", "tautochrone.cli.main", command, *arguments],
         cwd=folder,
         capture_output=True,
@@ -85,8 +85,8 @@ def taut(folder: Path, command: str, *arguments: str) -> str:
         check=False,
         timeout=400,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
+    return finished.stdout
 
 
 def test_executors_write_and_the_driver_commits(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_executors_write_and_the_driver_commits(tmp_path: Path) -> None:
     write(folder / "definitions" / "views.sql", _VIEWS)
     write(folder / "helpers" / "naming.py", _HELPER)
     logs.mkdir()
-    add(folder, 0, 2000)
+    write_rows(folder, 0, 2000)
     with StandaloneCluster(tmp_path / "cluster", workers=2) as standalone:
         conf = {
             "spark.driver.host": "127.0.0.1",
@@ -109,9 +109,9 @@ def test_executors_write_and_the_driver_commits(tmp_path: Path) -> None:
         }
         options = ["--master", standalone.master]
         options += [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
-        taut(folder, "run", *options)
-        add(folder, 2000, 100)
-        events = [json.loads(line) for line in taut(folder, "run", "--json", *options).splitlines()]
+        run_taut(folder, "run", *options)
+        write_rows(folder, 2000, 100)
+        events = [json.loads(line) for line in run_taut(folder, "run", "--json", *options).splitlines()]
     modes = {e["dataset"].rpartition(".")[2]: e["mode"] for e in events if e["event"] == "refresh"}
     assert modes == {"totals": "incremental", "odd": "append", "labels": "diff"}
 
@@ -120,7 +120,7 @@ def test_executors_write_and_the_driver_commits(tmp_path: Path) -> None:
     assert set(written) == {"0", "1"}
     assert all(rows > 0 for rows in written.values()), written
 
-    verdicts = [json.loads(line) for line in taut(folder, "verify", "--json").splitlines()]
+    verdicts = [json.loads(line) for line in run_taut(folder, "verify", "--json").splitlines()]
     assert {verdict["dataset"]: verdict["equal"] for verdict in verdicts} == {
         f"lake.default.{view}": True for view in ("labels", "totals", "odd")
     }
@@ -131,7 +131,7 @@ def test_executors_write_and_the_driver_commits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_smallest_bench(tmp_path: Path) -> None:
+def test_smallest_cluster_benchmark(tmp_path: Path) -> None:
     measured = {"cluster": cluster.measure(tmp_path, rows=160, executors=[2])}
     assert measured["cluster"]["rows"] == 160
     result = measured["cluster"]["executors"]["2"]

@@ -75,7 +75,7 @@ def test_late_file_with_an_old_time_is_read(pipeline: Pipeline) -> None:
     put(pipeline, "new.txt", 1)
     completed(pipeline)
     put(pipeline, "late.txt", 2, days_old=30)
-    token = pipeline.reader.token()
+    token = pipeline.reader.write_token()
     happened = completed(pipeline)
     assert ids(pipeline, after=token) == [1, 2]
     assert skipped(happened) == []

@@ -24,11 +24,11 @@ def test_read_your_writes_of_a_producer(
     with pipeline.running():
         for _ in range(3):
             topic.produce(17)
-            token = pipeline.reader.token()
+            token = pipeline.reader.write_token()
             for query in ("SELECT count(*) FROM events", "SELECT sum(n) FROM totals"):
                 assert pipeline.query(query, after=token, wait_ms=WAIT_MS) == [(len(topic.written),)]
         # Nothing was written since: the next look, which finds nothing, is enough.
-        token = pipeline.reader.token()
+        token = pipeline.reader.write_token()
         newest = pipeline.query("SELECT count(*) FROM events", after=token, wait_ms=WAIT_MS)
         assert newest == [(len(topic.written),)]
     topic.check(pipeline)

@@ -1,4 +1,4 @@
-"""Whoever writes and reads with a token finds the write, in a continuous run and after one that ended."""
+"""A read with a write token shows the write, in a continuous run and after a run that ended."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def slow():
 @dp.materialized_view
 def together():
     return (
-        spark.table("events").withColumn("place", sf.lit("events"))
-        .unionByName(spark.table("slow").withColumn("place", sf.lit("slow")))
-        .unionByName(spark.table("outside").withColumn("place", sf.lit("outside")))
+        spark.table("events").withColumn("source", sf.lit("events"))
+        .unionByName(spark.table("slow").withColumn("source", sf.lit("slow")))
+        .unionByName(spark.table("outside").withColumn("source", sf.lit("outside")))
     )
 """
 TRIES, WAIT_MS = 2, 120_000
@@ -46,64 +46,66 @@ class World:
         self.input = folder / "input"
         self.pipeline = Pipeline(folder, spark, may_fall_back=True)
         self.pipeline.write("definitions/all.py", DEFINITIONS.format(input=self.input))
-        for place in ("events", "slow"):
-            (self.input / place).mkdir(parents=True)
+        for source in ("events", "slow"):
+            (self.input / source).mkdir(parents=True)
         storage = Path(self.pipeline.settings.storage.removeprefix("file:"))
         catalog = SqlCatalog("lake", uri=f"sqlite:///{storage}/catalog.db", warehouse=f"{storage}/warehouse")
         self.outside = catalog.create_table("default.outside", pa.schema([("id", pa.int64())]))
 
-    def write(self, place: str, number: int) -> None:
-        if place == "outside":
+    def write(self, source: str, number: int) -> None:
+        if source == "outside":
             self.outside.append(pa.table({"id": [number]}))
             return
-        hidden = self.input / f"{place}-{number}"
-        hidden.write_text(f'{{"id": {number}}}\n')
-        hidden.rename(self.input / place / f"{number}.json")
+        scratch = self.input / f"{source}-{number}"
+        scratch.write_text(f'{{"id": {number}}}\n')
+        scratch.rename(self.input / source / f"{number}.json")
 
-    def found(self, place: str, number: int, wait_ms: int = WAIT_MS) -> bool:
-        query = f"SELECT 1 FROM together WHERE place = '{place}' AND id = {number}"
-        token = self.pipeline.reader.token()
+    def shows(self, source: str, number: int, wait_ms: int = WAIT_MS) -> bool:
+        query = f"SELECT 1 FROM together WHERE source = '{source}' AND id = {number}"
+        token = self.pipeline.reader.write_token()
         return bool(self.pipeline.query(query, after=token, wait_ms=wait_ms))
 
 
 @pytest.fixture
 def world(tmp_path: Path, spark: SparkSession) -> Iterator[World]:
-    made = World(tmp_path, spark)
-    yield made
-    made.pipeline.close()
+    world = World(tmp_path, spark)
+    yield world
+    world.pipeline.close()
 
 
-def test_a_writer_finds_its_write(world: World) -> None:
+def test_read_with_a_token_shows_the_write(world: World) -> None:
     world.write("slow", -1)
     world.pipeline.run()
-    token = world.pipeline.reader.token()
-    with pytest.raises(CheckpointUnavailableError, match="isn't running") as late:
+    token = world.pipeline.reader.write_token()
+    with pytest.raises(CheckpointUnavailableError, match="isn't running") as caught:
         world.pipeline.query("SELECT 1 FROM together", after=token, wait_ms=300)
-    assert (late.value.error_class, late.value.retryable) == ("READ_NOT_YET", True)
+    assert (caught.value.error_class, caught.value.retryable) == ("READ_NOT_YET", True)
 
-    # Behind a backlog, too: it takes one file at a time.
+    # Also behind a backlog, which is read one file at a time.
     for number in range(100, 104):
         world.write("slow", number)
     missed: list[tuple[str, int]] = []
-    found: list[tuple[str, int]] = []
+    visible: list[tuple[str, int]] = []
 
-    def writer(place: str) -> None:
+    def writer(source: str) -> None:
         for number in range(1, TRIES + 1):
-            world.write(place, number)
-            (found if world.found(place, number) else missed).append((place, number))
+            world.write(source, number)
+            (visible if world.shows(source, number) else missed).append((source, number))
 
     with world.pipeline.running():
-        writers = [threading.Thread(target=writer, args=(place,)) for place in ("events", "slow", "outside")]
+        writers = [
+            threading.Thread(target=writer, args=(source,)) for source in ("events", "slow", "outside")
+        ]
         for thread in writers:
             thread.start()
         for thread in writers:
             thread.join()
     assert not missed
-    assert len(found) == 3 * TRIES, "a read failed"
+    assert len(visible) == 3 * TRIES, "a read failed"
     assert world.pipeline.query("SELECT count(*) FROM together") == [(1 + 4 + 3 * TRIES,)]
 
-    # A run that ended has looked at its sources when it began.
+    # A run that ended has read its sources when it started.
     world.write("events", 1000)
-    token = world.pipeline.reader.token()
+    token = world.pipeline.reader.write_token()
     world.pipeline.run()
     assert world.pipeline.query("SELECT 1 FROM events WHERE id = 1000", after=token) == [(1,)]

@@ -1,4 +1,4 @@
-"""The SQL reader: names, pins that live as long as DataFrames, refusals, errors."""
+"""The SQL reader: names, pins that live as long as DataFrames, refused statements, errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(frame: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
-def eventually(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline
@@ -37,32 +37,32 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_names_in_queries(lake: Lake) -> None:
-    def found(query: str) -> set[str]:
+    def tables(query: str) -> set[str]:
         return {".".join(parts) for parts in tables_in(lake.spark, query)}
 
-    assert found("SELECT 1") == set()
-    assert found("TABLE a.b") == {"a.b"}
-    assert found("SELECT * FROM a JOIN `b-c`.d USING (id), VALUES (1)") == {"a", "b-c.d"}
-    assert found(
+    assert tables("SELECT 1") == set()
+    assert tables("TABLE a.b") == {"a.b"}
+    assert tables("SELECT * FROM a JOIN `b-c`.d USING (id), VALUES (1)") == {"a", "b-c.d"}
+    assert tables(
         "SELECT (SELECT max(x) FROM s) FROM t WHERE y IN (SELECT y FROM u) "
         "AND EXISTS (SELECT 1 FROM v WHERE v.k = t.k)"
     ) == {"s", "t", "u", "v"}
-    assert found("WITH t AS (SELECT * FROM t), u AS (SELECT * FROM t) SELECT * FROM u, X.u") == {
+    assert tables("WITH t AS (SELECT * FROM t), u AS (SELECT * FROM t) SELECT * FROM u, X.u") == {
         "t",
         "X.u",
     }
-    assert found("WITH T AS (SELECT 1) SELECT * FROM t WHERE 1 IN (SELECT * FROM T)") == set()
-    assert found("SELECT * FROM (WITH i AS (SELECT * FROM a) SELECT * FROM i), i") == {"a", "i"}
-    assert found("WITH RECURSIVE r AS (SELECT 1 UNION ALL SELECT * FROM r) SELECT * FROM r") == set()
-    assert found("SELECT * FROM t VERSION AS OF 3 UNION SELECT * FROM u EXCEPT SELECT * FROM w") == {
+    assert tables("WITH T AS (SELECT 1) SELECT * FROM t WHERE 1 IN (SELECT * FROM T)") == set()
+    assert tables("SELECT * FROM (WITH i AS (SELECT * FROM a) SELECT * FROM i), i") == {"a", "i"}
+    assert tables("WITH RECURSIVE r AS (SELECT 1 UNION ALL SELECT * FROM r) SELECT * FROM r") == set()
+    assert tables("SELECT * FROM t VERSION AS OF 3 UNION SELECT * FROM u EXCEPT SELECT * FROM w") == {
         "t",
         "u",
         "w",
     }
-    assert found("FROM t |> WHERE x > 1 |> JOIN u ON true |> SELECT *") == {"t", "u"}
-    assert found("SELECT * FROM t, LATERAL (SELECT * FROM u WHERE u.a = t.a)") == {"t", "u"}
-    assert found("SELECT * FROM t TABLESAMPLE (10 ROWS) PIVOT (sum(a) FOR b IN (1, 2))") == {"t"}
-    assert found("SELECT a, count(*) FROM t GROUP BY a HAVING count(*) > (SELECT 1 FROM h)") == {
+    assert tables("FROM t |> WHERE x > 1 |> JOIN u ON true |> SELECT *") == {"t", "u"}
+    assert tables("SELECT * FROM t, LATERAL (SELECT * FROM u WHERE u.a = t.a)") == {"t", "u"}
+    assert tables("SELECT * FROM t TABLESAMPLE (10 ROWS) PIVOT (sum(a) FOR b IN (1, 2))") == {"t"}
+    assert tables("SELECT a, count(*) FROM t GROUP BY a HAVING count(*) > (SELECT 1 FROM h)") == {
         "t",
         "h",
     }
@@ -70,7 +70,7 @@ def test_names_in_queries(lake: Lake) -> None:
 
 def test_names_are_qualified() -> None:
     names = [("t",), ("x", "t"), ("lake", "x", "t"), ("spark_catalog", "x", "t"), ("t", "snapshots")]
-    assert {str(found) for found in qualified(names, "lake", ("db",))} == {
+    assert {str(table) for table in qualified(names, "lake", ("db",))} == {
         "lake.db.t",
         "lake.x.t",
         "lake.t.snapshots",
@@ -113,7 +113,7 @@ def test_names_are_qualified() -> None:
         "SELECT 1 WHERE 1 IN (SELECT TRANSFORM(id) USING 'cat' AS (x) FROM orders)",
     ],
 )
-def test_only_reading(spark: SparkSession, statement: str) -> None:
+def test_statements_that_write_are_refused(spark: SparkSession, statement: str) -> None:
     with pytest.raises(QueryError) as caught:
         tables_in(spark, statement)
     assert caught.value.error_class == "QUERY_NOT_READ_ONLY"
@@ -136,14 +136,14 @@ def test_strong_weak_explicit_and_external_tables(lake: Lake, reader: Reader) ->
         reader.sql(query, checkpoint=99)
 
 
-def test_a_strong_query_reads_its_checkpoint_however_late_it_runs(lake: Lake, reader: Reader) -> None:
+def test_strong_query_keeps_its_checkpoint_until_it_is_collected(lake: Lake, reader: Reader) -> None:
     frame = reader.sql("SELECT id FROM orders").filter("id > 1")
     lake.cut()
     assert rows(frame) == [(2,), (3,)]
     assert rows(reader.sql("SELECT id FROM orders")) == [(2,), (3,), (4,)]
 
 
-def test_the_pin_lives_as_long_as_any_frame_made_from_the_answer(lake: Lake, reader: Reader) -> None:
+def test_pin_lives_as_long_as_derived_dataframes(lake: Lake, reader: Reader) -> None:
     first = lake.numbers[0]
     frame = reader.sql("SELECT id FROM orders", checkpoint=first).filter("id > 1")
     reader._sessions.clear()
@@ -153,13 +153,13 @@ def test_the_pin_lives_as_long_as_any_frame_made_from_the_answer(lake: Lake, rea
     with pytest.raises(MetaError, match="CHECKPOINT_PINNED"):
         lake.store.checkpoints.expire(first)
     del frame
-    eventually(lambda: first not in lake.store.pins.pinned_checkpoints())
+    wait_until(lambda: first not in lake.store.pins.pinned_checkpoints())
     lake.store.checkpoints.expire(first)
     with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_EXPIRED"):
         reader.sql("SELECT id FROM orders", checkpoint=first)
 
 
-def test_the_heartbeat_keeps_a_short_lease(lake: Lake) -> None:
+def test_short_lease_is_renewed(lake: Lake) -> None:
     with Reader(lake.store, lake.settings, base=lake.spark, database="db", lease_ms=1500) as reader:
         frame = reader.sql("SELECT id FROM orders")
         time.sleep(3)
@@ -168,7 +168,7 @@ def test_the_heartbeat_keeps_a_short_lease(lake: Lake) -> None:
     assert lake.store.pins.pinned_checkpoints() == frozenset()
 
 
-def test_a_lost_pin_is_not_relied_on(lake: Lake, reader: Reader) -> None:
+def test_lost_pin_is_replaced(lake: Lake, reader: Reader) -> None:
     reader.sql("SELECT id FROM orders")
     (pin,) = reader._leases.pins
     lake.store.pins.release(pin)  # as if this process had slept longer than its lease
@@ -177,20 +177,20 @@ def test_a_lost_pin_is_not_relied_on(lake: Lake, reader: Reader) -> None:
     assert lake.store.pins.pinned_checkpoints() == {lake.numbers[1]}
 
 
-def test_pins_of_weak_reads_end_with_them(lake: Lake, reader: Reader) -> None:
+def test_pin_of_a_weak_read_ends_with_its_dataframe(lake: Lake, reader: Reader) -> None:
     for _ in range(3):
         assert reader.sql("SELECT n FROM totals", consistency="weak").count() == 1
-    eventually(lambda: not reader._leases.pins)
+    wait_until(lambda: not reader._leases.pins)
     assert reader._read_points._registered.keys() == {"external-tables"}
 
 
-def test_a_session_never_goes_backwards(lake: Lake, reader: Reader) -> None:
+def test_reader_never_goes_backwards(lake: Lake, reader: Reader) -> None:
     reader.sql("SELECT id FROM orders")
     broken = lake.cut(fail=True)
-    # What failed holds its relatives back, so that both queries agree.
+    # A failed dataset holds back the tables that share a root with it, so that both queries agree.
     assert rows(reader.sql("SELECT count(*) FROM orders")) == [(3,)]
     assert rows(reader.sql("SELECT n FROM totals")) == [(3,)]
-    # Whoever asks for a table alone sees it further on, and cannot go back then.
+    # With `only_named` the reader sees a newer checkpoint, and cannot go back.
     assert rows(reader.sql("SELECT count(*) FROM orders", only_named=True)) == [(3,)]
     with pytest.raises(CheckpointUnavailableError, match=r"CHECKPOINT_BEHIND_SESSION.*division"):
         reader.sql("SELECT n FROM totals")
@@ -206,7 +206,7 @@ def test_a_session_never_goes_backwards(lake: Lake, reader: Reader) -> None:
     assert rows(reader.sql("SELECT n FROM totals")) == [(3,)]
 
 
-def test_sparks_errors_come_as_ours(lake: Lake, reader: Reader) -> None:
+def test_spark_errors_become_query_errors(lake: Lake, reader: Reader) -> None:
     with pytest.raises(QueryError) as caught:
         reader.sql("SELECT missing FROM orders")
     assert caught.value.error_class.startswith("UNRESOLVED_COLUMN")
@@ -217,7 +217,7 @@ def test_sparks_errors_come_as_ours(lake: Lake, reader: Reader) -> None:
         reader.sql("SELECT * FROM nowhere")
 
 
-def test_a_closed_reader_says_so(lake: Lake) -> None:
+def test_closed_reader_raises_reader_closed(lake: Lake) -> None:
     reader = Reader(lake.store, lake.settings, base=lake.spark)
     reader.close()
     reader.close()
@@ -227,7 +227,7 @@ def test_a_closed_reader_says_so(lake: Lake) -> None:
 
 
 def test_the_meta_tables_of_the_flip(reader: Reader, lake: Lake) -> None:
-    # The FLIP's own example: what is made from a table?
+    # The example of the FLIP: what is derived from a table?
     query = """
         SELECT t.table_name FROM __META_ETL_SOURCE s JOIN __meta_etl_sink t ON s.job_id = t.job_id
         WHERE s.table_name = 'lake.db.orders'"""
@@ -244,7 +244,7 @@ def test_the_meta_tables_of_the_flip(reader: Reader, lake: Lake) -> None:
     assert [table for table, _, _ in older] == ["lake.db.orders", "lake.db.totals"]
     assert older != newest
     assert rows(reader.sql(versions, checkpoint=second)) == newest
-    # With tables of the lake in the same query.
+    # Together with tables of the lake.
     both = "SELECT count(*) FROM totals, __META_TABLE_VERSION v WHERE v.table_type = 'Root'"
     assert rows(reader.sql(both)) == [(1,)]
     assert reader.sql(versions, "weak").columns == ["table_name", "version", "table_type"]

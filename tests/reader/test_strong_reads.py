@@ -1,6 +1,6 @@
 """Readers at full speed while a real `taut run --continuous` ingests, is killed and comes back.
 
-The invariant: `totals` is what `events` says, in every strong read, at whatever moment it is made.
+The invariant: in every strong read `totals` is the aggregate of `events`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def pipeline(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
 
 @contextmanager
 def working(*jobs: Callable[[], None], pause_s: float = 0.0) -> Iterator[list[BaseException]]:
-    """Each job again and again in a thread of its own until the block ends or the job fails."""
+    """Repeat each job in a thread of its own until the block ends or the job fails."""
     ended = threading.Event()
     failures: list[BaseException] = []
 
@@ -81,8 +81,8 @@ def working(*jobs: Callable[[], None], pause_s: float = 0.0) -> Iterator[list[Ba
             thread.join()
 
 
-class Dropper:
-    """Drops files of ten rows; a file appears whole or not at all."""
+class FileWriter:
+    """Writes files of ten rows. A file appears complete, by a rename."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -92,8 +92,8 @@ class Dropper:
     def __call__(self) -> None:
         number = next(self._numbers)
         rows = [
-            {"id": self.rows + place, "kind": f"k{place % 3}", "amount": (number + place * 13) % 100}
-            for place in range(10)
+            {"id": self.rows + index, "kind": f"k{index % 3}", "amount": (number + index * 13) % 100}
+            for index in range(10)
         ]
         scratch = self._folder.parent / f"{number}.new"
         scratch.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -116,7 +116,7 @@ class SparkReads:
 
 
 class PyIcebergReads:
-    """A fresh PyIceberg catalog at `strong` each time, and each table read on its own."""
+    """A new PyIceberg catalog at `strong` each time, and each table read on its own."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._uri = pipeline.reader.uri
@@ -138,23 +138,23 @@ class PyIcebergReads:
 def read_while_it_runs(pipeline: Pipeline, kills: int, seconds: float) -> None:
     spec = pipeline.folder / "spark-pipeline.yml"
     arguments = ("--continuous", "--interval", "1s", "--master", "local[2]")
-    dropper = Dropper(pipeline.folder / "input")
-    dropper()
+    writer = FileWriter(pipeline.folder / "input")
+    writer()
     pipeline.run()
     by_spark, by_pyiceberg = SparkReads(pipeline), PyIcebergReads(pipeline)
-    # Pauses leave the run, which shares two cores with all this, the time to start.
-    with working(by_spark, by_pyiceberg, pause_s=0.1) as wrong, working(dropper, pause_s=0.3):
+    # The pauses leave processor time for the run to start.
+    with working(by_spark, by_pyiceberg, pause_s=0.1) as failures, working(writer, pause_s=0.3):
         for _ in range(kills):
             with TautProcess(spec, *arguments) as taut:
-                taut.wait_for(lambda _told, taut=taut: wrong or taut.count("checkpoint") >= 2)
+                taut.wait_for(lambda _events, taut=taut: failures or taut.count("checkpoint") >= 2)
                 time.sleep(seconds / kills)
                 taut.kill()
-    assert not wrong, wrong
+    assert not failures, failures
     assert len(set(by_spark.counts)) >= kills, by_spark.counts
     assert len(set(by_pyiceberg.counts)) >= kills, by_pyiceberg.counts
-    happened = pipeline.run()
-    assert happened.state == "COMPLETED"
-    assert pipeline.query("SELECT count(*), count(DISTINCT id) FROM events") == [(dropper.rows, dropper.rows)]
+    outcome = pipeline.run()
+    assert outcome.state == "COMPLETED"
+    assert pipeline.query("SELECT count(*), count(DISTINCT id) FROM events") == [(writer.rows, writer.rows)]
     pipeline.verify()
 
 
@@ -164,5 +164,5 @@ def test_no_read_mixes_checkpoints(pipeline: Pipeline) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_no_read_mixes_checkpoints_for_long(pipeline: Pipeline) -> None:
+def test_no_read_mixes_checkpoints_long(pipeline: Pipeline) -> None:
     read_while_it_runs(pipeline, kills=8, seconds=240)

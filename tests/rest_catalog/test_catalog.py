@@ -1,4 +1,4 @@
-"""The REST catalog, asked by HTTP, PyIceberg, Spark SQL and Spark streaming."""
+"""The REST catalog through HTTP, PyIceberg, Spark SQL and Spark streaming."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def spark_rows(lake: Lake, read_point: str, query: str) -> list[tuple[Any, ...]]
     return sorted(tuple(row) for row in session.sql(query).collect())
 
 
-def test_each_engine_sees_exactly_the_cut(lake: Lake) -> None:
+def test_spark_and_pyiceberg_read_the_cut(lake: Lake) -> None:
     first, second = lake.numbers
     query = "SELECT * FROM lake.db.orders"
-    # Before the cut the table had neither the column nor the partition field and order over it.
+    # At the first cut the table had neither the later column nor the partition field and sort order over it.
     assert spark_rows(lake, f"checkpoint-{first}", query) == [(1, 10), (2, 20)]
     assert spark_rows(lake, f"checkpoint-{second}", query) == [
         (1, 10, None),
@@ -77,10 +77,10 @@ def test_deletion_vectors_before_and_after_the_cut(lake: Lake) -> None:
     assert spark_rows(lake, f"checkpoint-{lake.cut()}", ids) == [(3,), (4,)]
 
 
-def test_a_stream_stops_at_the_cut_and_resumes_at_the_next(lake: Lake, tmp_path: Path) -> None:
+def test_stream_reads_up_to_the_cut_and_resumes_at_the_next(lake: Lake, tmp_path: Path) -> None:
     seen: list[list[int]] = []
 
-    def keep(batch: Any, _number: int) -> None:
+    def collect_ids(batch: Any, _number: int) -> None:
         seen.append(sorted(row[0] for row in batch.select("id").collect()))
 
     def run(number: int) -> list[int]:
@@ -90,7 +90,7 @@ def test_a_stream_stops_at_the_cut_and_resumes_at_the_next(lake: Lake, tmp_path:
             session.readStream.option("streaming-skip-delete-snapshots", "true")
             .option("streaming-skip-overwrite-snapshots", "true")
             .table("lake.db.orders")
-            .writeStream.foreachBatch(keep)
+            .writeStream.foreachBatch(collect_ids)
             .option("checkpointLocation", str(tmp_path / "stream"))
             .trigger(availableNow=True)
             .start()
@@ -107,12 +107,12 @@ def test_a_stream_stops_at_the_cut_and_resumes_at_the_next(lake: Lake, tmp_path:
     assert run(third) == [4]
 
 
-def test_config_settles_strong_and_pins_it(lake: Lake) -> None:
-    status, found = ask(lake, "/v1/config?warehouse=strong")
+def test_config_resolves_strong_to_a_pinned_checkpoint(lake: Lake) -> None:
+    status, config = ask(lake, "/v1/config?warehouse=strong")
     assert status == 200
-    assert found["overrides"] == {"prefix": f"checkpoint-{lake.numbers[-1]}"}
-    assert found["defaults"] == {}
-    assert all(endpoint.startswith(("GET", "HEAD")) for endpoint in found["endpoints"])
+    assert config["overrides"] == {"prefix": f"checkpoint-{lake.numbers[-1]}"}
+    assert config["defaults"] == {}
+    assert all(endpoint.startswith(("GET", "HEAD")) for endpoint in config["endpoints"])
     assert lake.store.pins.pinned_checkpoints() == {lake.numbers[-1]}
     ask(lake, "/v1/config")
     assert len(lake.read_points._leases) == 1
@@ -149,7 +149,7 @@ def test_names_and_namespaces(lake: Lake) -> None:
         assert ask(lake, f"/v1/strong/namespaces/{path}")[1]["type"] == kind
 
 
-def test_every_write_is_refused_in_icebergs_words(lake: Lake) -> None:
+def test_writes_are_refused_in_icebergs_form(lake: Lake) -> None:
     for method, path in (
         ("POST", "/v1/strong/namespaces"),
         ("POST", "/v1/strong/namespaces/db/tables"),
@@ -175,7 +175,7 @@ def test_every_write_is_refused_in_icebergs_words(lake: Lake) -> None:
     assert lake.version("db.totals")
 
 
-def test_a_dataset_without_a_version_says_why(lake: Lake) -> None:
+def test_table_without_version_gives_the_reason(lake: Lake) -> None:
     lake.spark.sql("INSERT INTO lake.db.orders VALUES (9, 9, 'x')")
     broken = lake.cut(fail=True)
     status, error = ask(lake, f"/v1/checkpoint-{broken}/namespaces/db/tables/totals")
@@ -185,7 +185,7 @@ def test_a_dataset_without_a_version_says_why(lake: Lake) -> None:
     assert [entry["name"] for entry in listed] == ["orders"]
 
 
-def test_an_expired_snapshot_says_so(lake: Lake) -> None:
+def test_expired_snapshot_has_its_own_error(lake: Lake) -> None:
     lake.spark.sql(
         "CALL lake.system.expire_snapshots(table => 'db.orders', retain_last => 1, "
         "older_than => TIMESTAMP '2100-01-01 00:00:00')"
@@ -194,13 +194,13 @@ def test_an_expired_snapshot_says_so(lake: Lake) -> None:
     assert "SNAPSHOT_GONE" in error["message"]
 
 
-def test_weak_follows_what_is_reported(lake: Lake) -> None:
+def test_weak_reads_the_newest_reported_version(lake: Lake) -> None:
     assert [r["id"] for r in pyiceberg_rows(lake, "weak", "db.orders")] == [1, 2, 3]
     lake.store.roots.report("job", lake.fence, {name("orders"): lake.version("db.orders")})
     assert [r["id"] for r in pyiceberg_rows(lake, "weak", "db.orders")] == [2, 3, 4]
 
 
-def test_a_registered_read_point_is_dynamic(lake: Lake) -> None:
+def test_registered_read_point_is_looked_up_at_each_request(lake: Lake) -> None:
     shown: dict[str, Version] = {"orders": lake.version("db.orders")}
     lake.read_points.register("refresh-job", lambda table: shown.get(table.table))
     assert len(pyiceberg_rows(lake, "refresh-job", "db.orders")) == 3
@@ -210,11 +210,11 @@ def test_a_registered_read_point_is_dynamic(lake: Lake) -> None:
     assert ask(lake, path)[0] == 200
     lake.read_points.unregister("refresh-job")
     assert "INSTANT_NOT_FOUND" in ask(lake, path)[1]["message"]
-    with pytest.raises(ValueError, match="already means"):
+    with pytest.raises(ValueError, match="built-in read point"):
         lake.read_points.register("checkpoint-3", lambda _table: None)
 
 
-def test_after_create_or_replace_the_old_cut_stays(lake: Lake) -> None:
+def test_older_checkpoint_survives_create_or_replace(lake: Lake) -> None:
     lake.spark.sql("CREATE OR REPLACE TABLE lake.db.totals USING iceberg AS SELECT 'x' AS a, 'y' AS n")
     third = lake.cut()
     assert spark_rows(lake, f"checkpoint-{lake.numbers[0]}", "SELECT * FROM lake.db.totals") == [(2,)]
@@ -222,22 +222,22 @@ def test_after_create_or_replace_the_old_cut_stays(lake: Lake) -> None:
     assert pyiceberg_rows(lake, f"checkpoint-{lake.numbers[1]}", "db.totals") == [{"n": 3}]
 
 
-def test_a_branch_head_that_became_main_by_fast_forward(lake: Lake) -> None:
+def test_version_that_reached_main_by_fast_forward(lake: Lake) -> None:
     table = "lake.db.totals"
     lake.spark.sql(f"ALTER TABLE {table} CREATE BRANCH work")
     lake.spark.sql(f"INSERT INTO {table}.branch_work VALUES (4)")
     inner = lake.spark.sql(f"SELECT snapshot_id FROM {table}.refs WHERE name = 'work'").collect()[0][0]
     lake.spark.sql(f"INSERT INTO {table}.branch_work VALUES (5)")
     lake.spark.sql("CALL lake.system.fast_forward('db.totals', 'main', 'work')")
-    last = lake.cut()
-    assert spark_rows(lake, f"checkpoint-{last}", f"SELECT * FROM {table}") == [(3,), (4,), (5,)]
+    newest = lake.cut()
+    assert spark_rows(lake, f"checkpoint-{newest}", f"SELECT * FROM {table}") == [(3,), (4,), (5,)]
     lake.read_points.register("inner", lambda _table: Version(str(inner)))
     assert spark_rows(lake, "inner", f"SELECT * FROM {table}") == [(3,), (4,)]
-    # Branches beside main are nobody's business.
+    # Other branches than main are not shown.
     assert spark_rows(lake, "inner", f"SELECT name FROM {table}.refs") == [("main",)]
 
 
-def test_nothing_published_yet(tmp_path: Path, lake: Lake) -> None:
+def test_strong_without_a_published_checkpoint_is_404(tmp_path: Path, lake: Lake) -> None:
     with (
         MetaStore.open(f"sqlite:///{tmp_path}/other.db") as store,
         EmbeddedServer(ReadPoints(store), lake.source) as server,
@@ -248,15 +248,15 @@ def test_nothing_published_yet(tmp_path: Path, lake: Lake) -> None:
         assert "no published checkpoint" in error["message"]
 
 
-def test_start_is_quick_and_silent(lake: Lake, capfd: pytest.CaptureFixture[str]) -> None:
-    taken = []
+def test_server_starts_fast_and_writes_no_output(lake: Lake, capfd: pytest.CaptureFixture[str]) -> None:
+    durations_s = []
     for _ in range(3):
-        begun = time.monotonic()
+        started = time.monotonic()
         server = EmbeddedServer(lake.read_points, lake.source)
-        taken.append(time.monotonic() - begun)
+        durations_s.append(time.monotonic() - started)
         lake.uri = server.uri
         assert ask(lake, "/v1/config")[0] == 200
         server.close()
         server.close()
     assert capfd.readouterr() == ("", "")
-    assert min(taken) < 0.5
+    assert min(durations_s) < 0.5

@@ -65,7 +65,7 @@ def lineage(arguments: argparse.Namespace) -> int:
 def token(arguments: argparse.Namespace) -> int:
     """Print a write token."""
     with _service(arguments) as service:
-        write_token = service.token()
+        write_token = service.write_token()
     if arguments.json:
         json_line({"token": write_token})
     else:

@@ -53,8 +53,8 @@ class Service(Protocol):
     def pins(self) -> list[Pin]:
         """The live pins; what ends first comes first."""
 
-    def token(self) -> str:
-        """A write token: reads with it as `after` show what was written to sources by now."""
+    def write_token(self) -> str:
+        """A write token: reads with it as `after` show what the sources hold now."""
 
     def close(self) -> None:
         """Close connections."""
@@ -94,7 +94,7 @@ class InProcess:
     def pins(self) -> list[Pin]:
         return pins_of(self._store)
 
-    def token(self) -> str:
+    def write_token(self) -> str:
         return write_token(self._store)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Client(Closing):
     def pins(self) -> list[Pin]:
         return self._ask(list[Pin], "GET", "/api/v1/pins")
 
-    def token(self) -> str:
+    def write_token(self) -> str:
         return self._ask(WriteToken, "POST", "/api/v1/tokens").token
 
     def versions(

@@ -1,4 +1,4 @@
-"""Pins with the lifetime of a Python object: renewed while it lives, released after it is gone."""
+"""Pins with the lifetime of a Python object: renewed while the object lives, released after it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Leases:
         self._pins: set[str] = set()
         # A finalizer may run while its thread holds a lock or a transaction, so it must take neither.
         # `SimpleQueue.put` is safe there.
-        self._ended: SimpleQueue[str] = SimpleQueue()
+        self._to_release: SimpleQueue[str] = SimpleQueue()
         self._thread = Thread(target=self._run, name="tautochrone-leases", daemon=True)
         self._thread.start()
 
@@ -44,11 +44,11 @@ class Leases:
     def hold(self, pin: str, holder: object) -> None:
         """Renew `pin` until `holder` is garbage collected, or until `close`."""
         self._pins.add(pin)
-        weakref.finalize(holder, self._ended.put, pin).atexit = False
+        weakref.finalize(holder, self._to_release.put, pin).atexit = False
 
     def close(self) -> None:
         """Release all pins."""
-        self._ended.put(_CLOSE)
+        self._to_release.put(_CLOSE)
         self._thread.join(timeout=30)
         for pin in self.pins:
             if not self._release(pin):
@@ -60,7 +60,7 @@ class Leases:
         renewal_at = time.monotonic() + period_s
         while True:
             try:
-                pin = self._ended.get(timeout=max(0.001, renewal_at - time.monotonic()))
+                pin = self._to_release.get(timeout=max(0.001, renewal_at - time.monotonic()))
             except Empty:
                 renewal_at = time.monotonic() + period_s
                 self._before_renewal()
@@ -75,7 +75,7 @@ class Leases:
         try:
             self._store.pins.renew(pin, self._lease_ms)
         except CheckpointUnavailableError as error:
-            # The process slept longer than its lease; the versions that it reads may expire.
+            # The process slept longer than its lease: the versions that it reads may be expired.
             self._pins.discard(pin)
             _log.warning("a pin was lost: %s", error)
         except TautochroneError as error:

@@ -1,4 +1,4 @@
-"""The table names in a query, as Spark's parser finds them, and whether the query only reads.
+"""The table names in a query, from Spark's parser, and whether the query only reads.
 
 Names are not resolved here: the caller knows which of them are tables.
 """
@@ -27,7 +27,7 @@ _COMMANDS = (
     _CATALYST + "plans.logical.ScriptTransformation",
     _CATALYST + "analysis.UnresolvedExecuteImmediate",
 )
-# Iceberg's own, read as `table.snapshots`.
+# Iceberg's metadata tables, read as `table.snapshots`.
 _METADATA_TABLES = frozenset(
     {
         *("data_files", "delete_files", "entries", "files", "history", "manifests"),
@@ -73,9 +73,9 @@ def tables_in(session: SparkSession, query: str) -> frozenset[tuple[str, ...]]:
 def qualified(
     names: Iterable[tuple[str, ...]], catalog: str, database: tuple[str, ...]
 ) -> frozenset[TableName]:
-    """Every table of `catalog` that the names can mean, given the default database.
+    """Every table of `catalog` that the names can mean, with the default database `database`.
 
-    `t.snapshots` means Iceberg's metadata table of `t`, or a table of that name: both are given.
+    `t.snapshots` means Iceberg's metadata table of `t` or a table of that name: both are returned.
     """
     tables: set[TableName] = set()
     for name in names:
@@ -91,14 +91,14 @@ def qualified(
 
 
 def sql_of_view(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """The Spark SQL of an Iceberg view's current version, and the namespace that its names mean."""
+    """The Spark SQL of an Iceberg view's current version, and the namespace of its unqualified names."""
     versions = {version["version-id"]: version for version in metadata["versions"]}
     current = versions[metadata["current-version-id"]]
     texts = [r["sql"] for r in current["representations"] if r.get("dialect", "").lower() == "spark"]
     return (texts[0] if texts else "SELECT 1"), tuple(current.get("default-namespace", ()))
 
 
-def _collect(node: Any, hidden: frozenset[str], names_read: set[tuple[str, ...]], commands: Any) -> None:
+def _collect(node: Any, cte_names: frozenset[str], names_read: set[tuple[str, ...]], commands: Any) -> None:
     kind = node.getClass().getSimpleName()
     if any(command.isInstance(node) for command in commands):
         raise QueryError(
@@ -108,21 +108,21 @@ def _collect(node: Any, hidden: frozenset[str], names_read: set[tuple[str, ...]]
         )
     if kind == "UnresolvedRelation":
         name = tuple(_items(node.multipartIdentifier()))
-        if len(name) > 1 or name[0].lower() not in hidden:
+        if len(name) > 1 or name[0].lower() not in cte_names:
             names_read.add(name)
     elif kind == "RelationTimeTravel":
-        _collect(node.relation(), hidden, names_read, commands)
+        _collect(node.relation(), cte_names, names_read, commands)
     elif kind == "UnresolvedWith":
-        # A name is known to the definitions after it and to the query, not to its own definition
-        # (unless recursive): WITH t AS (SELECT * FROM t) reads the table t.
+        # The later definitions and the query see the name; its own definition sees it if it is recursive.
+        # WITH t AS (SELECT * FROM t) reads the table t.
         recursive = node.allowRecursion()
         for pair in _items(node.cteRelations()):
             alias = str(pair._1()).lower()  # noqa: SLF001
-            inner = hidden | {alias} if recursive else hidden
-            _collect(pair._2(), inner, names_read, commands)  # noqa: SLF001
-            hidden |= {alias}
+            visible = cte_names | {alias} if recursive else cte_names
+            _collect(pair._2(), visible, names_read, commands)  # noqa: SLF001
+            cte_names |= {alias}
     for child in (*_items(node.children()), *_items(node.subqueries())):
-        _collect(child, hidden, names_read, commands)
+        _collect(child, cte_names, names_read, commands)
 
 
 def _items(sequence: Any) -> Iterator[Any]:

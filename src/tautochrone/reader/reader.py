@@ -1,7 +1,7 @@
 """Reading with plain SQL at one checkpoint: the base of `tautochrone.connect` and `taut query`.
 
-A query's tables are resolved and pinned in the store; Spark then reads them through a session whose
-catalog is the read-only REST catalog of exactly that read point. It must never write.
+The store resolves and pins the versions of a query's tables. Spark then reads them through a session whose
+catalog is the read-only REST catalog at that read point. A reader must never write.
 """
 
 from __future__ import annotations
@@ -37,15 +37,19 @@ from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = ["Reader"]
 
-_KEEP_SESSIONS = 4
+_CACHED_SESSIONS = 4
 _EXTERNAL_TABLES = "external-tables"
 
 
 class Reader(Closing):
     """Strong and weak reads over one store and its lake. Safe to share between threads.
 
-    A reader never goes backwards: after checkpoint 7 no strong read answers from an older one; it
-    raises `CHECKPOINT_BEHIND_SESSION` instead. Explicit checkpoints are exempt.
+        with tautochrone.connect("pipelines/shop") as reader:
+            frame = reader.sql("SELECT o.id, t.n FROM orders o JOIN totals t USING (id)")
+            frame.show()
+
+    A reader never goes backwards: after checkpoint 7 a strong read does not answer from an older one, but
+    raises `CHECKPOINT_BEHIND_SESSION`. Reads of an explicit checkpoint are exempt.
 
     Other engines read the same read points while the reader is open:
     `pyiceberg.catalog.load_catalog("x", type="rest", uri=reader.uri, warehouse="strong")`.
@@ -54,9 +58,9 @@ class Reader(Closing):
         store: the MetaService's store.
         catalog: the pipeline's catalog.
         spark: how to start Spark when no session is given.
-        base: a Tautochrone session whose Spark context is shared; it stays open when the reader closes.
-        database: what unqualified names mean.
-        lease_ms: how long versions stay pinned after the last renewal.
+        base: a Spark session of this project, whose Spark context is shared and outlives the reader.
+        database: the namespace of unqualified names, its levels separated by dots.
+        lease_ms: for how many milliseconds versions stay pinned after the last renewal.
         confined: queries may only read tables (see
             `spark.session.factory.restrict_to_tables`).
     """
@@ -87,7 +91,7 @@ class Reader(Closing):
         self._read_points.register(_EXTERNAL_TABLES, lambda _table: NEWEST)
         self._server = EmbeddedServer(self._read_points, self._source)
         self._lock = RLock()
-        self._highest = CheckpointNumber(0)
+        self._newest_read = CheckpointNumber(0)
         self._behind: Mapping[TableName, str] = {}
         self._sessions: OrderedDict[str, tuple[SparkSession, str | None]] = OrderedDict()
         self._closed = False
@@ -95,7 +99,7 @@ class Reader(Closing):
 
     @property
     def uri(self) -> str:
-        """Where this reader serves its read points as an Iceberg REST catalog."""
+        """The address at which this reader serves its read points as an Iceberg REST catalog."""
         return self._server.uri
 
     def sql(
@@ -108,17 +112,30 @@ class Reader(Closing):
         after: str | None = None,
         wait_ms: int = 0,
     ) -> DataFrame:
-        """Run a query over all its tables at one checkpoint (or the newest of each, if weak).
+        """A query over all its tables at one checkpoint, or at the newest version of each (`weak`).
 
-        The versions stay pinned for as long as the DataFrame, or one made from it, is alive. A strong read
-        waits for all tables that share roots with its tables, so that separate queries agree; with
-        `only_named` it does not. With `after`, a write token, the answer contains everything that was written
-        to the tables' sources before the token; `wait_ms` is how long to wait for that.
+            token = reader.write_token()                      # after a write to a source
+            rows = reader.sql("SELECT count(*) FROM orders", after=token, wait_ms=30_000).collect()
+
+        The versions stay pinned while the DataFrame, or one derived from it, is alive.
+
+        Args:
+            query: SQL that only reads. Unqualified names are tables of the reader's database.
+            consistency: `strong` or `weak`.
+            checkpoint: a published checkpoint to read, instead of the newest readable one.
+            only_named: do not wait for other tables that share a root with the query's tables. Separate
+                queries may then disagree.
+            after: a write token: the answer contains everything that the tables' sources held then.
+            wait_ms: for how many milliseconds to wait for such a checkpoint.
+
+        Returns:
+            The answer, evaluated when it is collected.
 
         Raises:
-            QueryError: Spark's own class for a wrong query, `QUERY_NOT_READ_ONLY`.
-            CheckpointUnavailableError: no checkpoint shows all tables; `READ_NOT_YET` (retryable): none is
-                after the token yet.
+            QueryError: Spark's own class for a wrong query, `QUERY_NOT_READ_ONLY`, `READER_CLOSED`,
+                `WRITE_TOKEN_INVALID`.
+            CheckpointUnavailableError: no checkpoint shows all tables; `READ_NOT_YET` (retryable): no
+                readable checkpoint is after the token yet.
         """
         self._require_open()
         after_ms = time_of(after)
@@ -151,9 +168,20 @@ class Reader(Closing):
         *,
         only_named: bool = False,
     ) -> Resolution:
-        """The checkpoint and the version of each table, for reading with another library (PyIceberg).
+        """The checkpoint and the version of each table, to read them with another library such as PyIceberg.
 
-        The pin lasts one lease; extend or release it with the store's `renew_pin`, `release_pin`.
+            resolution = reader.versions([TableName.parse("lake.db.orders")])
+            snapshot_id = int(resolution.versions[TableName.parse("lake.db.orders")])
+
+        The pin lasts one lease. Renew or release it with `pins.renew` and `pins.release` of the store.
+
+        Args:
+            tables: None: all tables.
+            consistency, checkpoint, only_named: as for `sql`.
+
+        Raises:
+            CheckpointUnavailableError: no checkpoint shows all tables.
+            QueryError: `READER_CLOSED`, `TOO_MANY_PINS`.
         """
         self._require_open()
         return self._store.reads.resolve(
@@ -167,12 +195,15 @@ class Reader(Closing):
 
     @property
     def behind(self) -> Mapping[TableName, str]:
-        """For the last query: the tables whose jobs keep a newer checkpoint from being published, and why."""
+        """The tables that keep the last query from a newer checkpoint, each with its reason."""
         with self._lock:
             return self._behind
 
-    def token(self) -> str:
-        """A write token: reads with it as `after` show everything that was written to sources before now."""
+    def write_token(self) -> str:
+        """A write token, `w` and a number: a read with it as `after` shows what the sources hold now.
+
+        Ask for it after the write. `Reader.sql` has an example.
+        """
         return write_token(self._store)
 
     def close(self) -> None:
@@ -193,7 +224,7 @@ class Reader(Closing):
         """The tables that a query reads, also through persisted views."""
         tables: set[TableName] = set()
         if self._confined:
-            # The parser takes its settings from the thread's active session, not from its own.
+            # Spark's parser takes its settings from the thread's active session, not from its own session.
             set_active_session(self._parsing)
         for name in qualified(tables_in(self._parsing, query), self._catalog, database):
             view = None if name in seen or self._store.reads.knows(name) else self._source.view(name)
@@ -224,16 +255,16 @@ class Reader(Closing):
                 checkpoint,
                 lease_ms=self._lease_ms,
                 owner=self._owner,
-                at_least=self._highest,
+                at_least=self._newest_read,
                 only_named=only_named,
                 after_ms=after_ms,
             )
             self._behind = resolution.behind
             if resolution.checkpoint is not None:
                 if checkpoint is None:
-                    self._highest = max(self._highest, resolution.checkpoint)
+                    self._newest_read = max(self._newest_read, resolution.checkpoint)
                 return self._session(checkpoint_read_point(resolution.checkpoint), resolution.pin)
-            # Spark loads the tables later, when newer versions may exist.
+            # Spark loads the tables later, when they may have newer versions: the versions are fixed here.
             read_point = f"weak-{resolution.pin}"
             versions = dict(resolution.versions)
             self._read_points.register(read_point, lambda table: versions.get(table, NEWEST))
@@ -265,13 +296,13 @@ class Reader(Closing):
                 self._leases.hold(pin, session)
             if not registered:
                 self._sessions[read_point] = (session, pin)
-                while len(self._sessions) > _KEEP_SESSIONS:
+                while len(self._sessions) > _CACHED_SESSIONS:
                     self._sessions.popitem(last=False)
             return session
 
     def _use_database(self, session: SparkSession) -> None:
-        # Only by SQL: Spark's catalog manager, called from outside a query, would load the catalog
-        # from the *active* session's settings, and this one would read the real lake.
+        # Only by SQL: outside of a query, Spark's catalog manager loads the catalog from the settings of the
+        # *active* session, and this session would then read the lake itself.
         session.sql(f"USE {quoted(self._catalog)}")
         levels = tuple(self._database.split("."))
         if levels in self._source.namespaces():

@@ -1,7 +1,7 @@
-"""Where the REST catalog finds tables: their newest metadata files, through the pipeline's catalog.
+"""The newest metadata file of each table, read through the pipeline's catalog.
 
-It must never know read points or Spark. Only the catalog's pointer is read each time; a metadata file
-never changes, so what was parsed is kept by its location.
+This module must not know read points or Spark. Only the catalog's pointer is read each time: a metadata file
+never changes, so its parsed content is cached by location.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tautochrone.model.names import TableName
 
 __all__ = ["MetadataSource", "metadata_source"]
 
-_KEEP = 64
+_CACHED_FILES = 64
 
 Metadata = Mapping[str, Any]
 
@@ -37,29 +37,29 @@ class MetadataSource(Protocol):
         """The catalog's name in SQL, the first part of every `TableName`."""
 
     def load(self, table: TableName) -> tuple[str, Metadata]:
-        """The table's newest metadata file: its location and its content.
+        """Location and content of the table's newest metadata file.
 
         Raises:
             TableMissingError: there is no such table.
         """
 
     def view(self, view: TableName, /) -> tuple[str, Metadata] | None:
-        """The view's newest metadata file, or None when there is no such view."""
+        """Location and content of the view's newest metadata file; None when there is no such view."""
 
     def tables(self, namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
-        """All tables, or those directly in one namespace."""
+        """All tables, or those directly in `namespace`."""
 
     def namespaces(self) -> Sequence[tuple[str, ...]]:
-        """All namespaces, each as its levels."""
+        """All namespaces, each as a tuple of its levels."""
 
 
 def metadata_source(settings: CatalogSettings) -> MetadataSource:
     """The source for a pipeline's catalog settings.
 
-    JDBC catalogs are read by SQL directly, one row a table; everything else through PyIceberg.
+    JDBC catalogs are read by SQL, one row a table; all others through PyIceberg.
 
     Raises:
-        EnvironmentProblemError: `CATALOG_NOT_READABLE`, no way to read such a catalog from Python.
+        EnvironmentProblemError: `CATALOG_NOT_READABLE`: PyIceberg cannot open a catalog of this type.
     """
     options = settings.options
     implementation = options.get("catalog-impl", "")
@@ -69,7 +69,7 @@ def metadata_source(settings: CatalogSettings) -> MetadataSource:
 
 
 def sqlalchemy_url(options: Mapping[str, str]) -> URL:
-    """`jdbc:sqlite:/abs/catalog.db` (and PostgreSQL's, MySQL's form) as a SQLAlchemy URL."""
+    """The catalog's JDBC URL (SQLite, PostgreSQL or MySQL) as a SQLAlchemy URL."""
     uri = options["uri"].removeprefix("jdbc:")
     if uri.startswith("sqlite:"):
         path = uri.removeprefix("sqlite:").removeprefix("file:").split("?")[0]
@@ -81,25 +81,25 @@ def sqlalchemy_url(options: Mapping[str, str]) -> URL:
     return url.set(username=user or url.username, password=password or url.password)
 
 
-class _Files:
-    """Reads metadata files and keeps the newest few of them parsed."""
+class _MetadataFiles:
+    """Reads metadata files and caches those that were read last."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
-        self._kept: OrderedDict[str, Metadata] = OrderedDict()
+        self._parsed: OrderedDict[str, Metadata] = OrderedDict()
         self._lock = Lock()
 
     def parsed(self, location: str) -> Metadata:
         with self._lock:
-            if location in self._kept:
-                self._kept.move_to_end(location)
-                return self._kept[location]
+            if location in self._parsed:
+                self._parsed.move_to_end(location)
+                return self._parsed[location]
         raw = self._bytes(location)
         content: Metadata = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
         with self._lock:
-            self._kept[location] = content
-            while len(self._kept) > _KEEP:
-                self._kept.popitem(last=False)
+            self._parsed[location] = content
+            while len(self._parsed) > _CACHED_FILES:
+                self._parsed.popitem(last=False)
         return content
 
     def _bytes(self, location: str) -> bytes:
@@ -118,7 +118,7 @@ class JdbcSource:
     def __init__(self, catalog: str, url: URL, options: Mapping[str, str]) -> None:
         self._catalog = catalog
         self._engine: Engine = create_engine(url)
-        self._files = _Files(options)
+        self._files = _MetadataFiles(options)
         self._only_tables: str | None = None
 
     @property
@@ -126,65 +126,67 @@ class JdbcSource:
         return self._catalog
 
     def load(self, table: TableName) -> tuple[str, Metadata]:
-        rows = self._rows(_LOCATION, namespace=".".join(table.namespace), table=table.table)
+        rows = self._rows(_TABLE_LOCATION, namespace=".".join(table.namespace), table=table.table)
         if not rows:
             raise _missing(table)
         location: str = rows[0][0]
         return location, self._files.parsed(location)
 
     def view(self, view: TableName) -> tuple[str, Metadata] | None:
-        if self._rows(_LOCATION, namespace=".".join(view.namespace), table=view.table):
+        if self._rows(_TABLE_LOCATION, namespace=".".join(view.namespace), table=view.table):
             return None  # a table
-        rows = self._rows(_LOCATION, views=True, namespace=".".join(view.namespace), table=view.table)
+        rows = self._rows(_TABLE_LOCATION, views=True, namespace=".".join(view.namespace), table=view.table)
         return (rows[0][0], self._files.parsed(rows[0][0])) if rows else None
 
     def tables(self, namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
-        wanted = "" if namespace is None else " AND table_namespace = :namespace"
+        condition = "" if namespace is None else " AND table_namespace = :namespace"
         rows = self._rows(
-            f"SELECT table_namespace, table_name FROM iceberg_tables WHERE catalog_name = :catalog{wanted}",
+            "SELECT table_namespace, table_name FROM iceberg_tables "
+            f"WHERE catalog_name = :catalog{condition}",
             namespace=".".join(namespace or ()),
         )
         return sorted(TableName(self._catalog, tuple(row[0].split(".")), row[1]) for row in rows)
 
     def namespaces(self) -> Sequence[tuple[str, ...]]:
-        found = {name.namespace for name in self.tables()}
+        namespaces = {name.namespace for name in self.tables()}
         rows = self._rows(
             "SELECT DISTINCT namespace FROM iceberg_namespace_properties WHERE catalog_name = :catalog",
             views=True,
         )
-        found |= {tuple(row[0].split(".")) for row in rows}
-        return sorted(found)
+        namespaces |= {tuple(row[0].split(".")) for row in rows}
+        return sorted(namespaces)
 
     def _rows(self, statement: str, *, views: bool = False, **values: str) -> Sequence[Any]:
         url = self._engine.url
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
-            return ()  # nothing was ever written; connecting would create an empty file
+            return ()  # no table was created yet, and connecting would create an empty file
         with self._engine.connect() as connection:
             if self._only_tables is None:
-                found = inspect(connection)
-                if not found.has_table("iceberg_tables"):
+                inspector = inspect(connection)
+                if not inspector.has_table("iceberg_tables"):
                     return ()
-                columns = {column["name"] for column in found.get_columns("iceberg_tables")}
-                # Older catalogs have no views and no column that tells them apart.
-                typed = "iceberg_type" in columns
-                self._only_tables = " AND (iceberg_type IS NULL OR iceberg_type = 'TABLE')" if typed else ""
+                columns = {column["name"] for column in inspector.get_columns("iceberg_tables")}
+                # Catalogs of older versions have no views and no such column.
+                has_type = "iceberg_type" in columns
+                self._only_tables = _TYPE_IS_TABLE if has_type else ""
             values["catalog"] = self._catalog
             sql = statement if views else statement + self._only_tables
             return connection.execute(text(sql), values).all()
 
 
-_LOCATION = (
+_TYPE_IS_TABLE = " AND (iceberg_type IS NULL OR iceberg_type = 'TABLE')"
+_TABLE_LOCATION = (
     "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = :catalog "
     "AND table_namespace = :namespace AND table_name = :table"
 )
 
 
 class PyIcebergSource:
-    """Any catalog that PyIceberg can open, by the names of Iceberg's own properties."""
+    """A catalog that PyIceberg opens with the same properties."""
 
     def __init__(self, catalog: str, options: Mapping[str, str]) -> None:
         self._catalog = catalog
-        self._files = _Files(options)
+        self._files = _MetadataFiles(options)
         kind = options.get("type") or _KINDS.get(options.get("catalog-impl", "").split(".")[-1])
         if kind not in _KINDS.values():
             raise EnvironmentProblemError(
@@ -195,8 +197,8 @@ class PyIcebergSource:
             )
         from pyiceberg.catalog import load_catalog
 
-        plain = {key: value for key, value in options.items() if key not in ("type", "catalog-impl")}
-        self._iceberg = load_catalog(catalog, type=kind, **plain)
+        properties = {key: value for key, value in options.items() if key not in ("type", "catalog-impl")}
+        self._iceberg = load_catalog(catalog, type=kind, **properties)
 
     @property
     def catalog(self) -> str:
@@ -206,31 +208,31 @@ class PyIcebergSource:
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
-            found = self._iceberg.load_table((*table.namespace, table.table))
+            loaded = self._iceberg.load_table((*table.namespace, table.table))
         except NoSuchTableError as error:
             raise _missing(table) from error
-        return found.metadata_location, self._files.parsed(found.metadata_location)
+        return loaded.metadata_location, self._files.parsed(loaded.metadata_location)
 
     def view(self, _view: TableName, /) -> tuple[str, Metadata] | None:
         """PyIceberg cannot read views."""
         return None
 
     def tables(self, namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
-        spaces = self.namespaces() if namespace is None else [namespace]
+        namespaces = self.namespaces() if namespace is None else [namespace]
         return sorted(
-            TableName(self._catalog, space, name[-1])
-            for space in spaces
-            for name in self._iceberg.list_tables(space)
+            TableName(self._catalog, levels, name[-1])
+            for levels in namespaces
+            for name in self._iceberg.list_tables(levels)
         )
 
     def namespaces(self) -> Sequence[tuple[str, ...]]:
-        found: list[tuple[str, ...]] = []
+        namespaces: list[tuple[str, ...]] = []
         todo = [tuple(name) for name in self._iceberg.list_namespaces()]
         while todo:
             name = todo.pop()
-            found.append(name)
+            namespaces.append(name)
             todo += [tuple(inner) for inner in self._iceberg.list_namespaces(name)]
-        return sorted(found)
+        return sorted(namespaces)
 
 
 _KINDS = {

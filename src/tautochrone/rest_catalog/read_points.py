@@ -1,6 +1,6 @@
 """Resolves read points (`strong`, `weak`, `checkpoint-42`, or one registered in this process) to versions.
 
-It must never know REST or table metadata: it answers names with versions.
+This module must not know REST or table metadata.
 """
 
 from __future__ import annotations
@@ -26,68 +26,67 @@ def checkpoint_read_point(number: int) -> str:
 
 
 class ReadPointResolver(Protocol):
-    """What the REST catalog asks."""
+    """What the REST catalog needs to know of read points."""
 
-    def settle(self, read_point: str) -> str:
-        """The read point that a client keeps after asking for `read_point`: `strong` becomes a checkpoint.
+    def resolve(self, read_point: str) -> str:
+        """The read point that a client uses from now on: `strong` becomes the newest readable checkpoint.
 
         Raises:
             CheckpointUnavailableError: no such read point.
         """
 
     def versions(self, read_point: str) -> Lookup:
-        """The versions at a settled read point.
+        """The version of each table at a resolved read point.
 
         Raises:
-            CheckpointUnavailableError: no such read point (any more).
+            CheckpointUnavailableError: no such read point, or its checkpoint expired or was revoked.
         """
 
-    def why_absent(self, read_point: str, table: TableName) -> str:
-        """Why `versions(read_point)(table)` is None."""
+    def missing_reason(self, read_point: str, table: TableName) -> str:
+        """Why `versions(read_point)(table)` is None, as the second half of a sentence."""
 
 
 class ReadPoints:
-    """The read points of one store, and those registered by the runtime and by readers.
+    """The read points of one store, and those that the runtime and readers register.
 
-    A client that comes with `strong` pins its checkpoint for `lease_ms`; while it keeps asking, the
-    lease is extended.
+    A client that opens `strong` pins its checkpoint for `lease_ms`. Each later request extends the lease.
     """
 
     def __init__(self, store: Store, *, lease_ms: int = DEFAULT_LEASE_MS) -> None:
         self._store = store
         self._lease_ms = lease_ms
-        # Re-entrant: `unregister` is also called by finalizers, in whatever their thread is doing.
+        # Re-entrant: finalizers call `unregister`, and may run while their thread holds the lock.
         self._lock = RLock()
         self._registered: dict[str, Lookup] = {}
         self._leases: dict[str, str] = {}
 
     def register(self, read_point: str, lookup: Lookup) -> None:
-        """Give a name to a mapping of this process; asking it again may give newer answers.
+        """Serve `lookup` under the name `read_point`. It may answer newer versions each time.
 
-        The runtime calls this before it evaluates views at an open target.
+        The runtime calls this before it evaluates views at an open checkpoint.
         """
         if read_point in ("strong", "weak") or _CHECKPOINT.fullmatch(read_point):
-            raise ValueError(f"{read_point!r} already means something")
+            raise ValueError(f"{read_point!r} is the name of a built-in read point")
         with self._lock:
             self._registered[read_point] = lookup
 
     def unregister(self, read_point: str) -> None:
-        """Forget a registered read point. Unknown ones are fine."""
+        """Remove a registered read point. Does nothing when there is none of this name."""
         with self._lock:
             self._registered.pop(read_point, None)
 
-    def settle(self, read_point: str) -> str:
+    def resolve(self, read_point: str) -> str:
         if read_point != Consistency.STRONG:
             self.versions(read_point)
             return read_point
-        found = self._store.reads.resolve(lease_ms=self._lease_ms, owner="rest catalog")
-        settled = checkpoint_read_point(found.checkpoint or 0)
+        resolution = self._store.reads.resolve(lease_ms=self._lease_ms, owner="rest catalog")
+        fixed = checkpoint_read_point(resolution.checkpoint or 0)
         with self._lock:
-            older = self._leases.get(settled)
-            self._leases[settled] = found.pin
-        if older is not None:
-            self._store.pins.release(older)
-        return settled
+            previous_pin = self._leases.get(fixed)
+            self._leases[fixed] = resolution.pin
+        if previous_pin is not None:
+            self._store.pins.release(previous_pin)
+        return fixed
 
     def versions(self, read_point: str) -> Lookup:
         with self._lock:
@@ -95,7 +94,7 @@ class ReadPoints:
         if registered is not None:
             return registered
         if read_point == Consistency.STRONG:
-            return self.versions(self.settle(read_point))
+            return self.versions(self.resolve(read_point))
         if read_point == Consistency.WEAK:
             return self._or_newest(self._store.reads.newest_versions())
         matched = _CHECKPOINT.fullmatch(read_point)
@@ -105,10 +104,10 @@ class ReadPoints:
                 f"{read_point!r} is no read point",
                 hint="Use strong, weak or checkpoint-<n> as the catalog's warehouse.",
             )
-        self._extend(read_point)
+        self._extend_lease(read_point)
         return self._or_newest(self._store.reads.published_versions(int(matched[1])))
 
-    def why_absent(self, read_point: str, table: TableName) -> str:
+    def missing_reason(self, read_point: str, table: TableName) -> str:
         matched = _CHECKPOINT.fullmatch(read_point)
         return self._store.reads.missing_reason(table, int(matched[1]) if matched else None)
 
@@ -120,7 +119,7 @@ class ReadPoints:
 
         return lookup
 
-    def _extend(self, read_point: str) -> None:
+    def _extend_lease(self, read_point: str) -> None:
         with self._lock:
             pin = self._leases.get(read_point)
         if pin is None:
@@ -128,6 +127,6 @@ class ReadPoints:
         try:
             self._store.pins.renew(pin, self._lease_ms, if_within_ms=self._lease_ms // 2)
         except TautochroneError:
-            # The client was idle too long. It may go on for as long as the checkpoint is there.
+            # The lease ended. The client can read on until the checkpoint expires.
             with self._lock:
                 self._leases.pop(read_point, None)

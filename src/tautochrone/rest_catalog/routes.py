@@ -1,8 +1,8 @@
-"""The checkpoint as a catalog: a read-only Iceberg REST catalog whose prefix is a read point.
+"""A read-only Iceberg REST catalog whose prefix is a read point.
 
 Any engine that speaks Iceberg REST reads all tables at one checkpoint by opening this catalog with
-`warehouse=strong` (or `checkpoint-42`, `weak`): each table's current snapshot *is* the one of the
-cut. It must never write, and it must never know which engine asks.
+`warehouse=strong` (or `checkpoint-42`, `weak`): each table's current snapshot is its version at the read
+point. The catalog must never write, and must not depend on which engine asks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from tautochrone.errors import CheckpointUnavailableError, TableMissingError, TautochroneError
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import NEWEST, Streamed
-from tautochrone.rest_catalog.cut_metadata import SnapshotGoneError, as_streamed, at_version
+from tautochrone.rest_catalog.metadata_at_version import SnapshotGoneError, at_version, for_stream
 from tautochrone.rest_catalog.metadata_files import MetadataSource
 from tautochrone.rest_catalog.read_points import ReadPointResolver
 
@@ -38,12 +38,12 @@ _ENDPOINTS = [
 ]
 _TABLES = "/{prefix}/namespaces/{namespace}/tables"
 _VIEWS = "/{prefix}/namespaces/{namespace}/views"
-_KEEP_BODIES = 32
-_READ = ["GET", "HEAD"]
+_CACHED_BODIES = 32
+_READ_METHODS = ["GET", "HEAD"]
 
 
 class _RefusedError(Exception):
-    """An answer in Iceberg's form: HTTP status, Iceberg's exception name, sentence with our class."""
+    """An error in Iceberg's form: HTTP status, the name of Iceberg's exception, a sentence with our class."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -55,26 +55,26 @@ class _RefusedError(Exception):
 
 
 def catalog_app(read_points: ReadPointResolver, source: MetadataSource) -> FastAPI:
-    """The catalog as an application of its own, for `/v1`: its errors have Iceberg's form."""
+    """The catalog as an application that is mounted at `/v1`. Its errors have Iceberg's form."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     catalog = _Catalog(read_points, source)
     _add_namespaces(app, catalog, read_points, source)
     _add_tables(app, catalog, read_points, source)
-    _add_refusals(app)  # after the one POST that is answered
+    _add_refusals(app)  # after the only POST that is accepted
 
     @app.get("/config")
     def config(warehouse: str = "strong") -> dict[str, Any]:
-        prefix = read_points.settle(warehouse)
+        prefix = read_points.resolve(warehouse)
         return {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": _ENDPOINTS}
 
     return app
 
 
 def no_catalog_app(why: str) -> FastAPI:
-    """What stands at `/v1` when there is no lake to show: every answer says so."""
+    """What is mounted at `/v1` when there is no lake to show. Each answer says `why`, half a sentence."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.api_route("/{path:path}", methods=[*_READ, "POST", "PUT", "PATCH", "DELETE"])
+    @app.api_route("/{path:path}", methods=[*_READ_METHODS, "POST", "PUT", "PATCH", "DELETE"])
     def absent(path: str) -> Response:  # noqa: ARG001
         return _RefusedError(404, "NoSuchWarehouseException", f"[CATALOG_NOT_SERVED] {why}.").response()
 
@@ -82,7 +82,7 @@ def no_catalog_app(why: str) -> FastAPI:
 
 
 def refusal(status: int, error: TautochroneError) -> Response:
-    """An error of access in Iceberg's form."""
+    """A refused request as an answer in Iceberg's form."""
     kind = "NotAuthorizedException" if status == 401 else "ForbiddenException"
     return _RefusedError(status, kind, str(error)).response()
 
@@ -90,17 +90,21 @@ def refusal(status: int, error: TautochroneError) -> Response:
 def _add_namespaces(
     app: FastAPI, catalog: _Catalog, read_points: ReadPointResolver, source: MetadataSource
 ) -> None:
-    @app.api_route("/{prefix}/namespaces", methods=_READ)
+    @app.api_route("/{prefix}/namespaces", methods=_READ_METHODS)
     def namespaces(prefix: str, parent: str | None = None) -> dict[str, Any]:
         read_points.versions(prefix)
-        above = _levels(parent) if parent else ()
-        if above:
-            catalog.require_namespace(above)
-        depth = len(above) + 1
-        found = {n[:depth] for n in source.namespaces() if len(n) >= depth and n[: depth - 1] == above}
-        return {"namespaces": sorted(list(name) for name in found)}
+        parent_levels = _levels(parent) if parent else ()
+        if parent_levels:
+            catalog.require_namespace(parent_levels)
+        depth = len(parent_levels) + 1
+        children = {
+            name[:depth]
+            for name in source.namespaces()
+            if len(name) >= depth and name[: depth - 1] == parent_levels
+        }
+        return {"namespaces": sorted(list(name) for name in children)}
 
-    @app.api_route("/{prefix}/namespaces/{namespace}", methods=_READ)
+    @app.api_route("/{prefix}/namespaces/{namespace}", methods=_READ_METHODS)
     def namespace(prefix: str, namespace: str) -> dict[str, Any]:
         read_points.versions(prefix)
         levels = _levels(namespace)
@@ -111,36 +115,36 @@ def _add_namespaces(
 def _add_tables(
     app: FastAPI, catalog: _Catalog, read_points: ReadPointResolver, source: MetadataSource
 ) -> None:
-    @app.api_route(_TABLES, methods=_READ)
+    @app.api_route(_TABLES, methods=_READ_METHODS)
     def tables(prefix: str, namespace: str) -> dict[str, Any]:
         levels = _levels(namespace)
         catalog.require_namespace(levels)
         return {"identifiers": catalog.names(prefix, levels)}
 
-    @app.api_route(_TABLES + "/{table:path}", methods=_READ)
+    @app.api_route(_TABLES + "/{table:path}", methods=_READ_METHODS)
     def table(prefix: str, namespace: str, table: str) -> Response:
-        # Spark asks for parquet.`/a/b` as a table too, before it takes the name for a path.
+        # Spark first asks for parquet.`/a/b` as a table, too: hence the path in the route.
         body = catalog.load(prefix, TableName(source.catalog, _levels(namespace), table))
         return Response(body, media_type="application/json")
 
     @app.post(_TABLES + "/{table}/metrics", status_code=204)
     def metrics(prefix: str, namespace: str, table: str) -> None:
-        """Engines report their scans unasked; nothing is done with it."""
+        """Accepts the scan reports that engines send, and ignores them."""
 
-    @app.api_route(_VIEWS, methods=_READ)
+    @app.api_route(_VIEWS, methods=_READ_METHODS)
     def views(prefix: str, namespace: str) -> dict[str, Any]:  # noqa: ARG001
         return {"identifiers": []}
 
-    @app.api_route(_VIEWS + "/{view:path}", methods=_READ)
+    @app.api_route(_VIEWS + "/{view:path}", methods=_READ_METHODS)
     def view(prefix: str, namespace: str, view: str) -> dict[str, Any]:
         read_points.versions(prefix)
         name = TableName(source.catalog, _levels(namespace), view)
-        found = source.view(name)
-        if found is None:
+        stored_view = source.view(name)
+        if stored_view is None:
             sentence = f"[TABLE_OR_VIEW_NOT_FOUND] No view {name.without_catalog}."
             raise _RefusedError(404, "NoSuchViewException", sentence)
-        # A view has no rows: its tables are the ones of the read point.
-        return {"metadata-location": found[0], "metadata": found[1]}
+        # A view has no rows of its own: the engine loads its tables at the read point.
+        return {"metadata-location": stored_view[0], "metadata": stored_view[1]}
 
 
 def _add_refusals(app: FastAPI) -> None:
@@ -149,22 +153,22 @@ def _add_refusals(app: FastAPI) -> None:
         raise _read_only()
 
     @app.exception_handler(_RefusedError)
-    def refused(_request: Request, error: _RefusedError) -> Response:
+    def refused_request(_request: Request, error: _RefusedError) -> Response:
         return error.response()
 
     @app.exception_handler(TautochroneError)
-    def ours(_request: Request, error: TautochroneError) -> Response:
+    def project_error(_request: Request, error: TautochroneError) -> Response:
         if isinstance(error, TableMissingError):
             return _RefusedError(404, "NoSuchTableException", str(error)).response()
         if isinstance(error, CheckpointUnavailableError):
-            # Engines show a 404 for a namespace or a warehouse as it is, without retrying.
+            # Engines do not retry a 404 for a warehouse, and show its message.
             return _RefusedError(404, "NoSuchWarehouseException", str(error)).response()
         status = 503 if error.retryable else 500
         return _RefusedError(status, "ServiceFailureException", str(error)).response()
 
     @app.exception_handler(HTTPException)
-    def http(request: Request, error: HTTPException) -> Response:
-        if error.status_code == 405 and request.method not in _READ:
+    def http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405 and request.method not in _READ_METHODS:
             return _read_only().response()
         return _RefusedError(error.status_code, "BadRequestException", str(error.detail)).response()
 
@@ -173,7 +177,7 @@ def _read_only() -> _RefusedError:
     return _RefusedError(
         405,
         "UnsupportedOperationException",
-        "[CATALOG_READ_ONLY] This catalog shows the lake at one instant and is read-only: "
+        "[CATALOG_READ_ONLY] This catalog shows the lake at one read point and is read-only: "
         "write through the pipeline's own catalog.",
     )
 
@@ -183,7 +187,7 @@ def _levels(namespace: str) -> tuple[str, ...]:
 
 
 class _Catalog:
-    """What the routes share. Bodies are kept: the same file at the same version is the same text."""
+    """What the routes share. Response bodies are cached: one metadata file and one version give one text."""
 
     def __init__(self, read_points: ReadPointResolver, source: MetadataSource) -> None:
         self._read_points = read_points
@@ -206,24 +210,24 @@ class _Catalog:
         ]
 
     def load(self, prefix: str, table: TableName) -> bytes:
-        """The LoadTableResult of `table` as it is at the read point `prefix`."""
-        found = self._read_points.versions(prefix)(table)
+        """The LoadTableResult of `table` at the read point `prefix`, as JSON."""
+        version_read = self._read_points.versions(prefix)(table)
         location, metadata = self._source.load(table)
-        if found is None:
-            why = self._read_points.why_absent(prefix, table)
+        if version_read is None:
+            why = self._read_points.missing_reason(prefix, table)
             raise _RefusedError(
                 404,
                 "NoSuchTableException",
                 f"[TABLE_NOT_AT_INSTANT] {table} has no version at {prefix}: {why}.",
             )
         with self._lock:
-            body = self._bodies.get((location, found))
+            body = self._bodies.get((location, version_read))
             if body is not None:
-                self._bodies.move_to_end((location, found))
+                self._bodies.move_to_end((location, version_read))
                 return body
-        version = found.version if isinstance(found, Streamed) else found
+        version = version_read.version if isinstance(version_read, Streamed) else version_read
         try:
-            shown = metadata if version == NEWEST else at_version(metadata, Version(version))
+            served = metadata if version == NEWEST else at_version(metadata, Version(version))
         except SnapshotGoneError:
             raise _RefusedError(
                 404,
@@ -231,12 +235,12 @@ class _Catalog:
                 f"[SNAPSHOT_GONE] {table} no longer holds snapshot {version}, its version at "
                 f"{prefix}: it was expired, or the table was replaced.",
             ) from None
-        if isinstance(found, Streamed):
-            shown = as_streamed(shown, found.whole, found.folder)
-        result = {"metadata-location": location, "metadata": shown, "config": {}}
+        if isinstance(version_read, Streamed):
+            served = for_stream(served, version_read.whole, version_read.folder)
+        result = {"metadata-location": location, "metadata": served, "config": {}}
         body = json.dumps(result, separators=(",", ":")).encode()
         with self._lock:
-            self._bodies[(location, found)] = body
-            while len(self._bodies) > _KEEP_BODIES:
+            self._bodies[(location, version_read)] = body
+            while len(self._bodies) > _CACHED_BODIES:
                 self._bodies.popitem(last=False)
         return body

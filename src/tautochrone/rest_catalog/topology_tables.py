@@ -1,9 +1,8 @@
 """FLIP-276's tables about the topology, as SQL sees them: `__META_ETL_SOURCE`, `__META_ETL_SINK` and
 `__META_TABLE_VERSION`.
 
-They are temporary views of the reader's session, made when a query names one: the names shadow nothing,
-since no table of a lake is asked for by them unqualified. `version` is text where the FLIP has an INT: a
-version is what its format calls it, and a snapshot id does not fit into an INT.
+They are temporary views of the reader's session, created when a query names one. `version` is a string where
+the FLIP has an INT, because a snapshot id does not fit into an INT.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ def show_meta_tables(
     consistency: Consistency,
     checkpoint: int | None,
 ) -> None:
-    """Make those of `names` that are meta tables readable in `session`, as the store is now.
+    """Create temporary views in `session` for those of `names` that are meta tables.
 
-    Versions are those of the same instant that a query over all tables would read.
+    They show the store as it is now. The versions are those that a query over all tables would read.
 
     Raises:
         CheckpointUnavailableError: `checkpoint` cannot be read.
@@ -68,11 +67,11 @@ def _versions(store: Store, consistency: Consistency, checkpoint: int | None) ->
         and store.checkpoints.latest_published() is None
     ):
         return []
-    found = store.reads.resolve(consistency, None, checkpoint, lease_ms=0)
+    resolution = store.reads.resolve(consistency, None, checkpoint, lease_ms=0)
     derived = {
         entry.name for entry in store.datasets.entries() if any(not is_clock(table) for table in entry.inputs)
     }
     return [
         (str(name), version, "Intermediate" if name in derived else "Root")
-        for name, version in sorted(found.versions.items())
+        for name, version in sorted(resolution.versions.items())
     ]
