@@ -11,7 +11,7 @@ import pytest
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, MetaStore, StoreRelation
-from tautochrone.metaservice.api.events import Cursor, news
+from tautochrone.metaservice.api.events import Cursor, events_after
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -294,12 +294,12 @@ def test_event_cursors_are_reset_by_an_older_copy(world: World) -> None:
     copy = world.copy()
     world.publish()
     cursor = Cursor.now(world.store)
-    assert news(world.store, cursor)[0] == []
+    assert events_after(world.store, cursor)[0] == []
     world.put_back(copy)
     # Before any job has run on it.
-    assert [event for event, *_ in news(world.store, cursor)[0]] == ["reset"]
+    assert [event for event, *_ in events_after(world.store, cursor)[0]] == ["reset"]
     world.store.recovery.reconcile("job", world.lake)
-    assert [event for event, *_ in news(world.store, cursor)[0]] == ["reset"]
+    assert [event for event, *_ in events_after(world.store, cursor)[0]] == ["reset"]
 
 
 def test_a_copy_of_before_the_first_checkpoint(world: World) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tautochrone.errors import QueryError
 from tautochrone.meta import Store
-from tautochrone.metaservice.api.events import Cursor, news
+from tautochrone.metaservice.api.events import Cursor, events_after
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.names import CheckpointNumber, Version
@@ -26,7 +26,7 @@ Event = tuple[str, str, dict[str, Any]]
 
 
 def told(store: Store, cursor: Cursor) -> tuple[list[tuple[str, object]], Cursor]:
-    found, cursor = news(store, cursor)
+    found, cursor = events_after(store, cursor)
     return [(e, d.get("dataset") or (d.get("number"), d.get("state"))) for e, _, d in found], cursor
 
 
@@ -55,10 +55,10 @@ def test_every_event_is_a_place_to_go_on_from(shop: Shop) -> None:
     for version in range(2, 6):
         shop.checkpoint(version, fail=version == 3)
     n = shop.store.checkpoints.open("shop", shop.fence, {}, 1).number
-    everything, _ = news(shop.store, start)
+    everything, _ = events_after(shop.store, start)
     assert len(everything) == 4 * 3 + 1
     for at, (_, cursor, _) in enumerate(everything):
-        rest, _ = news(shop.store, Cursor.parse(str(cursor)))
+        rest, _ = events_after(shop.store, Cursor.parse(str(cursor)))
         assert [data for _, _, data in rest] == [data for _, _, data in everything[at + 1 :]]
     assert everything[-1][2] == {"number": n, "state": "open"}
 
@@ -69,7 +69,7 @@ def test_an_open_checkpoint_below_the_newest_is_not_forgotten(shop: Shop) -> Non
     start = Cursor.now(shop.store)
     slow = shop.store.checkpoints.open("other", fence, {}, 1).number
     shop.checkpoint(2)
-    _, cursor = news(shop.store, start)
+    _, cursor = events_after(shop.store, start)
     assert cursor.open == (slow,)
     shop.store.checkpoints.publish("other", fence, slow, 9)
     assert told(shop.store, Cursor.parse(str(cursor)))[0] == [("checkpoint", (slow, "published"))]
@@ -95,7 +95,7 @@ def test_what_is_revoked_is_told_once_and_exactly(shop: Shop) -> None:
     shop.store.revisions.complete("r1")
     again = replace(plan, to=None, tables=plan.tables[1:], revoked=())
     shop.store.revisions.decide("r2", again, {"shop": shop.fence})
-    found, cursor = news(shop.store, start)
+    found, cursor = events_after(shop.store, start)
     assert [event for event, _, _ in found] == [
         "refresh",
         "refresh",
@@ -108,13 +108,13 @@ def test_what_is_revoked_is_told_once_and_exactly(shop: Shop) -> None:
     assert first[2] == {"revision": "r1", "to": 1, "checkpoints": [2, 3], "tables": tables}
     assert second[2] == {"revision": "r2", "to": None, "checkpoints": [], "tables": tables}
     assert found[2][2] == {"number": 3, "state": "revoked"}
-    assert news(shop.store, Cursor.parse(str(first[1])))[0] == [second]
-    assert news(shop.store, cursor) == ([], cursor)
+    assert events_after(shop.store, Cursor.parse(str(first[1])))[0] == [second]
+    assert events_after(shop.store, cursor) == ([], cursor)
     assert Cursor.now(shop.store) == cursor
 
 
 def test_the_place_in_another_store_means_nothing(shop: Shop) -> None:
-    found, cursor = news(shop.store, Cursor("00000000", 5, 5, 5, ()))
+    found, cursor = events_after(shop.store, Cursor("00000000", 5, 5, 5, ()))
     assert [event for event, _, _ in found] == ["reset"]
     assert cursor == Cursor.now(shop.store)
 

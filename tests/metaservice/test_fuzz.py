@@ -93,7 +93,7 @@ _BEFORE = dump()
 
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(after, "_PAUSE_S", 3_600)
+    monkeypatch.setattr(after, "_POLL_S", 3_600)
 
 
 def reconcile_store() -> None:

@@ -31,7 +31,7 @@ REFUSED = ("NAME_INVALID", "TOKEN_NEEDS_CHECKPOINT", "HTTP_400")  # the last: no
 
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(after, "_PAUSE_S", 3_600)
+    monkeypatch.setattr(after, "_POLL_S", 3_600)
 
 
 @_SCHEMA.parametrize()

@@ -16,9 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from tautochrone.errors import MetaError
 from tautochrone.meta import MetaStore, Store
 from tautochrone.metaservice.api.datasets import DatasetSummary, Lineage, dataset_summaries, lineage_of
-from tautochrone.metaservice.api.flip import Started, Versions
+from tautochrone.metaservice.api.flip import StartedJob, Versions
 from tautochrone.metaservice.api.jobs import Job, jobs_of
-from tautochrone.metaservice.api.pins import Pin, PinMade, pins_of
+from tautochrone.metaservice.api.pins import CreatedPin, Pin, pins_of
 from tautochrone.metaservice.api.tokens import WriteToken
 from tautochrone.metaservice.api.write_tokens import write_token
 from tautochrone.metaservice.http.problems import Problem
@@ -156,11 +156,11 @@ class Client(Closing):
         body = {"tables": list(tables), "checkpoint": checkpoint, "after": after, "wait_ms": wait_ms}
         return self._ask(Versions, "POST", f"/version/{quote(consistency, safe='')}", body)
 
-    def pin(self, owner: str, tables: Iterable[str] = (), **request: Any) -> PinMade:
+    def pin(self, owner: str, tables: Iterable[str] = (), **request: Any) -> CreatedPin:
         """Choose a read point and pin it; `request`: `consistency`, `checkpoint`, `lease_ms`, `after`,
         `wait_ms`."""
         body = {"owner": owner, "tables": list(tables), **request}
-        return self._ask(PinMade, "POST", "/api/v1/pins", body)
+        return self._ask(CreatedPin, "POST", "/api/v1/pins", body)
 
     def renew_pin(self, pin: str, lease_ms: int) -> None:
         self._send("POST", f"/api/v1/pins/{quote(pin, safe='')}/renew", {"lease_ms": lease_ms})
@@ -176,9 +176,9 @@ class Client(Closing):
                 parts = (job, name.catalog, ".".join(name.namespace), name.table)
                 self._send("POST", f"/register/{role}/" + "/".join(quote(part, safe="") for part in parts))
 
-    def start(self, job: str) -> Started:
+    def start(self, job: str) -> StartedJob:
         """The job runs now."""
-        return self._ask(Started, "POST", f"/start/{quote(job, safe='')}")
+        return self._ask(StartedJob, "POST", f"/start/{quote(job, safe='')}")
 
     def unregister(self, job: str, fence: int | None = None) -> None:
         """The job ended; with the fence of its start a newer run is not harmed."""

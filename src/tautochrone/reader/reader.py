@@ -20,7 +20,7 @@ from tautochrone.errors import QueryError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import reader_session, start_session
 from tautochrone.meta import DEFAULT_LEASE_MS, Store
-from tautochrone.metaservice.api.write_tokens import time_of, wait_for, write_token
+from tautochrone.metaservice.api.write_tokens import token_time_ms, wait_for, write_token
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.closing import Closing
@@ -138,7 +138,7 @@ class Reader(Closing):
                 readable checkpoint is after the token yet.
         """
         self._require_open()
-        after_ms = time_of(after)
+        after_ms = token_time_ms(after)
         names = self._tables(query, tuple(self._database.split(".")), frozenset())
         table_names = {name.table for name in names}
         pipeline_tables = [name for name in names if self._store.reads.knows(name)]

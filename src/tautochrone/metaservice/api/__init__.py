@@ -1,4 +1,4 @@
-"""`/api/v1`: what the store knows, as typed JSON. Each module adds the routes of one noun."""
+"""`/api/v1`: the content of the store as typed JSON. Each module adds the routes of one resource."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ __all__ = ["add_api"]
 def add_api(app: FastAPI, store: Store) -> None:
     """Put the routes on `app`."""
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
-    for noun in (datasets, delays, jobs, checkpoints, pins, tokens, events):
-        noun.add(router, store)
+    for module in (datasets, delays, jobs, checkpoints, pins, tokens, events):
+        module.add(router, store)
     app.include_router(router)

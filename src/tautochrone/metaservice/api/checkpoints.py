@@ -1,4 +1,4 @@
-"""Checkpoints: what they name, and what is missing."""
+"""Checkpoints: their versions, failures and progress."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tautochrone.model.reason import reason_fields
 
 __all__ = ["CheckpointDetail", "CheckpointSummary", "add"]
 
-_MOST = 1_000
+_MAX_LIMIT = 1_000
 
 
-class Broken(BaseModel):
-    """An invariant that a checkpoint breaks: how many rows (or more), a few of them as text. With `problem`
-    the query failed."""
+class BrokenInvariant(BaseModel):
+    """An invariant that a checkpoint breaks: how many rows it returns (`at_least`: or more), a few of them as
+    text. `problem`: why its query failed."""
 
     name: str
     location: str
@@ -35,19 +35,19 @@ class Broken(BaseModel):
 
 
 class CheckpointSummary(BaseModel):
-    """One recorded cut. Times are epoch milliseconds, `roots` the versions of the cut itself, `broken` the
-    invariants for which it, or some job's part of it, was given up."""
+    """A checkpoint. Times are epoch milliseconds, `roots` the versions of its cut, `broken` the invariants
+    for which it, or a job's part of it, was aborted."""
 
     number: int
     state: CheckpointState
     cut_at_ms: int
     published_at_ms: int | None
     roots: list[TableVersion]
-    broken: list[Broken]
+    broken: list[BrokenInvariant]
 
 
 class Failure(BaseModel):
-    """A dataset without a version at the checkpoint, and why."""
+    """A dataset without a version at the checkpoint, and the reason."""
 
     dataset: str
     error: str
@@ -56,7 +56,7 @@ class Failure(BaseModel):
 
 
 class Progress(BaseModel):
-    """A job's part in the checkpoint. Times are epoch milliseconds, `cpu_ms` of its process when done."""
+    """A job's part in the checkpoint. Times are epoch milliseconds, `cpu_ms` the CPU time of its process."""
 
     job: str
     part: Part
@@ -67,7 +67,7 @@ class Progress(BaseModel):
 
 
 class CheckpointDetail(CheckpointSummary):
-    """The same with all versions; of an open checkpoint what was recorded so far."""
+    """A checkpoint with all its versions; of an open one those that are recorded so far."""
 
     versions: list[TableVersion]
     failures: list[Failure]
@@ -76,17 +76,17 @@ class CheckpointDetail(CheckpointSummary):
 
 def add(router: APIRouter, store: Store) -> None:
     @router.get("/checkpoints", tags=["checkpoints"])
-    def checkpoints(limit: Annotated[int, Query(ge=1, le=_MOST)] = 20) -> list[CheckpointSummary]:
-        """The newest in any state, newest first."""
-        return [CheckpointSummary(**_fields(found)) for found in store.checkpoints.newest(limit)]
+    def checkpoints(limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 20) -> list[CheckpointSummary]:
+        """The newest checkpoints in any state, newest first."""
+        return [CheckpointSummary(**_fields(newest)) for newest in store.checkpoints.newest(limit)]
 
     @router.get("/checkpoints/{number}", tags=["checkpoints"])
     def checkpoint(number: Annotated[int, Path(ge=0, le=BIGGEST)]) -> CheckpointDetail:
         """One checkpoint."""
-        found = store.checkpoints.get(number)
+        stored = store.checkpoints.get(number)
         return CheckpointDetail(
-            **_fields(found),
-            versions=_listed(store.checkpoints.versions_at(number)),
+            **_fields(stored),
+            versions=_version_list(store.checkpoints.versions_at(number)),
             failures=[
                 Failure(dataset=str(name), **reason_fields("error", reason))
                 for name, reason in sorted(store.checkpoints.failures_at(number).items())
@@ -95,16 +95,18 @@ def add(router: APIRouter, store: Store) -> None:
         )
 
 
-def _fields(found: Checkpoint) -> dict[str, Any]:
+def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
-        "number": found.number,
-        "state": found.state,
-        "cut_at_ms": found.cut_at_ms,
-        "published_at_ms": found.published_at_ms,
-        "roots": _listed(found.roots),
-        "broken": [Broken(**asdict(one), error=one.error) for one in found.broken],
+        "number": checkpoint.number,
+        "state": checkpoint.state,
+        "cut_at_ms": checkpoint.cut_at_ms,
+        "published_at_ms": checkpoint.published_at_ms,
+        "roots": _version_list(checkpoint.roots),
+        "broken": [
+            BrokenInvariant(**asdict(invariant), error=invariant.error) for invariant in checkpoint.broken
+        ],
     }
 
 
-def _listed(versions: Mapping[TableName, Version]) -> list[TableVersion]:
+def _version_list(versions: Mapping[TableName, Version]) -> list[TableVersion]:
     return [TableVersion(table=str(name), version=version) for name, version in sorted(versions.items())]

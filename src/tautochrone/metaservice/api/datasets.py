@@ -1,4 +1,4 @@
-"""Datasets: where each stands, its history, what it is made from, how far it is behind."""
+"""Datasets: status, lag, refresh history, lineage."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = [
     "DatasetDetail",
     "DatasetSummary",
     "Lineage",
-    "Refreshed",
+    "RefreshEntry",
     "add",
     "dataset_summaries",
     "lineage_of",
 ]
 
-_MOST = 1_000
+_MAX_LIMIT = 1_000
 
 
 class DatasetSummary(BaseModel):
-    """Where one dataset stands. `checkpoint` is how far its own job is with it, `lag_ms` how much older that
-    cut is than its job's newest cut; null when it was never built. `readable` is the checkpoint at which
-    strong readers see it, `readable_lag_ms` how much older that one is."""
+    """The status of a dataset. `checkpoint` is the newest that its job refreshed it to, `lag_ms` how much
+    older its cut is than the job's newest cut; null when it was never built. `readable` is the checkpoint at
+    which strong readers see it, `readable_lag_ms` how much older the cut of that one is."""
 
     name: str
     job: str
@@ -52,15 +52,15 @@ class DatasetSummary(BaseModel):
 
 
 class DatasetDetail(DatasetSummary):
-    """The same with its place in the topology; `definition` is the fingerprint of its definition."""
+    """The status with direct inputs and outputs; `definition` is the fingerprint of its definition."""
 
     definition: str
     inputs: list[str]
     outputs: list[str]
 
 
-class NodeRefreshed(BaseModel):
-    """What one node of the view's plan did."""
+class NodeRefresh(BaseModel):
+    """How one node of the view's plan was refreshed."""
 
     node: str
     mode: RefreshMode
@@ -69,9 +69,9 @@ class NodeRefreshed(BaseModel):
     reason_params: dict[str, Any]
 
 
-class Refreshed(BaseModel):
-    """One refresh; `error` instead of a version when it failed. Times in milliseconds, `cpu_ms` of its Spark
-    tasks on all executors."""
+class RefreshEntry(BaseModel):
+    """A refresh; one that failed has an `error` instead of a version. Times are milliseconds, `cpu_ms` is the
+    CPU time of its Spark tasks on all executors."""
 
     dataset: str
     checkpoint: int
@@ -85,7 +85,7 @@ class Refreshed(BaseModel):
     delta_rows: int
     duration_ms: int
     estimate_ms: int | None
-    nodes: list[NodeRefreshed]
+    nodes: list[NodeRefresh]
     cpu_ms: int | None
     error: str | None
     error_code: str | None
@@ -95,15 +95,15 @@ class Refreshed(BaseModel):
 
 
 class Edge(BaseModel):
-    """`dataset` is made from `input`."""
+    """`dataset` reads `input`."""
 
     input: str
     dataset: str
 
 
 class Lineage(BaseModel):
-    """What a table is made from and what is made from it, directly and over others; `edges` join all of
-    these tables."""
+    """What a table reads and what reads it: directly (`inputs`, `outputs`) and through other tables
+    (`upstream`, `downstream`). `edges` connect all of these tables."""
 
     table: str
     inputs: list[str]
@@ -121,65 +121,65 @@ def add(router: APIRouter, store: Store) -> None:
 
     @router.get("/datasets/{name}", tags=["datasets"])
     def dataset(name: str) -> DatasetDetail:
-        """One dataset."""
+        """One dataset by its name."""
         table = parsed_name(name)
         status = next((status for status in store.datasets.statuses() if status.dataset == table), None)
         entry = next((entry for entry in store.datasets.entries() if entry.name == table), None)
         if status is None or entry is None:
             raise _unknown(table)
-        found = store.datasets.lineage(table)
+        direct = store.datasets.lineage(table)
         return DatasetDetail(
             **_fields(status),
             definition=entry.definition,
-            inputs=_names(found.inputs),
-            outputs=_names(found.outputs),
+            inputs=_names(direct.inputs),
+            outputs=_names(direct.outputs),
         )
 
     @router.get("/datasets/{name}/refreshes", tags=["datasets"])
-    def refreshes(name: str, limit: Annotated[int, Query(ge=1, le=_MOST)] = 50) -> list[Refreshed]:
-        """Refreshes and failures, newest first; those that found nothing to do are left out."""
-        return [refreshed(record) for record in store.history.refreshes(parsed_name(name), limit)]
+    def refreshes(name: str, limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 50) -> list[RefreshEntry]:
+        """Refreshes and failures, newest first, without those of the mode `no_data`."""
+        return [refresh_entry(record) for record in store.history.refreshes(parsed_name(name), limit)]
 
     @router.get("/lineage/{name}", tags=["datasets"])
     def lineage(name: str) -> Lineage:
-        """Up and down from any table that a job here reads or writes."""
+        """Upstream and downstream of any table that a job of this store reads or writes."""
         return lineage_of(store, parsed_name(name))
 
 
 def dataset_summaries(store: Store) -> list[DatasetSummary]:
-    """All datasets as the interface shows them."""
+    """All datasets as the API shows them, by name."""
     return [DatasetSummary(**_fields(status)) for status in store.datasets.statuses()]
 
 
 def lineage_of(store: Store, table: TableName) -> Lineage:
-    """The table's surroundings.
+    """What the table reads and what reads it.
 
     Raises:
         QueryError: `DATASET_NOT_FOUND`.
     """
-    found, entries = store.datasets.lineage(table), store.datasets.entries()
-    if not found.inputs and not found.outputs and all(entry.name != table for entry in entries):
+    stored, entries = store.datasets.lineage(table), store.datasets.entries()
+    if not stored.inputs and not stored.outputs and all(entry.name != table for entry in entries):
         raise _unknown(table)
-    around = {table} | found.upstream | found.downstream
+    connected = {table} | stored.upstream | stored.downstream
     return Lineage(
         table=str(table),
-        inputs=_names(found.inputs),
-        outputs=_names(found.outputs),
-        upstream=_names(found.upstream),
-        downstream=_names(found.downstream),
+        inputs=_names(stored.inputs),
+        outputs=_names(stored.outputs),
+        upstream=_names(stored.upstream),
+        downstream=_names(stored.downstream),
         edges=[
             Edge(input=str(source), dataset=str(entry.name))
             for entry in entries
-            if entry.name in around
-            for source in sorted(entry.inputs & around)
+            if entry.name in connected
+            for source in sorted(entry.inputs & connected)
         ],
     )
 
 
-def refreshed(record: RefreshRecord) -> Refreshed:
-    """A record as the interface shows it."""
+def refresh_entry(record: RefreshRecord) -> RefreshEntry:
+    """A refresh record as the API shows it."""
     refresh = record.refresh
-    return Refreshed(
+    return RefreshEntry(
         dataset=str(record.dataset),
         checkpoint=record.checkpoint,
         version=record.version,
@@ -191,7 +191,7 @@ def refreshed(record: RefreshRecord) -> Refreshed:
         duration_ms=refresh.duration_ms if refresh else 0,
         estimate_ms=refresh.estimate_ms if refresh else None,
         nodes=[
-            NodeRefreshed(node=node.node, mode=node.mode, **reason_fields("reason", node.reason))
+            NodeRefresh(node=node.node, mode=node.mode, **reason_fields("reason", node.reason))
             for node in (refresh.nodes if refresh else ())
         ],
         cpu_ms=refresh.cpu_ms if refresh else None,

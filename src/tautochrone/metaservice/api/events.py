@@ -1,8 +1,8 @@
-"""Server-sent events: what became of checkpoints and datasets, as the store learns it.
+"""Server-sent events: refreshes, checkpoints and revisions as the store records them.
 
-Nothing is kept for it: the history and the checkpoints' rows *are* the log. The id of an event says how far
-a client has come: newest row of the history, newest checkpoint and those that were open, newest revision. One
-that returns with `Last-Event-ID` misses nothing that the history still holds, and gets nothing twice.
+There is no log of events: they are read from the refresh history and the rows of the checkpoints. The id of
+an event is a cursor: newest row of the history, newest checkpoint and those that were open, newest revision.
+A client that returns with `Last-Event-ID` misses nothing that the history still has, and gets nothing twice.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from fastapi.responses import StreamingResponse
 
 from tautochrone.errors import QueryError, TautochroneError
 from tautochrone.meta import Store
-from tautochrone.metaservice.api.datasets import refreshed
+from tautochrone.metaservice.api.datasets import refresh_entry
 from tautochrone.metaservice.api.flip import BIGGEST
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.revision import Revision
 
-__all__ = ["Cursor", "add", "news"]
+__all__ = ["Cursor", "add", "events_after"]
 
-_EVERY_S = 0.5
+_POLL_S = 0.5
 _KEEPALIVE_S = 15.0
-_AT_ONCE = 500
-_MOST_STREAMS = 100
+_BATCH = 500
+_MAX_STREAMS = 100
 _THREADS = 4
 _CURSOR = re.compile(r"([0-9a-f]{8})-(\d{1,19})-(\d{1,19})-(\d{1,19})((?:-\d{1,19}){0,1000})")
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a client has come. `store` is the beginning of the store's incarnation, `decision` the time
-    of the newest revision that it knows, epoch milliseconds."""
+    """Up to where a client has read. `store` is the beginning of the store's incarnation, `refresh` a row of
+    the history, `decision` the time of the newest revision (epoch milliseconds), `open` the checkpoints that
+    were open."""
 
     store: str
     refresh: int
@@ -53,19 +54,21 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Raises:
-        QueryError: `EVENT_ID_INVALID`.
+        """The cursor in an event's id.
+
+        Raises:
+            QueryError: `EVENT_ID_INVALID`.
         """
-        found = _CURSOR.fullmatch(text)
-        numbers = [] if found is None else list(map(int, text.split("-")[1:]))
-        if found is None or max(numbers) > BIGGEST:
+        match = _CURSOR.fullmatch(text)
+        numbers = [] if match is None else list(map(int, text.split("-")[1:]))
+        if match is None or max(numbers) > BIGGEST:
             raise QueryError("EVENT_ID_INVALID", "Last-Event-ID is none that this service gave")
-        return cls(found[1], numbers[0], numbers[1], numbers[2], tuple(numbers[3:]))
+        return cls(match[1], numbers[0], numbers[1], numbers[2], tuple(numbers[3:]))
 
     @classmethod
     def now(cls, store: Store) -> Cursor:
         newest = store.checkpoints.newest(1)
-        numbers = store.checkpoints.states(max(0, newest[0].number - _AT_ONCE)) if newest else ()
+        numbers = store.checkpoints.states(max(0, newest[0].number - _BATCH)) if newest else ()
         pending = tuple(number for number, state in numbers if state is CheckpointState.OPEN)
         last = newest[0].number if newest else 0
         return cls(
@@ -78,8 +81,8 @@ class Cursor:
 
 
 def add(router: APIRouter, store: Store) -> None:
-    streams = asyncio.Semaphore(_MOST_STREAMS)
-    # Threads of their own: who listens must not take those of requests.
+    streams = asyncio.Semaphore(_MAX_STREAMS)
+    # Threads of their own, so that streams do not take those of requests.
     threads = CapacityLimiter(_THREADS)
 
     @router.get(
@@ -96,7 +99,7 @@ def add(router: APIRouter, store: Store) -> None:
     async def events(
         request: Request, last_event_id: Annotated[str | None, Header()] = None
     ) -> StreamingResponse:
-        """What happens from now on, or since `Last-Event-ID`."""
+        """Events from now on, or since `Last-Event-ID`."""
         cursor = None if last_event_id is None else Cursor.parse(last_event_id)
         if streams.locked():
             raise QueryError("TOO_MANY_STREAMS", "Too many clients listen already", retryable=True)
@@ -107,24 +110,25 @@ def add(router: APIRouter, store: Store) -> None:
         )
 
 
-def news(store: Store, cursor: Cursor) -> tuple[list[tuple[str, Cursor, dict[str, Any]]], Cursor]:
-    """What happened after `cursor`: event, cursor after it, data. Refreshes come before what they complete.
+def events_after(store: Store, cursor: Cursor) -> tuple[list[tuple[str, Cursor, dict[str, Any]]], Cursor]:
+    """The events after `cursor` (name, cursor after it, data), and the cursor after all of them.
 
-    A cursor of another store is answered by one `reset`: its numbers mean nothing here. So is one with a
-    number that this store never gave: it is an older copy, which no job has brought up to date yet.
+    Refreshes come before the checkpoint that they complete. A cursor of another store gives one `reset`: its
+    numbers belong to that store. So does a cursor with a number that this store has not reached: the store is
+    an older copy that no job has reconciled yet.
     """
     if cursor.store != store.incarnation[:8] or cursor.checkpoint > store.checkpoints.last_number():
-        fresh = Cursor.now(store)
-        return [("reset", fresh, {"reason": "the store is another one: look at everything anew"})], fresh
-    found: list[tuple[str, Cursor, dict[str, Any]]] = []
-    # The states first: what was refreshed for a checkpoint seen as published is then in the history.
+        restart = Cursor.now(store)
+        return [("reset", restart, {"reason": "the store is another one: look at everything anew"})], restart
+    events: list[tuple[str, Cursor, dict[str, Any]]] = []
+    # States are read first: the refreshes of a checkpoint that is published by then are in the history.
     states = store.checkpoints.states(cursor.checkpoint, cursor.open)
-    rows = store.history.refreshes_after(cursor.refresh, _AT_ONCE)
+    rows = store.history.refreshes_after(cursor.refresh, _BATCH)
     for row, record in rows:
         cursor = replace(cursor, refresh=row)
-        found.append(("refresh", cursor, refreshed(record).model_dump(mode="json")))
-    if len(rows) == _AT_ONCE:
-        return found, cursor
+        events.append(("refresh", cursor, refresh_entry(record).model_dump(mode="json")))
+    if len(rows) == _BATCH:
+        return events, cursor
     for number, state in states:
         if number in cursor.open and state is CheckpointState.OPEN:
             continue
@@ -132,17 +136,17 @@ def news(store: Store, cursor: Cursor) -> tuple[list[tuple[str, Cursor, dict[str
         if state is CheckpointState.OPEN:
             pending.add(number)
         cursor = replace(cursor, checkpoint=max(cursor.checkpoint, number), open=tuple(sorted(pending)))
-        found.append(("checkpoint", cursor, {"number": number, "state": state.value}))
-    # Last: who hears of a revocation has heard of everything that it takes back.
+        events.append(("checkpoint", cursor, {"number": number, "state": state.value}))
+    # Revocations come last, after everything that they take back.
     for revision in store.revisions.decided_after(cursor.decision):
         cursor = replace(cursor, decision=revision.decided_at_ms)
-        found.append(("revocation", cursor, _revoked(revision)))
-    return found, cursor
+        events.append(("revocation", cursor, _revoked(revision)))
+    return events, cursor
 
 
 def _revoked(revision: Revision) -> dict[str, Any]:
     plan = revision.plan
-    tables = [str(one.table) for one in plan.changed]
+    tables = [str(revised.table) for revised in plan.changed]
     return {"revision": revision.id, "to": plan.to, "checkpoints": list(plan.revoked), "tables": tables}
 
 
@@ -154,25 +158,25 @@ async def _stream(
     threads: CapacityLimiter,
 ) -> AsyncIterator[str]:
     async with streams:
-        # Where to go on from, before anything happened.
+        # A cursor to continue from, before the first event.
         yield f"retry: 2000\nid: {cursor}\n\n"
-        quiet_s = 0.0
+        idle_s = 0.0
         while not await request.is_disconnected():
             try:
-                found, cursor = await run_sync(news, store, cursor, limiter=threads)
+                events, cursor = await run_sync(events_after, store, cursor, limiter=threads)
             except TautochroneError as error:
-                # The client comes back with its last id.
+                # The client reconnects with its last id.
                 yield f"event: problem\ndata: {json.dumps({'error_class': error.error_class})}\n\n"
                 return
-            for text in _texts(found):
+            for text in _texts(events):
                 yield text
-            quiet_s = 0.0 if found else quiet_s + _EVERY_S
-            if quiet_s >= _KEEPALIVE_S:
-                quiet_s = 0.0
+            idle_s = 0.0 if events else idle_s + _POLL_S
+            if idle_s >= _KEEPALIVE_S:
+                idle_s = 0.0
                 yield ": still here\n\n"
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(_POLL_S)
 
 
-def _texts(found: list[tuple[str, Cursor, dict[str, Any]]]) -> Iterator[str]:
-    for event, cursor, data in found:
+def _texts(events: list[tuple[str, Cursor, dict[str, Any]]]) -> Iterator[str]:
+    for event, cursor, data in events:
         yield f"event: {event}\nid: {cursor}\ndata: {json.dumps(data)}\n\n"

@@ -1,4 +1,4 @@
-"""The REST interface of FLIP-276: jobs register what they read and write, readers ask for versions."""
+"""The REST API of FLIP-276: jobs register what they read and write, readers ask for versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tautochrone.errors import CheckpointUnavailableError, QueryError
 from tautochrone.meta import Store, TableRole
-from tautochrone.metaservice.api.write_tokens import WRITE_TOKEN, read_after, time_of
+from tautochrone.metaservice.api.write_tokens import WRITE_TOKEN, read_after, token_time_ms
 from tautochrone.metaservice.http.problems import PROBLEMS
 from tautochrone.metaservice.http.request_names import job_name, parsed_name, table_name
 from tautochrone.model.checkpoint import Consistency, Resolution
@@ -28,16 +28,16 @@ __all__ = [
     "Versions",
     "WaitMs",
     "add_flip",
-    "looked_up",
+    "resolve_versions",
 ]
 
 BIGGEST = 2**63 - 1
-_MOST_TABLES = 10_000
-_LONGEST_WAIT_MS = 60_000
+_MAX_TABLES = 10_000
+_MAX_WAIT_MS = 60_000
 
 ONLY_NAMED = "do not wait for other tables that share a root with these: separate reads may then disagree"
 
-# JSON's own types only: the document says boolean, so 0 is a mistake.
+# Strict: where the OpenAPI document says boolean, 0 is refused.
 Number = Annotated[int, Field(strict=True, ge=0, le=BIGGEST)]
 Flag = Annotated[bool, Field(strict=True, description=ONLY_NAMED)]
 _Switch = Annotated[bool, Field(strict=True)]
@@ -48,9 +48,9 @@ AfterToken = Annotated[
     ),
 ]
 WaitMs = Annotated[
-    int, Field(ge=0, le=_LONGEST_WAIT_MS, description="with `after`: milliseconds that the answer may take")
+    int, Field(ge=0, le=_MAX_WAIT_MS, description="with `after`: milliseconds that the answer may take")
 ]
-_Spelled = BeforeValidator(lambda text: {"true": True, "false": False}.get(text, text))
+_FromText = BeforeValidator(lambda text: {"true": True, "false": False}.get(text, text))
 
 
 class ConsistencyType(StrEnum):
@@ -61,14 +61,14 @@ class ConsistencyType(StrEnum):
 
 
 class TableVersion(BaseModel):
-    """A table and its version, in the spelling of its format (Iceberg: the snapshot id)."""
+    """A table and its version: the snapshot id of an Iceberg table."""
 
     table: str
     version: str
 
 
-class Behind(BaseModel):
-    """A table that is older than the others, or absent, and why."""
+class BehindTable(BaseModel):
+    """A table that keeps the read from a newer checkpoint, or has no version, and the reason."""
 
     table: str
     reason: str
@@ -80,30 +80,32 @@ class Versions(BaseModel):
     consistency: ConsistencyType
     checkpoint: int | None
     versions: list[TableVersion]
-    behind: list[Behind]
+    behind: list[BehindTable]
 
 
-class Names(BaseModel):
+class VersionsRequest(BaseModel):
     """The tables of one read, as `catalog.database.table`; none: all."""
 
     model_config = ConfigDict(extra="forbid")
-    tables: list[str] = Field(default=[], max_length=_MOST_TABLES)
-    checkpoint: Number | None = Field(default=None, description="a published one, instead of the newest")
+    tables: list[str] = Field(default=[], max_length=_MAX_TABLES)
+    checkpoint: Number | None = Field(
+        default=None, description="a published checkpoint, instead of the newest"
+    )
     only_named: Flag = False
     after: AfterToken = None
     wait_ms: WaitMs = 0
 
 
-class Registered(BaseModel):
-    """What was announced. Nobody sees it before the job starts."""
+class Registration(BaseModel):
+    """An announced table of a job. Others see it when the job starts."""
 
     job: str
     table: str
     role: TableRole
 
 
-class Started(BaseModel):
-    """The job's fence, and the instant of its sources from which it goes on."""
+class StartedJob(BaseModel):
+    """The job's fence, and the checkpoint and versions of its sources from which it continues."""
 
     job: str
     fence: int
@@ -111,8 +113,8 @@ class Started(BaseModel):
     versions: list[TableVersion]
 
 
-class Unregistered(BaseModel):
-    """The job's relations are gone."""
+class UnregisteredJob(BaseModel):
+    """A job whose relations are removed."""
 
     job: str
 
@@ -126,17 +128,17 @@ def add_flip(app: FastAPI, store: Store) -> None:
 
 
 def _add_jobs(router: APIRouter, store: Store) -> None:
-    def register(job: str, table: TableName, role: TableRole) -> Registered:
+    def register(job: str, table: TableName, role: TableRole) -> Registration:
         store.registrations.register(job_name(job), table, role)
-        return Registered(job=job, table=str(table), role=role)
+        return Registration(job=job, table=str(table), role=role)
 
     @router.post("/register/source/{job}/{catalog}/{database}/{table}", tags=["jobs"])
-    def register_source(job: str, catalog: str, database: str, table: str) -> Registered:
-        """The job will read the table. Nobody sees it before the job starts."""
+    def register_source(job: str, catalog: str, database: str, table: str) -> Registration:
+        """The job will read the table. Others see it when the job starts."""
         return register(job, table_name(catalog, database, table), TableRole.SOURCE)
 
     @router.post("/register/sink/{job}/{catalog}/{database}/{table}", tags=["jobs"])
-    def register_sink(job: str, catalog: str, database: str, table: str) -> Registered:
+    def register_sink(job: str, catalog: str, database: str, table: str) -> Registration:
         """The job will write the table. Refused when another job does, or when it would close a cycle."""
         return register(job, table_name(catalog, database, table), TableRole.SINK)
 
@@ -145,33 +147,34 @@ def _add_jobs(router: APIRouter, store: Store) -> None:
         job: str,
         run: Annotated[
             str | None,
-            Query(max_length=200, description="names this run: with it the call may be repeated"),
+            Query(max_length=200, description="an id for this run: with it the call may be repeated"),
         ] = None,
         owner: Annotated[
-            str | None, Query(max_length=200, description="where it runs, for whoever starts it again")
+            str | None,
+            Query(max_length=200, description="where the run is, shown to a caller that is refused"),
         ] = None,
         takeover: Annotated[
-            _Switch, _Spelled, Query(description="fence off another run of the job that is alive")
+            _Switch, _FromText, Query(description="fence off another run of the job that is alive")
         ] = False,
-    ) -> Started:
-        """The job runs: its relations become visible. Answers the instant of its sources to go on from.
+    ) -> StartedJob:
+        """Start the job: its relations become visible. Returns the checkpoint to continue its sources from.
 
-        Refused with `JOB_RUNNING` while another run has the job, until it is unregistered or its lease ends.
+        Refused with `JOB_RUNNING` until the other run is unregistered or its lease ends.
         """
         process = RunProcess(run=run or uuid4().hex, host=owner or "outside")
         fence = store.registrations.start(job_name(job), Claim(process=process, takeover=takeover))
         sources = next(entry.sources for entry in store.jobs.entries() if entry.name == job)
         known = [table for table in sources if store.reads.knows(table)]
         try:
-            found = store.reads.resolve(tables=known, lease_ms=0) if known else None
+            resolution = store.reads.resolve(tables=known, lease_ms=0) if known else None
         except CheckpointUnavailableError:
-            # Nothing is published of them together: the job begins at its first checkpoint.
-            found = None
-        return Started(
+            # No published checkpoint shows all of them: the job begins at its own first checkpoint.
+            resolution = None
+        return StartedJob(
             job=job,
             fence=fence,
-            checkpoint=None if found is None else found.checkpoint,
-            versions=[] if found is None else _listed(found),
+            checkpoint=None if resolution is None else resolution.checkpoint,
+            versions=[] if resolution is None else version_list(resolution),
         )
 
     @router.post("/unregister/{job}", tags=["jobs"])
@@ -179,10 +182,10 @@ def _add_jobs(router: APIRouter, store: Store) -> None:
     def unregister(
         job: str,
         fence: Annotated[int | None, Query(ge=0, le=BIGGEST, description="of the run that ended")] = None,
-    ) -> Unregistered:
-        """The job ended: its relations go; what it published stays readable."""
+    ) -> UnregisteredJob:
+        """End the job: its relations are removed, what it published stays readable."""
         store.registrations.unregister(job_name(job), None if fence is None else Fence(fence))
-        return Unregistered(job=job)
+        return UnregisteredJob(job=job)
 
 
 def _add_versions(router: APIRouter, store: Store) -> None:
@@ -195,39 +198,45 @@ def _add_versions(router: APIRouter, store: Store) -> None:
         database: str,
         table: str,
         checkpoint: Annotated[int | None, Query(ge=0, le=BIGGEST)] = None,
-        only_named: Annotated[Flag, _Spelled, Query()] = False,
+        only_named: Annotated[Flag, _FromText, Query()] = False,
         after: Annotated[AfterToken, Query()] = None,
         wait_ms: Annotated[WaitMs, Query()] = 0,
     ) -> Response:
-        """The version of one table. Nothing is pinned: hold it by a pin while you read."""
+        """The version of one table, without a pin. Pin it to keep it while you read."""
         name = table_name(catalog, database, table)
-        ask = partial(
-            looked_up, store, consistency, [name], checkpoint, only_named=only_named, after_ms=time_of(after)
+        resolve = partial(
+            resolve_versions,
+            store,
+            consistency,
+            [name],
+            checkpoint,
+            only_named=only_named,
+            after_ms=token_time_ms(after),
         )
-        return _answer(await read_after(ask, after, wait_ms))
+        return _json_response(await read_after(resolve, after, wait_ms))
 
     @router.post("/version/{consistency}", tags=["versions"], response_model=Versions)
-    async def versions(consistency: ConsistencyType, names: Names) -> Response:
-        """The versions of a set of tables; strong: all at one checkpoint. Nothing is pinned."""
+    async def versions(consistency: ConsistencyType, names: VersionsRequest) -> Response:
+        """The versions of several tables, without a pin; `strong`: all at one checkpoint."""
         tables = [parsed_name(name) for name in names.tables] or None
-        ask = partial(
-            looked_up,
+        resolve = partial(
+            resolve_versions,
             store,
             consistency,
             tables,
             names.checkpoint,
             only_named=names.only_named,
-            after_ms=time_of(names.after),
+            after_ms=token_time_ms(names.after),
         )
-        return _answer(await read_after(ask, names.after, names.wait_ms))
+        return _json_response(await read_after(resolve, names.after, names.wait_ms))
 
 
-def _answer(found: Versions) -> Response:
-    """As it stands: the framework would validate every table of it once more."""
-    return Response(found.model_dump_json(), media_type="application/json")
+def _json_response(versions: Versions) -> Response:
+    # Serialized here, because FastAPI would validate every table again.
+    return Response(versions.model_dump_json(), media_type="application/json")
 
 
-def looked_up(
+def resolve_versions(
     store: Store,
     consistency: str,
     tables: list[TableName] | None,
@@ -236,17 +245,17 @@ def looked_up(
     only_named: bool = False,
     after_ms: int | None = None,
 ) -> Versions:
-    """Versions without a pin.
+    """The versions of tables (None: all) at a read point, without a pin.
 
     Raises:
         QueryError: `TABLE_NOT_FOUND`: no job of this store reads or writes it.
         CheckpointUnavailableError: see `Reads.resolve`.
     """
-    found = store.reads.resolve(
+    resolution = store.reads.resolve(
         Consistency(consistency), tables, checkpoint, lease_ms=0, only_named=only_named, after_ms=after_ms
     )
     for name in tables or ():
-        if name not in found.versions and name not in found.behind:
+        if name not in resolution.versions and name not in resolution.behind:
             raise QueryError(
                 "TABLE_NOT_FOUND",
                 f"{name} has no version in this store"
@@ -256,12 +265,12 @@ def looked_up(
             )
     return Versions(
         consistency=ConsistencyType(consistency),
-        checkpoint=found.checkpoint,
-        versions=_listed(found),
-        behind=[Behind(table=str(name), reason=why) for name, why in found.behind.items()],
+        checkpoint=resolution.checkpoint,
+        versions=version_list(resolution),
+        behind=[BehindTable(table=str(name), reason=reason) for name, reason in resolution.behind.items()],
     )
 
 
-def _listed(found: Resolution) -> list[TableVersion]:
-    versions = sorted((str(name), version) for name, version in found.versions.items())
+def version_list(resolution: Resolution) -> list[TableVersion]:
+    versions = sorted((str(name), version) for name, version in resolution.versions.items())
     return [TableVersion(table=name, version=version) for name, version in versions]

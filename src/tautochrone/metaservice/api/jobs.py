@@ -12,9 +12,9 @@ __all__ = ["Job", "Pipeline", "add", "jobs_of"]
 
 
 class Job(BaseModel):
-    """A job. `alive`: running, and its lease did not run out. `target` is the checkpoint that it has to do
-    next, `newest_done` the newest that it did; `announced` are tables that nobody sees before it starts
-    with them. Times are epoch milliseconds."""
+    """A job. `alive`: it runs, and its lease has not ended. `target` is the checkpoint that it works on,
+    `newest_done` the newest that it completed; `announced` are tables that become visible when it starts.
+    Times are epoch milliseconds."""
 
     name: str
     pipeline: str
@@ -33,7 +33,7 @@ class Job(BaseModel):
 
 
 class Pipeline(BaseModel):
-    """A pipeline, its jobs and what they write."""
+    """A pipeline with its jobs and the datasets that they write."""
 
     name: str
     jobs: list[str]
@@ -55,17 +55,17 @@ def add(router: APIRouter, store: Store) -> None:
         return [
             Pipeline(
                 name=name,
-                jobs=[job.name for job in mine],
-                datasets=sorted(str(sink) for job in mine for sink in job.sinks),
+                jobs=[job.name for job in jobs],
+                datasets=sorted(str(sink) for job in jobs for sink in job.sinks),
             )
-            for name, mine in sorted(entries.items())
+            for name, jobs in sorted(entries.items())
         ]
 
 
 def jobs_of(store: Store) -> list[Job]:
-    """The jobs as the interface shows them."""
-    known = {status.name: status for status in store.jobs.states()}
-    return [_job(entry, known.get(entry.name)) for entry in store.jobs.entries()]
+    """All jobs as the API shows them, by name."""
+    statuses = {status.name: status for status in store.jobs.states()}
+    return [_job(entry, statuses.get(entry.name)) for entry in store.jobs.entries()]
 
 
 def _job(entry: JobEntry, status: JobStatus | None) -> Job:

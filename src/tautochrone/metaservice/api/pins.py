@@ -1,4 +1,4 @@
-"""Pins: leases that keep versions while somebody reads them."""
+"""Pins: leases that keep the versions of tables while somebody reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.metaservice.api.flip import AfterToken, ConsistencyType, Flag, Number, TableVersion, WaitMs
-from tautochrone.metaservice.api.write_tokens import read_after, time_of
+from tautochrone.metaservice.api.write_tokens import read_after, token_time_ms
 from tautochrone.metaservice.http.pin_owners import (
     LONGEST_LEASE_MS,
     OWNER_LENGTH,
@@ -23,7 +23,7 @@ from tautochrone.model.checkpoint import Consistency
 
 __all__ = ["Pin", "PinRequest", "add", "pins_of"]
 
-_MOST_TABLES = 10_000
+_MAX_TABLES = 10_000
 
 LeaseMs = Annotated[
     int,
@@ -31,14 +31,14 @@ LeaseMs = Annotated[
         strict=True,
         ge=1,
         le=LONGEST_LEASE_MS[Role.OPERATE],
-        description="from now on; an hour at most with the role read, a day with operate",
+        description="milliseconds from now; an hour at most with the role read, a day with operate",
     ),
 ]
 PinId = Annotated[str, Path(pattern="^[0-9a-f-]{36}$")]
 
 
 class Pin(BaseModel):
-    """A lease. `checkpoint` is null when newest versions are held."""
+    """A pin. `checkpoint` is null when it keeps the newest versions of a weak read."""
 
     id: str
     checkpoint: int | None
@@ -48,16 +48,16 @@ class Pin(BaseModel):
 
 
 class PinRequest(BaseModel):
-    """What to hold: tables at one instant; no tables: all."""
+    """The tables (`catalog.database.table`; none: all) and the read point to pin."""
 
     model_config = ConfigDict(extra="forbid")
     owner: str = Field(
         min_length=1,
         max_length=OWNER_LENGTH,
-        description="who reads, for people",
+        description="who reads, as text for people",
     )
     consistency: ConsistencyType = ConsistencyType.STRONG
-    tables: list[str] = Field(default=[], max_length=_MOST_TABLES)
+    tables: list[str] = Field(default=[], max_length=_MAX_TABLES)
     checkpoint: Number | None = None
     only_named: Flag = False
     lease_ms: LeaseMs = DEFAULT_LEASE_MS
@@ -65,8 +65,8 @@ class PinRequest(BaseModel):
     wait_ms: WaitMs = 0
 
 
-class PinMade(BaseModel):
-    """The new lease and what it holds."""
+class CreatedPin(BaseModel):
+    """A new pin and the versions that it keeps."""
 
     id: str
     checkpoint: int | None
@@ -74,7 +74,7 @@ class PinMade(BaseModel):
 
 
 class Renewal(BaseModel):
-    """How long from now."""
+    """The new length of a lease, from now."""
 
     model_config = ConfigDict(extra="forbid")
     lease_ms: LeaseMs = DEFAULT_LEASE_MS
@@ -83,15 +83,15 @@ class Renewal(BaseModel):
 def add(router: APIRouter, store: Store) -> None:
     @router.get("/pins", tags=["pins"])
     def pins() -> list[Pin]:
-        """The live pins; what ends first comes first."""
+        """The live pins, by the end of their lease."""
         return pins_of(store)
 
     @router.post("/pins", status_code=201, tags=["pins"])
-    async def pin(request: PinRequest, http: Request) -> PinMade:
-        """Choose a read point and pin its versions, in one step. The pin is of the token that was shown."""
+    async def pin(request: PinRequest, http: Request) -> CreatedPin:
+        """Resolve a read point and pin its versions, in one step. The pin belongs to the bearer token."""
         caller = caller_of(http.scope)
         caller.require_lease(request.lease_ms)
-        ask = partial(
+        resolve = partial(
             store.reads.resolve,
             Consistency(request.consistency),
             [parsed_name(name) for name in request.tables] or None,
@@ -100,30 +100,30 @@ def add(router: APIRouter, store: Store) -> None:
             only_named=request.only_named,
             owner=checked_owner(request.owner),
             holder=caller.identity,
-            after_ms=time_of(request.after),
+            after_ms=token_time_ms(request.after),
         )
-        found = await read_after(ask, request.after, request.wait_ms)
-        return PinMade(
-            id=found.pin,
-            checkpoint=found.checkpoint,
-            versions=[TableVersion(table=str(k), version=v) for k, v in sorted(found.versions.items())],
+        resolution = await read_after(resolve, request.after, request.wait_ms)
+        return CreatedPin(
+            id=resolution.pin,
+            checkpoint=resolution.checkpoint,
+            versions=[TableVersion(table=str(k), version=v) for k, v in sorted(resolution.versions.items())],
         )
 
     @router.post("/pins/{pin}/renew", status_code=204, tags=["pins"])
     def renew(pin: PinId, renewal: Renewal, http: Request) -> None:
-        """Extend the lease, as its holder or an operator. One that ran out is gone, with what it held."""
+        """Extend the lease, as its holder or with the role operate. A pin whose lease ended is gone."""
         caller = caller_of(http.scope)
         caller.require_lease(renewal.lease_ms)
         store.pins.renew(pin, renewal.lease_ms, holder=caller.holder)
 
     @router.delete("/pins/{pin}", status_code=204, tags=["pins"])
     def release(pin: PinId, http: Request) -> None:
-        """Let go; its holder and operators may. One that is gone already is fine."""
+        """Release the pin, as its holder or with the role operate. Does nothing when it is gone."""
         store.pins.release(pin, holder=caller_of(http.scope).holder)
 
 
 def pins_of(store: Store) -> list[Pin]:
-    """The live pins as the interface shows them."""
+    """The live pins as the API shows them, by the end of their lease."""
     return [
         Pin(
             id=pin.id,

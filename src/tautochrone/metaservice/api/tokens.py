@@ -1,4 +1,4 @@
-"""Write tokens: what a writer gets, and a reader hands in to see that write."""
+"""The route that gives write tokens."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["WriteToken", "add"]
 
 
 class WriteToken(BaseModel):
-    """Stands for everything that was written to sources before it was asked for."""
+    """A time of the store's clock. A read with it shows everything that the sources held then."""
 
-    token: str = Field(description="hand it to reads as `after`")
+    token: str = Field(description="the value of `after` in reads")
 
 
 def add(router: APIRouter, store: Store) -> None:
-    # By POST: an answer that somebody kept would be too early a token.
+    # By POST, because a cached answer would be an older token.
     @router.post("/tokens", tags=["versions"])
     def token() -> WriteToken:
-        """A token for what is written by now; changes nothing."""
+        """A write token for what the sources hold now; changes nothing."""
         return WriteToken(token=write_token(store))

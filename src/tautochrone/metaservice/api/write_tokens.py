@@ -1,7 +1,7 @@
 """Reading your own writes: write tokens, and the wait for a checkpoint that is after one.
 
-A writer asks for a token when its write is done; it is the store's time. A checkpoint is *after* a token
-when everything that its sources held at that time is in it (`meta.queries.source_observations`).
+A writer asks for a token when its write is done. The token is the store's time. A checkpoint is *after* a
+token when it shows everything that its sources held at that time (`meta.queries.source_observations`).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import TypeVar
 from tautochrone.errors import CheckpointUnavailableError, QueryError
 from tautochrone.meta import Store
 
-__all__ = ["WRITE_TOKEN", "read_after", "time_of", "wait_for", "write_token"]
+__all__ = ["WRITE_TOKEN", "read_after", "token_time_ms", "wait_for", "write_token"]
 
-T = TypeVar("T")
+Answer = TypeVar("Answer")
 
 WRITE_TOKEN = r"^w[0-9]{1,18}$"
-_PAUSE_S = 0.25
-# Only waiting helps in these cases: nothing is published yet, or not what belongs to the token.
-_LATE = ("READ_NOT_YET", "CHECKPOINT_NOT_FOUND", "CHECKPOINT_BEHIND_SESSION")
+_POLL_S = 0.25
+# Cases that a later checkpoint can end. Others are raised at once.
+_NOT_YET = ("READ_NOT_YET", "CHECKPOINT_NOT_FOUND", "CHECKPOINT_BEHIND_SESSION")
 
 
 def write_token(store: Store) -> str:
-    """A token for what is written by now."""
+    """A token for what the sources hold now, `w` and the store's time in epoch milliseconds."""
     return f"w{store.now_ms()}"
 
 
-def time_of(token: str | None) -> int | None:
-    """The store's time in a token, in epoch milliseconds.
+def token_time_ms(token: str | None) -> int | None:
+    """The time in a token, by the store's clock in epoch milliseconds; None without a token.
 
     Raises:
         QueryError: `WRITE_TOKEN_INVALID`.
@@ -47,32 +47,32 @@ def time_of(token: str | None) -> int | None:
     return int(token[1:])
 
 
-def wait_for(read: Callable[[], T], after: str | None, wait_ms: int) -> T:
-    """The first answer of `read` that is after the token; it is asked again for `wait_ms`.
+def wait_for(read: Callable[[], Answer], after: str | None, wait_ms: int) -> Answer:
+    """The answer of `read`, called again for `wait_ms` while no checkpoint is after the token `after`.
 
     Raises:
-        CheckpointUnavailableError: that of the last try, when the time is over.
+        CheckpointUnavailableError: that of the last call.
     """
-    until = time.monotonic() + wait_ms / 1000
+    deadline = time.monotonic() + wait_ms / 1000
     while True:
         try:
             return read()
         except CheckpointUnavailableError as error:
-            _require_time(error, after, until)
-        time.sleep(_PAUSE_S)
+            _raise_unless_waiting(error, after, deadline)
+        time.sleep(_POLL_S)
 
 
-async def read_after(read: Callable[[], T], after: str | None, wait_ms: int) -> T:
-    """As `wait_for`, in a service: who waits holds no thread that the jobs need to make it come true."""
-    until = time.monotonic() + wait_ms / 1000
+async def read_after(read: Callable[[], Answer], after: str | None, wait_ms: int) -> Answer:
+    """As `wait_for` for a service: a waiting request occupies no thread, which jobs need for their calls."""
+    deadline = time.monotonic() + wait_ms / 1000
     while True:
         try:
             return await asyncio.to_thread(read)
         except CheckpointUnavailableError as error:
-            _require_time(error, after, until)
-        await asyncio.sleep(_PAUSE_S)
+            _raise_unless_waiting(error, after, deadline)
+        await asyncio.sleep(_POLL_S)
 
 
-def _require_time(error: CheckpointUnavailableError, after: str | None, until: float) -> None:
-    if after is None or error.error_class not in _LATE or time.monotonic() + _PAUSE_S > until:
+def _raise_unless_waiting(error: CheckpointUnavailableError, after: str | None, deadline: float) -> None:
+    if after is None or error.error_class not in _NOT_YET or time.monotonic() + _POLL_S > deadline:
         raise error
