@@ -102,7 +102,7 @@ def _located(options: Options, meta_url: str | None) -> tuple[PipelineSpec, Sett
 def _forms(located: tuple[PipelineSpec, Settings] | None, store: Store) -> Iterator[Forms]:
     """What runs the pages' forms, for as long as the service runs."""
     if located is None:
-        yield Forms(why_not=_NO_PROJECT)
+        yield Forms(unavailable_reason=_NO_PROJECT)
         return
     from tautochrone.app.console import Console
 

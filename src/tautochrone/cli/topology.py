@@ -23,7 +23,7 @@ __all__ = ["jobs", "lineage", "pins", "token"]
 def _service(arguments: argparse.Namespace) -> Iterator[Service]:
     from tautochrone.app.locate import locate
     from tautochrone.app.stores import existing_store
-    from tautochrone.metaservice.client import InProcess, is_http, open_service
+    from tautochrone.metaservice.client import LocalService, is_http, open_service
 
     if arguments.meta:
         service = open_service(arguments.meta)
@@ -33,7 +33,7 @@ def _service(arguments: argparse.Namespace) -> Iterator[Service]:
         if is_http(url):
             service = open_service(url, settings.meta_token)
         else:
-            service = InProcess(existing_store(settings))
+            service = LocalService(existing_store(settings))
     try:
         yield service
     finally:

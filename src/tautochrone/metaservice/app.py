@@ -1,14 +1,15 @@
-"""The MetaService as one FastAPI application: what a job embeds and what `taut serve` runs.
+"""The MetaService as one FastAPI application, which a job embeds and `taut serve` runs.
 
-    /v1            the checkpoint as an Iceberg REST catalog, in Iceberg's own forms
-    /register …    FLIP-276's interface
-    /api/v1        everything else that there is to know, as JSON
+    /v1            the read-only Iceberg REST catalog
+    /register …    the API of FLIP-276
+    /api/v1        the content of the store as JSON
     /              web pages
-    /rpc           the store for jobs, method by method
-    /metrics       for Prometheus          /healthz  is it there?          /openapi.json
+    /rpc           the methods of the store, for jobs
+    /metrics       metrics for Prometheus
+    /healthz       the health check
+    /openapi.json  the OpenAPI document
 
-Only what is given is served, so that a reader's short-lived server does not pay for an interface that
-nobody asks.
+Parts without a store or a catalog are left out, so that the short-lived server of a reader starts fast.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from tautochrone.meta import Store
-from tautochrone.metaservice.http.access import Access, Guard, Sessions
+from tautochrone.metaservice.http.access import Access, AccessMiddleware, Sessions
 from tautochrone.metaservice.http.problems import PROBLEMS, Problem, add_problems
-from tautochrone.metaservice.http.request_limits import Bounds
+from tautochrone.metaservice.http.request_limits import RequestLimits
 from tautochrone.rest_catalog.metadata_files import MetadataSource
 from tautochrone.rest_catalog.read_points import ReadPointResolver
 from tautochrone.rest_catalog.routes import catalog_app, no_catalog_app
@@ -39,7 +40,7 @@ _NO_PROJECT = "This service knows no project, so it neither queries tables nor r
 
 
 class Health(BaseModel):
-    """It answers. Whether it can do its work is seen in `/metrics`."""
+    """The service answers. `/metrics` shows whether it works."""
 
     version: str
     catalog: bool
@@ -56,18 +57,18 @@ def create_app(
     """Compose the application.
 
     Args:
-        access: who may do what.
-        store: what all but the catalog is about; None: only the catalog is served.
+        access: the tokens and their roles.
+        store: what everything but the catalog shows; None: only the catalog is served.
         catalog: the read points, and the tables of the lake.
-        no_catalog: why there is none, half a sentence for who asks for it.
-        forms: who stands behind the forms of the pages, or why nobody does.
+        no_catalog: why no catalog is served, half a sentence for clients that ask for it.
+        forms: what runs queries and revisions from the pages, or why the pages have neither.
     """
     app = FastAPI(
         title="Tautochrone MetaService",
         version=_VERSION,
-        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        docs_url=None,  # FastAPI's pages load scripts from other sites
         redoc_url=None,
-        redirect_slashes=False,  # a redirect would name whatever host was asked for
+        redirect_slashes=False,  # a redirect would contain the host name of the request
         openapi_url=None if store is None else "/openapi.json",
     )
     sessions = Sessions()
@@ -76,22 +77,22 @@ def create_app(
 
     @app.get("/healthz", tags=["service"], responses=PROBLEMS)
     def health() -> Health:
-        """Is it there? Answers without a token."""
+        """The health check. It needs no token."""
         return Health(version=_VERSION, catalog=catalog is not None)
 
     metrics = None if store is None else _add_store(app, store, forms)
     app.mount("/v1", no_catalog_app(no_catalog) if catalog is None else catalog_app(*catalog))
-    app.add_middleware(Bounds)
-    app.add_middleware(Guard, access=access, sessions=sessions)
+    app.add_middleware(RequestLimits)
+    app.add_middleware(AccessMiddleware, access=access, sessions=sessions)
     if metrics is not None:
-        from tautochrone.metaservice.http.request_log import Observer
+        from tautochrone.metaservice.http.request_log import RequestLog
 
-        app.add_middleware(Observer, metrics=metrics)
+        app.add_middleware(RequestLog, metrics=metrics)
     return app
 
 
 def _add_store(app: FastAPI, store: Store, forms: Forms | str) -> Metrics:
-    # Imported here: a reader's server for the catalog alone starts without them.
+    # Imported here, because the catalog alone does not need them.
     from tautochrone.metaservice.api import add_api
     from tautochrone.metaservice.api.flip import add_flip
     from tautochrone.metaservice.http.login import add_login
@@ -100,14 +101,14 @@ def _add_store(app: FastAPI, store: Store, forms: Forms | str) -> Metrics:
     from tautochrone.metaservice.rpc.routes import add_store_routes
 
     add_store_routes(app, store)
-    add_pages(app, store, Forms(why_not=forms) if isinstance(forms, str) else forms)
+    add_pages(app, store, Forms(unavailable_reason=forms) if isinstance(forms, str) else forms)
     add_flip(app, store)
     add_api(app, store)
     if app.state.access.hashes:
         add_login(app, app.state.access, app.state.sessions)
     metrics = add_metrics(app, store)
 
-    def document() -> dict[str, Any]:
+    def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
@@ -119,5 +120,5 @@ def _add_store(app: FastAPI, store: Store, forms: Forms | str) -> Metrics:
             app.openapi_schema = schema
         return app.openapi_schema
 
-    app.openapi = document  # type: ignore[method-assign]
+    app.openapi = openapi  # type: ignore[method-assign]
     return metrics

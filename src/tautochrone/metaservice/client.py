@@ -1,6 +1,12 @@
-"""Asking a MetaService: over HTTP, or in process when all there is is a store. Both answer the same values.
+"""A client for the MetaService over HTTP, and the same calls on a store in this process.
 
-`Client` has more than commands need: whoever reads tables by other means asks it for versions and pins.
+    with Client("http://127.0.0.1:7117", token) as client:
+        pin = client.pin("nightly report", ["lake.db.orders"], lease_ms=600_000)
+        snapshot_ids = {version.table: int(version.version) for version in pin.versions}
+        ...  # read these snapshots with any engine
+        client.release_pin(pin.id)
+
+Problems of the service are `MetaError`s with the class that the service answered.
 """
 
 from __future__ import annotations
@@ -26,22 +32,25 @@ from tautochrone.metaservice.http.request_names import parsed_name
 from tautochrone.model.closing import Closing
 from tautochrone.redaction import keep_secret
 
-__all__ = ["TOKEN_VARIABLE", "Client", "InProcess", "Service", "is_http", "open_service"]
+__all__ = ["TOKEN_VARIABLE", "Client", "LocalService", "Service", "is_http", "open_service"]
 
 TOKEN_VARIABLE = "TAUTOCHRONE_META_TOKEN"
 _TIMEOUT_S = 30.0
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 class Service(Protocol):
-    """What commands ask."""
+    """The calls that commands need."""
 
     def datasets(self) -> list[DatasetSummary]:
-        """Every dataset, by name."""
+        """The status of every dataset, by name."""
 
     def lineage(self, table: str) -> Lineage:
-        """Up and down from a table.
+        """Upstream and downstream of a table.
+
+        Args:
+            table: `catalog.database.table`.
 
         Raises:
             TautochroneError: `DATASET_NOT_FOUND`.
@@ -51,7 +60,7 @@ class Service(Protocol):
         """All jobs, by name."""
 
     def pins(self) -> list[Pin]:
-        """The live pins; what ends first comes first."""
+        """The live pins, by the end of their lease."""
 
     def write_token(self) -> str:
         """A write token: reads with it as `after` show what the sources hold now."""
@@ -61,23 +70,26 @@ class Service(Protocol):
 
 
 def is_http(url: str) -> bool:
-    """Does the URL mean a service, not a database?"""
+    """Whether the URL is of a service, and not of a database."""
     return url.lower().startswith(("http://", "https://"))
 
 
 def open_service(url: str, token: str | None = None) -> Service:
-    """The service at an http(s) URL, with `token` or that of `TAUTOCHRONE_META_TOKEN`; or a store in process.
+    """The service at an http(s) URL, or the store at a database URL.
+
+    Args:
+        token: the bearer token for a service; None: the value of `TAUTOCHRONE_META_TOKEN`.
 
     Raises:
         MetaError: the store cannot be opened.
     """
     if is_http(url):
         return Client(url, token or os.environ.get(TOKEN_VARIABLE))
-    return InProcess(MetaStore.open(url))
+    return LocalService(MetaStore.open(url))
 
 
-class InProcess:
-    """A store that nobody serves."""
+class LocalService:
+    """The calls on a store in this process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -104,13 +116,17 @@ class InProcess:
 class Client(Closing):
     """A MetaService over HTTP. Safe to share between threads.
 
-    Every method raises the error that the service answered as a `MetaError` of the same class, or
-    `META_SERVICE_UNREACHABLE` (retryable) when there was no answer.
+    Tables are named `catalog.database.table`; times and leases are milliseconds.
+
+    Every method may raise:
+        MetaError: the class that the service answered, such as `TOKEN_MISSING` or `JOB_NOT_FOUND`;
+            `META_SERVICE_UNREACHABLE` (retryable): no answer; `META_SERVICE_UNKNOWN`: what answers is not a
+            MetaService of this version.
 
     Args:
         url: `http://host:7117`.
-        token: shown with each request.
-        timeout_s: for each answer.
+        token: the bearer token of each request.
+        timeout_s: how many seconds to wait for each answer.
     """
 
     def __init__(self, url: str, token: str | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
@@ -118,25 +134,25 @@ class Client(Closing):
         if token:
             keep_secret(token)
             headers["Authorization"] = f"Bearer {token}"
-        # A redirect could carry the token elsewhere; the service sends none that matters.
+        # Redirects are not followed, because they could send the token to another host.
         self._http = httpx.Client(
             base_url=url, headers=headers, timeout=timeout_s, transport=httpx.HTTPTransport(retries=2)
         )
 
     def datasets(self) -> list[DatasetSummary]:
-        return self._ask(list[DatasetSummary], "GET", "/api/v1/datasets")
+        return self._request(list[DatasetSummary], "GET", "/api/v1/datasets")
 
     def lineage(self, table: str) -> Lineage:
-        return self._ask(Lineage, "GET", f"/api/v1/lineage/{quote(table, safe='')}")
+        return self._request(Lineage, "GET", f"/api/v1/lineage/{quote(table, safe='')}")
 
     def jobs(self) -> list[Job]:
-        return self._ask(list[Job], "GET", "/api/v1/jobs")
+        return self._request(list[Job], "GET", "/api/v1/jobs")
 
     def pins(self) -> list[Pin]:
-        return self._ask(list[Pin], "GET", "/api/v1/pins")
+        return self._request(list[Pin], "GET", "/api/v1/pins")
 
     def write_token(self) -> str:
-        return self._ask(WriteToken, "POST", "/api/v1/tokens").token
+        return self._request(WriteToken, "POST", "/api/v1/tokens").token
 
     def versions(
         self,
@@ -147,29 +163,71 @@ class Client(Closing):
         after: str | None = None,
         wait_ms: int = 0,
     ) -> Versions:
-        """The versions of tables (`catalog.database.table`; none: all), without a pin.
+        """The versions of tables at a read point, without a pin.
+
+            client.versions(["lake.db.orders"]).versions[0].version     # "8032417650921"
 
         Args:
-            after: a write token: what was written before it is in, or the error is `READ_NOT_YET`.
-            wait_ms: so long the service waits for it; keep it below the client's `timeout_s`.
+            tables: none: all tables.
+            consistency: `strong`: one checkpoint; `weak`: the newest version of each table.
+            checkpoint: a published checkpoint, instead of the newest readable one.
+            after: a write token: the versions show everything that the sources held then.
+            wait_ms: for how long the service waits for such a checkpoint, a minute at most; keep it below the
+                client's `timeout_s`.
+
+        Raises:
+            MetaError: `READ_NOT_YET` (retryable): no checkpoint is after the token; `TABLE_NOT_FOUND`;
+                `CHECKPOINT_NOT_FOUND`, `_EXPIRED`, `_REVOKED` or `_NOT_PUBLISHED`.
         """
         body = {"tables": list(tables), "checkpoint": checkpoint, "after": after, "wait_ms": wait_ms}
-        return self._ask(Versions, "POST", f"/version/{quote(consistency, safe='')}", body)
+        return self._request(Versions, "POST", f"/version/{quote(consistency, safe='')}", body)
 
     def pin(self, owner: str, tables: Iterable[str] = (), **request: Any) -> CreatedPin:
-        """Choose a read point and pin it; `request`: `consistency`, `checkpoint`, `lease_ms`, `after`,
-        `wait_ms`."""
+        """Pin the versions of tables at a read point, so that they are kept for the lease.
+
+            pin = client.pin("notebook", ["lake.db.orders"], lease_ms=60_000)
+            client.renew_pin(pin.id, 60_000)
+            client.release_pin(pin.id)
+
+        Args:
+            owner: who reads, as text for people.
+            tables: none: all tables.
+            request: `consistency`, `checkpoint`, `after` and `wait_ms` as for `versions`; `lease_ms`: an hour
+                at most with the role read, a day with operate; `only_named`: do not wait for tables that
+                share a root with these.
+
+        Raises:
+            MetaError: as for `versions`; `LEASE_INVALID`, `TOO_MANY_PINS`.
+        """
         body = {"owner": owner, "tables": list(tables), **request}
-        return self._ask(CreatedPin, "POST", "/api/v1/pins", body)
+        return self._request(CreatedPin, "POST", "/api/v1/pins", body)
 
     def renew_pin(self, pin: str, lease_ms: int) -> None:
+        """Extend the lease of a pin to `lease_ms` from now.
+
+        Raises:
+            MetaError: `PIN_EXPIRED`, `PIN_NOT_YOURS`, `LEASE_INVALID`.
+        """
         self._send("POST", f"/api/v1/pins/{quote(pin, safe='')}/renew", {"lease_ms": lease_ms})
 
     def release_pin(self, pin: str) -> None:
+        """End a pin. Does nothing when it is gone.
+
+        Raises:
+            MetaError: `PIN_NOT_YOURS`.
+        """
         self._send("DELETE", f"/api/v1/pins/{quote(pin, safe='')}")
 
     def register(self, job: str, *, sources: Iterable[str] = (), sinks: Iterable[str] = ()) -> None:
-        """Announce what the job will read and write (FLIP-276); seen when it starts."""
+        """Announce the tables that a job will read and write (FLIP-276). `start` makes them visible.
+
+            client.register("etl", sources=["lake.db.orders"], sinks=["lake.db.report"])
+            fence = client.start("etl").fence
+            client.unregister("etl", fence)
+
+        Raises:
+            MetaError: `DATASET_OWNED_BY_ANOTHER_JOB`, `TOPOLOGY_CYCLE`, `JOB_NAME_TAKEN`.
+        """
         for role, tables in (("source", sources), ("sink", sinks)):
             for table in tables:
                 name = parsed_name(table)
@@ -177,11 +235,19 @@ class Client(Closing):
                 self._send("POST", f"/register/{role}/" + "/".join(quote(part, safe="") for part in parts))
 
     def start(self, job: str) -> StartedJob:
-        """The job runs now."""
-        return self._ask(StartedJob, "POST", f"/start/{quote(job, safe='')}")
+        """Start the job: its fence, and the checkpoint of its sources to continue from.
+
+        Raises:
+            MetaError: `JOB_RUNNING`: another run has it; `JOB_NOT_FOUND`: no sink is registered.
+        """
+        return self._request(StartedJob, "POST", f"/start/{quote(job, safe='')}")
 
     def unregister(self, job: str, fence: int | None = None) -> None:
-        """The job ended; with the fence of its start a newer run is not harmed."""
+        """End the job. With the fence from `start`, a newer run is not ended.
+
+        Raises:
+            MetaError: `JOB_FENCED`: a newer run has the job; `JOB_NOT_FOUND`.
+        """
         self._send(
             "POST", f"/unregister/{quote(job, safe='')}" + ("" if fence is None else f"?fence={fence}")
         )
@@ -189,12 +255,12 @@ class Client(Closing):
     def close(self) -> None:
         self._http.close()
 
-    def _ask(self, kind: type[_Answer], method: str, path: str, body: Any = None) -> _Answer:
+    def _request(self, result_type: type[_Result], method: str, path: str, body: Any = None) -> _Result:
         answer = self._send(method, path, body)
         try:
-            return TypeAdapter(kind).validate_json(answer.content)
+            return TypeAdapter(result_type).validate_json(answer.content)
         except ValidationError as error:
-            raise _not_ours(answer) from error
+            raise _unknown_service(answer) from error
 
     def _send(self, method: str, path: str, body: Any = None) -> httpx.Response:
         try:
@@ -211,7 +277,7 @@ class Client(Closing):
         try:
             problem = Problem.model_validate_json(answer.content)
         except ValidationError:
-            raise _not_ours(answer) from None
+            raise _unknown_service(answer) from None
         raise MetaError(
             problem.error_class,
             problem.detail,
@@ -222,7 +288,7 @@ class Client(Closing):
         )
 
 
-def _not_ours(answer: httpx.Response) -> MetaError:
+def _unknown_service(answer: httpx.Response) -> MetaError:
     return MetaError(
         "META_SERVICE_UNKNOWN",
         f"What answers at {answer.url.copy_with(query=None)} (status {answer.status_code}) is no MetaService "

@@ -1,6 +1,6 @@
-"""An HTTP server for the MetaService's application: in a thread of a job, or as a process of its own.
+"""An HTTP server for the MetaService's application, in a thread of a job or as a process of its own.
 
-FastAPI and uvicorn are imported when a server starts: commands that need none don't pay for them.
+FastAPI and uvicorn are imported when a server starts, so that commands without a server start faster.
 """
 
 from __future__ import annotations
@@ -25,42 +25,47 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddedServer", "listen", "uri_of", "uvicorn_server"]
 
 _START_TIMEOUT_S = 20.0
-_GRACE_S = 2
-# More than all requests and streams that are let through; what is above it only waits.
-_MOST_CONNECTIONS = 1_000
-_A_JOBS = "This is the service of a running job, which only shows; `taut serve` in the project does this"
+_SHUTDOWN_S = 2
+# More than all requests and streams that the limits allow; further connections wait.
+_MAX_CONNECTIONS = 1_000
+_EMBEDDED_IN_JOB = (
+    "This is the service of a running job, which only shows; `taut serve` in the project does this"
+)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bind before anything else, so that the port is known and taken before anyone asks.
+    """A listening socket. Open it first, so that the port is known and taken before the server starts.
+
+    Args:
+        port: 0 takes a free port.
 
     Raises:
-        EnvironmentProblemError: `SERVER_NOT_STARTED`.
+        EnvironmentProblemError: `SERVER_NOT_STARTED`: the port cannot be opened.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        bound = socket.create_server((host, port), family=family)
-        # asyncio sets it only on sockets that name their protocol. Without it the body of an answer waits
-        # for the client's delayed acknowledgement of the head, 40 ms. Connections inherit it.
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return bound
+        listening = socket.create_server((host, port), family=family)
+        # asyncio sets the option only on sockets that name their protocol. Without it the body of an answer
+        # waits 40 ms for the client's delayed acknowledgement of the head. Connections inherit it.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except OSError as error:
         raise EnvironmentProblemError(
             "SERVER_NOT_STARTED", f"Port {port} of {host} cannot be opened: {error}"
         ) from error
 
 
-def uri_of(bound: socket.socket) -> str:
-    """Where clients on this machine find what listens here."""
-    host, port = bound.getsockname()[:2]
+def uri_of(listening: socket.socket) -> str:
+    """The URL of a listening socket, for clients on this machine."""
+    host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def uvicorn_server(app: FastAPI) -> uvicorn.Server:
-    """A server that logs nothing by itself and gives open requests two seconds at its end."""
+    """A server without a log of its own, which gives open requests two seconds when it stops."""
     import uvicorn
 
-    from tautochrone.metaservice.http.connections import PatientProtocol
+    from tautochrone.metaservice.http.connections import HeadTimeoutProtocol
 
     return uvicorn.Server(
         uvicorn.Config(
@@ -70,17 +75,17 @@ def uvicorn_server(app: FastAPI) -> uvicorn.Server:
             access_log=False,
             lifespan="off",
             server_header=False,
-            http=PatientProtocol,
-            limit_concurrency=_MOST_CONNECTIONS,
-            timeout_graceful_shutdown=_GRACE_S,
+            http=HeadTimeoutProtocol,
+            limit_concurrency=_MAX_CONNECTIONS,
+            timeout_graceful_shutdown=_SHUTDOWN_S,
         )
     )
 
 
 class EmbeddedServer(Closing):
-    """Serves from a daemon thread on a free port of 127.0.0.1 from construction until `stop()`.
+    """Serves from a daemon thread on a free port of 127.0.0.1 from construction until `close`.
 
-    With a store it answers what `taut serve` does, for reading; without one only the catalog.
+    With a store it serves what `taut serve` does, for the role read; without a store only the catalog.
 
     Raises:
         EnvironmentProblemError: `SERVER_NOT_STARTED`.
@@ -100,7 +105,7 @@ class EmbeddedServer(Closing):
         self._socket = listen("127.0.0.1", port)
         self._uri = uri_of(self._socket)
         access = Access.on_loopback(Role.READ)
-        app = create_app(access=access, store=store, catalog=(read_points, source), forms=_A_JOBS)
+        app = create_app(access=access, store=store, catalog=(read_points, source), forms=_EMBEDDED_IN_JOB)
         self._server = uvicorn_server(app)
         self._thread = Thread(
             target=self._server.run,
@@ -118,11 +123,11 @@ class EmbeddedServer(Closing):
 
     @property
     def uri(self) -> str:
-        """The base URI for Iceberg REST clients."""
+        """The base URL, `http://127.0.0.1:port`."""
         return self._uri
 
     def close(self) -> None:
-        """Stop serving; open requests get two seconds. Repeatable."""
+        """Stop serving. Open requests get two seconds. May be called again."""
         self._server.should_exit = True
         self._thread.join(timeout=5)
         self._socket.close()

@@ -23,7 +23,7 @@ from tautochrone.rest_catalog.metadata_at_version import SnapshotGoneError, at_v
 from tautochrone.rest_catalog.metadata_files import MetadataSource
 from tautochrone.rest_catalog.read_points import ReadPointResolver
 
-__all__ = ["catalog_app", "no_catalog_app", "refusal"]
+__all__ = ["catalog_app", "iceberg_error", "no_catalog_app"]
 
 _ENDPOINTS = [
     "GET /v1/{prefix}/namespaces",
@@ -81,7 +81,7 @@ def no_catalog_app(why: str) -> FastAPI:
     return app
 
 
-def refusal(status: int, error: TautochroneError) -> Response:
+def iceberg_error(status: int, error: TautochroneError) -> Response:
     """A refused request as an answer in Iceberg's form."""
     kind = "NotAuthorizedException" if status == 401 else "ForbiddenException"
     return _RefusedError(status, kind, str(error)).response()

@@ -69,7 +69,7 @@ def site(tmp_path: Path, seeded: Callable[[str], Path]) -> Iterator[Callable[...
             store = stack.enter_context(MetaStore.open(f"sqlite:///{copy}"))
             app, rows, plans = FastAPI(), Rows(), Plans()
             forms = (
-                Forms(why_not="This service knows no project")
+                Forms(unavailable_reason="This service knows no project")
                 if bare
                 else Forms(runner=rows, revisions=plans)
             )

@@ -1,1 +1,1 @@
-"""What every request passes: access, limits, errors, logs, metrics."""
+"""What all requests share: access control, limits, errors, logs, metrics."""

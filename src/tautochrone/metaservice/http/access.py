@@ -1,8 +1,8 @@
-"""Who may do what: bearer tokens with the roles `read` and `operate`, and no requests from other sites.
+"""Access control: bearer tokens with the roles `read` and `operate`, and no requests from other sites.
 
-Tokens are compared by their hashes, in constant time; the tokens themselves are not kept. A browser adds
-cookies, and reaches services on loopback, whatever page asks it to. So what comes without a token in its
-header must come from a page of ours, and from a name of this machine when no token protects the service.
+Tokens are compared by their hashes, in constant time; the tokens themselves are not kept. A page of any site
+can make a browser send requests with its cookies, also to services on loopback. So a request without a bearer
+token must come from a page of this service, and, when the service has no tokens, name a host of this machine.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tautochrone.errors import AccessError
 from tautochrone.meta.wire import remote_calls
 from tautochrone.metaservice.http.pin_owners import CALLER, Caller, Role
 from tautochrone.metaservice.http.problems import problem_of
-from tautochrone.rest_catalog.routes import refusal
+from tautochrone.rest_catalog.routes import iceberg_error
 
-__all__ = ["COOKIE", "LOOPBACK", "SESSION_S", "Access", "Guard", "Role", "Sessions"]
+__all__ = ["COOKIE", "LOOPBACK", "SESSION_S", "Access", "AccessMiddleware", "Role", "Sessions"]
 
 COOKIE = "tautochrone_session"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_SAFE = ("GET", "HEAD", "OPTIONS")
-# The catalog refuses writes itself; what is posted to it, to `/version` and for a write token asks. Readers
-# hold pins of their own: whose a pin is the store compares.
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+# Requests by POST that the role `read` may send. The catalog refuses writes itself, and the store checks who
+# owns a pin.
 _READS_BY_POST = ("/v1/", "/version/", "/api/v1/tokens", "/api/v1/pins")
-_READING_FORMS = ("/query", "/preview")
-_OPEN = ("/healthz", "/login", "/logout")
+_FORMS_THAT_READ = ("/query", "/preview")
+_PUBLIC_PATHS = ("/healthz", "/login", "/logout")
 SESSION_S = 12 * 3600
-_MOST_SESSIONS = 1_000
+_MAX_SESSIONS = 1_000
 
 
 def _digest(token: str) -> bytes:
@@ -45,12 +45,12 @@ def _digest(token: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The tokens of one service, and what those may do who show none.
+    """The tokens of one service, and the role of clients without a token.
 
     Attributes:
-        hashes: SHA-256 of each token, and its role.
-        anonymous: None: a token is needed.
-        hosts: the names by which the service may be addressed without a token; None: any.
+        hashes: the role of each token, by the token's SHA-256.
+        anonymous: the role of clients without a token; None: they are refused.
+        hosts: the host names that requests without a token may use; None: any.
     """
 
     hashes: Mapping[bytes, Role] = field(default_factory=dict)
@@ -59,48 +59,48 @@ class Access:
 
     @classmethod
     def by_tokens(cls, tokens: Mapping[str, Role]) -> Access:
-        """Only who shows one of the tokens may do anything."""
+        """Each request needs one of the tokens."""
         return cls({_digest(token): role for token, role in tokens.items()})
 
     @classmethod
     def on_loopback(cls, role: Role) -> Access:
-        """Everybody on this machine has `role`."""
+        """Every client on this machine has `role`, without a token."""
         return cls(anonymous=role, hosts=LOOPBACK)
 
     def role_of(self, token: str) -> Role | None:
-        """The role of a token; None when it is unknown."""
+        """The role of a token; None when the token is unknown."""
         caller = self.caller_of(token)
         return None if caller is None else caller.role
 
     def caller_of(self, token: str) -> Caller | None:
-        """Who shows a token; None when it is unknown."""
-        shown, found = _digest(token), None
-        # All of them, so that the time tells nothing about which one it was.
+        """The caller with this token; None when the token is unknown."""
+        digest, caller = _digest(token), None
+        # The loop does not stop at a match, so that its time does not tell which token matched.
         for known, role in self.hashes.items():
-            if hmac.compare_digest(known, shown):
-                # Hashed once more: an identity is kept in the store, and must not help to guess the token.
-                found = Caller(role, f"{role}:{hashlib.sha256(b'identity' + known).hexdigest()[:32]}")
-        return found
+            if hmac.compare_digest(known, digest):
+                # Hashed again: the store keeps the identity, and it must not help to guess the token.
+                caller = Caller(role, f"{role}:{hashlib.sha256(b'identity' + known).hexdigest()[:32]}")
+        return caller
 
     @property
-    def nobody(self) -> Caller | None:
-        """Who shows no token; None: they are refused."""
+    def anonymous_caller(self) -> Caller | None:
+        """The caller of requests without a token; None: they are refused."""
         return None if self.anonymous is None else Caller(self.anonymous, f"{self.anonymous}:anonymous")
 
 
 class Sessions:
-    """Browsers that showed a token once. They live in this process: a restart asks for the token again."""
+    """Sessions of browsers that logged in with a token. They end with this process."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Caller, float]] = {}
         self._lock = Lock()
 
     def open(self, caller: Caller) -> str:
-        """A new session's id, the value of the cookie."""
+        """The id of a new session, which is the value of its cookie."""
         session, now = secrets.token_urlsafe(32), time.monotonic()
         with self._lock:
             self._known = {key: known for key, known in self._known.items() if known[1] > now}
-            while len(self._known) >= _MOST_SESSIONS:
+            while len(self._known) >= _MAX_SESSIONS:
                 self._known.pop(next(iter(self._known)))
             self._known[session] = (caller, now + SESSION_S)
         return session
@@ -115,8 +115,8 @@ class Sessions:
             self._known.pop(session, None)
 
 
-class Guard:
-    """Lets a request through, or answers it. Around the whole application: no route can be forgotten."""
+class AccessMiddleware:
+    """Admits or refuses each request. It wraps the whole application, so that no route is left out."""
 
     def __init__(self, app: ASGIApp, access: Access, sessions: Sessions) -> None:
         self._app, self._access, self._sessions = app, access, sessions
@@ -131,7 +131,7 @@ class Guard:
             except AccessError as error:
                 status = 401 if error.error_class.startswith("TOKEN_") else 403
                 catalog = scope["path"].startswith("/v1/")
-                answer = refusal(status, error) if catalog else problem_of(error, status)
+                answer = iceberg_error(status, error) if catalog else problem_of(error, status)
                 if status == 401:
                     answer.headers["WWW-Authenticate"] = 'Bearer realm="tautochrone"'
                 await answer(scope, receive, send)
@@ -139,20 +139,22 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _admit(self, request: Request) -> Caller | None:
-        # The path that routes see: one put together with the header `Host` may be another.
+        # The path that routes see. `request.url` is built with the header `Host` and may differ.
         path = request.scope["path"]
-        changes = request.method not in _SAFE and not _reads(path)
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._access.hashes:
+        changes = request.method not in _SAFE_METHODS and not _only_reads(path)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._access.hashes:
             caller = self._access.caller_of(token.strip())
             if caller is None:
                 raise AccessError("TOKEN_UNKNOWN", "The token that was shown is not known here")
         else:
             self._require_host(request)
-            if request.method not in _SAFE:
-                _require_own_page(request)
-            caller = self._sessions.caller_of(request.cookies.get(COOKIE, "")) or self._access.nobody
-            if path in _OPEN:
+            if request.method not in _SAFE_METHODS:
+                _require_same_site(request)
+            caller = (
+                self._sessions.caller_of(request.cookies.get(COOKIE, "")) or self._access.anonymous_caller
+            )
+            if path in _PUBLIC_PATHS:
                 return caller
             if caller is None:
                 raise AccessError(
@@ -160,7 +162,7 @@ class Guard:
                     "This service answers only who shows a token",
                     hint="Set TAUTOCHRONE_META_TOKEN, or send `Authorization: Bearer …`.",
                 )
-        if changes and caller.role is not Role.OPERATE and path not in _OPEN:
+        if changes and caller.role is not Role.OPERATE and path not in _PUBLIC_PATHS:
             raise AccessError(
                 "ROLE_MISSING",
                 "Changing something needs the role operate; this token has the role read",
@@ -168,7 +170,7 @@ class Guard:
         return caller
 
     def _require_host(self, request: Request) -> None:
-        # A page may give its own name our address (DNS rebinding), and is then no other site.
+        # By DNS rebinding a page of another site can reach this service under its own host name.
         hosts = self._access.hosts
         if hosts is None:
             return
@@ -184,27 +186,27 @@ class Guard:
             )
 
 
-def _reads(path: str) -> bool:
-    """Whether a POST only asks."""
+def _only_reads(path: str) -> bool:
+    """Whether a POST to this path changes nothing."""
     if path.startswith("/rpc/"):
         call = remote_calls().get(path.removeprefix("/rpc/"))
         return call is not None and call.for_readers
-    return path in _READING_FORMS or path.startswith(_READS_BY_POST)
+    return path in _FORMS_THAT_READ or path.startswith(_READS_BY_POST)
 
 
-def _require_own_page(request: Request) -> None:
-    """A change without a token in its header must not come from a page of another site.
+def _require_same_site(request: Request) -> None:
+    """Refuse a change without a bearer token that comes from a page of another site.
 
-    Programs send neither of the headers; browsers send them, and pages cannot change them.
+    Browsers send these headers, and pages cannot change them; other clients do not send them.
     """
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
-    foreign = site not in (None, "same-origin", "none")
+    other_site = site not in (None, "same-origin", "none")
     if origin is not None:
-        foreign = foreign or urlsplit(origin).netloc != request.headers.get("host")
+        other_site = other_site or urlsplit(origin).netloc != request.headers.get("host")
     elif COOKIE in request.cookies:
-        foreign = foreign or site is None
-    if foreign:
+        other_site = other_site or site is None
+    if other_site:
         raise AccessError(
             "CROSS_SITE_REQUEST", "This came from a page of another site, and would have changed something"
         )

@@ -1,4 +1,4 @@
-"""Browsers show their token once, in a form, and get a cookie for a session. The cookie holds no token."""
+"""The login of browsers: a form takes the token and sets a session cookie without it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tautochrone.metaservice.http.problems import problem_of
 
 __all__ = ["add_login"]
 
-_LONGEST_BODY = 4_096
+_MAX_BODY = 4_096
 _FORM = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Tautochrone</title></head>
 <body><main><h1>Tautochrone</h1>
@@ -27,7 +27,7 @@ _HEADERS = {
 
 
 def add_login(app: FastAPI, access: Access, sessions: Sessions) -> None:
-    """Put `/login` and `/logout` on `app`."""
+    """Add `/login` and `/logout` to `app`."""
 
     @app.get("/login", include_in_schema=False)
     def form() -> Response:
@@ -38,9 +38,9 @@ def add_login(app: FastAPI, access: Access, sessions: Sessions) -> None:
         body = b""
         async for chunk in request.stream():
             body += chunk
-            if len(body) > _LONGEST_BODY:
+            if len(body) > _MAX_BODY:
                 break
-        fields = parse_qs(body[:_LONGEST_BODY].decode("utf-8", "replace"))
+        fields = parse_qs(body[:_MAX_BODY].decode("utf-8", "replace"))
         caller = access.caller_of(fields.get("token", [""])[0])
         if caller is None:
             return problem_of(AccessError("TOKEN_UNKNOWN", "The token that was shown is not known here"), 401)

@@ -1,8 +1,8 @@
-"""`/metrics` for Prometheus: what the store says now, and what was seen since this service started.
+"""`/metrics` for Prometheus: gauges from the store, and counters since this service started.
 
-Counters begin at 0 with the service, as Prometheus expects. They are moved when somebody asks, by the rows of
-the history that came since, so two services on one store count the same refreshes each. A checkpoint's number
-is never a label.
+Counters start at 0 with the service, as Prometheus expects. A request to `/metrics` counts the rows that the
+refresh history has got since the last one, so each of two services on one store counts all refreshes. The
+number of a checkpoint is never a label, because each value would be a new time series.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tautochrone.metaservice.http.problems import PROBLEMS
 __all__ = ["CONTENT_TYPE", "Metrics", "add_metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_AT_ONCE = 1_000
-_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
-_HTTP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+_BATCH = 1_000
+_REFRESH_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+_HTTP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 
 class Metrics:
@@ -33,7 +33,7 @@ class Metrics:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = Lock()
-        self._last = store.history.newest_refresh_id()
+        self._last_row = store.history.newest_refresh_id()
         self._registry = CollectorRegistry()
         self._refreshes = Counter(
             "tautochrone_refresh_total",
@@ -41,11 +41,11 @@ class Metrics:
             ["dataset", "mode"],
             registry=self._registry,
         )
-        self._took = Histogram(
+        self._durations = Histogram(
             "tautochrone_refresh_duration_seconds",
             "Wall time of refreshes that changed something",
             ["dataset"],
-            buckets=_SECONDS,
+            buckets=_REFRESH_BUCKETS,
             registry=self._registry,
         )
         self._rows = Counter(
@@ -64,31 +64,31 @@ class Metrics:
             "tautochrone_http_request_duration_seconds",
             "Time until an answer began",
             ["route"],
-            buckets=_HTTP_SECONDS,
+            buckets=_HTTP_BUCKETS,
             registry=self._registry,
         )
-        self._registry.register(_State(store))
+        self._registry.register(_StoreGauges(store))
 
     def text(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         with self._lock:
-            rows = self._store.history.refreshes_after(self._last, _AT_ONCE)
+            rows = self._store.history.refreshes_after(self._last_row, _BATCH)
             while rows:
-                for number, record in rows:
-                    self._last, dataset, refresh = number, str(record.dataset), record.refresh
+                for row, record in rows:
+                    self._last_row, dataset, refresh = row, str(record.dataset), record.refresh
                     if record.error is not None or refresh is None:
                         self._refreshes.labels(dataset, "failed").inc()
                         continue
                     self._refreshes.labels(dataset, refresh.mode.value).inc()
-                    self._took.labels(dataset).observe(refresh.duration_ms / 1000)
+                    self._durations.labels(dataset).observe(refresh.duration_ms / 1000)
                     self._rows.labels(dataset, "insert").inc(refresh.rows_inserted)
                     self._rows.labels(dataset, "delete").inc(refresh.rows_deleted)
-                rows = self._store.history.refreshes_after(self._last, _AT_ONCE)
+                rows = self._store.history.refreshes_after(self._last_row, _BATCH)
         return generate_latest(self._registry)
 
 
-class _State:
-    """Gauges that are read from the store at each look."""
+class _StoreGauges:
+    """Gauges that are read from the store at each request."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -119,7 +119,7 @@ class _State:
         yield pins
 
     def _checkpoints(self) -> Iterator[Metric]:
-        committed = GaugeMetricFamily(
+        published = GaugeMetricFamily(
             "tautochrone_checkpoint_published", "The number of a job's newest checkpoint", labels=["job"]
         )
         age = GaugeMetricFamily(
@@ -130,13 +130,13 @@ class _State:
         for job in self._store.jobs.entries():
             newest = self._store.checkpoints.latest_published(job.name)
             if newest is not None:
-                committed.add_metric([job.name], newest.number)
+                published.add_metric([job.name], newest.number)
                 age.add_metric([job.name], max(0.0, time.time() - newest.cut_at_ms / 1000))
-        yield from (committed, age)
+        yield from (published, age)
 
 
 def add_metrics(app: FastAPI, store: Store) -> Metrics:
-    """Put `/metrics` on `app`; the answer counts what the application answers."""
+    """Add `/metrics` to `app`. The result counts the requests that the application answers."""
     metrics = Metrics(store)
 
     @app.get(
@@ -146,7 +146,7 @@ def add_metrics(app: FastAPI, store: Store) -> Metrics:
         responses={**PROBLEMS, 200: {"content": {"text/plain": {}}}},
     )
     def scrape() -> Response:
-        """For Prometheus."""
+        """All metrics in Prometheus' text format."""
         return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     return metrics

@@ -1,7 +1,7 @@
-"""Who asks, and for how long they may hold versions.
+"""The caller of a request, and how long its pins may last.
 
-A lease ends by itself, so that a reader that is gone stops nobody from expiring: how long that may take is
-bounded here, and readers renew.
+A lease ends by itself, so that the pin of a reader that died does not keep versions forever. Its length is
+bounded here; readers renew it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from tautochrone.errors import QueryError
-from tautochrone.metaservice.http.request_names import text_of
+from tautochrone.metaservice.http.request_names import checked_text
 
 __all__ = ["CALLER", "LONGEST_LEASE_MS", "OWNER_LENGTH", "Caller", "Role", "caller_of", "checked_owner"]
 
 CALLER = "tautochrone_caller"
-"""Where the guard leaves the caller in a request's scope."""
+"""The key of the caller in a request's scope. `AccessMiddleware` sets it."""
 OWNER_LENGTH = 255
 
 
 class Role(StrEnum):
-    """`READ` asks and holds short pins of its own, `OPERATE` changes too."""
+    """`READ` may read and hold short pins of its own, `OPERATE` may also change."""
 
     READ = "read"
     OPERATE = "operate"
@@ -33,11 +33,11 @@ LONGEST_LEASE_MS = MappingProxyType({Role.READ: 3_600_000, Role.OPERATE: 24 * 3_
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: a role, and an identity that others cannot take.
+    """The client that sent a request.
 
     Attributes:
-        role: what they may do.
-        identity: the same for all requests with one token; all who show none are one.
+        role: what it may do.
+        identity: the same for all requests with one token, and for all requests without a token.
     """
 
     role: Role
@@ -45,13 +45,14 @@ class Caller:
 
     @property
     def holder(self) -> str | None:
-        """Whose pins they may renew and release; None: everybody's."""
+        """Whose pins the caller may renew and release; None: those of all callers."""
         return None if self.role is Role.OPERATE else self.identity
 
     def require_lease(self, lease_ms: int, *, least: int = 1) -> None:
-        """
+        """Check the length of a lease.
+
         Raises:
-            QueryError: `LEASE_INVALID`.
+            QueryError: `LEASE_INVALID`: shorter than `least`, or longer than the role allows.
         """
         longest = LONGEST_LEASE_MS[self.role]
         if not least <= lease_ms <= longest:
@@ -63,14 +64,15 @@ class Caller:
 
 
 def caller_of(scope: object) -> Caller:
-    """The caller of a request; without a guard before it, it is an operator's own application."""
-    found = scope.get(CALLER) if isinstance(scope, dict) else None
-    return found if isinstance(found, Caller) else Caller(Role.OPERATE, "operate")
+    """The caller of a request; with the role operate in an application without `AccessMiddleware`."""
+    caller = scope.get(CALLER) if isinstance(scope, dict) else None
+    return caller if isinstance(caller, Caller) else Caller(Role.OPERATE, "operate")
 
 
 def checked_owner(owner: str) -> str:
-    """
+    """The name of a pin's owner, as the store accepts it.
+
     Raises:
         QueryError: `NAME_INVALID`.
     """
-    return text_of(owner, "An owner", OWNER_LENGTH)
+    return checked_text(owner, "An owner", OWNER_LENGTH)

@@ -1,6 +1,6 @@
-"""Errors over HTTP: RFC 9457 problem documents with our class, sentence and hint.
+"""Errors over HTTP: RFC 9457 problem documents with class, message and hint.
 
-The Iceberg catalog under `/v1` answers in Iceberg's own form instead (`catalog`).
+The Iceberg catalog under `/v1` answers errors in Iceberg's form (`rest_catalog.routes`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["PROBLEMS", "Problem", "add_problems", "problem_of", "status_of"]
 _log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-_GONE = ("CHECKPOINT_EXPIRED", "CHECKPOINT_REVOKED", "PIN_EXPIRED")
-_BY_CLASS = {
+_GONE_CLASSES = ("CHECKPOINT_EXPIRED", "CHECKPOINT_REVOKED", "PIN_EXPIRED")
+_STATUS_BY_CLASS = {
     "BODY_TOO_SLOW": 408,
     "JOB_RUNNING": 409,
-    "READ_NOT_YET": 409,  # nothing is wrong with the service: what a proxy or a monitor takes 503 for
+    "READ_NOT_YET": 409,  # not 503, which proxies and monitors take for a broken service
     "BODY_TOO_LARGE": 413,
     "ADDRESS_TOO_LONG": 414,
     "CONTENT_TYPE_REFUSED": 415,
@@ -46,9 +46,9 @@ _BY_CLASS = {
 
 
 class Problem(BaseModel):
-    """An error: RFC 9457, with the class, sentence and hint that `taut` would print."""
+    """An RFC 9457 problem, with the class, message and hint that `taut` would print."""
 
-    type: str = Field(description="`about:blank`: the class tells more")
+    type: str = Field(description="always `about:blank`; see `error_class`")
     title: str = Field(description="the error class")
     status: int
     detail: str = Field(description="one sentence")
@@ -59,60 +59,60 @@ class Problem(BaseModel):
     parameters: dict[str, str] = {}
 
 
-_WORDS = {
-    400: "What was asked cannot be understood",
-    401: "No token, or one that is not known",
-    403: "The role or the origin does not allow it",
-    404: "There is no such thing",
-    405: "Not with this method",
-    408: "The body took too long",
-    409: "What is there does not allow it",
-    410: "It was there and is gone",
+_DESCRIPTIONS = {
+    400: "The request cannot be understood",
+    401: "No token, or an unknown one",
+    403: "The role or the origin of the request does not allow it",
+    404: "Not found",
+    405: "The path has no such method",
+    408: "The client sent the body too slowly",
+    409: "The state of the store does not allow it",
+    410: "It existed and is gone",
     413: "The body is too large for the role",
     414: "The address is too long",
     415: "The body is not of the type application/json",
-    422: "A value does not fit",
-    429: "The token holds too much already",
+    422: "A value is invalid",
+    429: "The token holds too many pins",
     500: "The service failed; its log has more",
-    503: "Not now: try again",
+    503: "Try again later",
 }
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {
-        "description": words,
+        "description": description,
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
-    for status, words in _WORDS.items()
+    for status, description in _DESCRIPTIONS.items()
 }
-"""What every operation may answer besides its result, for the OpenAPI document."""
+"""The errors of every operation, for the OpenAPI document."""
 
 
 def add_problems(app: FastAPI) -> None:
-    """Let `app` answer with problem documents whatever goes wrong."""
+    """Let `app` answer every error with a problem document."""
 
     @app.exception_handler(TautochroneError)
-    def ours(_request: Request, error: TautochroneError) -> Response:
+    def project_error(_request: Request, error: TautochroneError) -> Response:
         return problem_of(error)
 
     @app.exception_handler(RequestValidationError)
-    def unfit(_request: Request, error: RequestValidationError) -> Response:
-        # Not what was given: it may be a secret in the wrong place.
-        places = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        return _response(422, "REQUEST_INVALID", f"The request does not fit: {places}")
+    def invalid_request(_request: Request, error: RequestValidationError) -> Response:
+        # Without the values: one of them may be a secret that was put into the wrong field.
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        return _response(422, "REQUEST_INVALID", f"The request does not fit: {problems}")
 
     @app.exception_handler(HTTPException)
-    def http(request: Request, error: HTTPException) -> Response:
+    def http_error(request: Request, error: HTTPException) -> Response:
         answer = _response(error.status_code, f"HTTP_{error.status_code}", str(error.detail))
         answer.headers.update(error.headers or {})
         if error.status_code == 405:
-            # Starlette names the methods of the first route that fits only.
+            # Starlette names only the methods of the first route that matches the path.
             answer.headers["Allow"] = ", ".join(sorted(_methods(app, request)))
         return answer
 
     @app.exception_handler(Exception)
-    def defect(request: Request, error: Exception) -> Response:
+    def unexpected_error(request: Request, error: Exception) -> Response:
         trace = trace_of(error, f"request {request.method} {request.url.path}")
-        # Only in the log: where the service keeps its files is nothing for whoever asks.
+        # Only in the log: the trace has paths of the service's machine.
         _log.error("a request failed; %s", trace, exc_info=error)
         return _response(
             500, "INTERNAL_ERROR", f"The service failed ({type(error).__name__}); its log has more"
@@ -120,15 +120,15 @@ def add_problems(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:
-    found: set[str] = set()
+    methods: set[str] = set()
     for route in app.routes:
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-            found |= route.methods or set()
-    return found
+            methods |= route.methods or set()
+    return methods
 
 
 def problem_of(error: TautochroneError, status: int | None = None) -> Response:
-    """An error of ours as a response."""
+    """An error as a response with a problem document."""
     answer = _response(
         status_of(error) if status is None else status,
         error.error_class,
@@ -144,12 +144,12 @@ def problem_of(error: TautochroneError, status: int | None = None) -> Response:
 
 
 def status_of(error: TautochroneError) -> int:
-    """The HTTP status that says the same."""
-    if error.error_class in _BY_CLASS:
-        return _BY_CLASS[error.error_class]
+    """The HTTP status for an error."""
+    if error.error_class in _STATUS_BY_CLASS:
+        return _STATUS_BY_CLASS[error.error_class]
     if error.retryable:
         return 503
-    if error.error_class in _GONE:
+    if error.error_class in _GONE_CLASSES:
         return 410
     if error.error_class.endswith("_NOT_FOUND"):
         return 404
@@ -168,6 +168,6 @@ def _response(status: int, error_class: str, detail: str, **more: Any) -> Respon
     problem = Problem(
         type="about:blank", title=error_class, status=status, detail=detail, error_class=error_class, **more
     )
-    # ASCII only: names that were asked for may hold halves of characters, which no encoding takes.
+    # ASCII only: a name in the request may contain a surrogate, which UTF-8 cannot encode.
     body = json.dumps(problem.model_dump())
     return Response(body, status_code=status, media_type=MEDIA_TYPE)

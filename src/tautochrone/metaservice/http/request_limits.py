@@ -1,7 +1,7 @@
-"""What one request may cost: its address, its body, its arguments, its time, and how many there are at once.
+"""Limits of requests: length of the address, size and content of the body, time, number at once.
 
-Around all routes and behind the guard, so that who may do less may also ask for less. A body is read here,
-up to its bound, and checked; routes get it whole. Streams of events are counted by their route.
+The middleware runs after `AccessMiddleware`, because the limits depend on the role. It reads and checks the
+body; routes get it complete. Event streams are limited by their route.
 """
 
 from __future__ import annotations
@@ -22,54 +22,54 @@ from tautochrone.errors import AccessError, QueryError, TautochroneError
 from tautochrone.meta.wire import UnreadableError
 from tautochrone.metaservice.http.pin_owners import Role, caller_of
 from tautochrone.metaservice.http.problems import problem_of
-from tautochrone.metaservice.http.strict_json import JsonLimits, UnfitJsonError, checked_json
-from tautochrone.rest_catalog.routes import refusal
+from tautochrone.metaservice.http.strict_json import InvalidJsonError, JsonLimits, parse_json
+from tautochrone.rest_catalog.routes import iceberg_error
 
-__all__ = ["BOUNDS", "Bound", "Bounds", "check_arguments"]
+__all__ = ["ROLE_LIMITS", "RequestLimits", "RoleLimits", "check_arguments"]
 
-LONGEST_PATH, LONGEST_QUERY = 8_000, 32_000
-"""Characters of an address before and behind the question mark."""
-BODY_S = 30.0
-"""So long a client may take to send a body, and to take a part of an answer."""
+MAX_PATH, MAX_QUERY = 8_000, 32_000
+"""Characters of an address before and after the question mark."""
+BODY_TIMEOUT_S = 30.0
+"""How long a client may take to send a body, and to receive a part of an answer."""
 _DISCARD_S = 2.0
-_AT_ONCE_BYTES = 16_384
-_MOST_LIMIT = 10_000
-# Numbers are counted on and times are subtracted: what comes out must have 64 bits too.
-_BIGGEST_NUMBER, _LONGEST_MS = 2**62, 2**53
+_CHECKED_INLINE_BYTES = 16_384
+_MAX_LIMIT = 10_000
+# The store adds to numbers and subtracts times: the results must also fit into 64 bits.
+_MAX_NUMBER, _MAX_MS = 2**62, 2**53
 _JSON_PATHS = ("/rpc/", "/version/", "/api/v1/pins")
-_STREAM = "/api/v1/events"
+_EVENT_STREAM = "/api/v1/events"
 _WITHOUT_NUMBERS = frozenset({"besides", "numbers", "without"})
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """What one role may ask for: bytes of a body, requests at once, and the parts of JSON."""
+class RoleLimits:
+    """The limits of one role: bytes of a body, concurrent requests, size of JSON values."""
 
     body: int
-    at_once: int
+    concurrent: int
     json: JsonLimits
 
 
 _MIB = 1 << 20
-BOUNDS: Mapping[Role, Bound] = MappingProxyType(
+ROLE_LIMITS: Mapping[Role, RoleLimits] = MappingProxyType(
     {
-        Role.READ: Bound(_MIB, 128, JsonLimits(depth=32, items=10_000, text=10_000)),
-        # Jobs say what a whole lake holds, and what whole pipelines are made of.
-        Role.OPERATE: Bound(32 * _MIB, 256, JsonLimits(depth=100, items=1_000_000, text=4 * _MIB)),
+        Role.READ: RoleLimits(_MIB, 128, JsonLimits(depth=32, items=10_000, text=10_000)),
+        # Jobs report all tables of a lake and all definitions of a pipeline.
+        Role.OPERATE: RoleLimits(32 * _MIB, 256, JsonLimits(depth=100, items=1_000_000, text=4 * _MIB)),
     }
 )
 
 
-class _TooSlowError(Exception):
-    """The client took longer than it may."""
+class _ClientTimeoutError(Exception):
+    """The client was too slow."""
 
 
-class Bounds:
-    """Lets a request through with a body that was read and checked, or answers it."""
+class RequestLimits:
+    """Passes on a request with its checked body, or refuses it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._under_way: Counter[Role] = Counter()
+        self._running: Counter[Role] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -78,53 +78,53 @@ class Bounds:
         role = caller_of(scope).role
         try:
             _check_address(scope)
-            if scope["path"] == _STREAM:
-                await self._app(scope, receive, _patient(send))
+            if scope["path"] == _EVENT_STREAM:
+                await self._app(scope, receive, _send_with_timeout(send))
                 return
-            if self._under_way[role] >= BOUNDS[role].at_once:
+            if self._running[role] >= ROLE_LIMITS[role].concurrent:
                 raise QueryError("TOO_MANY_REQUESTS", "Too many requests are under way", retryable=True)
         except TautochroneError as error:
             await _send_refusal(scope, receive, send, error)
             return
-        self._under_way[role] += 1
+        self._running[role] += 1
         try:
-            await self._bounded(scope, receive, send, BOUNDS[role])
+            await self._check_and_run(scope, receive, send, ROLE_LIMITS[role])
         finally:
-            self._under_way[role] -= 1
+            self._running[role] -= 1
 
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send, bound: Bound) -> None:
+    async def _check_and_run(self, scope: Scope, receive: Receive, send: Send, bound: RoleLimits) -> None:
         try:
-            body = await _read(Request(scope), receive, bound.body)
+            body = await _read_body(Request(scope), receive, bound.body)
             if body is None:
-                return  # the client is gone
+                return  # the client has disconnected
             if scope["path"].startswith(_JSON_PATHS) and scope["method"] in ("POST", "PUT", "PATCH"):
                 await _check_json(Request(scope), body, bound.json)
         except TautochroneError as error:
             await _send_refusal(scope, receive, send, error)
             return
-        await self._app(scope, _replayed(body, receive), _patient(send))
+        await self._app(scope, _replayed(body, receive), _send_with_timeout(send))
 
 
 def _check_address(scope: Scope) -> None:
     path, query = scope["path"], scope["query_string"]
-    if len(path) > LONGEST_PATH or len(query) > LONGEST_QUERY:
+    if len(path) > MAX_PATH or len(query) > MAX_QUERY:
         raise QueryError(
             "ADDRESS_TOO_LONG",
-            f"An address has at most {LONGEST_PATH} characters, and {LONGEST_QUERY} behind its question mark",
+            f"An address has at most {MAX_PATH} characters, and {MAX_QUERY} behind its question mark",
         )
     if "\0" in path or b"%00" in query or not query.isascii():
         raise QueryError("REQUEST_INVALID", "The address holds a NUL character, or one that is not encoded")
 
 
-async def _read(request: Request, receive: Receive, max_bytes: int) -> bytes | None:
-    """The body; None when the client left. What is too large is not kept."""
+async def _read_body(request: Request, receive: Receive, max_bytes: int) -> bytes | None:
+    """The body; None when the client disconnected. A body that is too large is not kept."""
     length = request.headers.get("content-length", "0")
     too_large = not length.isdigit() or len(length) > 18 or int(length) > max_bytes
     parts: list[bytes] = []
-    read, until = 0, time.monotonic() + BODY_S
+    read, until = 0, time.monotonic() + BODY_TIMEOUT_S
     while True:
         if too_large:
-            # Taken from the wire and forgotten, for a while: many clients see no answer before they sent all.
+            # Read and discarded for a while, because many clients read no answer until all is sent.
             parts.clear()
             until = min(until, time.monotonic() + _DISCARD_S)
         try:
@@ -132,7 +132,9 @@ async def _read(request: Request, receive: Receive, max_bytes: int) -> bytes | N
         except TimeoutError:
             if too_large:
                 break
-            raise AccessError("BODY_TOO_SLOW", f"The body took longer than {BODY_S:g} seconds") from None
+            raise AccessError(
+                "BODY_TOO_SLOW", f"The body took longer than {BODY_TIMEOUT_S:g} seconds"
+            ) from None
         if message["type"] == "http.disconnect":
             return None
         read += len(message.get("body", b""))
@@ -148,42 +150,42 @@ async def _read(request: Request, receive: Receive, max_bytes: int) -> bytes | N
 
 async def _check_json(request: Request, body: bytes, limits: JsonLimits) -> None:
     if not body:
-        return  # the route knows whether it needs one
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+        return  # the route refuses a missing body if it needs one
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
         raise AccessError("CONTENT_TYPE_REFUSED", "The body must be of the type application/json")
     try:
-        if len(body) <= _AT_ONCE_BYTES:
-            checked_json(body, limits)
+        if len(body) <= _CHECKED_INLINE_BYTES:
+            parse_json(body, limits)
         else:
-            await asyncio.to_thread(checked_json, body, limits)
-    except UnfitJsonError as error:
+            await asyncio.to_thread(parse_json, body, limits)
+    except InvalidJsonError as error:
         raise QueryError("REQUEST_INVALID", f"The body {error}") from None
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    given = False
+    delivered = False
 
     async def message() -> Message:
-        nonlocal given
-        if given:
+        nonlocal delivered
+        if delivered:
             return await receive()
-        given = True
+        delivered = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return message
 
 
-def _patient(send: Send) -> Send:
-    """A client that takes nothing of its answer must not keep it for ever."""
+def _send_with_timeout(send: Send) -> Send:
+    """`send` with a time-out, so that a client that reads nothing does not keep the request open."""
 
-    async def sent(message: Message) -> None:
+    async def send_in_time(message: Message) -> None:
         try:
-            await asyncio.wait_for(send(message), BODY_S)
+            await asyncio.wait_for(send(message), BODY_TIMEOUT_S)
         except TimeoutError:
-            raise _TooSlowError(f"the client took nothing for {BODY_S:g} seconds") from None
+            raise _ClientTimeoutError(f"the client read nothing for {BODY_TIMEOUT_S:g} seconds") from None
 
-    return sent
+    return send_in_time
 
 
 async def _send_refusal(scope: Scope, receive: Receive, send: Send, error: TautochroneError) -> None:
@@ -195,14 +197,14 @@ async def _send_refusal(scope: Scope, receive: Receive, send: Send, error: Tauto
 
 def _refusal(scope: Scope, error: TautochroneError) -> Response:
     answer = problem_of(error)
-    return refusal(answer.status_code, error) if scope["path"].startswith("/v1/") else answer
+    return iceberg_error(answer.status_code, error) if scope["path"].startswith("/v1/") else answer
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Whether the numbers among the arguments of a call of the store can be ones.
+    """Check the range of the numbers among the arguments of a call of the store.
 
     Raises:
-        UnreadableError: negative where nothing is, or too large to count on.
+        UnreadableError: a number is negative or too large.
     """
     for name, value in arguments.items():
         values = value if name in _WITHOUT_NUMBERS else (value,)
@@ -212,8 +214,8 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def _check_number(name: str, number: int) -> None:
-    most = _MOST_LIMIT if name == "limit" else _LONGEST_MS if name.endswith("_ms") else _BIGGEST_NUMBER
-    # The lease of a pin is refused by its own class.
-    least = -most if name.endswith("_ms") else 0
-    if not least <= number <= most:
-        raise UnreadableError(f"{name} is from {least} to {most}, not {number}")
+    maximum = _MAX_LIMIT if name == "limit" else _MAX_MS if name.endswith("_ms") else _MAX_NUMBER
+    # Times may be negative here: the lease of a pin has its own check.
+    minimum = -maximum if name.endswith("_ms") else 0
+    if not minimum <= number <= maximum:
+        raise UnreadableError(f"{name} is from {minimum} to {maximum}, not {number}")

@@ -1,4 +1,4 @@
-"""A word in the log and a count for every request: its route, never its query or its headers."""
+"""A log line and metrics for every request: path and route, never its query or headers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tautochrone.metaservice.http.logs import FIELDS
 from tautochrone.metaservice.http.metrics import Metrics
 
-__all__ = ["Observer"]
+__all__ = ["RequestLog"]
 
 _log = logging.getLogger("tautochrone.access")
-_QUIET = ("/healthz", "/metrics")
+_NOT_LOGGED = ("/healthz", "/metrics")
 
 
-class Observer:
-    """Around everything, so that refused requests are seen too."""
+class RequestLog:
+    """The outermost middleware, so that refused requests are counted too."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -28,22 +28,22 @@ class Observer:
             return
         started = time.perf_counter()
 
-        async def told(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._tell(scope, message["status"], time.perf_counter() - started)
+                self._record(scope, message["status"], time.perf_counter() - started)
             await send(message)
 
-        await self._app(scope, receive, told)
+        await self._app(scope, receive, send_and_record)
 
-    def _tell(self, scope: Scope, status: int, took_s: float) -> None:
-        # By route, not by path: paths hold names, and there is no end of them.
+    def _record(self, scope: Scope, status: int, took_s: float) -> None:
+        # By route, because the number of different paths is unlimited.
         route = getattr(scope.get("route"), "path", None)
         if route is None:
             route = "/v1" if scope["path"].startswith("/v1/") else "other"
         method = scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 8 else "other"
         self._metrics.requests.labels(method, route, str(status)).inc()
         self._metrics.request_seconds.labels(route).observe(took_s)
-        if route in _QUIET:
+        if route in _NOT_LOGGED:
             return
         role = scope.get("tautochrone_role")
         fields = {

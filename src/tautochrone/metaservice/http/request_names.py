@@ -1,35 +1,35 @@
-"""Names as requests give them. Whatever comes in is a name of ours, or a clear error."""
+"""Names in requests, checked."""
 
 from __future__ import annotations
 
 from tautochrone.errors import QueryError
 from tautochrone.model.names import TableName
 
-__all__ = ["job_name", "parsed_name", "table_name", "text_of"]
+__all__ = ["checked_text", "job_name", "parsed_name", "table_name"]
 
-_LONGEST = 1_000
-_LONGEST_JOB = 255
+_MAX_TABLE_NAME = 1_000
+_MAX_JOB_NAME = 255
 
 
-def text_of(text: str, what: str, longest: int) -> str:
-    """A text that every database can keep.
+def checked_text(text: str, label: str, max_length: int) -> str:
+    """A text that every database can store. `label` names it in errors.
 
     Raises:
-        QueryError: `NAME_INVALID`: empty, too long, control characters, half characters.
+        QueryError: `NAME_INVALID`: empty, too long, with control characters or surrogates.
     """
-    if not text or len(text) > longest:
-        raise QueryError("NAME_INVALID", f"{what} has 1 to {longest} characters, not {len(text)}")
+    if not text or len(text) > max_length:
+        raise QueryError("NAME_INVALID", f"{label} has 1 to {max_length} characters, not {len(text)}")
     if any(ord(c) < 32 or ord(c) == 127 or 0xD800 <= ord(c) < 0xE000 for c in text):
-        raise QueryError("NAME_INVALID", f"{what} must not hold control characters or halves of characters")
+        raise QueryError("NAME_INVALID", f"{label} must not hold control characters or halves of characters")
     return text
 
 
 def job_name(text: str) -> str:
-    return text_of(text, "A job's name", _LONGEST_JOB)
+    return checked_text(text, "A job's name", _MAX_JOB_NAME)
 
 
 def table_name(catalog: str, database: str, table: str) -> TableName:
-    """The parts of a path. A database may have several levels, with dots between.
+    """The table of a path's parts. `database` may have several levels, separated by dots.
 
     Raises:
         QueryError: `NAME_INVALID`.
@@ -40,12 +40,12 @@ def table_name(catalog: str, database: str, table: str) -> TableName:
 
 
 def parsed_name(text: str) -> TableName:
-    """`catalog.database.table`.
+    """The table `catalog.database.table`.
 
     Raises:
         QueryError: `NAME_INVALID`.
     """
-    text_of(text, "A table's name", _LONGEST)
+    checked_text(text, "A table's name", _MAX_TABLE_NAME)
     try:
         return TableName.parse(text)
     except ValueError:

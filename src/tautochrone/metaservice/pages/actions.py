@@ -47,7 +47,7 @@ def _add_query(router: APIRouter, store: Store, forms: Forms) -> None:
             published=published,
             available=runner is not None,
             started=runner is not None and runner.started,
-            why_not=forms.why_not,
+            unavailable_reason=forms.unavailable_reason,
         )
 
     @router.get("/query")
@@ -81,7 +81,7 @@ def _required(forms: Forms) -> Runner:
     if forms.runner is None:
         raise QueryError(
             "QUERIES_UNAVAILABLE",
-            f"There are no queries here. {forms.why_not}",
+            f"There are no queries here. {forms.unavailable_reason}",
             hint="ask with `taut query` in the project",
         )
     return forms.runner
@@ -117,7 +117,7 @@ def _add_revision(router: APIRouter, store: Store, forms: Forms) -> None:
             published=published,
             datasets=sorted(_known(store)),
             available=revisions is not None,
-            why_not=forms.why_not,
+            unavailable_reason=forms.unavailable_reason,
             # Who serves the pages asks for the role; what comes without one is not asked.
             may=request.scope.get("tautochrone_role") != Role.READ,
         )
@@ -134,7 +134,7 @@ def _add_revision(router: APIRouter, store: Store, forms: Forms) -> None:
         if revisions is None:
             raise QueryError(
                 "REVISIONS_UNAVAILABLE",
-                f"There are no revisions here. {forms.why_not}",
+                f"There are no revisions here. {forms.unavailable_reason}",
                 hint="use `taut revise` in the project",
             )
         try:

@@ -1,4 +1,4 @@
-"""What the pages need of others and may have to do without: somebody who queries, somebody who revises."""
+"""The protocols behind the forms of the pages: running queries and revisions. Either may be missing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ __all__ = ["Answer", "Forms", "Revisions", "Runner"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The first rows of a query's answer, each value as text (None is NULL; `…` ends a long one).
+    """The first rows of a query's result, each value as text (None: NULL; a text that is cut ends with `…`).
 
-    `checkpoint` is where it was read; None for the newest version of each table. `more`: there are rows
-    beyond these.
+    `checkpoint` was read; None: the newest version of each table. `more`: there are more rows than these.
     """
 
     columns: tuple[str, ...]
@@ -27,7 +26,7 @@ class Answer:
 
 
 class Runner(Protocol):
-    """Answers queries that only read."""
+    """Runs queries that only read."""
 
     @property
     def started(self) -> bool:
@@ -37,33 +36,33 @@ class Runner(Protocol):
         """At most `limit` rows of a query, at one checkpoint or at the newest version of each table.
 
         Raises:
-            QueryError: the query is wrong, it would write (`QUERY_NOT_READ_ONLY`), or it took too long.
+            QueryError: the query is wrong, would write (`QUERY_NOT_READ_ONLY`) or took too long.
             CheckpointUnavailableError: no such checkpoint.
         """
 
 
 class Revisions(Protocol):
-    """Plans revisions and carries them out."""
+    """Plans and executes revisions."""
 
     def plan(self, request: RevisionRequest) -> RevisionPlan:
         """What the revision would do; changes nothing.
 
         Raises:
-            TautochroneError: it cannot be done, and why.
+            TautochroneError: it is not possible.
         """
 
     def carry_out(self, request: RevisionRequest, accepted: RevisionPlan) -> str:
-        """Do what was accepted, and return the revision's id when all tables are taken back.
+        """Execute the accepted plan. Returns the revision's id when all tables are taken back.
 
         Raises:
-            TautochroneError: nothing was taken back, and why.
+            TautochroneError: nothing was taken back.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
-    """Who stands behind the forms: `runner` behind queries and previews. `why_not`: why nobody does."""
+    """What the forms use: `runner` for queries and previews. `unavailable_reason` says why there is none."""
 
     runner: Runner | None = None
     revisions: Revisions | None = None
-    why_not: str = ""
+    unavailable_reason: str = ""

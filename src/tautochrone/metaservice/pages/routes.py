@@ -127,7 +127,7 @@ def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
         shown: dict[str, Any] = {
             "topology": topology,
             "can_preview": forms.runner is not None,
-            "why_not": forms.why_not,
+            "unavailable_reason": forms.unavailable_reason,
             "rows": _HISTORY if all else _ROWS,
         }
         return render(request, "dataset.html", **_dataset(table), **shown)

@@ -1,11 +1,11 @@
 """`POST /rpc/{method}`: the methods of the store's parts, for jobs on other machines.
 
-A call carries its arguments by name and an id of its own. The same id again is the same call: a repeat that
-comes while the first one is still at work waits for it, one that comes later gets its answer. So a request
-that was held up on its way can never take effect behind the one that replaced it. The newest answers are
-kept in memory; behind a restart every method is safe to repeat by what it does (see `Store`).
+A call carries its arguments by name and an id. A request with the same id is a repeat of the call: it waits
+while the call is executed, and gets the same answer later. So a delayed request cannot take effect after the
+repeat that replaced it. The newest answers are cached in memory; after a restart every method is safe to
+repeat by what it does (see `Store`).
 
-Who asks is known here and said by nobody: the argument `holder` of calls for pins is set to it.
+The service sets the argument `holder` of calls for pins to the caller's identity; clients cannot send it.
 
     200 {"answer": …}     409 {"error": …} what the store raised     422 {"error": …} an unreadable call
 """
@@ -33,54 +33,54 @@ PATH = "/rpc"
 CALL_ID = "Tautochrone-Call"
 """The header with a call's id."""
 
-_KEPT = 256
-_LONGEST_ID = 200
-_LONGEST_REASON = 500
+_CACHED_ANSWERS = 256
+_MAX_ID = 200
+_MAX_REASON = 500
 _Key = tuple[str, str, str]
 _Answer = tuple[int, dict[str, Any]]
 
 
 def add_store_routes(app: FastAPI, store: Store) -> None:
-    """Put the store's methods under `/rpc` of `app`. Who may call them is the application's business."""
-    answers = _Answers()
+    """Add the store's methods to `app`, under `/rpc`. The application checks who may call them."""
+    answers = _AnswerCache()
 
     @app.post(f"{PATH}/{{method}}", include_in_schema=False)
     def rpc(
         method: str,
         request: Request,
         arguments: Annotated[dict[str, Any], Body()],
-        call_id: Annotated[str | None, Header(alias=CALL_ID, max_length=_LONGEST_ID)] = None,
+        call_id: Annotated[str | None, Header(alias=CALL_ID, max_length=_MAX_ID)] = None,
     ) -> JSONResponse:
         caller = caller_of(request.scope)
-        # An answer is for who asked: another caller's id, or another method's, is another call.
+        # The key has the caller and the method, so that nobody gets the answer to another caller's call.
         key = None if call_id is None else (caller.identity, method, call_id)
         status, content = answers.of(key, lambda: _answer(store, method, arguments, caller))
         return JSONResponse(content, status_code=status)
 
 
 def _answer(store: Store, method: str, arguments: dict[str, Any], caller: Caller) -> _Answer:
-    call, shown = remote_calls().get(method), method[:_LONGEST_ID]
+    call, shown = remote_calls().get(method), method[:_MAX_ID]
     try:
         if call is None:
             raise UnreadableError(f"this service has no method {shown}")
-        given = call.decode_arguments(arguments)
-        check_arguments(given)
+        values = call.decode_arguments(arguments)
+        check_arguments(values)
     except UnreadableError as error:
         unreadable = MetaError(
             "META_CALL_UNREADABLE",
-            f"The MetaService cannot read a call of {shown}: {str(error)[:_LONGEST_REASON]}",
+            f"The MetaService cannot read a call of {shown}: {str(error)[:_MAX_REASON]}",
             hint="The job and the service are of different versions: install the same one.",
         )
         return 422, {"error": encode_error(unreadable)}
     try:
-        _hold(call, given, caller)
-        return 200, {"answer": encode(call.of(store, given), call.answer)}
+        _set_holder(call, values, caller)
+        return 200, {"answer": encode(call.of(store, values), call.answer)}
     except TautochroneError as error:
         return 409, {"error": encode_error(error)}
 
 
-def _hold(call: Call, arguments: dict[str, Any], caller: Caller) -> None:
-    """Say whose the pin is, and bound what it may be.
+def _set_holder(call: Call, arguments: dict[str, Any], caller: Caller) -> None:
+    """Set the holder of a pin, and check its lease and owner.
 
     Raises:
         QueryError: `LEASE_INVALID`, `NAME_INVALID`.
@@ -97,40 +97,40 @@ def _hold(call: Call, arguments: dict[str, Any], caller: Caller) -> None:
         arguments["holder"] = caller.holder
 
 
-class _Answers:
-    """The answers of the newest calls, and of those under way."""
+class _AnswerCache:
+    """The answers of the newest calls and of running ones, by their ids."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._calls: OrderedDict[_Key, Future[_Answer]] = OrderedDict()
 
-    def of(self, call_id: _Key | None, act: Callable[[], _Answer]) -> _Answer:
+    def of(self, call_id: _Key | None, execute: Callable[[], _Answer]) -> _Answer:
         if call_id is None:
-            return act()
+            return execute()
         with self._lock:
             known = self._calls.get(call_id)
             answer: Future[_Answer] = Future()
             if known is None:
                 self._calls[call_id] = answer
-                self._forget()
+                self._drop_oldest()
         if known is not None:
             return known.result()
         try:
-            outcome = act()
+            outcome = execute()
         except BaseException as error:
-            # A defect, which the caller meets as a 500: the next try is a try.
+            # The caller gets a 500. A repeat executes the call again.
             with self._lock:
                 self._calls.pop(call_id, None)
             answer.set_exception(error)
             raise
         answer.set_result(outcome)
         if outcome[1].get("error", {}).get("retryable"):
-            # Nothing took place, and the next try is meant as one.
+            # The call changed nothing. A repeat executes it again.
             with self._lock:
                 self._calls.pop(call_id, None)
         return outcome
 
-    def _forget(self) -> None:
-        for call_id in list(self._calls)[: max(0, len(self._calls) - _KEPT)]:
+    def _drop_oldest(self) -> None:
+        for call_id in list(self._calls)[: max(0, len(self._calls) - _CACHED_ANSWERS)]:
             if self._calls[call_id].done():
                 del self._calls[call_id]
