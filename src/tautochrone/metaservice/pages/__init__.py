@@ -1,4 +1,4 @@
-"""Web pages over the store: `add_pages`. They read; what acts stands behind `Forms`."""
+"""Web pages over the store: `add_pages`. They only read; actions go through `Forms`."""
 
 from tautochrone.metaservice.pages.ports import Answer, Forms, Revisions, Runner
 from tautochrone.metaservice.pages.routes import add_pages

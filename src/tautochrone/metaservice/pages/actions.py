@@ -1,4 +1,4 @@
-"""The pages with a form that does something: queries, previews, revisions. All of it behind `ports`."""
+"""The pages with forms that act: queries, previews, revisions. The protocols in `ports` do the work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tautochrone.runtime.revision.plan import RevisionRequest
 
 __all__ = ["add_actions"]
 
-_ROWS, _PREVIEW = 200, 20
+_QUERY_ROWS, _PREVIEW_ROWS = 200, 20
 
 Form = Annotated[Mapping[str, str], Depends(checked_form)]
 
@@ -56,28 +56,34 @@ def _add_query(router: APIRouter, store: Store, forms: Forms) -> None:
 
     @router.post("/query")
     def run(request: Request, form: Form) -> Response:
-        asked = {key: form.get(key, "") for key in ("sql", "consistency", "checkpoint")}
-        answering = _required(forms)
+        fields = {key: form.get(key, "") for key in ("sql", "consistency", "checkpoint")}
+        runner = _required_runner(forms)
         try:
-            answer = _answer(answering, asked["sql"], asked["consistency"], asked["checkpoint"], _ROWS)
+            answer = _run_query(
+                runner, fields["sql"], fields["consistency"], fields["checkpoint"], _QUERY_ROWS
+            )
         except TautochroneError as error:
-            # What was typed stays in its box.
-            return page(request, **asked, error=error)
-        return page(request, **asked, answer=answer)
+            # The form keeps its content.
+            return page(request, **fields, error=error)
+        return page(request, **fields, answer=answer)
 
     @router.post("/preview")
     def preview(request: Request, form: Form) -> Response:
         name = form.get("name", "")
-        known = [status.dataset for status in store.datasets.statuses() if str(status.dataset) == name]
-        if not known:
+        tables = [status.dataset for status in store.datasets.statuses() if str(status.dataset) == name]
+        if not tables:
             raise QueryError("DATASET_NOT_FOUND", f"No job of this store writes {name}")
-        sql = f"SELECT * FROM {known[0].sql} LIMIT {_PREVIEW}"
-        answer = _answer(_required(forms), sql, Consistency.STRONG, form.get("checkpoint", ""), _PREVIEW)
-        part = "hx-request" in request.headers
-        return render(request, "_answer.html" if part else "preview.html", answer=answer, table=known[0])
+        sql = f"SELECT * FROM {tables[0].sql} LIMIT {_PREVIEW_ROWS}"
+        answer = _run_query(
+            _required_runner(forms), sql, Consistency.STRONG, form.get("checkpoint", ""), _PREVIEW_ROWS
+        )
+        is_fragment = "hx-request" in request.headers
+        return render(
+            request, "_answer.html" if is_fragment else "preview.html", answer=answer, table=tables[0]
+        )
 
 
-def _required(forms: Forms) -> Runner:
+def _required_runner(forms: Forms) -> Runner:
     if forms.runner is None:
         raise QueryError(
             "QUERIES_UNAVAILABLE",
@@ -87,15 +93,15 @@ def _required(forms: Forms) -> Runner:
     return forms.runner
 
 
-def _answer(runner: Runner, sql: str, consistency: str, checkpoint: str, limit: int) -> Answer:
+def _run_query(runner: Runner, sql: str, consistency: str, checkpoint: str, limit: int) -> Answer:
     if not sql.strip():
         raise QueryError("QUERY_EMPTY", "There is no query to run")
     if consistency not in list(Consistency):
         raise QueryError("QUERY_INSTANT_INVALID", f"{consistency!r} is neither strong nor weak")
-    return runner.run(sql, Consistency(consistency), _number(checkpoint), limit)
+    return runner.run(sql, Consistency(consistency), _checkpoint_number(checkpoint), limit)
 
 
-def _number(text: str) -> int | None:
+def _checkpoint_number(text: str) -> int | None:
     if not text.strip():
         return None
     if not (text.strip().isascii() and text.strip().isdigit() and len(text.strip()) <= 18):
@@ -115,10 +121,10 @@ def _add_revision(router: APIRouter, store: Store, forms: Forms) -> None:
             "revision.html",
             **shown | values,
             published=published,
-            datasets=sorted(_known(store)),
+            datasets=sorted(_revisable_tables(store)),
             available=revisions is not None,
             unavailable_reason=forms.unavailable_reason,
-            # Who serves the pages asks for the role; what comes without one is not asked.
+            # Without access control there is no role, and revisions are allowed.
             may=request.scope.get("tautochrone_role") != Role.READ,
         )
 
@@ -129,8 +135,8 @@ def _add_revision(router: APIRouter, store: Store, forms: Forms) -> None:
     @router.post("/revision")
     def revise(request: Request, form: Form) -> Response:
         names = [text.strip() for text in form.get("names", "").splitlines() if text.strip()]
-        ways = {way: way in form for way in ("full", "read_again")}
-        asked: dict[str, Any] = {"names": names, "to": form.get("to", ""), **ways}
+        options = {option: option in form for option in ("full", "read_again")}
+        fields: dict[str, Any] = {"names": names, "to": form.get("to", ""), **options}
         if revisions is None:
             raise QueryError(
                 "REVISIONS_UNAVAILABLE",
@@ -138,49 +144,49 @@ def _add_revision(router: APIRouter, store: Store, forms: Forms) -> None:
                 hint="use `taut revise` in the project",
             )
         try:
-            return page(request, **asked, **_revise(store, revisions, asked, form))
+            return page(request, **fields, **_revise(store, revisions, fields, form))
         except TautochroneError as error:
-            return page(request, **asked, error=error)
+            return page(request, **fields, error=error)
 
 
-def _known(store: Store) -> set[TableName]:
-    """Everything that may be corrected: datasets, and what they read."""
+def _revisable_tables(store: Store) -> set[TableName]:
+    """The tables that a revision can name: datasets and their inputs, without clocks."""
     entries = store.datasets.entries()
-    found = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
-    return {name for name in found if not is_clock(name)}
+    tables = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
+    return {name for name in tables if not is_clock(name)}
 
 
 def _revise(
-    store: Store, revisions: Revisions, asked: Mapping[str, Any], form: Mapping[str, str]
+    store: Store, revisions: Revisions, fields: Mapping[str, Any], form: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Show the list, or do what was shown: only a list that somebody has read is carried out."""
-    if not asked["names"]:
+    """Show the plan, or execute it when the form confirms the plan that was shown."""
+    if not fields["names"]:
         raise QueryError("QUERY_EMPTY", "A revision needs the tables that were wrong")
-    known = {str(name): name for name in _known(store)}
-    unknown = [name for name in asked["names"] if name not in known]
+    known = {str(name): name for name in _revisable_tables(store)}
+    unknown = [name for name in fields["names"] if name not in known]
     if unknown:
         raise QueryError("DATASET_NOT_FOUND", f"No job of this store writes or reads {', '.join(unknown)}")
-    to = _number(asked["to"])
-    if to is None and not asked["full"]:
+    to = _checkpoint_number(fields["to"])
+    if to is None and not fields["full"]:
         raise QueryError("QUERY_INSTANT_INVALID", "A revision needs the checkpoint to go back to")
     request = RevisionRequest(
-        named=tuple(known[name] for name in asked["names"]),
+        named=tuple(known[name] for name in fields["names"]),
         to=None if to is None else CheckpointNumber(to),
-        read_again=asked["read_again"],
-        full=asked["full"],
+        read_again=fields["read_again"],
+        full=fields["full"],
     )
     plan = revisions.plan(request)
-    seen = _digest(request, plan)
+    seen = _plan_digest(request, plan)
     confirmed = form.get("seen", "")
     if "confirm" in form and confirmed == seen:
         return {"done": revisions.carry_out(request, plan)}
     return {"plan": plan, "seen": seen, "changed": bool(confirmed) and confirmed != seen}
 
 
-def _digest(request: RevisionRequest, plan: RevisionPlan) -> str:
-    """What was shown, so that nothing else is confirmed by it.
+def _plan_digest(request: RevisionRequest, plan: RevisionPlan) -> str:
+    """A hash of the plan that was shown, so that only this plan can be confirmed.
 
-    Not the checkpoints that are revoked: a job that runs publishes more of them all the time.
+    Without the revoked checkpoints, because a running job publishes more of them.
     """
     shown = (request, plan.to, plan.tables, plan.sinks)
     return hashlib.sha256(repr(shown).encode()).hexdigest()

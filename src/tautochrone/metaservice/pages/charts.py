@@ -1,7 +1,6 @@
-"""Charts of a dataset's refreshes and of checkpoints: geometry only, a template makes the SVG of it.
+"""The geometry of charts of refreshes and checkpoints; a template renders the SVG.
 
-One bar per refresh, oldest left, however long it was until the next: gaps of hours would squeeze what
-happened into lines.
+There is one bar per refresh, oldest left. The axis is not time: gaps of hours would make bars too thin.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tautochrone.meta import CheckpointLine
-from tautochrone.metaservice.pages.words import clock, count, duration
+from tautochrone.metaservice.pages.formats import clock, count, duration
 from tautochrone.model.checkpoint import RefreshRecord
 
 __all__ = ["Bar", "Chart", "Tick", "checkpoint_chart", "delay_chart", "duration_chart", "rows_chart"]
@@ -18,9 +17,9 @@ __all__ = ["Bar", "Chart", "Tick", "checkpoint_chart", "delay_chart", "duration_
 _NARROW, _WIDE, _HEIGHT = 430, 1240, 160
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 8, 20, 24
 _PLOT = _HEIGHT - _TOP - _BOTTOM
-_WIDEST = 26
-_OUTLIER = 4
-"""A bar this many times higher than nine of ten others is cut off: it would flatten all of them."""
+_MAX_BAR_WIDTH = 26
+_OUTLIER_FACTOR = 4
+"""A bar this many times higher than the 90th percentile is cut off, as it would flatten all others."""
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _TIMES = tuple(
@@ -39,21 +38,21 @@ _COUNTS = tuple(factor * 10**power for power in range(16) for factor in (1, 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A rectangle; `look` is a class of the style sheet, `says` what it stands for, `cut` its value when it
-    is higher than the chart."""
+    """A rectangle; `css_class` is a class of the style sheet, `title` its tooltip, `clipped_label` the value
+    of a bar that is cut off."""
 
     x: float
     y: float
     width: float
     height: float
-    look: str
-    says: str
-    cut: str | None = None
+    css_class: str
+    title: str
+    clipped_label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A line across at height `y` with its label."""
+    """A horizontal line at height `y` with its label."""
 
     y: float
     label: str
@@ -61,7 +60,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Pixels of a box of `width` × `height`. `summary` says in a sentence what it shows."""
+    """A chart in pixels, in a box of `width` × `height`. `summary` describes it in a sentence."""
 
     title: str
     summary: str
@@ -78,18 +77,18 @@ class Chart:
 class _Value:
     up: float
     down: float
-    look: str
-    says: str
+    css_class: str
+    title: str
     at_ms: int
 
 
 def delay_chart(records: Sequence[RefreshRecord], cuts: Mapping[int, int]) -> Chart | None:
-    """From the cut to the end of the refresh, for records newest first; None when nothing is known."""
+    """The time from the cut to the end of each refresh, for records newest first; None without data."""
     values = [
         _Value(
             max(0, record.finished_at_ms - cuts[record.checkpoint]),
             0,
-            _look(record),
+            _css_class(record),
             f"checkpoint {record.checkpoint}: {duration(record.finished_at_ms - cuts[record.checkpoint])} "
             + ("until it failed" if record.error else "after its cut"),
             record.finished_at_ms,
@@ -101,7 +100,7 @@ def delay_chart(records: Sequence[RefreshRecord], cuts: Mapping[int, int]) -> Ch
 
 
 def rows_chart(records: Sequence[RefreshRecord]) -> Chart | None:
-    """Rows that came (up) and went (down) with each refresh."""
+    """Rows that each refresh inserted (up) and deleted (down)."""
     values = [
         _Value(
             record.refresh.rows_inserted,
@@ -118,12 +117,12 @@ def rows_chart(records: Sequence[RefreshRecord]) -> Chart | None:
 
 
 def duration_chart(records: Sequence[RefreshRecord]) -> Chart | None:
-    """How long each refresh took, coloured by mode."""
+    """The duration of each refresh, coloured by mode."""
     values = [
         _Value(
             record.refresh.duration_ms,
             0,
-            _look(record),
+            _css_class(record),
             f"checkpoint {record.checkpoint}: {duration(record.refresh.duration_ms)}, {record.refresh.mode}",
             record.finished_at_ms,
         )
@@ -134,7 +133,7 @@ def duration_chart(records: Sequence[RefreshRecord]) -> Chart | None:
 
 
 def checkpoint_chart(lines: Sequence[CheckpointLine]) -> Chart | None:
-    """From the cut to the publication of each checkpoint, for lines newest first."""
+    """The time from the cut to the publication of each checkpoint, for lines newest first."""
     values = [
         _Value(
             max(0, line.published_at_ms - line.cut_at_ms),
@@ -150,7 +149,7 @@ def checkpoint_chart(lines: Sequence[CheckpointLine]) -> Chart | None:
     return _chart("From cut to publication, per checkpoint", values, _TIMES, duration, _WIDE)
 
 
-def _look(record: RefreshRecord) -> str:
+def _css_class(record: RefreshRecord) -> str:
     if record.error is not None or record.refresh is None:
         return "error"
     return f"mode-{record.refresh.mode}"
@@ -165,28 +164,38 @@ def _chart(
 ) -> Chart | None:
     if not values:
         return None
-    top, bottom = _highest([v.up for v in values]), _highest([v.down for v in values])
+    top, bottom = _shown_maximum([v.up for v in values]), _shown_maximum([v.down for v in values])
     step = next((s for s in steps if (top + bottom) / s <= 4), steps[-1])
-    high = max(step, -(-top // step) * step)
-    low = -(-bottom // step) * step
-    scale = _PLOT / (high + low)
-    zero = _TOP + high * scale
+    y_max = max(step, -(-top // step) * step)
+    y_min = -(-bottom // step) * step
+    scale = _PLOT / (y_max + y_min)
+    zero = _TOP + y_max * scale
     slot = (width - _LEFT - _RIGHT) / max(len(values), 12)
-    wide = min(slot * 0.8, _WIDEST)
+    bar_width = min(slot * 0.8, _MAX_BAR_WIDTH)
     bars = []
-    for at, value in enumerate(values):
-        x = round(_LEFT + at * slot + (slot - wide) / 2, 1)
-        # A refresh that took no time, or changed no row, is still one: a hair is left of it.
-        up, down = max(min(value.up, high) * scale, 1.5), min(value.down, low) * scale
-        over = label(value.up) if value.up > high else None
-        bars.append(Bar(x, round(zero - up, 1), round(wide, 1), round(up, 1), value.look, value.says, over))
+    for index, value in enumerate(values):
+        x = round(_LEFT + index * slot + (slot - bar_width) / 2, 1)
+        # A bar of height 0 would be invisible.
+        up, down = max(min(value.up, y_max) * scale, 1.5), min(value.down, y_min) * scale
+        clipped = label(value.up) if value.up > y_max else None
+        bars.append(
+            Bar(
+                x,
+                round(zero - up, 1),
+                round(bar_width, 1),
+                round(up, 1),
+                value.css_class,
+                value.title,
+                clipped,
+            )
+        )
         if down:
-            bars.append(Bar(x, round(zero, 1), round(wide, 1), round(down, 1), "out", value.says))
-    levels = [n * step for n in range(-round(low / step), round(high / step) + 1)]
+            bars.append(Bar(x, round(zero, 1), round(bar_width, 1), round(down, 1), "out", value.title))
+    levels = [n * step for n in range(-round(y_min / step), round(y_max / step) + 1)]
     peak = max(values, key=lambda v: v.up + v.down)
     return Chart(
         title=title,
-        summary=f"{len(values)} bars; the highest: {peak.says}; the newest: {values[-1].says}",
+        summary=f"{len(values)} bars; the highest: {peak.title}; the newest: {values[-1].title}",
         bars=tuple(bars),
         ticks=tuple(Tick(round(zero - n * scale, 1), label(abs(n)) if n else "0") for n in levels),
         first=clock(values[0].at_ms),
@@ -195,8 +204,8 @@ def _chart(
     )
 
 
-def _highest(sizes: Sequence[float]) -> float:
-    """The highest value that is drawn in full."""
+def _shown_maximum(sizes: Sequence[float]) -> float:
+    """The highest value that is drawn without being cut off."""
     ordered = sorted(sizes)
-    usual = ordered[(len(ordered) - 1) * 9 // 10]
-    return usual if usual and ordered[-1] > _OUTLIER * usual else ordered[-1]
+    percentile_90 = ordered[(len(ordered) - 1) * 9 // 10]
+    return percentile_90 if percentile_90 and ordered[-1] > _OUTLIER_FACTOR * percentile_90 else ordered[-1]

@@ -1,4 +1,4 @@
-"""The status of each dataset in one word, and the dataset that it waits for. Nothing here draws or stores."""
+"""The state of each dataset in one word, and the dataset that it waits for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DatasetLine", "DatasetState", "Topology", "read_topology"]
 
 
 class DatasetState(StrEnum):
-    """The worst first: pages show datasets in this order."""
+    """The worst state first: pages show datasets in this order."""
 
     FAILING = "failing"
     WAITING = "held back"
@@ -42,10 +42,10 @@ class DatasetLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """All datasets and jobs, from one read of the store.
+    """All datasets and jobs at one time.
 
-    `inputs` are those of each dataset, `outside` the tables and clocks that are read and that no job
-    writes, `readers` who reads a table.
+    `inputs` has the inputs of each dataset, `outside` the tables and clocks that are read and that no job
+    writes.
     """
 
     lines: Mapping[TableName, DatasetLine]
@@ -59,7 +59,7 @@ class Topology:
         return sorted(self.lines.values(), key=lambda line: (order.index(line.state), str(line.name)))
 
     def of(self, *states: DatasetState) -> list[DatasetLine]:
-        """Those in one of these states, worst first."""
+        """The datasets in one of these states, worst first."""
         return [line for line in self.worst_first if line.state in states]
 
     def readers(self, table: TableName) -> list[TableName]:
@@ -79,7 +79,7 @@ class Topology:
 
 
 def read_topology(store: Store) -> Topology:
-    """Read the store once."""
+    """All datasets and jobs of the store."""
     statuses, entries, jobs = store.datasets.statuses(), store.datasets.entries(), store.jobs.states()
     newest = {job.name: job.newest_done for job in jobs}
     inputs = {entry.name: entry.inputs for entry in entries}
@@ -108,7 +108,7 @@ def _lines(
 
 def _state(status: DatasetStatus, newest: CheckpointNumber | None) -> DatasetState:
     if status.failure is not None and status.failure.code is ReasonCode.WAITS_FOR_BULK:
-        # The first load of a captured table is under way.
+        # The first load of a database table is not complete.
         return DatasetState.BUILDING
     if status.error is not None:
         waits = _waits_for(status.failure) is not None
@@ -117,7 +117,7 @@ def _state(status: DatasetStatus, newest: CheckpointNumber | None) -> DatasetSta
         return DatasetState.NEVER
     if not status.lag_ms:
         return DatasetState.FRESH
-    # A newer cut exists. If no dataset of the job is further, its checkpoint is on its way.
+    # A newer cut exists. When no dataset of the job has a newer version, its checkpoint is being refreshed.
     return DatasetState.BUILDING if status.checkpoint == newest else DatasetState.BEHIND
 
 

@@ -1,4 +1,4 @@
-"""The graph as boxes and curves in pixels; a template makes the SVG. Colours belong to the style sheet."""
+"""The graph of tables as boxes and curves in pixels; a template renders the SVG."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tautochrone.metaservice.pages.dataset_status import DatasetLine, DatasetState, Topology
+from tautochrone.metaservice.pages.formats import duration
 from tautochrone.metaservice.pages.layout import layered
-from tautochrone.metaservice.pages.words import duration
 from tautochrone.model.clock import describe_clock, is_clock
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName
 
-__all__ = ["BOX_HEIGHT", "BOX_WIDTH", "Box", "Curve", "Drawing", "around", "draw", "lag_band"]
+__all__ = ["BOX_HEIGHT", "BOX_WIDTH", "Box", "Curve", "Drawing", "draw", "lag_band", "neighbourhood"]
 
 BOX_WIDTH, BOX_HEIGHT = 214, 48
 _STEP_X, _STEP_Y, _MARGIN = 284, 64, 12
-_LABEL = 25
-"""How many narrow signs fit into a box."""
+_LABEL_WIDTH = 25
+"""How many narrow characters fit into a box."""
 
 _BANDS_MS = (10_000, 60_000, 600_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A table. `look` and `shape` are classes of the style sheet, `says` the second line."""
+    """A table. `css_class` and `shape` are classes of the style sheet, `subtitle` is the second line."""
 
     name: TableName
     x: float
     y: float
     label: str
-    says: str
-    look: str
+    subtitle: str
+    css_class: str
     shape: str
     known: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """An edge as an SVG path; `look` is that of what it comes from."""
+    """An edge as an SVG path, with the style sheet's class of its source."""
 
     source: TableName
     target: TableName
     path: str
-    look: str
+    css_class: str
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Pixels."""
+    """The whole graph; sizes are pixels."""
 
     boxes: tuple[Box, ...]
     curves: tuple[Curve, ...]
@@ -59,19 +59,19 @@ class Drawing:
 
 
 def lag_band(lag_ms: int | None) -> str:
-    """How late, in four steps that differ in colour."""
-    late = lag_ms or 0
-    return f"late-{sum(late >= limit for limit in _BANDS_MS)}"
+    """The class of the style sheet for a lag: four steps of colour."""
+    lag = lag_ms or 0
+    return f"late-{sum(lag >= limit for limit in _BANDS_MS)}"
 
 
-def around(topology: Topology, focus: TableName) -> frozenset[TableName]:
-    """A table with all that it is made from and all that is made from it."""
-    above = _reach(lambda name: topology.inputs.get(name, ()), focus)
-    return above | _reach(topology.readers, focus) | {focus}
+def neighbourhood(topology: Topology, focus: TableName) -> frozenset[TableName]:
+    """A table with everything upstream and downstream of it."""
+    upstream = _reachable(lambda name: topology.inputs.get(name, ()), focus)
+    return upstream | _reachable(topology.readers, focus) | {focus}
 
 
 def draw(topology: Topology, only: frozenset[TableName] | None = None) -> Drawing:
-    """All tables, or those of `only`."""
+    """The graph of all tables, or of those in `only`."""
     names = {str(name): name for name in (*topology.lines, *topology.outside) if only is None or name in only}
     edges = [
         (str(source), str(target))
@@ -79,26 +79,33 @@ def draw(topology: Topology, only: frozenset[TableName] | None = None) -> Drawin
         for source in inputs
         if str(source) in names and str(target) in names
     ]
-    found = layered(names, edges)
+    layout = layered(names, edges)
     boxes = tuple(
         _box(topology, names[text], _MARGIN + x * _STEP_X, _MARGIN + y * _STEP_Y)
-        for text, (x, y) in found.places.items()
+        for text, (x, y) in layout.positions.items()
     )
-    placed = {str(box.name): box for box in boxes}
+    boxes_by_name = {str(box.name): box for box in boxes}
     curves = tuple(
-        Curve(names[a], names[b], _path(placed[a], placed[b], found.bends[a, b]), placed[a].look)
-        for a, b in sorted(found.bends)
+        Curve(
+            names[a],
+            names[b],
+            _path(boxes_by_name[a], boxes_by_name[b], layout.bends[a, b]),
+            boxes_by_name[a].css_class,
+        )
+        for a, b in sorted(layout.bends)
     )
-    width = 2 * _MARGIN + max(found.layers - 1, 0) * _STEP_X + BOX_WIDTH
-    height = 2 * _MARGIN + round(found.rows * _STEP_Y) + BOX_HEIGHT
+    width = 2 * _MARGIN + max(layout.layers - 1, 0) * _STEP_X + BOX_WIDTH
+    height = 2 * _MARGIN + round(layout.rows * _STEP_Y) + BOX_HEIGHT
     return Drawing(boxes, curves, width, height)
 
 
-def _reach(near: Callable[[TableName], Iterable[TableName]], start: TableName) -> frozenset[TableName]:
+def _reachable(
+    neighbours: Callable[[TableName], Iterable[TableName]], start: TableName
+) -> frozenset[TableName]:
     seen: set[TableName] = set()
     todo = [start]
     while todo:
-        for name in near(todo.pop()):
+        for name in neighbours(todo.pop()):
             if name not in seen:
                 seen.add(name)
                 todo.append(name)
@@ -109,43 +116,43 @@ def _box(topology: Topology, name: TableName, x: float, y: float) -> Box:
     line = topology.lines.get(name)
     if line is None:
         clock = is_clock(name)
-        says = "clock" if clock else "written by others"
+        subtitle = "clock" if clock else "written by others"
         label = describe_clock(name) if clock else name.table
-        look, shape = "outside", "clock" if clock else "outside"
+        css_class, shape = "outside", "clock" if clock else "outside"
     else:
-        label, says, look = name.table, _says(line), _look(line)
+        label, subtitle, css_class = name.table, _subtitle(line), _css_class(line)
         shape = "stream" if line.status.kind == DatasetKind.STREAMING_TABLE else "view"
     return Box(
         name=name,
         x=x,
         y=round(y, 1),
-        label=_cut(label),
-        says=_cut(says, _LABEL + 4),
-        look=look,
+        label=_shorten(label),
+        subtitle=_shorten(subtitle, _LABEL_WIDTH + 4),
+        css_class=css_class,
         shape=shape,
         known=line is not None,
     )
 
 
-def _says(line: DatasetLine) -> str:
+def _subtitle(line: DatasetLine) -> str:
     if line.waits_for is not None:
         return f"waits for {line.waits_for.table}"
-    late = line.state in (DatasetState.BEHIND, DatasetState.BUILDING)
-    return f"{line.state}: {duration(line.status.lag_ms)}" if late else str(line.state)
+    shows_lag = line.state in (DatasetState.BEHIND, DatasetState.BUILDING)
+    return f"{line.state}: {duration(line.status.lag_ms)}" if shows_lag else str(line.state)
 
 
-def _look(line: DatasetLine) -> str:
-    word = line.state.value.replace(" ", "-")
-    return f"{word} {lag_band(line.status.lag_ms)}" if line.state is DatasetState.BEHIND else word
+def _css_class(line: DatasetLine) -> str:
+    state = line.state.value.replace(" ", "-")
+    return f"{state} {lag_band(line.status.lag_ms)}" if line.state is DatasetState.BEHIND else state
 
 
-def _cut(text: str, signs: int = _LABEL) -> str:
-    """As much of a text as fits, counting wide signs twice."""
+def _shorten(text: str, max_width: int = _LABEL_WIDTH) -> str:
+    """As much of a text as fits. Wide characters count twice."""
     width = 0
-    for at, sign in enumerate(text):
-        width += 2 if unicodedata.east_asian_width(sign) in "WF" else 1
-        if width > signs:
-            return text[: max(at - 1, 1)] + "…"
+    for index, character in enumerate(text):
+        width += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if width > max_width:
+            return text[: max(index - 1, 1)] + "…"
     return text
 
 

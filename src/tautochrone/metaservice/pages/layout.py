@@ -1,7 +1,7 @@
-"""Layered drawing of a directed graph, left to right: who reads stands right of what is read.
+"""A layered drawing of a directed graph, left to right (Sugiyama's method).
 
-The usual four steps (Sugiyama): layers by longest path, invisible nodes where an edge crosses layers, orders
-by barycentres, then heights. Pure computation over strings; it must never know what is drawn.
+Its steps are: layers by longest path, invisible nodes where an edge crosses layers, orders by barycentres,
+then heights. Nodes are strings; this module must not know what they stand for.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ Node = str | tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Positions in units of one layer (x) and one row (y), both from 0.
+    """Positions in layers (x) and rows (y), both from 0.
 
-    `bends` has for each edge the points that it passes between its ends.
+    `bends` has for each edge the points between its ends.
     """
 
-    places: Mapping[str, tuple[int, float]]
+    positions: Mapping[str, tuple[int, float]]
     bends: Mapping[Edge, tuple[tuple[int, float], ...]]
     layers: int
     rows: float
 
 
 def layered(nodes: Iterable[str], edges: Iterable[Edge]) -> Layout:
-    """Place nodes; edges go from what is read to who reads. Circles are drawn with one edge backwards."""
+    """The layout of a graph whose edges go from source to reader. In a cycle one edge goes backwards."""
     names = sorted(set(nodes))
-    wanted = sorted({(a, b) for a, b in edges if a != b})
-    depth = _depths(names, wanted)
+    unique_edges = sorted({(a, b) for a, b in edges if a != b})
+    depth = _depths(names, unique_edges)
     columns: list[list[Node]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for name in names:
         columns[depth[name]].append(name)
     left: dict[Node, list[Node]] = defaultdict(list)
     right: dict[Node, list[Node]] = defaultdict(list)
     chains: dict[Edge, list[Node]] = {}
-    for source, target in wanted:
+    for source, target in unique_edges:
         low, high = depth[source], depth[target]
         chain: list[Node] = [(source, target, layer) for layer in range(low + 1, high)]
         for layer, bend in enumerate(chain, low + 1):
@@ -60,7 +60,7 @@ def layered(nodes: Iterable[str], edges: Iterable[Edge]) -> Layout:
     heights = _heights(columns, left, right)
     top = min(heights.values(), default=0.0)
     return Layout(
-        places={name: (depth[name], heights[name] - top) for name in names},
+        positions={name: (depth[name], heights[name] - top) for name in names},
         bends={
             edge: tuple((bend[2], heights[bend] - top) for bend in chain if isinstance(bend, tuple))
             for edge, chain in chains.items()
@@ -71,57 +71,61 @@ def layered(nodes: Iterable[str], edges: Iterable[Edge]) -> Layout:
 
 
 def _depths(names: Sequence[str], edges: Sequence[Edge]) -> dict[str, int]:
-    """The longest way from a node without inputs; an edge that closes a circle doesn't count."""
+    """The longest path from a node without inputs to each node. Edges that close a cycle do not count."""
     inputs: dict[str, list[str]] = defaultdict(list)
     for source, target in edges:
         inputs[target].append(source)
     depth: dict[str, int] = {}
     for start in names:
-        # By hand: chains may be longer than Python's stack.
-        open_: dict[str, int] = {}
+        # A stack instead of recursion, because chains may be longer than Python's limit.
+        visiting: dict[str, int] = {}
         stack = [start]
         while stack:
             name = stack[-1]
             if name in depth:
                 stack.pop()
                 continue
-            open_.setdefault(name, 0)
-            todo = [above for above in inputs[name] if above not in depth and above not in open_]
-            if todo:
-                stack.append(todo[0])
+            visiting.setdefault(name, 0)
+            unvisited = [above for above in inputs[name] if above not in depth and above not in visiting]
+            if unvisited:
+                stack.append(unvisited[0])
                 continue
             depth[name] = max((depth[above] + 1 for above in inputs[name] if above in depth), default=0)
-            open_.pop(name)
+            visiting.pop(name)
             stack.pop()
-    _pull(depth, inputs, edges)
+    _move_sources_right(depth, inputs, edges)
     return depth
 
 
-def _pull(depth: dict[str, int], inputs: Mapping[str, list[str]], edges: Sequence[Edge]) -> None:
-    """Sources stand beside their first reader: an edge across the whole drawing tells nobody anything."""
+def _move_sources_right(
+    depth: dict[str, int], inputs: Mapping[str, list[str]], edges: Sequence[Edge]
+) -> None:
+    """Move nodes without inputs next to their first reader, so that their edges are short."""
     nearest: dict[str, int] = {}
     for source, target in edges:
         nearest[source] = min(depth[target], nearest.get(source, depth[target]))
-    for name, at in nearest.items():
+    for name, layer in nearest.items():
         if not inputs.get(name):
-            depth[name] = max(at - 1, 0)
+            depth[name] = max(layer - 1, 0)
 
 
 def _ordered(
     columns: list[list[Node]], left: Mapping[Node, list[Node]], right: Mapping[Node, list[Node]]
 ) -> list[list[Node]]:
-    """Sweep over the layers both ways; the order with the fewest crossings wins."""
+    """The order with the fewest crossings, from sweeps over the layers in both directions."""
     best, fewest = columns, _crossings(columns, right)
     current = [list(column) for column in columns]
     for sweep in range(_SWEEPS):
         forward = sweep % 2 == 0
-        beside = left if forward else right
+        neighbours = left if forward else right
         layers = range(1, len(current)) if forward else range(len(current) - 2, -1, -1)
         for layer in layers:
-            neighbour = current[layer - 1 if forward else layer + 1]
-            place = {node: at for at, node in enumerate(neighbour)}
-            own = {node: at for at, node in enumerate(current[layer])}
-            current[layer].sort(key=partial(_barycentre, place=place, own=own, beside=beside))
+            fixed = current[layer - 1 if forward else layer + 1]
+            ranks = {node: rank for rank, node in enumerate(fixed)}
+            own_ranks = {node: rank for rank, node in enumerate(current[layer])}
+            current[layer].sort(
+                key=partial(_barycentre, ranks=ranks, own_ranks=own_ranks, neighbours=neighbours)
+            )
         crossings = _crossings(current, right)
         if crossings < fewest:
             best, fewest = [list(column) for column in current], crossings
@@ -129,53 +133,56 @@ def _ordered(
 
 
 def _barycentre(
-    node: Node, place: Mapping[Node, int], own: Mapping[Node, int], beside: Mapping[Node, list[Node]]
+    node: Node,
+    ranks: Mapping[Node, int],
+    own_ranks: Mapping[Node, int],
+    neighbours: Mapping[Node, list[Node]],
 ) -> tuple[float, int]:
-    near = [place[other] for other in beside.get(node, ()) if other in place]
-    return (sum(near) / len(near) if near else float(own[node]), own[node])
+    adjacent = [ranks[neighbour] for neighbour in neighbours.get(node, ()) if neighbour in ranks]
+    return (sum(adjacent) / len(adjacent) if adjacent else float(own_ranks[node]), own_ranks[node])
 
 
 def _crossings(columns: Sequence[Sequence[Node]], right: Mapping[Node, list[Node]]) -> int:
     total = 0
     for column, following in pairwise(columns):
-        place = {node: at for at, node in enumerate(following)}
+        ranks = {node: rank for rank, node in enumerate(following)}
         ends: list[int] = []
         for node in column:
-            mine = sorted(place[other] for other in right.get(node, ()))
-            total += sum(1 for end in mine for before in ends if before > end)
-            ends += mine
+            node_ends = sorted(ranks[neighbour] for neighbour in right.get(node, ()))
+            total += sum(1 for end in node_ends for before in ends if before > end)
+            ends += node_ends
     return total
 
 
 def _heights(
     columns: Sequence[Sequence[Node]], left: Mapping[Node, list[Node]], right: Mapping[Node, list[Node]]
 ) -> dict[Node, float]:
-    """Each node near the middle of its neighbours, one row apart at least, in the given order."""
+    """A height for each node near the mean of its neighbours, in the given order, at least one row apart."""
     heights: dict[Node, float] = {}
     for column in columns:
         middle = (len(column) - 1) / 2
-        heights |= {node: at - middle for at, node in enumerate(column)}
+        heights |= {node: rank - middle for rank, node in enumerate(column)}
     for sweep in range(_SWEEPS):
         for column in columns if sweep % 2 == 0 else reversed(columns):
-            wishes = []
+            preferred = []
             for node in column:
-                near = [heights[n] for n in (*left.get(node, ()), *right.get(node, ()))]
-                wishes.append(sum(near) / len(near) if near else heights[node])
-            heights |= zip(column, _apart(wishes), strict=True)
+                adjacent = [heights[n] for n in (*left.get(node, ()), *right.get(node, ()))]
+                preferred.append(sum(adjacent) / len(adjacent) if adjacent else heights[node])
+            heights |= zip(column, _spread(preferred), strict=True)
     return heights
 
 
-def _apart(wishes: Sequence[float]) -> list[float]:
-    """The heights nearest to the wishes (least squares) that keep the order and one row between.
+def _spread(preferred: Sequence[float]) -> list[float]:
+    """The heights nearest to the preferred ones (least squares), in order and one row apart.
 
-    Without the row between, that is isotonic regression: neighbours in the wrong order share their mean.
+    This is isotonic regression of the heights minus their index: blocks in the wrong order share their mean.
     """
     blocks: list[tuple[float, int]] = []
-    for at, wish in enumerate(wishes):
-        mean, size = wish - at, 1
+    for index, preference in enumerate(preferred):
+        mean, size = preference - index, 1
         while blocks and blocks[-1][0] > mean:
-            other, count = blocks.pop()
-            mean, size = (other * count + mean * size) / (count + size), count + size
+            previous, count = blocks.pop()
+            mean, size = (previous * count + mean * size) / (count + size), count + size
         blocks.append((mean, size))
     flat = [mean for mean, size in blocks for _ in range(size)]
-    return [height + at for at, height in enumerate(flat)]
+    return [height + index for index, height in enumerate(flat)]

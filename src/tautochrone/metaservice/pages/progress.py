@@ -1,4 +1,4 @@
-"""How far a checkpoint is. The one place that knows how the store tells it."""
+"""The progress of open checkpoints, from the store."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _STUCK_TIMES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """An open checkpoint: `done` of `total` datasets have a version for it, `failed` have none and said why.
+    """An open checkpoint: `done` of `total` datasets have a version for it, `failed` have a failure.
 
-    `waiting` are those that said nothing yet, `parts` what each job does for it. `stuck`: it takes ten times
-    as long as the median of those before it, and a minute at least.
+    `waiting` are the others, `parts` the parts of the jobs. `stuck`: it takes ten times as long as the median
+    of published ones, and a minute at least.
     """
 
     line: CheckpointLine
@@ -35,7 +35,7 @@ class Progress:
 
 
 def progress_of(store: Store, line: CheckpointLine) -> Progress:
-    """The progress of an open checkpoint, over all jobs that take part in it."""
+    """The progress of an open checkpoint in all jobs that take part in it."""
     parts = store.checkpoints.progress(line.number)
     entries = [
         entry for part in parts if part.part is not Part.SKIPPED for entry in store.datasets.entries(part.job)
@@ -57,9 +57,9 @@ def progress_of(store: Store, line: CheckpointLine) -> Progress:
 
 
 def _median_ms(store: Store, job: str) -> int:
-    took = sorted(
+    durations_ms = sorted(
         line.published_at_ms - line.cut_at_ms
         for line in store.history.timeline()
         if line.job == job and line.published_at_ms is not None
     )
-    return took[len(took) // 2] if took else 0
+    return durations_ms[len(durations_ms) // 2] if durations_ms else 0

@@ -1,4 +1,4 @@
-"""From values to HTML: the templates, their filters, and the answer to an error."""
+"""Renders templates as HTML: their filters and functions, and pages for errors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
-from tautochrone.metaservice.pages import words
-from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, remember
+from tautochrone.metaservice.pages import formats
+from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
 from tautochrone.model.names import TableName
 
 __all__ = ["ASSETS", "NAVIGATION", "PageRoute", "asset", "render"]
@@ -41,14 +41,14 @@ ASSETS = {
     "htmx.min.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
-"""Every file that a page may load, and what it is."""
+"""The static files that pages load, with their media types."""
 
 _REFRESH_S = 5
 
 
 @cache
 def asset(name: str) -> tuple[bytes, str]:
-    """A file's bytes and the beginning of their hash; with that in its address it may be cached for ever."""
+    """A file's bytes and a prefix of their hash, which its URL contains so that browsers may cache it."""
     body = (files("tautochrone.metaservice.pages") / "static" / name).read_bytes()
     return body, hashlib.sha256(body).hexdigest()[:12]
 
@@ -63,25 +63,25 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     filters: dict[str, Callable[..., str]] = {
-        "count": words.count,
-        "duration": words.duration,
-        "moment": words.moment,
+        "count": formats.count,
+        "duration": formats.duration,
+        "moment": formats.moment,
         "slug": lambda text: str(text).replace(" ", "-").replace("_", "-"),
-        "shown": _shown,
+        "shown": _name_markup,
     }
     environment.filters.update(filters)
     return environment
 
 
-def _shown(name: TableName) -> Markup:
-    """A name for people: what tells it from others stands out, and no sign in it turns its surroundings."""
-    before = ".".join(name.namespace)
+def _name_markup(name: TableName) -> Markup:
+    """A table's name in HTML. `bdi` keeps right-to-left characters from changing the text around it."""
+    namespace = ".".join(name.namespace)
     markup = '<span class="name"><bdi class="space">{}</bdi>.<bdi>{}</bdi></span>'
-    return Markup(markup).format(before, name.table)
+    return Markup(markup).format(namespace, name.table)
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page, or a part of one."""
+    """A page, or a fragment of a page for htmx."""
     token, now = csrf_token(request), time.time_ns() // 1_000_000
     root = str(request.scope.get("root_path", ""))
 
@@ -93,7 +93,7 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
         if at_ms is None:
             return escape("–")
         return Markup('<time datetime="{}" title="{}">{}</time>').format(
-            words.iso(at_ms), words.moment(at_ms), words.ago(at_ms, now)
+            formats.iso(at_ms), formats.moment(at_ms), formats.ago(at_ms, now)
         )
 
     context = {
@@ -108,35 +108,35 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
         "refresh_s": _REFRESH_S,
     }
     page = HTMLResponse(_templates().get_template(template).render(context | values), status_code=status)
-    remember(page, request, token)
+    set_csrf_cookie(page, request, token)
     protect(page)
     return page
 
 
 class PageRoute(APIRoute):
-    """Answers errors as pages: the handlers of the application speak JSON."""
+    """Answers errors with pages; the handlers of the application would answer with JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
         handler = super().get_route_handler()
 
-        async def answered(request: Request) -> Response:
+        async def answer_errors(request: Request) -> Response:
             try:
                 return await handler(request)
             except TautochroneError as error:
                 return _failed(request, error)
             except RequestValidationError as error:
-                wrong = ", ".join(str(part["loc"][-1]) for part in error.errors())
+                parameters = ", ".join(str(part["loc"][-1]) for part in error.errors())
                 return _failed(
-                    request, QueryError("PAGE_NOT_FOUND", f"There is no such page: {wrong} is wrong")
+                    request, QueryError("PAGE_NOT_FOUND", f"There is no such page: {parameters} is wrong")
                 )
 
-        return answered
+        return answer_errors
 
 
 def _failed(request: Request, error: TautochroneError) -> Response:
     part = request.headers.get("hx-target") is not None and request.method == "POST"
     values: Mapping[str, Any] = {"error": error, "excerpt": error.excerpt.shown() if error.excerpt else ()}
-    # htmx shows no answer with an error's status: the part of a page says it in its text.
+    # htmx does not show an answer with an error status, so a fragment has the status 200.
     return render(
         request,
         "_error.html" if part else "error.html",

@@ -1,4 +1,4 @@
-"""The pages that only read. Every one is useful without JavaScript; with it, it keeps itself up to date."""
+"""The pages that only read. They work without JavaScript; with it they refresh themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tautochrone.metaservice.pages.charts import (
     rows_chart,
 )
 from tautochrone.metaservice.pages.dataset_status import DatasetState, read_topology
-from tautochrone.metaservice.pages.drawing import BOX_HEIGHT, BOX_WIDTH, around, draw
+from tautochrone.metaservice.pages.drawing import BOX_HEIGHT, BOX_WIDTH, draw, neighbourhood
 from tautochrone.metaservice.pages.ports import Forms
 from tautochrone.metaservice.pages.progress import progress_of
 from tautochrone.metaservice.pages.rendering import ASSETS, PageRoute, asset, render
@@ -34,12 +34,12 @@ Zoom = Annotated[int, Query(ge=10, le=200)]
 
 
 def add_pages(app: FastAPI, store: Store, forms: Forms) -> None:
-    """Put the pages at `/` of `app`.
+    """Add the pages to `app`.
 
     Args:
-        app: whoever authenticates its callers does so before.
+        app: its middleware authenticates callers.
         store: what the pages show.
-        forms: who answers queries and revises.
+        forms: what runs queries and revisions.
     """
     router = APIRouter(route_class=PageRoute, include_in_schema=False)
     _add_static(router)
@@ -62,7 +62,7 @@ def _add_overview(router: APIRouter, store: Store) -> None:
     @router.get("/")
     def overview(request: Request) -> Response:
         topology, lines = read_topology(store), store.history.timeline(_TIMELINE)
-        opened = [progress_of(store, line) for line in lines if line.state == "open"]
+        open_checkpoints = [progress_of(store, line) for line in lines if line.state == "open"]
         counts = {state: len(topology.of(state)) for state in DatasetState}
         return render(
             request,
@@ -73,8 +73,8 @@ def _add_overview(router: APIRouter, store: Store) -> None:
             held=topology.of(DatasetState.WAITING),
             late=topology.of(DatasetState.NEVER, DatasetState.BEHIND),
             newest=store.checkpoints.latest_published(),
-            stuck=[progress for progress in opened if progress.stuck],
-            under_way=[progress for progress in opened if not progress.stuck],
+            stuck=[progress for progress in open_checkpoints if progress.stuck],
+            under_way=[progress for progress in open_checkpoints if not progress.stuck],
             chart=checkpoint_chart(lines),
             recent=store.history.recent_refreshes(_RECENT),
         )
@@ -82,8 +82,8 @@ def _add_overview(router: APIRouter, store: Store) -> None:
     @router.get("/graph")
     def graph(request: Request, focus: str | None = None, zoom: Zoom = 100) -> Response:
         topology = read_topology(store)
-        centre = None if not focus else _known(focus, {*topology.lines, *topology.outside})
-        only = None if centre is None else around(topology, centre)
+        centre = None if not focus else _table_by_name(focus, {*topology.lines, *topology.outside})
+        only = None if centre is None else neighbourhood(topology, centre)
         return render(
             request,
             "graph.html",
@@ -116,14 +116,14 @@ def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
     @router.get("/datasets")
     def datasets(request: Request, q: str = "") -> Response:
         topology = read_topology(store)
-        wanted = q.strip().lower()
-        found = [line for line in topology.worst_first if wanted in str(line.name).lower()]
-        return render(request, "datasets.html", lines=found, total=len(topology.lines), q=q)
+        text = q.strip().lower()
+        lines = [line for line in topology.worst_first if text in str(line.name).lower()]
+        return render(request, "datasets.html", lines=lines, total=len(topology.lines), q=q)
 
     @router.get("/dataset")
     def dataset(request: Request, name: str, all: bool = False) -> Response:  # noqa: A002
         topology = read_topology(store)
-        table = _known(name, {*topology.lines, *topology.outside})
+        table = _table_by_name(name, {*topology.lines, *topology.outside})
         shown: dict[str, Any] = {
             "topology": topology,
             "can_preview": forms.runner is not None,
@@ -135,7 +135,7 @@ def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
     @router.get("/dataset/summary")
     def summary(request: Request, name: str) -> Response:
         topology = read_topology(store)
-        table = _known(name, {*topology.lines, *topology.outside})
+        table = _table_by_name(name, {*topology.lines, *topology.outside})
         values: dict[str, Any] = {
             "table": table,
             "line": topology.lines.get(table),
@@ -174,11 +174,11 @@ def _add_checkpoints(router: APIRouter, store: Store) -> None:
 
     @router.get("/checkpoint")
     def checkpoint(request: Request, number: Number) -> Response:
-        found = store.checkpoints.get(number)
+        stored = store.checkpoints.get(number)
         return render(
             request,
             "checkpoint.html",
-            checkpoint=found,
+            checkpoint=stored,
             versions=dict(sorted(store.checkpoints.versions_at(number).items())),
             failures=dict(sorted(store.checkpoints.failures_at(number).items())),
             records=store.history.refreshes_at(number),
@@ -186,7 +186,7 @@ def _add_checkpoints(router: APIRouter, store: Store) -> None:
         )
 
 
-def _known(text: str, names: set[TableName]) -> TableName:
+def _table_by_name(text: str, names: set[TableName]) -> TableName:
     for name in names:
         if str(name) == text:
             return name

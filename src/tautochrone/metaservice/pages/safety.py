@@ -1,7 +1,7 @@
-"""What keeps the pages from being used against their reader: headers, and a token in every form.
+"""Protection of the pages: security headers, and a CSRF token in every form.
 
-Names of tables, definitions and errors are other people's text. Templates escape it; if one ever failed to,
-the policy below still lets no script run that isn't a file of ours.
+Names of tables, definitions and errors are untrusted text, which templates escape. Should one fail to, the
+content security policy lets only scripts run that are files of this service.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from starlette.responses import Response
 
 from tautochrone.errors import QueryError
 
-__all__ = ["CSRF_COOKIE", "CSRF_FIELD", "checked_form", "csrf_token", "protect", "remember"]
+__all__ = ["CSRF_COOKIE", "CSRF_FIELD", "checked_form", "csrf_token", "protect", "set_csrf_cookie"]
 
 CSRF_COOKIE, CSRF_FIELD = "tautochrone_csrf", "csrf"
 
-_POLICY = "; ".join(
+_CONTENT_POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
@@ -32,19 +32,19 @@ _POLICY = "; ".join(
     )
 )
 _HEADERS = {
-    "Content-Security-Policy": _POLICY,
+    "Content-Security-Policy": _CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # Not `no-referrer`: browsers would then send our own forms with the origin `null`.
+    # Not `no-referrer`: browsers would then send forms with the origin `null`.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_LONGEST_FORM = 256 * 1024
+_MAX_FORM_BYTES = 256 * 1024
 
 
 def protect(response: Response, *, cache: str = "no-store") -> Response:
-    """Add the headers that every answer of ours has."""
+    """Add the security headers of all pages."""
     for name, value in _HEADERS.items():
         response.headers[name] = value
     response.headers["Cache-Control"] = cache
@@ -52,28 +52,28 @@ def protect(response: Response, *, cache: str = "no-store") -> Response:
 
 
 def csrf_token(request: Request) -> str:
-    """The token of this browser: the one in its cookie, or a new one, which `remember` must set."""
+    """The token in the browser's cookie, or a new one, which `set_csrf_cookie` must set."""
     return request.cookies.get(CSRF_COOKIE) or secrets.token_urlsafe(32)
 
 
-def remember(response: Response, request: Request, token: str) -> None:
-    """Give the browser its token. Other sites can neither read the cookie nor make the browser send it."""
+def set_csrf_cookie(response: Response, request: Request, token: str) -> None:
+    """Set the token's cookie. Other sites can neither read it nor make the browser send it."""
     if request.cookies.get(CSRF_COOKIE) != token:
         secure = request.url.scheme == "https"
         response.set_cookie(CSRF_COOKIE, token, httponly=True, samesite="strict", secure=secure)
 
 
 async def checked_form(request: Request) -> Mapping[str, str]:
-    """The fields of a form that came from one of our own pages.
+    """The fields of a form, after the check that a page of this service sent it.
 
     Raises:
-        QueryError: `FORM_REFUSED`, it did not, or is too long.
+        QueryError: `FORM_REFUSED`: another site sent it, or it is too long.
     """
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _LONGEST_FORM:
-            raise QueryError("FORM_REFUSED", f"The form is longer than {_LONGEST_FORM // 1024} KiB")
+        if len(body) > _MAX_FORM_BYTES:
+            raise QueryError("FORM_REFUSED", f"The form is longer than {_MAX_FORM_BYTES // 1024} KiB")
     try:
         fields = dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict"))
     except UnicodeDecodeError:
@@ -90,6 +90,6 @@ async def checked_form(request: Request) -> Mapping[str, str]:
 
 
 def _own_origin(request: Request) -> bool:
-    """Browsers say where a form comes from; other clients need not."""
+    """Browsers send the origin of a form; other clients need not."""
     origin = request.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == request.headers.get("host")
