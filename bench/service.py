@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tautochrone.meta import DatasetEntry, MetaStore, Store
-from tautochrone.metaservice.api.flip import looked_up
+from tautochrone.metaservice.api.flip import resolve_versions
 from tautochrone.metaservice.client import Client
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import unclassified
@@ -40,8 +40,10 @@ def measure(folder: Path, requests: int = 300) -> dict[str, Any]:
         names = _fill(store)
         tables = [TableName.parse(name) for name in names]
         in_process = {
-            "versions_of_all": _timed(lambda: looked_up(store, "strong", tables, None), requests),
-            "versions_of_three": _timed(lambda: looked_up(store, "strong", tables[:3], None), requests),
+            "versions_of_all": _timed(lambda: resolve_versions(store, "strong", tables, None), requests),
+            "versions_of_three": _timed(
+                lambda: resolve_versions(store, "strong", tables[:3], None), requests
+            ),
         }
     with _serving(path, folder) as uri, Client(uri) as client:
         return {

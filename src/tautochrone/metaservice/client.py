@@ -2,7 +2,7 @@
 
     with Client("http://127.0.0.1:7117", token) as client:
         pin = client.pin("nightly report", ["lake.db.orders"], lease_ms=600_000)
-        snapshot_ids = {version.table: int(version.version) for version in pin.versions}
+        snapshots = {version.table: int(version.version) for version in pin.versions}
         ...  # read these snapshots with any engine
         client.release_pin(pin.id)
 

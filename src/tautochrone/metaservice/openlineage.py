@@ -2,7 +2,7 @@
 
 For each refresh that did something there is a START and a COMPLETE, for each that failed a START and a FAIL.
 Events are sent by a thread of their own, so a slow or absent receiver never holds up a run; what cannot be
-delivered is told as `openlineage_failed` and dropped.
+delivered is dropped, with the event `openlineage_failed`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["OpenLineage", "transport_to"]
 
 _PRODUCER = "tautochrone"
-_WAITING = 10_000
-_LAST_WORDS_S = 10.0
+_QUEUE_SIZE = 10_000
+_CLOSE_TIMEOUT_S = 10.0
 
 
 def transport_to(target: str, root: Path) -> Transport:
-    """What delivers to a URL, or to a file that gets one line of JSON for each event.
+    """The transport to a URL, or to a file that gets one line of JSON for each event.
 
     Args:
         root: where a relative path starts.
@@ -58,7 +58,7 @@ class OpenLineage:
 
     Args:
         transport: see `transport_to`.
-        tell: hears `openlineage_failed`.
+        emit: receives `openlineage_failed`.
         pipeline: the first part of each job's name; the second is the dataset's.
         lake: the namespace of datasets: the catalog's warehouse.
         inputs: what each dataset reads.
@@ -67,18 +67,18 @@ class OpenLineage:
     def __init__(
         self,
         transport: Transport,
-        tell: Emit,
+        emit: Emit,
         *,
         pipeline: str,
         lake: str,
         inputs: Mapping[TableName, Collection[TableName]],
     ) -> None:
         self._transport = transport
-        self._tell = tell
+        self._emit = emit
         self._pipeline = pipeline
         self._lake = lake
         self._inputs = {str(name): sorted(read) for name, read in inputs.items()}
-        self._waiting: Queue[RunEvent] = Queue(_WAITING)
+        self._waiting: Queue[RunEvent] = Queue(_QUEUE_SIZE)
         self._closing = Event()
         self._sender = Thread(target=self._send, name="tautochrone-openlineage", daemon=True)
         self._sender.start()
@@ -91,10 +91,10 @@ class OpenLineage:
 
     def close(self) -> None:
         self._closing.set()
-        self._sender.join(_LAST_WORDS_S)
+        self._sender.join(_CLOSE_TIMEOUT_S)
         left = self._waiting.qsize()
         if left:
-            self._tell("openlineage_failed", dropped=left, error="the run ended before they were delivered")
+            self._emit("openlineage_failed", dropped=left, error="the run ended before they were delivered")
 
     def _refreshed(self, fields: Mapping[str, Any]) -> None:
         from openlineage.client.event_v2 import RunState
@@ -122,13 +122,13 @@ class OpenLineage:
         began = ended - timedelta(milliseconds=fields.get("duration_ms", 0))
         name = TableName.parse(fields["dataset"])
         run = str(generate_new_uuid(began))
-        for of, at, in_run, in_output in (
+        for event_type, event_time, in_run, in_output in (
             (RunState.START, began, {}, {}),
             (state, ended, of_run, of_output),
         ):
             event = RunEvent(
-                eventTime=at.isoformat(),
-                eventType=of,
+                eventTime=event_time.isoformat(),
+                eventType=event_type,
                 producer=_PRODUCER,
                 run=Run(runId=run, facets=in_run),
                 job=Job(namespace=_PRODUCER, name=f"{self._pipeline}.{name.without_catalog}"),
@@ -143,7 +143,7 @@ class OpenLineage:
             try:
                 self._waiting.put_nowait(event)
             except Full:
-                self._tell("openlineage_failed", dropped=1, error=f"{_WAITING} events wait already")
+                self._emit("openlineage_failed", dropped=1, error=f"{_QUEUE_SIZE} events wait already")
 
     def _send(self) -> None:
         while True:
@@ -157,4 +157,4 @@ class OpenLineage:
                 self._transport.emit(event)
             except Exception as error:
                 # A library's transport raises what its own libraries raise.
-                self._tell("openlineage_failed", dropped=1, error=f"{type(error).__name__}: {error}")
+                self._emit("openlineage_failed", dropped=1, error=f"{type(error).__name__}: {error}")

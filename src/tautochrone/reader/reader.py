@@ -171,7 +171,7 @@ class Reader(Closing):
         """The checkpoint and the version of each table, to read them with another library such as PyIceberg.
 
             resolution = reader.versions([TableName.parse("lake.db.orders")])
-            snapshot_id = int(resolution.versions[TableName.parse("lake.db.orders")])
+            snapshot = int(resolution.versions[TableName.parse("lake.db.orders")])
 
         The pin lasts one lease. Renew or release it with `pins.renew` and `pins.release` of the store.
 

@@ -21,9 +21,9 @@ def duration(ms: float | None) -> str:
         return f"{ms / 1000:.1f} s".replace(".0 ", " ")
     if ms < 60_000:
         return f"{ms / 1000:.0f} s"
-    for at, (size, unit) in enumerate(_STEPS):
+    for index, (size, unit) in enumerate(_STEPS):
         if ms >= size:
-            lower, name = _STEPS[at + 1] if at + 1 < len(_STEPS) else (1_000, "s")
+            lower, name = _STEPS[index + 1] if index + 1 < len(_STEPS) else (1_000, "s")
             whole, rest = int(ms // size), int(ms % size // lower)
             return f"{whole} {unit} {rest} {name}" if rest else f"{whole} {unit}"
     raise AssertionError(ms)
