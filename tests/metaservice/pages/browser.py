@@ -1,4 +1,4 @@
-"""A real Chromium, as the machine has it."""
+"""A browser for tests: the Chromium that is installed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ __all__ = ["chromium"]
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser for the length of the block."""
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert found, "a Chromium is needed: apt-get install chromium"
+    """A browser, closed at the end of the block."""
+    executable = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+    assert executable, "a Chromium is needed: apt-get install chromium"
     with sync_playwright() as playwright:
-        # The sandbox refuses to run as root, as which containers do.
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        # The sandbox does not run as root, the user of most containers.
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield browser
         browser.close()

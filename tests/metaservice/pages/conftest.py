@@ -1,4 +1,4 @@
-"""Every page over every kind of store, asked by HTTP without a browser."""
+"""The pages over seeded stores, without a browser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .world import SEEDS
 
 @dataclass
 class Site:
-    """The pages over one store, with what stands behind their forms."""
+    """The pages over one store, with the doubles behind their forms."""
 
     store: Store
     app: FastAPI
@@ -39,32 +39,32 @@ class Site:
         return str(self.client.cookies[CSRF_COOKIE])
 
     def post(self, path: str, **fields: str) -> httpx.Response:
-        """Send a form as one of our own pages would."""
+        """Send a form with the token, as a page of the service does."""
         return self.client.post(path, data={CSRF_FIELD: self.csrf(), **fields})
 
 
 @pytest.fixture(scope="session")
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The file of a seed's store, written once: a story of forty checkpoints is hundreds of commits."""
-    folder, made = tmp_path_factory.mktemp("seeds"), set[str]()
+    """The file of a seed's store, written once, because forty checkpoints are hundreds of commits."""
+    folder, written = tmp_path_factory.mktemp("seeds"), set[str]()
 
     def file(seed: str) -> Path:
         path = folder / f"{seed}.db"
-        if seed not in made:
+        if seed not in written:
             with MetaStore.open(f"sqlite:///{path}") as store:
                 SEEDS[seed](store, time.time_ns() // 1_000_000)
-            made.add(seed)
+            written.add(seed)
         return path
 
     return file
 
 
 @pytest.fixture
-def site(tmp_path: Path, seeded: Callable[[str], Path]) -> Iterator[Callable[..., Site]]:
-    """Makes the site of a seed, with or without somebody to query and revise."""
+def open_site(tmp_path: Path, seeded: Callable[[str], Path]) -> Iterator[Callable[..., Site]]:
+    """Opens the pages over a seed's store, with or without a runner and revisions."""
     with ExitStack() as stack:
 
-        def made(seed: str, *, bare: bool = False) -> Site:
+        def open_seed(seed: str, *, bare: bool = False) -> Site:
             copy = shutil.copy(seeded(seed), tmp_path)
             store = stack.enter_context(MetaStore.open(f"sqlite:///{copy}"))
             app, rows, plans = FastAPI(), Rows(), Plans()
@@ -78,4 +78,4 @@ def site(tmp_path: Path, seeded: Callable[[str], Path]) -> Iterator[Callable[...
             client = stack.enter_context(httpx.Client(base_url=url, timeout=60))
             return Site(store, app, client, url, rows, plans)
 
-        yield made
+        yield open_seed

@@ -1,4 +1,4 @@
-"""A runner and revisions that need no Spark and remember what they were asked."""
+"""A runner and revisions without Spark that record their calls."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ __all__ = ["Plans", "Rows"]
 
 @dataclass
 class Rows:
-    """Answers every query with the same rows; one that says `boom` fails as Spark would."""
+    """Answers every query with the same rows; a query with `boom` fails as in Spark."""
 
-    asked: list[tuple[str, Consistency, int | None, int]] = field(default_factory=list)
+    queries: list[tuple[str, Consistency, int | None, int]] = field(default_factory=list)
 
     @property
     def started(self) -> bool:
-        return bool(self.asked)
+        return bool(self.queries)
 
     def run(self, sql: str, consistency: Consistency, checkpoint: int | None, limit: int) -> Answer:
-        self.asked.append((sql, consistency, checkpoint, limit))
+        self.queries.append((sql, consistency, checkpoint, limit))
         if "boom" in sql:
             excerpt = Excerpt(sql.splitlines()[0], 1, 7, 4)
             raise QueryError("UNRESOLVED_COLUMN", f"No column {HOSTILE[0]}", hint="Look", excerpt=excerpt)
         rows = (("1", HOSTILE[0]), ("2", None), ("3", "plain text"))
         weak = consistency is Consistency.WEAK
-        at = None if weak else 40 if checkpoint is None else checkpoint
-        return Answer(columns=("id", HOSTILE[1]), rows=rows, checkpoint=at, more=True)
+        read_at = None if weak else 40 if checkpoint is None else checkpoint
+        return Answer(columns=("id", HOSTILE[1]), rows=rows, checkpoint=read_at, more=True)
 
 
 @dataclass
 class Plans:
-    """Plans one line for each named table. `drift` makes the next plan another one."""
+    """Plans one line for each named table. `drift` changes the next plan."""
 
     done: list[RevisionRequest] = field(default_factory=list)
     drift: str = ""

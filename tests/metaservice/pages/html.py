@@ -1,4 +1,4 @@
-"""HTML as a tree, read by the standard library's parser."""
+"""HTML as a tree, from the standard library's parser."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Element:
 
     def all(self, tag: str | None = None) -> list[Element]:
         """Every element below, by tag."""
-        below = [found for child in self.children for found in (child, *child.all())]
-        return [found for found in below if tag is None or found.tag == tag]
+        below = [element for child in self.children for element in (child, *child.all())]
+        return [element for element in below if tag is None or element.tag == tag]
 
 
 class _Reader(HTMLParser):
@@ -62,10 +62,10 @@ class _Reader(HTMLParser):
 
 
 def parse(text: str) -> Element:
-    """The document; every element must be closed in order.
+    """The document as a tree.
 
     Raises:
-        AssertionError: it is not.
+        AssertionError: an element is not closed in order.
     """
     reader = _Reader()
     reader.feed(text)

@@ -1,4 +1,4 @@
-"""The application on a free port of this machine, for clients and browsers alike."""
+"""Serves an application on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["serving"]
 
 @contextmanager
 def serving(app: FastAPI, *, root_path: str = "") -> Iterator[str]:
-    """Serve until the end of the block; gives the base URL."""
+    """Serve until the end of the block. Yields the base URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config = uvicorn.Config(
             app, log_config=None, log_level=logging.WARNING, lifespan="off", root_path=root_path

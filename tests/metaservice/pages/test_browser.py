@@ -1,4 +1,4 @@
-"""The pages in a real Chromium: nothing breaks or is refused, keyboards do, text is readable."""
+"""The pages in Chromium: no console errors, usable by keyboard, readable text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import browser
 from .conftest import Site
 from .world import DAILY, HOSTILE, name
 
-Made = Callable[..., Site]
+OpenSite = Callable[..., Site]
 THEMES = ["light", "dark"]
 PATHS = [path for path, _ in NAVIGATION]
 
@@ -27,12 +27,12 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def opened(chromium: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a page in a browser of its own; what the browser complains about fails the test."""
+def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens a page in a browser context of its own. Messages on the console fail the test."""
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
 
-    def made(site: Site, path: str = "/", **options: Any) -> Page:
+    def open_in_new_context(site: Site, path: str = "/", **options: Any) -> Page:
         context = chromium.new_context(base_url=site.url, **options)
         context.set_default_timeout(30_000)
         contexts.append(context)
@@ -44,7 +44,7 @@ def opened(chromium: Browser) -> Iterator[Callable[..., Page]]:
         page.goto(path)
         return page
 
-    yield made
+    yield open_in_new_context
     for context in contexts:
         context.close()
     assert not complaints
@@ -63,12 +63,12 @@ def all_paths(table: TableName, number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", ["empty", "failing", "hostile"])
-def test_the_browser_has_nothing_to_complain_about(
-    site: Made, opened: Callable[..., Page], seed: str
+def test_pages_cause_no_console_messages(
+    open_site: OpenSite, open_page: Callable[..., Page], seed: str
 ) -> None:
-    found = site(seed)
+    site = open_site(seed)
     table = name(HOSTILE[1], HOSTILE[1]) if seed == "hostile" else DAILY
-    page = opened(found)
+    page = open_page(site)
     for path in all_paths(table, 1) if seed != "empty" else PATHS:
         page.goto(path)
         expect(page.locator("h1")).to_be_visible()
@@ -77,15 +77,15 @@ def test_the_browser_has_nothing_to_complain_about(
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_text_has_contrast(site: Made, opened: Callable[..., Page], theme: Any) -> None:
-    found = site("failing")
-    page = opened(found, color_scheme=theme)
+def test_text_has_enough_contrast(open_site: OpenSite, open_page: Callable[..., Page], theme: Any) -> None:
+    site = open_site("failing")
+    page = open_page(site, color_scheme=theme)
     for path in all_paths(DAILY, 39):
         page.goto(path)
         page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
         poor = page.evaluate(_CONTRAST)
         assert not poor, (path, poor)
-    assert page.evaluate(_CONTRAST.replace("< needed", ">= needed")), "nothing was looked at"
+    assert page.evaluate(_CONTRAST.replace("< needed", ">= needed")), "no element was measured"
 
 
 _CONTRAST = """() => {
@@ -102,8 +102,8 @@ _CONTRAST = """() => {
     const body = element.closest("g.box")?.querySelector(".body");
     if (body) return rgba(getComputedStyle(body).fill);
     for (let at = element; at; at = at.parentElement) {
-      const found = rgba(getComputedStyle(at).backgroundColor);
-      if (found[3] === 255) return found;
+      const colour = rgba(getComputedStyle(at).backgroundColor);
+      if (colour[3] === 255) return colour;
     }
     return [255, 255, 255, 255];
   };
@@ -123,8 +123,8 @@ _CONTRAST = """() => {
 }"""
 
 
-def test_everything_that_can_be_operated_has_a_name(site: Made, opened: Callable[..., Page]) -> None:
-    page = opened(site("failing"))
+def test_controls_have_accessible_names(open_site: OpenSite, open_page: Callable[..., Page]) -> None:
+    page = open_page(open_site("failing"))
     for path in all_paths(DAILY, 39):
         page.goto(path)
         nameless = page.evaluate(
@@ -137,9 +137,11 @@ def test_everything_that_can_be_operated_has_a_name(site: Made, opened: Callable
 
 
 @pytest.mark.parametrize("seed", ["failing", "hostile"])
-def test_a_narrow_screen_scrolls_one_way(site: Made, opened: Callable[..., Page], seed: str) -> None:
-    found = site(seed)
-    page = opened(found, viewport={"width": 390, "height": 800})
+def test_narrow_screen_does_not_scroll_sideways(
+    open_site: OpenSite, open_page: Callable[..., Page], seed: str
+) -> None:
+    site = open_site(seed)
+    page = open_page(site, viewport={"width": 390, "height": 800})
     table = name(HOSTILE[-1], HOSTILE[-1]) if seed == "hostile" else DAILY
     for path in all_paths(table, 1):
         page.goto(path)
@@ -147,10 +149,8 @@ def test_a_narrow_screen_scrolls_one_way(site: Made, opened: Callable[..., Page]
         assert wide <= shown, path
 
 
-def test_the_keyboard_reaches_everything_and_shows_where_it_is(
-    site: Made, opened: Callable[..., Page]
-) -> None:
-    page = opened(site("failing"), "/graph")
+def test_graph_is_usable_by_keyboard(open_site: OpenSite, open_page: Callable[..., Page]) -> None:
+    page = open_page(open_site("failing"), "/graph")
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
     expect(page.locator(".skip")).to_be_in_viewport()
@@ -174,8 +174,10 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(
     assert page.url.split("#")[0].endswith("/graph"), "the page was left"
 
 
-def test_the_theme_follows_the_system_until_somebody_chooses(site: Made, opened: Callable[..., Page]) -> None:
-    page = opened(site("shop"), color_scheme="dark")
+def test_theme_follows_the_system_until_one_is_chosen(
+    open_site: OpenSite, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(open_site("shop"), color_scheme="dark")
     back = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(back)
     page.emulate_media(color_scheme="light")
@@ -193,23 +195,23 @@ def test_the_theme_follows_the_system_until_somebody_chooses(site: Made, opened:
     assert page.evaluate(back) == dark
 
 
-def test_a_page_keeps_itself_up_to_date_unless_it_would_disturb(
-    site: Made, opened: Callable[..., Page]
+def test_page_refreshes_itself_unless_paused_or_focused(
+    open_site: OpenSite, open_page: Callable[..., Page]
 ) -> None:
-    found = site("shop")
-    page = opened(found)
+    site = open_site("shop")
+    page = open_page(site)
     status, pause = page.locator("#updates"), page.get_by_role("button", name="updates")
     expect(status).to_have_text("Live")
     problems = page.get_by_role("heading", name="Problems", exact=True)
     expect(problems).to_have_count(0)
     roots = {name(table): Version("99") for table in ("orders", "payments")}
-    fence = found.store.jobs.fence("shop")
-    number = found.store.checkpoints.open("shop", fence, roots, 1).number
+    fence = site.store.jobs.fence("shop")
+    number = site.store.checkpoints.open("shop", fence, roots, 1).number
     expect(problems).to_have_count(1, timeout=20_000)
 
     pause.click()
     expect(status).to_have_text("Paused")
-    found.store.checkpoints.abort("shop", fence, number)
+    site.store.checkpoints.abort("shop", fence, number)
     page.wait_for_timeout(6_000)
     expect(problems).to_have_count(1)
     pause.click()
@@ -221,18 +223,18 @@ def test_a_page_keeps_itself_up_to_date_unless_it_would_disturb(
     expect(link).to_be_focused()
 
 
-def test_a_server_that_is_gone_is_said(site: Made, chromium: Browser) -> None:
-    found = site("shop")
-    page = chromium.new_page(base_url=found.url)
+def test_page_says_when_the_server_does_not_answer(open_site: OpenSite, chromium: Browser) -> None:
+    site = open_site("shop")
+    page = chromium.new_page(base_url=site.url)
     page.goto("/")
     page.route("**/*", lambda route: route.abort())
     expect(page.locator("#updates")).to_have_text("No answer: this page is not up to date", timeout=20_000)
     page.close()
 
 
-def test_without_javascript_everything_can_be_read_and_asked(site: Made, opened: Callable[..., Page]) -> None:
-    found = site("failing")
-    page = opened(found, java_script_enabled=False)
+def test_pages_work_without_javascript(open_site: OpenSite, open_page: Callable[..., Page]) -> None:
+    site = open_site("failing")
+    page = open_page(site, java_script_enabled=False)
     expect(page.locator("#pause")).to_be_hidden()
     page.goto("/graph")
     page.locator("svg a", has_text="daily_revenue").first.click()
@@ -250,11 +252,9 @@ def test_without_javascript_everything_can_be_read_and_asked(site: Made, opened:
     expect(page.get_by_text("at the newest version of each table")).to_be_visible()
 
 
-def test_a_preview_comes_into_the_page_and_a_revision_is_confirmed(
-    site: Made, opened: Callable[..., Page]
-) -> None:
-    found = site("failing")
-    page = opened(found, f"/dataset?name={DAILY}")
+def test_preview_and_revision_in_the_browser(open_site: OpenSite, open_page: Callable[..., Page]) -> None:
+    site = open_site("failing")
+    page = open_page(site, f"/dataset?name={DAILY}")
     page.get_by_label("At checkpoint").select_option("38")
     page.get_by_role("button", name="Show rows").click()
     expect(page.locator("#rows tbody tr")).to_have_count(3)
@@ -265,8 +265,8 @@ def test_a_preview_comes_into_the_page_and_a_revision_is_confirmed(
     confirm = page.get_by_role("button", name="Revise 1 table")
     confirm.click()
     expect(confirm).to_be_visible()
-    assert not found.plans.done, "the box was not ticked"
+    assert not site.plans.done, "the box was not ticked"
     page.get_by_label("I have read the list").check()
     confirm.click()
     expect(page.get_by_role("status")).to_contain_text("Revision r-1 is done")
-    assert len(found.plans.done) == 1
+    assert len(site.plans.done) == 1

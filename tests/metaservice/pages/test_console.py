@@ -1,4 +1,4 @@
-"""`taut serve` in a project, in a real Chromium: its query box and its revisions, over a Spark of its own."""
+"""`taut serve` in a project, in Chromium: queries and revisions with a Spark of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VIEW = (
 
 
 def _project(folder: Path, spark: SparkSession) -> Pipeline:
-    """A pipeline of two checkpoints; the second one says something wrong."""
+    """A pipeline with two checkpoints, the second one with wrong data."""
     pipeline = Pipeline(folder, spark, settings='[spark]\nmaster = "local[1]"\n')
     pipeline.write(
         "definitions/p.py",
@@ -58,10 +58,10 @@ def _serving(folder: Path) -> Iterator[str]:
     with log.open("wb") as stderr:
         process = subprocess.Popen(command, cwd=folder, stderr=stderr, env={**os.environ, **tokens})
     try:
-        while (found := re.search(r"serving at (http://\S+)", log.read_text())) is None:
+        while (address := re.search(r"serving at (http://\S+)", log.read_text())) is None:
             assert process.poll() is None, log.read_text()
             time.sleep(0.05)
-        yield found[1]
+        yield address[1]
     finally:
         process.terminate()
         assert process.wait(30) == 0, log.read_text()

@@ -1,4 +1,4 @@
-"""What each page says, over stores with nothing, a hundred tables, failures, hostile text."""
+"""The content of each page: empty stores, a hundred tables, failures, hostile text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .html import Element, parse
 from .serving import serving
 from .world import DAILY, HOSTILE, SEEDS, TOP, name
 
-Made = Callable[..., Site]
+OpenSite = Callable[..., Site]
 
 
 def get(site: Site, path: str, **query: object) -> Element:
@@ -29,20 +29,20 @@ def get(site: Site, path: str, **query: object) -> Element:
 
 def every_page(site: Site) -> dict[str, Element]:
     """All pages of a site: those of the navigation and those of each dataset and checkpoint."""
-    found = {path: get(site, path) for path, _ in NAVIGATION}
+    pages = {path: get(site, path) for path, _ in NAVIGATION}
     # Of a hundred tables the first ones are like the others.
     for status in site.store.datasets.statuses()[:7]:
         for path in ("/dataset", "/dataset/summary", "/graph"):
             key = "focus" if path == "/graph" else "name"
-            found[f"{path}?{status.dataset}"] = get(site, path, **{key: status.dataset})
+            pages[f"{path}?{status.dataset}"] = get(site, path, **{key: status.dataset})
     for line in site.store.history.timeline(5):
-        found[f"/checkpoint?{line.number}"] = get(site, "/checkpoint", number=line.number)
-    return found
+        pages[f"/checkpoint?{line.number}"] = get(site, "/checkpoint", number=line.number)
+    return pages
 
 
 @pytest.mark.parametrize(("seed", "bare"), [*((seed, False) for seed in SEEDS), ("shop", True)])
-def test_every_page_of_every_store(site: Made, seed: str, bare: bool) -> None:
-    for path, page in every_page(site(seed, bare=bare)).items():
+def test_every_page_of_every_store_is_valid(open_site: OpenSite, seed: str, bare: bool) -> None:
+    for path, page in every_page(open_site(seed, bare=bare)).items():
         ids = [e.attributes["id"] for e in page.all() if "id" in e.attributes]
         assert len(ids) == len(set(ids)), path
         if path.startswith("/dataset/summary"):
@@ -53,8 +53,8 @@ def test_every_page_of_every_store(site: Made, seed: str, bare: bool) -> None:
         assert html.attributes["lang"] == "en"
 
 
-def test_nothing_is_loaded_from_elsewhere_and_no_script_or_style_is_inline(site: Made) -> None:
-    for path, page in every_page(site("failing")).items():
+def test_pages_load_nothing_from_other_sites_and_inline_nothing(open_site: OpenSite) -> None:
+    for path, page in every_page(open_site("failing")).items():
         for element in page.all():
             for attribute in ("src", "href", "action", "hx-get", "hx-post"):
                 where = element.attributes.get(attribute, "/")
@@ -66,10 +66,10 @@ def test_nothing_is_loaded_from_elsewhere_and_no_script_or_style_is_inline(site:
         assert not page.all("style"), path
 
 
-def test_headers(site: Made) -> None:
-    found = site("shop")
+def test_pages_have_security_headers(open_site: OpenSite) -> None:
+    site = open_site("shop")
     for path in ("/", "/dataset?name=nobody", "/static/pages.css", "/static/none"):
-        headers = found.client.get(path).headers
+        headers = site.client.get(path).headers
         policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
         assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
         assert policy["script-src"] == policy["style-src"] == "'self'"
@@ -77,14 +77,14 @@ def test_headers(site: Made) -> None:
         assert headers["referrer-policy"] == "same-origin"
 
 
-def test_links_lead_to_pages(site: Made) -> None:
-    """From the overview over every link of our own, until nothing new is found."""
-    found = site("failing")
+def test_links_lead_to_pages(open_site: OpenSite) -> None:
+    """From the overview over every link of our own, until nothing new is site."""
+    site = open_site("failing")
     seen: set[str] = set()
     todo = ["/"]
     while todo:
         path = todo.pop()
-        answer = found.client.get(path)
+        answer = site.client.get(path)
         assert answer.status_code == 200, path
         for link in parse(answer.text).all("a"):
             target = link.attributes["href"].split("#")[0]
@@ -95,22 +95,22 @@ def test_links_lead_to_pages(site: Made) -> None:
     assert len(seen) > 55
 
 
-def test_files_are_what_they_say_and_may_be_kept(site: Made) -> None:
-    found = site("empty")
+def test_static_files_have_types_and_may_be_cached(open_site: OpenSite) -> None:
+    site = open_site("empty")
     for file, media in ASSETS.items():
-        answer = found.client.get(f"/static/{file}")
+        answer = site.client.get(f"/static/{file}")
         assert answer.headers["content-type"] == media
         assert "immutable" in answer.headers["cache-control"]
     for path in ("/static/htmx.LICENSE.txt", "/static/..%2frouting.py", "/static/%2e%2e/__init__.py"):
-        assert found.client.get(path).status_code == 404
+        assert site.client.get(path).status_code == 404
 
 
-def test_an_empty_store_says_what_to_do(site: Made) -> None:
-    assert "taut run" in get(site("empty"), "/").text
+def test_empty_store_names_the_first_command(open_site: OpenSite) -> None:
+    assert "taut run" in get(open_site("empty"), "/").text
 
 
-def test_problems_come_first_with_their_cause_and_whom_they_hold_back(site: Made) -> None:
-    page = get(site("failing"), "/")
+def test_problems_come_first_with_cause_and_dependents(open_site: OpenSite) -> None:
+    page = get(open_site("failing"), "/")
     (problem,) = [e for e in page.all("article") if "failing" in e.attributes["class"]]
     assert problem.text.startswith("failing shop.daily_revenue last complete at 38,")
     assert "[DIVIDE_BY_ZERO]" in problem.text
@@ -118,12 +118,12 @@ def test_problems_come_first_with_their_cause_and_whom_they_hold_back(site: Made
     headings = [heading.text for heading in page.all("h2")]
     assert headings[0] == "Problems"
     assert "No problems" not in page.text
-    assert "No problems" in get(site("shop"), "/").text
+    assert "No problems" in get(open_site("shop"), "/").text
 
 
-def test_the_datasets_are_sorted_and_filtered(site: Made) -> None:
-    found = site("failing")
-    rows = [row.text for row in get(found, "/datasets").all("tbody")[0].all("tr")]
+def test_datasets_are_sorted_and_filtered(open_site: OpenSite) -> None:
+    site = open_site("failing")
+    rows = [row.text for row in get(site, "/datasets").all("tbody")[0].all("tr")]
     assert [row.split()[0] for row in rows] == [
         "shop.daily_revenue",
         "shop.top_customers",
@@ -132,13 +132,13 @@ def test_the_datasets_are_sorted_and_filtered(site: Made) -> None:
         "shop.payments",
     ]
     assert ["failing" in rows[0], "held back" in rows[1], "fresh" in rows[2]] == [True] * 3
-    rows = [row.text for row in get(found, "/datasets", q="ORDERS_").all("tbody")[0].all("tr")]
+    rows = [row.text for row in get(site, "/datasets", q="ORDERS_").all("tbody")[0].all("tr")]
     assert [row.split()[0] for row in rows] == ["shop.orders_clean"]
-    assert "No dataset" in get(found, "/datasets", q="nothing like it").text
+    assert "No dataset" in get(site, "/datasets", q="nothing like it").text
 
 
-def test_a_dataset_tells_definition_columns_and_history(site: Made) -> None:
-    page = get(site("shop"), "/dataset", name=DAILY)
+def test_dataset_shows_definition_columns_and_history(open_site: OpenSite) -> None:
+    page = get(open_site("shop"), "/dataset", name=DAILY)
     text = page.text
     assert "transformations/daily.sql:1" in text
     assert "-- revenue per day and currency" in page.all("pre")[0].text
@@ -153,17 +153,17 @@ def test_a_dataset_tells_definition_columns_and_history(site: Made) -> None:
     history = page.all("tbody")[1].all("tr")
     assert len(history) == 20
     assert "its groups are remembered" in history[0].text
-    assert len(get(site("failing"), "/dataset", name=TOP, all="true").all("tbody")[-1].all("tr")) > 30
+    assert len(get(open_site("failing"), "/dataset", name=TOP, all="true").all("tbody")[-1].all("tr")) > 30
 
 
-def test_lineage_that_is_unknown_says_why(site: Made) -> None:
-    text = get(site("shop"), "/dataset", name=name("orders_clean")).text
+def test_unknown_lineage_has_a_reason(open_site: OpenSite) -> None:
+    text = get(open_site("shop"), "/dataset", name=name("orders_clean")).text
     assert "Where columns come from is unknown: its plan cannot be followed" in text
-    assert "has not told about columns" in get(site("shop"), "/dataset", name=name("orders")).text
+    assert "has not told about columns" in get(open_site("shop"), "/dataset", name=name("orders")).text
 
 
-def test_a_checkpoint_tells_what_it_does_not_show(site: Made) -> None:
-    page = get(site("failing"), "/checkpoint", number=40)
+def test_checkpoint_lists_failed_datasets(open_site: OpenSite) -> None:
+    page = get(open_site("failing"), "/checkpoint", number=40)
     failed, _jobs, refreshes, versions = page.all("table")
     assert [row.all("td")[0].text for row in failed.all("tbody")[0].all("tr")] == [
         "shop.daily_revenue",
@@ -173,8 +173,8 @@ def test_a_checkpoint_tells_what_it_does_not_show(site: Made) -> None:
     assert [row.all("td")[2].text for row in versions.all("tbody")[0].all("tr")].count("root") == 4
 
 
-def test_an_open_checkpoint_that_nobody_finishes_is_stuck(site: Made) -> None:
-    page = get(site("many"), "/checkpoints")
+def test_old_open_checkpoint_is_stuck(open_site: OpenSite) -> None:
+    page = get(open_site("many"), "/checkpoints")
     rows = [row.text for row in page.all("tbody")[0].all("tr")]
     assert sum("stuck" in row for row in rows) == 2
     assert all("open" in row for row in rows if "stuck" in row)
@@ -182,9 +182,9 @@ def test_an_open_checkpoint_that_nobody_finishes_is_stuck(site: Made) -> None:
     assert "2 of 5 datasets" in page.text
 
 
-def test_a_shared_checkpoint_tells_the_part_of_each_job(site: Made) -> None:
-    found = site("connected")
-    page = get(found, "/checkpoint", number=2)
+def test_shared_checkpoint_shows_each_jobs_part(open_site: OpenSite) -> None:
+    site = open_site("connected")
+    page = get(site, "/checkpoint", number=2)
     rows = {row.all("td")[0].text: row.all("td")[1].text for row in page.all("tbody")[0].all("tr")}
     assert rows == {
         "counts": "done",
@@ -192,46 +192,46 @@ def test_a_shared_checkpoint_tells_the_part_of_each_job(site: Made) -> None:
         "sums": "pending is at it",
         "words": "done",
     }
-    assert "joins waits for sums" in get(found, "/checkpoints").text
+    assert "joins waits for sums" in get(site, "/checkpoints").text
 
 
-def test_the_graph_shows_states_and_can_be_narrowed(site: Made) -> None:
-    found = site("failing")
+def test_graph_shows_states_and_can_be_focused(open_site: OpenSite) -> None:
+    site = open_site("failing")
     boxes = {
         link.attributes["aria-label"]: link.all("g")[0].attributes["class"]
-        for link in get(found, "/graph").all("a")
+        for link in get(site, "/graph").all("a")
         if "aria-label" in link.attributes
     }
     assert boxes["lake.shop.daily_revenue: failing"] == "box failing view"
     assert boxes["lake.shop.top_customers: waits for daily_revenue"] == "box held-back view"
     assert boxes["lake.ref.rates: written by others"] == "box outside outside"
     assert len(boxes) == 7
-    narrowed = get(found, "/graph", focus=name("payments")).text
+    narrowed = get(site, "/graph", focus=name("payments")).text
     assert "daily_revenue" in narrowed
     assert "orders_clean: " not in narrowed
 
 
-def test_the_hundred_tables_are_all_there(site: Made) -> None:
-    found = site("many")
-    assert len([e for e in get(found, "/graph").all("a") if "hx-get" in e.attributes]) == 100
-    assert len(get(found, "/datasets").all("tbody")[0].all("tr")) == 100
-    assert len(get(found, "/jobs").all("tbody")[0].all("tr")) == 20
+def test_hundred_tables_are_all_shown(open_site: OpenSite) -> None:
+    site = open_site("many")
+    assert len([e for e in get(site, "/graph").all("a") if "hx-get" in e.attributes]) == 100
+    assert len(get(site, "/datasets").all("tbody")[0].all("tr")) == 100
+    assert len(get(site, "/jobs").all("tbody")[0].all("tr")) == 20
 
 
-def test_hostile_text_stays_text(site: Made) -> None:
-    found = site("hostile")
-    whole = ""
-    for path, page in every_page(found).items():
+def test_hostile_text_stays_text(open_site: OpenSite) -> None:
+    site = open_site("hostile")
+    all_text = ""
+    for path, page in every_page(site).items():
         assert all("src" in script.attributes for script in page.all("script")), path
         assert not [e for e in page.all("img") if e.attributes["src"] == "x"], path
-        whole += page.text
+        all_text += page.text
     for part in HOSTILE:
-        assert " ".join(part.split()) in whole
-    assert str(7301 * 9091) not in whole, "a template was evaluated"
+        assert " ".join(part.split()) in all_text
+    assert str(7301 * 9091) not in all_text, "a template was evaluated"
 
 
-def test_pages_of_what_is_not_there(site: Made) -> None:
-    found = site("shop")
+def test_unknown_names_are_404(open_site: OpenSite) -> None:
+    site = open_site("shop")
     for path, query in (
         ("/dataset", {"name": "lake.shop.nothing"}),
         ("/dataset", {"name": HOSTILE[0]}),
@@ -239,26 +239,26 @@ def test_pages_of_what_is_not_there(site: Made) -> None:
         ("/graph", {"focus": "lake.no.table"}),
         ("/checkpoint", {"number": "4711"}),
     ):
-        answer = found.client.get(f"{path}?{urlencode(query)}")
+        answer = site.client.get(f"{path}?{urlencode(query)}")
         assert answer.status_code == 404, path
         assert parse(answer.text).all("h1")
     for bad in ("-1", "x", "1" * 40, ""):
-        assert found.client.get("/checkpoint", params={"number": bad}).status_code == 404
+        assert site.client.get("/checkpoint", params={"number": bad}).status_code == 404
 
 
-def test_a_page_behind_a_prefix_links_to_itself(site: Made) -> None:
-    found = site("shop")
-    with serving(found.app, root_path="/meta") as url:
+def test_links_include_the_root_path(open_site: OpenSite) -> None:
+    site = open_site("shop")
+    with serving(site.app, root_path="/meta") as url:
         page = parse(httpx.get(f"{url}/datasets", timeout=60).text)
     assert all(e.attributes["href"].startswith(("/meta/", "#")) for e in page.all("a"))
     (current,) = [e for e in page.all("a") if "aria-current" in e.attributes]
     assert current.text == "Datasets"
 
 
-def test_what_changes_is_seen_at_the_next_request(site: Made) -> None:
-    found = site("shop")
-    job, fence = "shop", found.store.jobs.fence("shop")
+def test_changes_show_at_the_next_request(open_site: OpenSite) -> None:
+    site = open_site("shop")
+    job, fence = "shop", site.store.jobs.fence("shop")
     roots = {TableName.parse(t): Version("99") for t in ("lake.shop.orders", "lake.shop.payments")}
-    assert "Under way" not in get(found, "/").text
-    found.store.checkpoints.open(job, fence, roots, time.time_ns() // 1_000_000)
-    assert "Under way" in get(found, "/").text
+    assert "Under way" not in get(site, "/").text
+    site.store.checkpoints.open(job, fence, roots, time.time_ns() // 1_000_000)
+    assert "Under way" in get(site, "/").text

@@ -1,4 +1,4 @@
-"""Stores as the pages may find them: empty, one shop, a hundred tables, names that nobody should choose."""
+"""Seeded stores for the pages: empty, one shop, a hundred tables, hostile names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = (
 
 @dataclass
 class Clock:
-    """Epoch milliseconds; what tests seed happened in the hour before."""
+    """Epoch milliseconds. The seeded events are in the hour before."""
 
     now: int
 
@@ -41,33 +41,33 @@ class Clock:
 
 @dataclass
 class Seeder:
-    """Writes one job's story. `at` is the time of the next event."""
+    """Writes the history of jobs."""
 
     store: Store
-    at: int
+    at_ms: int
     fences: dict[str, Fence] = field(default_factory=dict)
 
     def start(self, job: str, pipeline: str, entries: list[DatasetEntry]) -> None:
         self.store.jobs.start_run(pipeline, job, entries)
         self.fences[job] = self.store.jobs.take_over(job, owner=f"host-{job}:4711", lease_ms=900_000)
 
-    def cut(self, job: str, roots: Mapping[TableName, int], at: int) -> int:
+    def cut(self, job: str, roots: Mapping[TableName, int], at_ms: int) -> int:
         versions = {table: Version(str(version)) for table, version in roots.items()}
-        return self.store.checkpoints.open(job, self.fences[job], versions, at).number
+        return self.store.checkpoints.open(job, self.fences[job], versions, at_ms).number
 
-    def done(self, job: str, number: int, table: TableName, refresh: Refresh, at: int) -> None:
+    def done(self, job: str, number: int, table: TableName, refresh: Refresh, at_ms: int) -> None:
         version = Version(f"{number}{abs(hash(str(table))) % 10**12}")
         self.store.checkpoints.record_version(
-            job, self.fences[job], number, table, version, refresh, finished_at_ms=at
+            job, self.fences[job], number, table, version, refresh, finished_at_ms=at_ms
         )
 
-    def failed(self, job: str, number: int, table: TableName, failure: Reason, at: int) -> None:
+    def failed(self, job: str, number: int, table: TableName, failure: Reason, at_ms: int) -> None:
         self.store.checkpoints.record_failure(
-            job, self.fences[job], number, table, failure, finished_at_ms=at
+            job, self.fences[job], number, table, failure, finished_at_ms=at_ms
         )
 
-    def publish(self, job: str, number: int, at: int) -> None:
-        self.store.checkpoints.publish(job, self.fences[job], number, at)
+    def publish(self, job: str, number: int, at_ms: int) -> None:
+        self.store.checkpoints.publish(job, self.fences[job], number, at_ms)
 
 
 def name(table: str, namespace: str = "shop") -> TableName:
@@ -127,18 +127,18 @@ def shop(store: Store, now: int, *, broken: bool = False) -> None:
     seeder, rng = Seeder(store, now), random.Random(4)
     seeder.start("shop", "shop", SHOP)
     for step in range(40):
-        at = now - (40 - step) * 61_000
-        number = seeder.cut("shop", {ORDERS: step, PAYMENTS: step, RATES: step // 9, NOW: at}, at)
+        at_ms = now - (40 - step) * 61_000
+        number = seeder.cut("shop", {ORDERS: step, PAYMENTS: step, RATES: step // 9, NOW: at_ms}, at_ms)
         for table in (CLEAN, DAILY, TOP):
             refresh = _refresh(rng, step == 0)
-            at += refresh.duration_ms + 40
+            at_ms += refresh.duration_ms + 40
             if broken and step >= 38 and table is not CLEAN:
                 error = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012; transformations/daily.sql:12"
                 failure = unclassified(error) if table is DAILY else waits(DAILY, error)
-                seeder.failed("shop", number, table, failure, at)
+                seeder.failed("shop", number, table, failure, at_ms)
             else:
-                seeder.done("shop", number, table, refresh, at)
-        seeder.publish("shop", number, at)
+                seeder.done("shop", number, table, refresh, at_ms)
+        seeder.publish("shop", number, at_ms)
     store.roots.report("shop", seeder.fences["shop"], {ORDERS: Version("39"), PAYMENTS: Version("39")})
     store.datasets.describe("shop", seeder.fences["shop"], _details())
 
@@ -191,27 +191,27 @@ def failing(store: Store, now: int) -> None:
 def many(store: Store, now: int) -> None:
     """A hundred tables of twenty jobs; some fail, some are behind, one checkpoint is open for an hour."""
     rng, seeder = random.Random(11), Seeder(store, now)
-    for at in range(20):
-        job, space = f"team-{at:02}", f"area{at % 5}"
-        own = [name(f"{'raw' if n == 0 else 'view'}_{at:02}_{n}", space) for n in range(5)]
+    for team in range(20):
+        job, space = f"team-{team:02}", f"area{team % 5}"
+        own = [name(f"{'raw' if n == 0 else 'view'}_{team:02}_{n}", space) for n in range(5)]
         entries = [DatasetEntry(own[0], STREAM, "r")]
         for n in range(1, 5):
             inputs = {own[n - 1], *rng.sample(own[:n], 1)}
             entries.append(DatasetEntry(own[n], VIEW, "v", frozenset(inputs)))
-        seeder.start(job, f"pipeline {at}", entries)
+        seeder.start(job, f"pipeline {team}", entries)
         for step in range(3):
-            cut = now - (3 - step) * 600_000 + at * 1_000
+            cut = now - (3 - step) * 600_000 + team * 1_000
             number = seeder.cut(job, {own[0]: step}, cut)
-            open_ = step == 2 and at in (3, 7)
+            open_ = step == 2 and team in (3, 7)
             for n in range(1, 2 if open_ else 5):
-                if step == 2 and at % 6 == 5 and n >= 2:
+                if step == 2 and team % 6 == 5 and n >= 2:
                     error = "[CAST_INVALID_INPUT] The value 'n/a' of the type STRING cannot be cast to INT."
                     failure = unclassified(error) if n == 2 else waits(own[n - 1], error)
                     seeder.failed(job, number, own[n], failure, cut + 900)
                 else:
                     seeder.done(job, number, own[n], _refresh(rng, step == 0), cut + 300 * n)
             if not open_:
-                seeder.publish(job, number, cut + 2_000 + at * 30)
+                seeder.publish(job, number, cut + 2_000 + team * 30)
 
 
 WORDS, COUNT, SUM, BOTH = (name(table, "words") for table in ("words", "word_count", "word_sum", "word_join"))
@@ -229,25 +229,25 @@ def connected(store: Store, now: int) -> None:
     rng, seeder = random.Random(7), Seeder(store, now)
     for job, entries in CONNECTED.items():
         seeder.start(job, "words", entries)
-    for step, at in ((1, now - 90_000), (2, now - 4_000)):
-        number = seeder.cut("words", {WORDS: step}, at)
-        seeder.publish("words", number, at)
+    for step, at_ms in ((1, now - 90_000), (2, now - 4_000)):
+        number = seeder.cut("words", {WORDS: step}, at_ms)
+        seeder.publish("words", number, at_ms)
         for job, table in (("counts", COUNT), ("sums", SUM), ("joins", BOTH)):
             store.checkpoints.begin_next(job, seeder.fences[job])
             if step == 2 and job != "counts":
                 continue
-            seeder.done(job, number, table, _refresh(rng, step == 1), at + 900)
-            seeder.publish(job, number, at + 1_000)
+            seeder.done(job, number, table, _refresh(rng, step == 1), at_ms + 900)
+            seeder.publish(job, number, at_ms + 1_000)
     store.checkpoints.record_wait("joins", seeder.fences["joins"], 2, "sums")
 
 
 def hostile(store: Store, now: int) -> None:
-    """Names, errors, reasons and definitions that want to be HTML, JavaScript, a template or a path."""
+    """Names, errors, reasons and definitions with HTML, JavaScript, template syntax and paths."""
     seeder = Seeder(store, now)
     tables = [name(part, part) for part in HOSTILE]
     entries = [DatasetEntry(tables[0], STREAM, "h")]
     entries += [
-        DatasetEntry(table, VIEW, "h", frozenset({tables[at]})) for at, table in enumerate(tables[1:])
+        DatasetEntry(table, VIEW, "h", frozenset({tables[index]})) for index, table in enumerate(tables[1:])
     ]
     job = HOSTILE[0]
     seeder.start(job, HOSTILE[1], entries)
