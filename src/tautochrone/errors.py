@@ -17,6 +17,7 @@
     ├── MetaError                    the MetaService's store
     ├── RefreshError                 a view could not be brought to a checkpoint
     ├── InvariantError               a checkpoint breaks an invariant
+    ├── ExpectationError             rows violate an expectation that fails
     ├── SinkError                    a sink, or a delivery to it
     │   ├── SinkFencedError          a newer owner delivers to it; this one must stop
     │   └── SinkContentError         what arrived is not what was sent
@@ -49,6 +50,7 @@ __all__ = [
     "DefinitionError",
     "EnvironmentProblemError",
     "Excerpt",
+    "ExpectationError",
     "FencedError",
     "HistoryLostError",
     "IngestError",
@@ -253,6 +255,12 @@ class RefreshError(TautochroneError):
 
 class InvariantError(TautochroneError):
     """A checkpoint breaks an invariant, or one cannot be checked: it is not published."""
+
+    default_sqlstate = "23514"
+
+
+class ExpectationError(TautochroneError):
+    """Rows violate an expectation that fails the refresh or the batch: nothing of it is written."""
 
     default_sqlstate = "23514"
 

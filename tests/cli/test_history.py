@@ -120,6 +120,7 @@ def test_json_has_everything(run: Callable[..., str]) -> None:
             }
             for node, rule in RULES.items()
         ],
+        "expectations": [],
         "error": None,
         "error_code": None,
         "error_params": None,

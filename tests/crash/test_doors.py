@@ -46,6 +46,7 @@ STORE_WRITERS = {
     "checkpoints.publish", "checkpoints.abort", "checkpoints.revoke",
     "recovery.rebuild", "recovery.reconcile",
     "datasets.record_table_ids", "datasets.record_skipped_files",
+    "datasets.record_expectations",
 }  # fmt: skip
 
 

@@ -139,8 +139,9 @@ class Project(Closing):
         check_limits(self.settings.limits, graph)
         check_bad_records(self.settings.bad_records, graph)
         check_recreated_topics(self.settings.recreated_topics, graph)
-        sink_declarations(definitions, graph, self.settings.sinks, has_adapter)
-        return definitions, graph
+        sink_declarations(graph.definitions, graph, self.settings.sinks, has_adapter)
+        # Analysis decides the kind of some datasets.
+        return graph.definitions, graph
 
     def store(self) -> Store:
         """The MetaService's store: of a service, or migrated in this process."""
@@ -166,6 +167,8 @@ class Project(Closing):
                 {"dataset": str(name), "kind": str(definitions.datasets[name].kind)} for name in graph.order
             ],
         )
+        for warning in definitions.warnings:
+            self._emit("definition_warning", location=str(warning.location), reason=warning.reason)
         for shared in shared_sources(all_jobs):
             if set(shared.tables).isdisjoint(graph.order):
                 continue

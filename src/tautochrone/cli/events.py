@@ -81,10 +81,16 @@ def _graph(_event: str, f: Fields) -> str:
     return f"the definitions fit together: {counts}"
 
 
+def _violations(f: Fields) -> str:
+    """The expectations of a dataset that rows violate."""
+    violated = [f"{e['name']!r} {e['violations']:,}" for e in f.get("expectations", ()) if e["violations"]]
+    return f"  violations: {', '.join(violated)}" if violated else ""
+
+
 def _refresh(_event: str, f: Fields) -> str:
     return (
         f"  {short(f['dataset']):<32} {f['mode'].upper():<11} +{f['rows_inserted']:,} "
-        f"-{f['rows_deleted']:,} rows  {f['duration_ms'] / 1000:.1f} s  ({f['reason']})"
+        f"-{f['rows_deleted']:,} rows  {f['duration_ms'] / 1000:.1f} s  ({f['reason']}){_violations(f)}"
     )
 
 
@@ -146,7 +152,10 @@ _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     "relocation_outside": lambda _e, f: (
         f"  {short(f['table']):<32} {f['files']} files left alone, such as {f['sample']}: {f['reason']}"
     ),
-    "batch": lambda _e, f: f"  {short(f['dataset']):<32} ingested +{f['rows']:,} rows (batch {f['batch']})",
+    "batch": lambda _e, f: (
+        f"  {short(f['dataset']):<32} ingested +{f['rows']:,} rows (batch {f['batch']}){_violations(f)}"
+    ),
+    "definition_warning": lambda _e, f: f"warning: {f['location']}: {f['reason']}",
     "source_read_twice": lambda _e, f: (
         f"warning: {', '.join(map(short, f['datasets']))} ({', '.join(f['locations'])}): {f['reason']}\n"
         f"  hint: {f['hint']}"

@@ -57,6 +57,8 @@ def dry_run(arguments: argparse.Namespace) -> int:
     for entry in entries:
         if entry.get("warning"):
             sys.stderr.write(f"warning: {entry['warning']}\n")
+    for warning in graph.definitions.warnings:
+        sys.stderr.write(f"warning: {warning.location}: {warning.reason}\n")
     for source in shared:
         tables = ", ".join(name.without_catalog for name in source.tables)
         sys.stderr.write(f"warning: {tables} ({', '.join(source.locations)}): {source.reason}\n")

@@ -61,6 +61,8 @@ def status(arguments: argparse.Namespace) -> int:
             "quarantined": quarantined_rows.get(entry.dataset),
             "skipped": sum(skipped.count for skipped in entry.skipped) or None,
             "skipped_files": [asdict(skipped) for skipped in entry.skipped],
+            "violations": _violations(entry),
+            "expectations": [asdict(count) for count in entry.expectations],
             "error": entry.error,
         }
         for entry in statuses
@@ -69,10 +71,13 @@ def status(arguments: argparse.Namespace) -> int:
     skips = ("skipped",) if any(entry.skipped for entry in statuses) else ()
     # A job is ahead of what readers see only where several jobs share a checkpoint.
     ahead = ("done",) if any(entry.checkpoint != entry.readable for entry in statuses) else ()
-    columns = ("dataset", "kind", "checkpoint", *ahead, "mode", "lag_ms", *quarantines, *skips, "error")
+    violations = ("violations",) if any(entry.expectations for entry in statuses) else ()
+    counts = (*quarantines, *skips, *violations)
+    columns = ("dataset", "kind", "checkpoint", *ahead, "mode", "lag_ms", *counts, "error")
     _show(lines, columns, as_json=arguments.json)
     if not arguments.json:
         _show_skipped(statuses)
+        _show_expectations(statuses)
     _defects(settings.storage, as_json=arguments.json)
     return 0
 
@@ -105,6 +110,20 @@ def _show_skipped(statuses: Sequence[DatasetStatus]) -> None:
             answer().write(
                 f"{status.dataset}: flow {skipped.flow} skipped {skipped.count} files ({skipped.reason}): "
                 f"{', '.join(skipped.paths)}{more}\n"
+            )
+
+
+def _violations(status: DatasetStatus) -> int | None:
+    """Violations of all expectations of a dataset; None if it has no expectation."""
+    return sum(count.violations for count in status.expectations) if status.expectations else None
+
+
+def _show_expectations(statuses: Sequence[DatasetStatus]) -> None:
+    for status in statuses:
+        for count in status.expectations:
+            answer().write(
+                f"{status.dataset}: {count.violations} rows violate {count.name!r} ({count.action}), "
+                f"{count.change:+} by the last change\n"
             )
 
 
@@ -162,6 +181,7 @@ def _record_line(record: RefreshRecord) -> dict[str, object]:
             {"node": node.node, "mode": str(node.mode), **reason_fields("reason", node.reason)}
             for node in (refresh.nodes if refresh else ())
         ],
+        "expectations": [asdict(count) for count in (refresh.expectations if refresh else ())],
         **reason_fields("error", record.failure),
         "finished_at": iso_timestamp(record.finished_at_ms),
     }

@@ -67,6 +67,7 @@ class _Part:
     staged: Staged
     position: SourcePosition
     bad: Staged | None = None
+    violations: Mapping[str, int] = field(default_factory=dict)
     done: Committed | None = None
     error: Exception | None = None
 
@@ -94,18 +95,24 @@ class TableCommitter:
     _commit_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(
-        self, flow: str, staged: Staged, position: SourcePosition, bad: Staged | None = None
+        self,
+        flow: str,
+        staged: Staged,
+        position: SourcePosition,
+        bad: Staged | None = None,
+        violations: Mapping[str, int] | None = None,
     ) -> Committed:
         """Commit one staged batch, together with whatever else waits. Blocks until it is committed.
 
-        `bad` are its records that are quarantined.
+        `bad` are its records that are quarantined, `violations` how many of its rows violate each of the
+        table's expectations.
 
         Raises:
             ConflictError: main moved; the batch's files are deleted, the source is unharmed.
             CommitOutcomeUnknownError: the next start reads the table to find out.
             MetaError: the batch is committed, only its report failed; the next start reports it.
         """
-        part = _Part(flow, staged, position, bad)
+        part = _Part(flow, staged, position, bad, violations or {})
         with self._queue:
             self._waiting.append(part)
         with self._commit_lock:
@@ -125,7 +132,9 @@ class TableCommitter:
 
     def _commit(self, group: list[_Part]) -> None:
         commit_metadata = replace(
-            self.commit_metadata, positions={part.flow: part.position for part in group}
+            self.commit_metadata,
+            positions={part.flow: part.position for part in group},
+            violations=self._violations(group),
         )
         try:
             bad = [part.bad for part in group if part.bad is not None]
@@ -137,6 +146,16 @@ class TableCommitter:
             return
         for part in group:
             part.done = done
+
+    def _violations(self, group: Sequence[_Part]) -> Mapping[str, int]:
+        """The table's counts with those of the batches; nothing for a table without expectations."""
+        batches = [part.violations for part in group]
+        names = dict.fromkeys(name for batch in batches for name in batch)
+        if not names:
+            return {}
+        commit_metadata = self.table.fork().commit_metadata
+        before = {} if commit_metadata is None else commit_metadata.violations
+        return {name: before.get(name, 0) + sum(batch.get(name, 0) for batch in batches) for name in names}
 
     def settle(self) -> None:
         """Finish what an error left half done between the table and its quarantine table. Repeatable."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from tautochrone.errors import IngestError, TautochroneError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Planned
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.committer import TableCommitter
+from tautochrone.ingest.expectations import counts, stage_expected
 from tautochrone.ingest.flow_folders import FlowFolders
 from tautochrone.ingest.folder_decision import (
     FolderAction,
@@ -42,11 +43,13 @@ from tautochrone.ingest.split_batch import BatchSplitter, SplitBatch, ranges_of
 from tautochrone.ingest.stream_errors import batch_failure, diverged, explain, state_lost
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.events import Emit
+from tautochrone.model.expectations import Expectation, ExpectationCount
 from tautochrone.model.lake import CommitMetadata, Staged
 from tautochrone.model.names import TableName
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SparkPosition
+from tautochrone.spark.execute.expectations import with_flags
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
 
@@ -104,6 +107,10 @@ class FlowQuery:
     begin: Begin | None = None
     """See `model.catalog.LakeCatalog.beginning`; None for flows that read no stream of the lake."""
     bad_records: BadRecords = BadRecords.FAIL
+    expectations: tuple[Expectation, ...] = ()
+    """Of the table. The flow's query gives the rows that they drop too: they are counted."""
+    report_expectations: Callable[[Sequence[ExpectationCount]], None] = lambda _: None
+    """Told how many rows violate them, as the table's commits say."""
     checks: SourceChecks = field(default_factory=SourceChecks)
     folders: FlowFolders | None = None
     """`folder` and those of older owners; None: there are none."""
@@ -269,6 +276,10 @@ class FlowQuery:
         """From the table: an earlier start of this query may have failed after its commit."""
         commit_metadata = self.committer.table.fork().commit_metadata
         self.position = spark_position(commit_metadata, self.flow.name)
+        if self.expectations and commit_metadata is not None:
+            # An earlier start may have died after its commit, before it told.
+            known = commit_metadata.violations
+            self.report_expectations(counts(self.expectations, known, known))
 
     def _reconcile(self) -> None:
         older = [] if self.folders is None else self.folders.older()
@@ -383,7 +394,7 @@ class FlowQuery:
             return
         planned = self._planned(batch_id)
         self.checks.before_batch(batch_id, previous)
-        split = self._stage(rows, batch_id)
+        split, violations = self._stage(rows, batch_id)
         position = self.step(
             Step.INGEST_SOURCE_FILES,
             lambda: self.folder.position(planned, previous, stateful=self.stateful),
@@ -391,11 +402,21 @@ class FlowQuery:
         position = self.checks.after_batch(previous, position)
         if self._planned(batch_id) != planned:
             raise self._diverged(batch_id, "is planned otherwise than when its rows were read")
-        self.committer.submit(self.flow.name, split.good, position, split.bad)
+        self.committer.submit(self.flow.name, split.good, position, split.bad, violations)
         self.folder.committed()
         self.position = position
         self.rows += split.good.rows
-        self.emit("batch", flow=self.flow.name, dataset=self._target, batch=batch_id, rows=split.good.rows)
+        counted = counts(self.expectations, {}, violations)
+        self.emit(
+            "batch",
+            flow=self.flow.name,
+            dataset=self._target,
+            batch=batch_id,
+            rows=split.good.rows,
+            expectations=[asdict(count) for count in counted],
+        )
+        if counted:
+            self.report_expectations(self._totals(violations))
         if split.records:
             self._report_quarantined(split, batch_id)
 
@@ -408,11 +429,26 @@ class FlowQuery:
     def _diverged(self, batch_id: int, how: str) -> IngestError:
         return diverged(self.flow.name, f"batch {batch_id} in {self.folder.path} {how}")
 
-    def _stage(self, rows: DataFrame, batch_id: int) -> SplitBatch:
-        table = self.committer.table
+    def _totals(self, violations: Mapping[str, int]) -> tuple[ExpectationCount, ...]:
+        """What the table counts after the commit of a batch with these violations."""
+        commit_metadata = self.committer.table.fork().commit_metadata
+        after = {} if commit_metadata is None else commit_metadata.violations
+        before = {name: after.get(name, 0) - count for name, count in violations.items()}
+        return counts(self.expectations, before, after)
+
+    def _stage(self, rows: DataFrame, batch_id: int) -> tuple[SplitBatch, Mapping[str, int]]:
+        """The batch, staged, and its violations of expectations."""
+        table, violations = self.committer.table, dict[str, int]()
         fork = table.fork()
+
+        def stage(aligned: DataFrame) -> Staged:
+            flagged = with_flags(aligned, self.expectations)
+            staged, counted = stage_expected(table, fork, flagged, self.expectations)
+            violations.update(counted)
+            return staged
+
         try:
-            return SplitBatch(table.stage(fork, self._align(rows)), None, ())
+            return SplitBatch(stage(self._align(rows)), None, ()), violations
         except TautochroneError:
             raise
         except Exception as error:
@@ -421,7 +457,7 @@ class FlowQuery:
                 self.flow.name, self.bad_records, self.committer.quarantine_table, self._align
             )
             ranges = partial(ranges_of, self.folder, self.position, batch_id)
-            return splitter.split(error, *self._evaluated, partial(table.stage, fork), batch_id, ranges)
+            return splitter.split(error, *self._evaluated, stage, batch_id, ranges), violations
 
     def _align(self, rows: DataFrame) -> DataFrame:
         return align(rows, self.schema, self.flow.name)

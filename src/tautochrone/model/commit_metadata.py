@@ -17,7 +17,8 @@ class CommitMetadata:
 
     `inputs` maps each input table to its version (derived datasets only), `companions` maps
     companion tables to the snapshot ids that belong to this commit. `reset` forgets the positions of
-    earlier commits (a full refresh) instead of carrying them forward.
+    earlier commits (a full refresh) instead of carrying them forward. `violations` are of the table's
+    expectations, by name, as `model.expectations.ExpectationCount` counts them.
 
     `run` and `runs` are of a view's state only: the sequence number of its newest run, which grows along the
     whole history of the table, and how many runs were added since they were last folded into one.
@@ -34,6 +35,7 @@ class CommitMetadata:
     positions: Mapping[str, SourcePosition] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     companions: Mapping[str, str] = field(default_factory=dict)
+    violations: Mapping[str, int] = field(default_factory=dict)
     reset: bool = False
     run: int | None = None
     runs: int | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tautochrone.model.expectations import Expectation
 from tautochrone.model.names import TableName
 
 __all__ = ["Dataset", "DatasetKind", "FlowInputs", "SourceLocation"]
@@ -39,7 +40,9 @@ class Dataset:
     `schema_ddl` is the user's own schema in Spark DDL, or None when the query decides. `format` is the
     user's `USING …` in lower case, or None. For temporary views `name` carries the pipeline's
     catalog and database although Spark knows them by the last part alone. `bad_records_of` is the table whose
-    bad records it takes, for a quarantine (`model.quarantine`), which no file declares.
+    bad records it takes, for a quarantine (`model.quarantine`), which no file declares. With
+    `is_kind_by_query` it is a streaming table if its query is a stream and a materialized view if not, as
+    Databricks' `@dlt.table` has it; until the query is analysed `kind` says streaming table.
     """
 
     name: TableName
@@ -52,6 +55,8 @@ class Dataset:
     cluster_columns: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     bad_records_of: TableName | None = None
+    expectations: tuple[Expectation, ...] = ()
+    is_kind_by_query: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,6 +266,10 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.JOB_AWAY: "job {job} isn't running",
     ReasonCode.PATIENCE_USED_UP: "other jobs take longer than run.patience",
     ReasonCode.CHECKPOINT_STATE: "it is {state}",
+    ReasonCode.CLAUSE_IGNORED: "{clause} of {statement} has no effect here",
+    ReasonCode.EXPECTATION_NOT_COUNTED: (
+        "the rows of {dataset} that violate {expectations} are not counted: it is a view and holds no rows"
+    ),
     ReasonCode.TABLE_FORMAT_MAPPED: (
         "the definition asks for {format}; all tables of a pipeline are written in {lake_format}"
     ),

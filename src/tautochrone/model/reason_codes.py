@@ -88,6 +88,10 @@ class ReasonCode(StrEnum):
     PATIENCE_USED_UP = "PATIENCE_USED_UP"
     CHECKPOINT_STATE = "CHECKPOINT_STATE"
 
+    # What has another effect in a definition than its author may expect.
+    CLAUSE_IGNORED = "CLAUSE_IGNORED"
+    EXPECTATION_NOT_COUNTED = "EXPECTATION_NOT_COUNTED"
+
     # What happens to a flow and its checkpoint folder.
     FOLDER_HALF_WRITTEN = "FOLDER_HALF_WRITTEN"
     FOLDER_MISSING = "FOLDER_MISSING"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tautochrone.model.expectations import ExpectationCount
 from tautochrone.model.reason import Reason
 
 __all__ = ["NodeRefresh", "Refresh", "RefreshMode", "RefreshPolicy", "worst_mode"]
@@ -60,6 +61,7 @@ class Refresh:
     `estimate_ms` is what the refresh was expected to take when its mode was chosen, None when there was
     nothing to choose from. `delta_rows` is the upper bound of rows that changed in its inputs, as the
     choice knew it. `cpu_ms` is the CPU time of its Spark tasks on all executors, None where nobody measured.
+    `expectations` are the dataset's, with the rows that violate them.
     """
 
     mode: RefreshMode
@@ -71,3 +73,4 @@ class Refresh:
     estimate_ms: int | None = None
     delta_rows: int = 0
     cpu_ms: int | None = None
+    expectations: tuple[ExpectationCount, ...] = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from py4j.java_gateway import JavaObject
@@ -20,10 +21,21 @@ from tautochrone.errors import DefinitionError
 from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted
-from tautochrone.project.definitions import Definitions, Flow, circular, is_view, missing, missing_relation
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.databricks.files import collected_clauses
+from tautochrone.project.definitions import (
+    Definitions,
+    DefinitionWarning,
+    Flow,
+    circular,
+    is_view,
+    missing,
+    missing_relation,
+)
 from tautochrone.project.event_time import check_event_times
 from tautochrone.project.graph import Graph, Invariant, ResolvedFlow
 from tautochrone.project.invariant_files import as_invariant
+from tautochrone.project.policy import check_policies
 from tautochrone.project.schemas import check_query_type, table_schema, with_stored
 from tautochrone.project.validate import did_you_mean
 from tautochrone.spark.analysis.analyzed_plan import (
@@ -37,6 +49,7 @@ from tautochrone.spark.analysis.analyzed_plan import (
     temp_views_of,
 )
 from tautochrone.spark.analysis.parsed_relations import relations_of
+from tautochrone.spark.execute.expectations import with_flags
 from tautochrone.spark.sources.external_sources import external_sources
 
 __all__ = ["ExternalSchema", "analyse"]
@@ -113,7 +126,7 @@ class _Analysis:
             frames[0].createOrReplaceTempView(quoted(self._definitions.view_name(name)))
             self._schemas[name] = frames[0].schema
         else:
-            self._table(dataset, flows, frames)
+            self._table(self._definitions.datasets[name], flows, frames)
 
     def _table(self, dataset: Dataset, flows: tuple[Flow, ...], frames: list[DataFrame]) -> None:
         schema = table_schema(
@@ -133,20 +146,46 @@ class _Analysis:
 
     def _flow(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
         frame = self._evaluate(flow, path)
+        self._decide_kind(flow, streaming=bool(frame.isStreaming))
         check_query_type(self._kind(flow), flow, streaming=bool(frame.isStreaming))
         self._resolved[flow.name] = self._resolve(flow, frame)
         return frame
+
+    def _decide_kind(self, flow: Flow, *, streaming: bool) -> None:
+        """A dataset whose query decides is a streaming table or a materialized view from here on."""
+        dataset = self._definitions.datasets.get(flow.target)
+        if dataset is not None and dataset.is_kind_by_query:
+            kind = DatasetKind.STREAMING_TABLE if streaming else DatasetKind.MATERIALIZED_VIEW
+            decided = replace(dataset, kind=kind, is_kind_by_query=False)
+            check_policies([decided])
+            datasets = {**self._definitions.datasets, flow.target: decided}
+            self._definitions = replace(self._definitions, datasets=datasets)
 
     def _evaluate(self, flow: Flow, path: tuple[TableName, ...]) -> DataFrame:
         last_missing: tuple[str, ...] = ()
         while True:
             try:
-                return flow.evaluate(self._empty_catalog.session, partial(self._check_tables, flow))
+                with collected_clauses() as clauses:
+                    frame = flow.evaluate(self._empty_catalog.session, partial(self._check_tables, flow))
+                self._warn(flow, clauses)
+                return frame
             except DefinitionError as error:
                 parts = missing_relation(error)
                 if not parts or parts == last_missing or not self._provide(parts, flow, path):
                     raise self._not_found(error, parts, flow) from error
                 last_missing = parts
+
+    def _warn(self, flow: Flow, clauses: list[str]) -> None:
+        """Tell of options of files that have no effect."""
+        warnings = [
+            DefinitionWarning(
+                flow.location, Reason.of(ReasonCode.CLAUSE_IGNORED, statement=flow.name, clause=clause)
+            )
+            for clause in dict.fromkeys(clauses)
+        ]
+        if warnings:
+            known = self._definitions.warnings
+            self._definitions = replace(self._definitions, warnings=(*known, *warnings))
 
     def _check_tables(self, flow: Flow, query: JavaObject) -> None:
         """Raise for a missing table before Spark resolves the query.
@@ -182,7 +221,8 @@ class _Analysis:
         return error
 
     def _resolve(self, flow: Flow, frame: DataFrame) -> ResolvedFlow:
-        plan = analyzed_plan(frame)
+        # What a condition reads, such as the time, counts as read by the flow.
+        plan = analyzed_plan(with_flags(frame, flow.expectations))
         streaming = bool(frame.isStreaming)
         state = stateful_node(plan) if streaming else None
         linear, linear_reason = linearity(plan, self._empty_catalog.catalog)
@@ -215,7 +255,7 @@ class _Analysis:
     ) -> str:
         view_fingerprints = [self._resolved[view_flow.name].fingerprint for view in sorted(views)
                  for view_flow in self._definitions.flows_of(view)]  # fmt: skip
-        parts = [
+        parts: list[object] = [
             flow.text,
             str(flow.target),
             flow.scope.namespace,
@@ -224,4 +264,7 @@ class _Analysis:
             view_fingerprints,
             constants,
         ]
+        if flow.expectations:
+            # Counts of violations belong to the conditions: with others, all rows are counted again.
+            parts.append([[e.name, e.condition, str(e.action)] for e in flow.expectations])
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -11,16 +11,28 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
+from tautochrone.model.expectations import Expectation
 from tautochrone.model.names import TableName, quoted
+from tautochrone.model.reason import Reason
 from tautochrone.project.explain_failure import CodePosition, explain
 from tautochrone.project.names import NameScope
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
 from tautochrone.project.usercode import evaluation_lock
 from tautochrone.spark.analysis.session_context import use_session
+from tautochrone.spark.execute.expectations import without_dropped
 from tautochrone.spark.jvm.errors import SparkProblem
 
-__all__ = ["Definitions", "Flow", "Query", "QueryListener", "Sink", "missing", "missing_relation"]
+__all__ = [
+    "DefinitionWarning",
+    "Definitions",
+    "Flow",
+    "Query",
+    "QueryListener",
+    "Sink",
+    "missing",
+    "missing_relation",
+]
 
 QueryListener = Callable[[JavaObject], None]
 """Gets each parsed query before Spark resolves it, and may raise."""
@@ -57,13 +69,21 @@ class Sink:
     location: SourceLocation
 
 
+@dataclass(frozen=True, slots=True)
+class DefinitionWarning:
+    """Something in a definition file that has another effect than its author may expect."""
+
+    location: SourceLocation
+    reason: Reason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
     """A query that writes a dataset or a sink.
 
     `name` is unique in the pipeline: a dataset's own flow has the dataset's name (with its
     database when that is not the pipeline's). `conf` are the Spark settings with which it is analysed
-    and run.
+    and run, `expectations` those of its target.
     """
 
     name: str
@@ -72,17 +92,20 @@ class Flow:
     conf: Mapping[str, str] = field(default_factory=dict)
     scope: NameScope = field(repr=False, compare=False)
     query: Query = field(repr=False, compare=False)
+    expectations: tuple[Expectation, ...] = ()
 
     @property
     def text(self) -> str:
         return self.query.text
 
-    def evaluate(self, session: SparkSession, listener: QueryListener | None = None) -> DataFrame:
-        """The flow's query as a DataFrame of `session`, analysed.
+    def evaluate(
+        self, session: SparkSession, listener: QueryListener | None = None, *, with_dropped: bool = False
+    ) -> DataFrame:
+        """The flow's query as a DataFrame of `session`, analysed, without the rows that expectations drop.
 
         Temporary views that it reads must exist: `Definitions.prepare`. Safe to call for many
         sessions, one after the other or from several threads. `listener` gets each SQL query before
-        Spark resolves it.
+        Spark resolves it. `with_dropped`: with the rows that expectations drop.
 
         Raises:
             DefinitionError: Spark's class when Spark refuses, USER_CODE_FAILED when the user's
@@ -91,7 +114,8 @@ class Flow:
         with evaluation_lock:
             try:
                 with use_session(session, self.scope.catalog, self.scope.namespace, self.conf):
-                    return self.query.dataframe(session, listener)
+                    rows = self.query.dataframe(session, listener)
+                    return rows if with_dropped else without_dropped(rows, self.expectations)
             except Exception as error:
                 raise explain(error, self.query.position_of, self.location) from error
 
@@ -125,6 +149,7 @@ class Definitions:
     sinks: Mapping[TableName, Sink] = field(default_factory=dict)
     invariants: tuple[Flow, ...] = ()
     """Queries that must return no row; their names are no datasets."""
+    warnings: tuple[DefinitionWarning, ...] = ()
 
     def flows_of(self, target: TableName) -> tuple[Flow, ...]:
         """The flows that write `target`, in the order of definition."""

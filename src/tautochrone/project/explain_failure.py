@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 
 from tautochrone.errors import DefinitionError, Excerpt
 from tautochrone.model.definitions import SourceLocation
+from tautochrone.project.databricks.unsupported import databricks_only
 from tautochrone.spark.jvm.errors import SparkProblem, problem_of
 
 __all__ = ["CodePosition", "PositionFinder", "explain"]
@@ -85,6 +86,10 @@ def explain(error: Exception, find_position: PositionFinder, fallback: SourceLoc
             excerpt=_syntax_excerpt(error),
         )
     position = find_position(error, None) or CodePosition(str(fallback))
+    if isinstance(error, NameError) and error.name in ("dbutils", "display"):
+        refusal = databricks_only(error.name, error.name, position.location)
+        refusal.excerpt = position.excerpt
+        return refusal
     return DefinitionError(
         "USER_CODE_FAILED",
         f"{type(error).__name__}: {error}",

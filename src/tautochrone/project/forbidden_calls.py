@@ -20,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.udf import UDFRegistration
 
 from tautochrone.errors import DefinitionError
+from tautochrone.project.databricks.auto_loader import METHODS
 from tautochrone.spark.analysis.session_context import spark_sql_parser
 
 __all__ = ["Rule", "rules"]
@@ -69,7 +70,7 @@ def rules(rewrite: Callable[[str], str], *, in_query: bool) -> list[Rule]:
     result += [
         Rule(owner, "table", _renamed(rewrite)) for owner in (SparkSession, DataFrameReader, DataStreamReader)
     ]
-    return result
+    return [*result, *(Rule(*method) for method in METHODS)]
 
 
 def _mutation(entry: dict[str, Any]) -> Apply:

@@ -72,12 +72,14 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
         raise explain(error, lambda _, __: None, SourceLocation(project.shown(spec.path))) from error
     finally:
         registry.modules.extend(_forget(set(sys.modules) - known, project))
+    registry.finish()
     definitions = Definitions(
         spec=spec,
         scope=scope,
         datasets=registry.datasets,
         flows=tuple(registry.flows),
         sinks=registry.sinks,
+        warnings=tuple(registry.warnings),
         invariants=read_invariants(root, project, scope, dict(spec.configuration), session),
     )
     validate(definitions)

@@ -13,21 +13,27 @@ __all__ = ["SESSION_CATALOG", "NameScope"]
 SESSION_CATALOG = "spark_catalog"
 """Spark's default catalog. Where projects name it, it is an alias of the pipeline's own catalog."""
 
+_LIVE = "live"
+"""The database that all datasets of a pipeline seem to be in, in Databricks' dialect."""
+
 
 @dataclass(frozen=True, slots=True)
 class NameScope:
     """The pipeline's catalog and the current database, with the persisted views registered so far.
 
-    `views` maps a persisted view to the temporary view that stands for it in a session.
+    `views` maps a persisted view to the temporary view that stands for it in a session. `live` maps the last
+    part of a dataset's name, in lower case, to the dataset and to what queries call it: Databricks' `LIVE.x`
+    means it, whatever its database is.
     """
 
     catalog: str
     namespace: tuple[str, ...]
     views: dict[TableName, str] = field(default_factory=dict, compare=False)
+    live: dict[str, tuple[TableName, str]] = field(default_factory=dict, compare=False)
 
     def within(self, namespace: tuple[str, ...]) -> NameScope:
         """The same scope after `USE namespace`."""
-        return NameScope(self.catalog, namespace, self.views)
+        return NameScope(self.catalog, namespace, self.views, self.live)
 
     def is_ours(self, catalog: str) -> bool:
         """Whether a catalog name refers to the pipeline's catalog."""
@@ -56,6 +62,14 @@ class NameScope:
             )
         return TableName(self.catalog, parts[1:-1], parts[-1])
 
+    def live_dataset(self, parts: tuple[str, ...]) -> tuple[TableName, str] | None:
+        """The dataset that `LIVE.x` means, unless the pipeline has a database of that name."""
+        if len(parts) < 2 or parts[0].lower() != _LIVE:
+            return None
+        if any(name.namespace[-1].lower() == _LIVE for name, _ in self.live.values()):
+            return None
+        return self.live.get(parts[1].lower())
+
     def find(self, parts: tuple[str, ...]) -> TableName | None:
         """Like `resolve`, for names that are read: None for other catalogs."""
         try:
@@ -76,6 +90,9 @@ class NameScope:
                 name = self.find(parts[:length]) if length > 1 else None
                 if name in self.views:
                     return length, quoted(self.views[name])
+            dataset = self.live_dataset(parts)
+            if dataset is not None:
+                return 2, dataset[1]
             if parts[0] == SESSION_CATALOG != self.catalog and len(parts) > 2:
                 return 1, quoted(self.catalog)
             return None

@@ -48,7 +48,7 @@ def check_policies(datasets: Iterable[Dataset]) -> None:
                 raise _invalid(dataset, f"has a property '{key}'", f"Did you mean '{POLICY_PROPERTY}'?")
             if key != POLICY_PROPERTY:
                 continue
-            if dataset.kind is not DatasetKind.MATERIALIZED_VIEW:
+            if dataset.kind is not DatasetKind.MATERIALIZED_VIEW and not dataset.is_kind_by_query:
                 problem = f"is a {dataset.kind} and has no '{POLICY_PROPERTY}'"
                 raise _invalid(dataset, problem, "Only materialized views are refreshed.")
             try:

@@ -7,8 +7,8 @@ import inspect
 import linecache
 import textwrap
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import DefinitionError, Excerpt
 from tautochrone.model.definitions import SourceLocation
+from tautochrone.project.databricks.files import FileSource, open_files
 from tautochrone.project.definitions import QueryListener
 from tautochrone.project.explain_failure import CodePosition
 from tautochrone.project.names import NameScope
 from tautochrone.project.statements import query_of
 from tautochrone.project.usercode import Bindings, user_code
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, spark_sql_parser
+from tautochrone.spark.jvm.catalyst import items, kind
 from tautochrone.spark.jvm.errors import SparkProblem
 
 __all__ = ["Project", "PythonQuery", "SqlQuery"]
@@ -80,6 +83,8 @@ class SqlQuery:
     location: SourceLocation
     scope: NameScope
     columns: tuple[str, ...] = ()
+    files: Mapping[str, FileSource] = field(default_factory=dict)
+    """By the name of a temporary view that the query reads: the files that it stands for."""
 
     @property
     def written(self) -> str:
@@ -89,8 +94,25 @@ class SqlQuery:
         query = query_of(spark_sql_parser(session).parsePlan(self.scope.rewrite(self.statement)))
         if listener is not None:
             listener(query)
-        frame = dataframe_of_plan(session, query)
+        frame = dataframe_of_plan(session, self._with_files(session, query))
         return frame.toDF(*self.columns) if self.columns else frame
+
+    def _with_files(self, session: SparkSession, query: JavaObject) -> JavaObject:
+        """The query over the files themselves: through a view it would not see their `_metadata`."""
+        frames = {name: open_files(session, files) for name, files in self.files.items()}
+        if not frames:
+            return query
+        for name, frame in frames.items():
+            # For those in subqueries and in WITH.
+            frame.createOrReplaceTempView(name)
+
+        def leaf(node: JavaObject) -> JavaObject:
+            if kind(node) != "UnresolvedRelation":
+                return node
+            read = frames.get(".".join(str(part) for part in items(node.multipartIdentifier())))
+            return node if read is None else analyzed_plan(read)
+
+        return replace_leaves(session, query, leaf)
 
     def view_text(self, session: SparkSession) -> str | None:
         """The text after AS of a CREATE VIEW, with rewritten names."""

@@ -5,7 +5,8 @@ What needs the whole graph (unknown targets, cycles, kinds of queries) is checke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -18,8 +19,13 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset, DatasetKind, SourceLocation
-from tautochrone.model.names import TableName
-from tautochrone.project.definitions import Flow, Query, Sink
+from tautochrone.model.expectations import Expectation
+from tautochrone.model.names import TableName, quoted
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.databricks.datasets import uncounted, unique
+from tautochrone.project.databricks.decorators import TableByQuery
+from tautochrone.project.databricks.expect import ExpectationsByFunction
+from tautochrone.project.definitions import DefinitionWarning, Flow, Query, Sink
 from tautochrone.project.names import NameScope
 from tautochrone.project.queries import Project, PythonQuery, SqlQuery
 from tautochrone.project.source_text import source_text
@@ -55,11 +61,67 @@ class Registry(GraphElementRegistry):
         self.datasets: dict[TableName, Dataset] = {}
         self.sinks: dict[TableName, Sink] = {}
         self.flows: list[Flow] = []
+        self.warnings: list[DefinitionWarning] = []
+        self.expectations = ExpectationsByFunction()
+
+    # Databricks' dialect ----------------------------------------------------------------------
+
+    def location(self, location: Any) -> SourceLocation:
+        """A place in Python code as people should see it."""
+        return SourceLocation(self._project.shown(location.filename), location.line_number)
+
+    def ignored(self, statement: str, clause: str, location: Any) -> None:
+        """A part of a definition that has no effect here."""
+        reason = Reason.of(ReasonCode.CLAUSE_IGNORED, statement=statement, clause=clause)
+        self.warnings.append(DefinitionWarning(self.location(location), reason))
+
+    def expect(self, name: str, expectations: Sequence[Expectation], location: Any) -> None:
+        """Expectations of a dataset that is registered."""
+        resolved = self._scope.resolve(self._parts(name, self.location(location)))
+        dataset = self.datasets[resolved]
+        self.datasets[resolved] = replace(
+            dataset, expectations=unique((*dataset.expectations, *expectations), dataset)
+        )
+
+    def finish(self) -> None:
+        """Give each dataset the expectations of its functions, and each flow those of its dataset."""
+        for flow in self.flows:
+            if not isinstance(flow.query, PythonQuery):
+                continue
+            expectations = self.expectations.of(flow.query.function)
+            dataset = self.datasets.get(flow.target)
+            if not expectations:
+                continue
+            if dataset is None or flow.location != dataset.location:
+                raise DefinitionError(
+                    "INVALID_EXPECTATION",
+                    f"Flow {flow.name} has expectations of its own",
+                    location=str(flow.location),
+                    hint="Give them to the table: create_streaming_table(expect_all=...).",
+                )
+            self.datasets[flow.target] = replace(
+                dataset, expectations=unique((*dataset.expectations, *expectations), dataset)
+            )
+        self.flows = [
+            replace(flow, expectations=self.datasets[flow.target].expectations)
+            if flow.target in self.datasets
+            else flow
+            for flow in map(self._with_live_target, self.flows)
+        ]
+        self.warnings += uncounted(self.datasets.values())
+
+    def _with_live_target(self, flow: Flow) -> Flow:
+        """A flow into `LIVE.x` writes the dataset x."""
+        target = flow.target
+        if target in self.datasets or len(target.namespace) > 1:
+            return flow
+        dataset = self._scope.live_dataset((*target.namespace, target.table))
+        return flow if dataset is None else replace(flow, target=dataset[0])
 
     # Python -----------------------------------------------------------------------------------
 
     def register_output(self, output: sdp_output.Output) -> None:
-        location = self._location(output.source_code_location)
+        location = self.location(output.source_code_location)
         parts = self._parts(output.name, location)
         if isinstance(output, sdp_output.Sink):
             _single(parts, "MULTIPART_SINK_NAME_NOT_SUPPORTED", "Sink", location)
@@ -85,11 +147,12 @@ class Registry(GraphElementRegistry):
                     partition_columns=tuple(output.partition_cols or ()),
                     cluster_columns=tuple(output.cluster_by or ()),
                     properties={key: str(value) for key, value in output.table_properties.items()},
+                    is_kind_by_query=isinstance(output, TableByQuery),
                 )
             )
 
     def register_flow(self, flow: sdp_flow.Flow) -> None:
-        location = self._location(flow.source_code_location)
+        location = self.location(flow.source_code_location)
         name, target = self._parts(flow.name, location), self._parts(flow.target, location)
         function = flow.func
         query = PythonQuery(
@@ -121,15 +184,17 @@ class Registry(GraphElementRegistry):
             ) from error
         return tuple(str(seq.apply(index)) for index in range(seq.size()))
 
-    def _location(self, location: Any) -> SourceLocation:
-        return SourceLocation(self._project.shown(location.filename), location.line_number)
-
     # SQL --------------------------------------------------------------------------------------
 
     def register_sql(self, sql_text: str, file_path: Path) -> None:
         scope, conf = self._scope, dict[str, str]()
         for statement in parse_statements(sql_text, str(file_path), self._session):
             location = str(statement.location)
+            for clause in statement.dialect.ignored:
+                reason = Reason.of(
+                    ReasonCode.CLAUSE_IGNORED, statement=".".join(statement.name), clause=clause
+                )
+                self.warnings.append(DefinitionWarning(statement.location, reason))
             match statement.kind:
                 case StatementKind.SET:
                     conf[statement.name[0]] = cast(str, statement.value)
@@ -153,9 +218,21 @@ class Registry(GraphElementRegistry):
         text = normalise(statement.text)
         if statement.kind is StatementKind.MATERIALIZED_VIEW and statement.query is not None:
             # A changed comment or property (such as the refresh policy) must not rebuild a view.
-            columns = [statement.schema_ddl, statement.partition_columns, statement.cluster_columns]
+            columns: list[object] = [
+                statement.schema_ddl,
+                statement.partition_columns,
+                statement.cluster_columns,
+                *statement.view_columns,
+            ]
             text = f"{columns} {normalise(statement.query)}"
-        return SqlQuery(statement.text, text, statement.location, scope, statement.view_columns)
+        return SqlQuery(
+            statement.text,
+            text,
+            statement.location,
+            scope,
+            statement.view_columns,
+            statement.dialect.files,
+        )
 
     def _dataset(self, statement: Statement, scope: NameScope, conf: Mapping[str, str]) -> None:
         kind = _KINDS[statement.kind]
@@ -172,7 +249,8 @@ class Registry(GraphElementRegistry):
                 format=statement.format,
                 partition_columns=statement.partition_columns,
                 cluster_columns=statement.cluster_columns,
-                properties=statement.properties,
+                properties={**statement.properties, **statement.dialect.properties},
+                expectations=statement.dialect.expectations,
             )
         )
         if statement.kind is not StatementKind.STREAMING_TABLE:
@@ -185,13 +263,16 @@ class Registry(GraphElementRegistry):
     def _add(self, dataset: Dataset) -> None:
         check_format(dataset)
         self._unique(dataset.name, dataset.kind, dataset.location)
-        self.datasets[dataset.name] = dataset
+        name = dataset.name
+        self.datasets[name] = dataset
         if dataset.kind is DatasetKind.VIEW:
             taken = {part.lower() for part in self._scope.views.values()}
-            short = dataset.name.table
-            self._scope.views[dataset.name] = (
-                short if short.lower() not in taken else dataset.name.without_catalog
-            )
+            self._scope.views[name] = name.table if name.table.lower() not in taken else name.without_catalog
+        # Datasets in the pipeline's own database come first.
+        if name.namespace == self._scope.namespace or name.table.lower() not in self._scope.live:
+            temporary = dataset.kind is DatasetKind.TEMPORARY_VIEW
+            view = name.table if temporary else self._scope.views.get(name)
+            self._scope.live[name.table.lower()] = name, quoted(view) if view else name.sql
 
     def _add_sink(self, sink: Sink) -> None:
         self._unique(sink.name, DatasetKind.SINK, sink.location)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Chunk", "Renamed", "normalise", "rename", "split", "split_name"]
+__all__ = ["Chunk", "Renamed", "Token", "normalise", "rename", "split", "split_name", "tokens", "unquote"]
 
 _TOKEN = re.compile(
     r"""
@@ -27,8 +27,14 @@ _TOKEN = re.compile(
 )
 
 
+_CELL_END = "-- COMMAND ----"
+"""In an exported notebook: one statement does not go over its cell."""
+
+
 @dataclass(frozen=True, slots=True)
-class _Token:
+class Token:
+    """A piece of SQL text; `start` is its place in the text."""
+
     kind: str
     text: str
     start: int
@@ -42,7 +48,8 @@ class Chunk:
     line: int
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def tokens(text: str) -> Iterator[Token]:
+    """All of the text, piece by piece: comments, strings, names, ends of statements, dots, spaces, others."""
     position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -53,7 +60,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             end = _comment_end(text, position)
             # A hint is part of the query.
             kind = "other" if text.startswith("/*+", position) else "comment"
-        yield _Token(kind, text[position:end], position)
+        yield Token(kind, text[position:end], position)
         position = end
 
 
@@ -71,8 +78,8 @@ def split(text: str) -> list[Chunk]:
     """Split a file into statements, without empty ones."""
     chunks: list[Chunk] = []
     start = end = -1
-    for token in _tokens(text):
-        if token.kind == "end":
+    for token in tokens(text):
+        if token.kind == "end" or (token.kind == "comment" and token.text.startswith(_CELL_END)):
             if start >= 0:
                 chunks.append(Chunk(text[start:end], text.count("\n", 0, start) + 1))
             start = -1
@@ -87,7 +94,7 @@ def split(text: str) -> list[Chunk]:
 def normalise(text: str) -> str:
     """The text without comments and with single spaces; strings stay as they are."""
     words: list[str] = []
-    for token in _tokens(text):
+    for token in tokens(text):
         if token.kind in ("space", "comment"):
             if words and words[-1] != " ":
                 words.append(" ")
@@ -100,14 +107,14 @@ def split_name(text: str) -> tuple[str, ...]:
     """The parts of a name such as `` a.`b.c`.d ``; empty when the text is not a name."""
     parts: list[str] = []
     expect_name = True
-    for token in _tokens(text.strip()):
+    for token in tokens(text.strip()):
         # Hyphens are allowed: names in Spark's messages have them without quotes.
         if token.kind == "dot" and not expect_name:
             expect_name = True
         elif token.kind in ("name", "other", "space") and (
             expect_name or token.text == "-" or parts[-1].endswith("-")
         ):
-            part = _unquote(token.text)
+            part = unquote(token.text)
             if expect_name:
                 parts.append(part)
             else:
@@ -151,11 +158,11 @@ def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | Non
     """
     result: list[str] = []
     edits: list[tuple[int, int, int]] = []
-    name_tokens: list[_Token] = []
+    name_tokens: list[Token] = []
 
     def flush() -> None:
         names = [token for token in name_tokens if token.kind == "name"]
-        replacement = replace(tuple(_unquote(token.text) for token in names)) if len(names) > 1 else None
+        replacement = replace(tuple(unquote(token.text) for token in names)) if len(names) > 1 else None
         if replacement is None:
             result.extend(token.text for token in name_tokens)
         else:
@@ -171,7 +178,7 @@ def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | Non
             result.extend(token.text for token in name_tokens[last + 1 :])
         name_tokens.clear()
 
-    for token in _tokens(text):
+    for token in tokens(text):
         expected_kind = "name" if not name_tokens or name_tokens[-1].kind == "dot" else "dot"
         if token.kind == expected_kind:
             name_tokens.append(token)
@@ -185,5 +192,6 @@ def rename(text: str, replace: Callable[[tuple[str, ...]], tuple[int, str] | Non
     return Renamed("".join(result), tuple(edits))
 
 
-def _unquote(text: str) -> str:
+def unquote(text: str) -> str:
+    """A name without its backticks."""
     return text[1:-1].replace("``", "`") if text.startswith("`") else text

@@ -6,7 +6,7 @@ Nothing here analyses a query: tables need not exist when definitions are read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from py4j.java_gateway import JavaObject
@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.names import quoted
+from tautochrone.project.databricks.sql import Translated, translate
 from tautochrone.project.sqltext import Chunk, split
 from tautochrone.spark.analysis.session_context import spark_sql_parser
 from tautochrone.spark.jvm.catalyst import items
@@ -42,7 +43,7 @@ class StatementKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """One statement. `name` is what it creates, sets or uses; `flow_target` only for CREATE FLOW, `query`
-    (the text after AS) only for tables."""
+    (the text after AS) only for tables. `text` is what Spark's parser takes, `dialect` what it does not."""
 
     kind: StatementKind
     text: str
@@ -58,6 +59,7 @@ class Statement:
     partition_columns: tuple[str, ...] = ()
     cluster_columns: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    dialect: Translated = field(default_factory=lambda: Translated(""))
 
 
 def parse_statements(text: str, file: str, session: SparkSession) -> list[Statement]:
@@ -83,11 +85,13 @@ def query_of(plan: JavaObject) -> JavaObject:
 
 def _statement(chunk: Chunk, file: str, spark_parser: JavaObject) -> Statement:
     location = SourceLocation(file, chunk.line)
+    dialect = translate(chunk.text, str(location))
     try:
-        plan = spark_parser.parsePlan(chunk.text)
+        plan = spark_parser.parsePlan(dialect.text)
     except PySparkException as error:
-        raise syntax_error(error, chunk, file) from error
-    return _Reader(plan, chunk.text, location).read()
+        raise syntax_error(error, replace(chunk, text=dialect.text), file) from error
+    statement = replace(_Reader(plan, dialect.text, location).read(), dialect=dialect)
+    return replace(statement, view_columns=dialect.columns) if dialect.columns else statement
 
 
 def syntax_error(error: PySparkException, chunk: Chunk, file: str) -> DefinitionError:

@@ -26,6 +26,7 @@ from typing import Any, TextIO
 
 from pyspark.sql import SparkSession
 
+from tautochrone.project.databricks.modules import databricks_modules
 from tautochrone.project.forbidden_calls import Rule, rules
 
 __all__ = ["Bindings", "evaluation_lock", "user_code"]
@@ -128,6 +129,7 @@ def user_code(
         stack.enter_context(_directory(folder))
         stack.enter_context(_import_path(imports))
         stack.enter_context(_stdout_to_stderr())
+        stack.enter_context(databricks_modules())
         yield
 
 

@@ -9,6 +9,7 @@ from tautochrone.meta import DatasetEntry, LakeVersion, Store, TableRole
 from tautochrone.model.alignment import SourceTime
 from tautochrone.model.delivery import SinkDeclaration
 from tautochrone.model.details import ColumnLineage, DatasetDetails
+from tautochrone.model.expectations import ExpectationCount, ViolationAction
 from tautochrone.model.invariants import BrokenInvariant, InvariantEntry
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -228,6 +229,9 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
     "describe": lambda store, fence: store.datasets.describe("job", fence, [DETAILS]),
     "note_skipped_files": lambda store, fence: store.datasets.record_skipped_files(
         "job", fence, ROOT, "flow", [SKIPPED]
+    ),
+    "record_expectations": lambda store, fence: store.datasets.record_expectations(
+        "job", fence, ROOT, [ExpectationCount("known", ViolationAction.DROP, 3, 1)]
     ),
     "claim_sink": lambda store, fence: (claimed(store, fence), None)[1:],
     "retire_sinks": lambda store, fence: (

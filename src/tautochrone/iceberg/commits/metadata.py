@@ -52,6 +52,7 @@ def decode(text: str | None) -> CommitMetadata | None:
         positions=positions,
         inputs=_strings(data.get("inputs")),
         companions=_strings(data.get("companions")),
+        violations={str(name): int(count) for name, count in data.get("violations", {}).items()},
         reset=data.get("reset", False),
         run=data.get("run"),
         runs=data.get("runs"),
@@ -76,6 +77,7 @@ def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMeta
         new,
         positions={**old.positions, **new.positions},
         definition=new.definition or old.definition,
+        violations=new.violations or old.violations,
     )
     if new.mode is None:
         merged = replace(

@@ -21,7 +21,7 @@ from tautochrone.errors import MetaError
 
 __all__ = ["HEAD", "Database", "parsed_url"]
 
-HEAD = "0016"
+HEAD = "0017"
 """The newest migration. Compared first, so that a store in order never loads alembic."""
 
 _BUSY_TIMEOUT_MS = 30_000

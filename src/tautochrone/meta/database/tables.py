@@ -95,6 +95,7 @@ datasets = Table(
     Column("last_reason_params", JSON),
     Column("last_at_ms", BigInteger),
     Column("skipped_files", JSON),
+    Column("expectations", JSON),
     Column("table_id", String(255)),
 )
 """`skipped_files` has by flow and reason how many files of its sources are not in the table, and which;
@@ -240,6 +241,7 @@ refreshes = Table(
     Column("delta_rows", BigInteger, nullable=False, server_default=text("0")),
     Column("nodes", JSON, nullable=False),
     Column("cpu_ms", BigInteger),
+    Column("expectations", JSON),
     Column("error", Text),
     Column("error_code", String(40)),
     Column("error_params", JSON),

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
 from tautochrone.model.details import DatasetDetails
+from tautochrone.model.expectations import ExpectationCount
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.refresh import RefreshMode
@@ -28,7 +29,7 @@ class DatasetStatus:
     is.
     `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version,
     or the broken invariant that keeps readers from it; `failure` is the former with its code.
-    `skipped` are source files that it lacks.
+    `skipped` are source files that it lacks, `expectations` its own with the rows that violate them.
     """
 
     dataset: TableName
@@ -43,6 +44,7 @@ class DatasetStatus:
     refreshed_at_ms: int | None
     failure: Reason | None = None
     skipped: tuple[SkippedFiles, ...] = ()
+    expectations: tuple[ExpectationCount, ...] = ()
     readable: CheckpointNumber | None = None
     readable_lag_ms: int | None = None
 
@@ -113,6 +115,17 @@ class Datasets(Protocol):
         """Replace what is known of one flow into `dataset`. Saying it twice is saying it once.
 
         Files that went away before they were read stay known: nobody will meet them again.
+
+        Raises:
+            FencedError: a newer owner exists.
+            MetaError: `DATASET_NOT_FOUND`, it is not a dataset of the job.
+        """
+
+    @writes
+    def record_expectations(
+        self, job: str, fence: Fence, dataset: TableName, expectations: Iterable[ExpectationCount]
+    ) -> None:
+        """Replace what is known of the expectations of a dataset. Repeatable.
 
         Raises:
             FencedError: a newer owner exists.

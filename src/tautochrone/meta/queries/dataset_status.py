@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, func, or_, select
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import VERSIONED_KINDS, VISIBLE_STATES, parse
 from tautochrone.meta.protocols.datasets import DatasetStatus
+from tautochrone.meta.queries.expectations import stored_expectations
 from tautochrone.meta.queries.invariant_checks import held_back, visibility_limits
 from tautochrone.meta.queries.read_models import stored_failure
 from tautochrone.meta.queries.read_versions import newest_readable
@@ -95,6 +96,7 @@ def _status(
         lag_ms=lag_ms,
         refreshed_at_ms=row.last_at_ms,
         skipped=skipped_files_of(row.skipped_files),
+        expectations=stored_expectations(row.expectations),
     )
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, u
 
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import parse
+from tautochrone.meta.queries.expectations import expectations_json, stored_expectations
 from tautochrone.meta.queries.read_models import stored_failure
 from tautochrone.model.checkpoint import CheckpointState, RefreshRecord
 from tautochrone.model.names import CheckpointNumber, Version
@@ -37,6 +38,8 @@ def record_refresh(
 ) -> None:
     """Write one refresh down."""
     mode = refresh.mode.value if refresh else None
+    expectations = expectations_json(refresh.expectations) if refresh else []
+    counted: dict[str, Any] = {"expectations": expectations} if expectations else {}
     reason = reason_fields("reason", refresh.reason if refresh else None)
     connection.execute(
         update(t.datasets)
@@ -45,6 +48,7 @@ def record_refresh(
             last_mode=mode,
             last_at_ms=finished_at_ms,
             **{f"last_{name}": value for name, value in reason.items()},
+            **counted,
         )
     )
     if failure is None and mode == RefreshMode.NO_DATA:
@@ -63,6 +67,7 @@ def record_refresh(
             delta_rows=refresh.delta_rows if refresh else 0,
             nodes=[_node_json(node) for node in refresh.nodes] if refresh else [],
             cpu_ms=refresh.cpu_ms if refresh else None,
+            expectations=expectations,
             **reason_fields("error", failure),
             finished_at_ms=finished_at_ms,
         )
@@ -103,6 +108,7 @@ def as_record(row: Row[Any]) -> RefreshRecord:
             estimate_ms=row.estimate_ms,
             delta_rows=row.delta_rows,
             cpu_ms=row.cpu_ms,
+            expectations=stored_expectations(row.expectations),
             nodes=tuple(
                 NodeRefresh(
                     node=node["node"],

@@ -12,9 +12,11 @@ from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository, parse
 from tautochrone.meta.protocols.datasets import DatasetEntry, DatasetStatus, Lineage
 from tautochrone.meta.queries.dataset_status import statuses
+from tautochrone.meta.queries.expectations import expectations_json
 from tautochrone.meta.queries.skipped_files import merged_skipped_files, skipped_files_of
 from tautochrone.meta.queries.topology import direct_inputs
 from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
+from tautochrone.model.expectations import ExpectationCount
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sources import SkippedFiles, SkipReason
 
@@ -107,6 +109,16 @@ class SqlDatasets(Repository):
                 )
             known[flow] = reasons
             connection.execute(update(t.datasets).where(is_dataset).values(skipped_files=known))
+
+    def record_expectations(
+        self, job: str, fence: Fence, dataset: TableName, expectations: Iterable[ExpectationCount]
+    ) -> None:
+        with self._fenced(job, fence) as connection:
+            own = (_D.name == str(dataset)) & (_D.job == job)
+            if connection.execute(select(_D.name).where(own)).first() is None:
+                raise MetaError("DATASET_NOT_FOUND", f"{dataset} is not a dataset of job {job}")
+            stored = expectations_json(expectations)
+            connection.execute(update(t.datasets).where(own).values(expectations=stored))
 
     def skipped_files(self, dataset: TableName) -> tuple[SkippedFiles, ...]:
         with self._read() as connection:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -11,6 +13,7 @@ from tautochrone.errors import QueryError
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.metaservice.http.request_names import parsed_name
 from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.expectations import ExpectationCount, ViolationAction
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.refresh import RefreshMode
@@ -26,6 +29,16 @@ __all__ = [
 ]
 
 _MAX_LIMIT = 1_000
+
+
+class ExpectationCounted(BaseModel):
+    """An expectation and the rows that violate it: of a view's query at its checkpoint, or all that the flows
+    of a streaming table took in. `change` is what the last refresh or batch added."""
+
+    name: str
+    action: ViolationAction
+    violations: int
+    change: int
 
 
 class DatasetSummary(BaseModel):
@@ -49,6 +62,7 @@ class DatasetSummary(BaseModel):
     readable: int | None
     readable_lag_ms: int | None
     refreshed_at_ms: int | None = Field(description="epoch milliseconds")
+    expectations: list[ExpectationCounted]
 
 
 class DatasetDetail(DatasetSummary):
@@ -86,6 +100,7 @@ class RefreshEntry(BaseModel):
     duration_ms: int
     estimate_ms: int | None
     nodes: list[NodeRefresh]
+    expectations: list[ExpectationCounted]
     cpu_ms: int | None
     error: str | None
     error_code: str | None
@@ -194,6 +209,7 @@ def refresh_entry(record: RefreshRecord) -> RefreshEntry:
             NodeRefresh(node=node.node, mode=node.mode, **reason_fields("reason", node.reason))
             for node in (refresh.nodes if refresh else ())
         ],
+        expectations=_expectations(refresh.expectations if refresh else ()),
         cpu_ms=refresh.cpu_ms if refresh else None,
         **reason_fields("error", record.failure),
         started_at_ms=record.finished_at_ms - (refresh.duration_ms if refresh else 0),
@@ -216,7 +232,12 @@ def _fields(status: DatasetStatus) -> dict[str, Any]:
         "readable": status.readable,
         "readable_lag_ms": status.readable_lag_ms,
         "refreshed_at_ms": status.refreshed_at_ms,
+        "expectations": _expectations(status.expectations),
     }
+
+
+def _expectations(counts: Iterable[ExpectationCount]) -> list[ExpectationCounted]:
+    return [ExpectationCounted(**asdict(count)) for count in counts]
 
 
 def _names(tables: frozenset[TableName]) -> list[str]:

@@ -107,12 +107,19 @@ class _StoreGauges:
             "1 while a dataset's newest refresh failed",
             labels=["dataset", "job"],
         )
+        violations = GaugeMetricFamily(
+            "tautochrone_expectation_violations",
+            "Rows that violate an expectation of a dataset",
+            labels=["dataset", "job", "expectation", "action"],
+        )
         for status in self._store.datasets.statuses():
             labels = [str(status.dataset), status.job]
             if status.lag_ms is not None:
                 lag.add_metric(labels, status.lag_ms / 1000)
             failing.add_metric(labels, 0 if status.error is None else 1)
-        yield from (lag, failing)
+            for count in status.expectations:
+                violations.add_metric([*labels, count.name, str(count.action)], count.violations)
+        yield from (lag, failing, violations)
         yield from self._checkpoints()
         pins = GaugeMetricFamily("tautochrone_pins", "Leases of readers that are alive")
         pins.add_metric([], len(self._store.pins.live()))

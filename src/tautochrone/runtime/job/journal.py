@@ -11,6 +11,7 @@ from tautochrone.meta.protocols.checkpoints import PATIENCE_MS
 from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.details import DatasetDetails
 from tautochrone.model.effects import Effects, Step
+from tautochrone.model.expectations import ExpectationCount
 from tautochrone.model.invariants import BrokenInvariant
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
@@ -49,6 +50,14 @@ class Journal:
             Step.META_REPORT,
             str(next(iter(versions))),
             lambda: self.store.roots.report(self.name, self.fence, versions),
+        )
+
+    def expectations(self, table: TableName, counts: Sequence[ExpectationCount]) -> None:
+        """Record how many rows of a root table violate its expectations."""
+        self.effects.perform(
+            Step.META_REPORT,
+            str(table),
+            lambda: self.store.datasets.record_expectations(self.name, self.fence, table, counts),
         )
 
     def describe(self, details: Sequence[DatasetDetails]) -> None:

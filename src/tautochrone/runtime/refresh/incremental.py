@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from tautochrone.algebra.delta import Change, Differentiator
 from tautochrone.algebra.nodes import Aggregate, CutSide, Materialized, Scan, walk
 from tautochrone.algebra.rules import RULES
 from tautochrone.algebra.rules.aggregate import aggregate_state
 from tautochrone.algebra.rules.top_k import top_k_state
+from tautochrone.ingest.expectations import counts, require_met
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Staged
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode, worst_mode
@@ -30,6 +32,7 @@ from tautochrone.runtime.refresh.task import Choice, RefreshContext, Refreshed, 
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta
+from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
 from tautochrone.spark.execute.key_lookups import LookupRequest
 from tautochrone.spark.execute.materialize import fits_on_driver
 from tautochrone.spark.execute.tuning import tuned
@@ -82,7 +85,7 @@ class IncrementalRefresh:
         local_updates = {
             number for number, update in differentiator.state_updates.items() if engine.is_on_driver(update)
         }
-        delta = self._delta(engine, change)
+        delta, violations = self._delta(engine, change)
         local = change.plan is not None and engine.is_on_driver(change.plan)
         removed_positions: Mapping[str, Sequence[int]] = {}
         if delta.removed is not None:
@@ -95,7 +98,8 @@ class IncrementalRefresh:
             if delta.added is not None
             else []
         )
-        metadata = replace(self.metadata, companions=states.write(updates, self.metadata, local_updates))
+        companions = states.write(updates, self.metadata, local_updates)
+        metadata = replace(self.metadata, companions=companions, violations=violations)
         version = self._commit(staged, removed_positions, metadata)
         rows_in = sum(part.rows for part in staged)
         rows_out = sum(len(positions) for positions in removed_positions.values())
@@ -109,10 +113,12 @@ class IncrementalRefresh:
             )
             self.changes.add_view_delta(self.task.name, self.task.fork.version, version, view_delta)
         refresh = self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
-        return Refreshed(version, refresh)
+        counted = counts(self.task.expectations, self.task.violations_before, violations)
+        return Refreshed(version, replace(refresh, expectations=counted))
 
     def build(self) -> tuple[DataFrame, Mapping[str, str]]:
-        """All rows of the view at the target, and its states, for a build as a whole.
+        """All rows of the view's query at the target, flags of expectations included, and its states, for a
+        build as a whole.
 
         Each state is computed from those below it and the rows from all of them. Sums of floats depend on
         their order: rows and states must come from the same sums, to the bit, or a refresh would later look
@@ -151,7 +157,8 @@ class IncrementalRefresh:
         return dataframe_of_plan(self.session, analyzed_plan(chosen))
 
     def _names(self) -> list[str]:
-        return [field.name for field in self.context.schemas[self.task.name].fields]
+        columns = [field.name for field in self.context.schemas[self.task.name].fields]
+        return [*columns, *flag_names(self.task.expectations)]
 
     def _engine(
         self,
@@ -200,14 +207,23 @@ class IncrementalRefresh:
             self._counts[table] = self.context.load_input(table).row_count(self.task.inputs[table])
         return self._counts[table]
 
-    def _delta(self, engine: SparkEngine, change: Change) -> TableDelta:
-        """Rows to add and rows to remove, with the view's column names."""
+    def _delta(self, engine: SparkEngine, change: Change) -> tuple[TableDelta, Mapping[str, int]]:
+        """Rows to add and rows to remove, with the view's column names, and the violations of expectations.
+
+        Raises:
+            ExpectationError: an added row violates an expectation that fails.
+        """
+        expectations, before = self.task.expectations, self.task.violations_before
         if change.plan is None:
-            return TableDelta(None, None, 0)
+            return TableDelta(None, None, 0), before
         assert isinstance(change.plan, Materialized)
         frame = engine.frame(change.plan).toDF(*self._names(), _SIGN)
-        added, removed = (frame.where(f"{_SIGN} = {sign}").drop(_SIGN) for sign in (1, -1))
-        return TableDelta(added, None if change.insert_only else removed, change.plan.rows)
+        moved = violations(frame, expectations, sf.col(_SIGN))
+        after = {name: before.get(name, 0) + count for name, count in moved.items()}
+        require_met(self.task.name, frame.where(f"{_SIGN} = 1").drop(_SIGN), expectations, after)
+        rows = without_flags(frame, expectations)
+        added, removed = (rows.where(f"{_SIGN} = {sign}").drop(_SIGN) for sign in (1, -1))
+        return TableDelta(added, None if change.insert_only else removed, change.plan.rows), after
 
     def _commit(
         self,

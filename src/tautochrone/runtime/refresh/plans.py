@@ -15,6 +15,7 @@ from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.runtime.refresh.state_layout import Planned, planned
 from tautochrone.spark.analysis.session_context import set_active_session
+from tautochrone.spark.execute.expectations import with_flags
 from tautochrone.spark.translate.from_catalyst import plan_of
 
 __all__ = ["Plans"]
@@ -71,5 +72,6 @@ class Plans:
         (flow,) = self._graph.flows_of(view)
         set_active_session(session)
         self._definitions.prepare(session, flow.views)
-        frame = align(flow.flow.evaluate(session), self._graph.schemas[view], flow.flow.name)
-        return planned(plan_of(frame, view.catalog))
+        rows = flow.flow.evaluate(session, with_dropped=True)
+        frame = align(rows, self._graph.schemas[view], flow.flow.name)
+        return planned(plan_of(with_flags(frame, flow.flow.expectations), view.catalog))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from tautochrone.errors import FencedError
 from tautochrone.model.checkpoint import Checkpoint
@@ -231,6 +231,7 @@ class CheckpointRefresher:
             cpu_ms=refresh.cpu_ms,
             estimate_ms=refresh.estimate_ms,
             delta_rows=refresh.delta_rows,
+            expectations=[asdict(count) for count in refresh.expectations],
         )
 
     def _skip(self, checkpoint: Checkpoint, table: TableName, failed_input: TableName) -> Reason:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import RefreshError, TautochroneError
 from tautochrone.ingest.column_alignment import align
+from tautochrone.ingest.expectations import counts, require_met, stage_expected
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, LakeTable
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode, several
@@ -25,6 +26,7 @@ from tautochrone.runtime.refresh.state_layout import Planned
 from tautochrone.runtime.refresh.task import Choice, RefreshContext, Refreshed, RefreshTask
 from tautochrone.spark.analysis.analyzed_plan import substitute_leaves
 from tautochrone.spark.analysis.current_time import with_fixed_time
+from tautochrone.spark.execute.expectations import violations, with_flags, without_flags
 from tautochrone.spark.execute.multiset_diff import multiset_diff, surviving_rows, ungroupable_column
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
@@ -103,7 +105,7 @@ class _FullComputation:
     metadata: CommitMetadata
     session: SparkSession
     rows: DataFrame | None = None
-    """All rows of the view when something computed them already."""
+    """All rows of the view, with the flags of its expectations, when something computed them already."""
 
     @property
     def _table(self) -> LakeTable:
@@ -117,12 +119,15 @@ class _FullComputation:
                 return None
             return self.context.load_table(name).read_options(*choice.ranges[name])
 
-        rows = substitute_leaves(self.session, self._query(), delta, self.task.name.catalog)
-        staged = self._table.stage(self.task.fork, rows)
+        rows = substitute_leaves(self.session, self._flagged(), delta, self.task.name.catalog)
+        staged, added = stage_expected(self._table, self.task.fork, rows, self.task.expectations)
+        before = self.task.violations_before
+        violations = {name: before.get(name, 0) + count for name, count in added.items()}
         if staged.rows == 0:
-            return self._unchanged(choice)
-        committed = self._table.commit_staged(self.task.fork, [staged], self.metadata)
-        return self._result(choice, committed.version, inserted=staged.rows)
+            return self._unchanged(choice, violations)
+        metadata = self._metadata(violations)
+        committed = self._table.commit_staged(self.task.fork, [staged], metadata)
+        return self._result(choice, committed.version, violations, inserted=staged.rows)
 
     def recompute(self, choice: Choice) -> Refreshed:
         """Replace all rows of the view."""
@@ -133,19 +138,23 @@ class _FullComputation:
             and task.fork.commit_metadata.mode is not None
             and self._stored_columns() != definition.schema.simpleString()
         ):
-            committed = self._table.redefine(task.fork, definition, self._query(), self.metadata)
+            rows, violations = self._counted()
+            metadata = self._metadata(violations)
+            committed = self._table.redefine(task.fork, definition, rows, metadata)
             inserted = committed.rows_inserted
-            return self._result(choice, committed.version, inserted=inserted, deleted=rows_before)
-        staged = self._table.stage(task.fork, self._query())
+            return self._result(choice, committed.version, violations, inserted=inserted, deleted=rows_before)
+        staged, violations = stage_expected(self._table, task.fork, self._flagged(), task.expectations)
+        metadata = self._metadata(violations)
         if rows_before:
-            committed = self._table.replace_rows(task.fork, [staged], self.metadata)
+            committed = self._table.replace_rows(task.fork, [staged], metadata)
         else:
-            committed = self._table.commit_staged(task.fork, [staged], self.metadata)
-        return self._result(choice, committed.version, inserted=staged.rows, deleted=rows_before)
+            committed = self._table.commit_staged(task.fork, [staged], metadata)
+        return self._result(choice, committed.version, violations, inserted=staged.rows, deleted=rows_before)
 
     def compare(self, choice: Choice) -> Refreshed:
         """Rewrite the files whose rows differ from those that the query gives now."""
-        fork, new = self.task.fork, self._query()
+        fork = self.task.fork
+        new, violations = self._counted()
         column = ungroupable_column(new.schema)
         if column is not None:
             why_full = Reason.of(ReasonCode.COLUMN_NOT_COMPARABLE, column=column)
@@ -155,24 +164,39 @@ class _FullComputation:
         )
         diff = multiset_diff(old, new)
         if diff.inserted == 0 and diff.deleted == 0:
-            return self._unchanged(choice)
+            return self._unchanged(choice, violations)
+        metadata = self._metadata(violations)
         if diff.deleted == 0:
             staged = self._table.stage(fork, diff.inserts)
-            committed = self._table.commit_staged(fork, [staged], self.metadata)
+            committed = self._table.commit_staged(fork, [staged], metadata)
         else:
             rows = surviving_rows(old, diff).unionByName(diff.inserts)
             staged = self._table.stage(fork, rows)
-            committed = self._table.replace_files(fork, diff.files, [staged], self.metadata)
-        return self._result(choice, committed.version, inserted=diff.inserted, deleted=diff.deleted)
+            committed = self._table.replace_files(fork, diff.files, [staged], metadata)
+        return self._result(
+            choice, committed.version, violations, inserted=diff.inserted, deleted=diff.deleted
+        )
 
-    def _query(self) -> DataFrame:
-        """The view's rows at the checkpoint, with the columns of its table."""
+    def _counted(self) -> tuple[DataFrame, Mapping[str, int]]:
+        """The view's rows as they are written, and the violations of its expectations, counted apart."""
+        flagged, expectations = self._flagged(), self.task.expectations
+        counted = violations(flagged, expectations)
+        require_met(self.task.name, flagged, expectations, counted)
+        return without_flags(flagged, expectations), counted
+
+    def _metadata(self, counted: Mapping[str, int]) -> CommitMetadata:
+        return replace(self.metadata, violations=counted)
+
+    def _flagged(self) -> DataFrame:
+        """The rows of the view's query at the checkpoint, with the columns of its table and a flag for each
+        expectation."""
         if self.rows is not None:
             return self.rows
         flow = self.task.flow
         self.context.definitions.prepare(self.session, flow.views)
-        rows = with_fixed_time(flow.flow.evaluate(self.session), self.task.inputs)
-        return align(rows, self.context.schemas[self.task.name], flow.flow.name)
+        rows = flow.flow.evaluate(self.session, with_dropped=True)
+        aligned = align(rows, self.context.schemas[self.task.name], flow.flow.name)
+        return with_fixed_time(with_flags(aligned, flow.flow.expectations), self.task.inputs)
 
     def _stored_rows(self) -> int:
         fork = self.task.fork
@@ -184,12 +208,19 @@ class _FullComputation:
     def _stored_columns(self) -> str:
         return str(self.context.lake.schema(self.task.name).simpleString())
 
-    def _unchanged(self, choice: Choice) -> Refreshed:
+    def _unchanged(self, choice: Choice, violations: Mapping[str, int]) -> Refreshed:
         # A lost store is rebuilt from commit metadata, so it must name the new inputs of unchanged rows.
-        self._table.commit_metadata_only(self.task.fork, self.metadata)
-        return self._result(choice, self.task.fork.version)
+        self._table.commit_metadata_only(self.task.fork, self._metadata(violations))
+        return self._result(choice, self.task.fork.version, violations)
 
-    def _result(self, choice: Choice, version: Version, inserted: int = 0, deleted: int = 0) -> Refreshed:
+    def _result(
+        self,
+        choice: Choice,
+        version: Version,
+        violations: Mapping[str, int],
+        inserted: int = 0,
+        deleted: int = 0,
+    ) -> Refreshed:
         node = NodeRefresh(node="query", mode=choice.mode, reason=choice.reason)
         return Refreshed(
             version,
@@ -201,6 +232,7 @@ class _FullComputation:
                 nodes=(node,),
                 estimate_ms=choice.estimate_ms,
                 delta_rows=choice.delta_rows,
+                expectations=counts(self.task.expectations, self.task.violations_before, violations),
             ),
         )
 

@@ -7,11 +7,13 @@ versions a flow reads, which changes of an input it accepts, and what the refres
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import RefreshError
 from tautochrone.iceberg.changes.stream_offsets import waits_for_first_version
+from tautochrone.ingest.expectations import counts
 from tautochrone.model.lake import NO_VERSION, ChangeKind
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.read_points import Streamed
@@ -49,7 +51,10 @@ class StreamRefresher:
         """
         self._require_acceptable_changes(task)
         self._streams.set_commit_metadata(task.name, task.metadata_with(RefreshMode.APPEND))
+        before = {} if task.is_full_requested else task.violations_before
         rows = sum(self._consume(task, flow) for flow in task.flows)
+        metadata = task.table.fork().commit_metadata
+        counted = counts(task.expectations, before, {} if metadata is None else metadata.violations)
         version = task.table.current_version()
         last = task.last_version
         if task.is_full_requested:
@@ -57,12 +62,14 @@ class StreamRefresher:
         elif last is None:
             mode, code = RefreshMode.APPEND, ReasonCode.FIRST_BUILD
         elif task.table.change_between(last, version).kind is ChangeKind.NONE:
-            return refreshed_without_rows(last, RefreshMode.NO_DATA, ReasonCode.NO_NEW_ROWS)
+            result = refreshed_without_rows(last, RefreshMode.NO_DATA, ReasonCode.NO_NEW_ROWS)
+            return replace(result, refresh=replace(result.refresh, expectations=counted))
         else:
             mode, code = RefreshMode.APPEND, ReasonCode.INPUTS_APPENDED
         reason = Reason.of(code)
         node = NodeRefresh(node="stream", mode=mode, reason=reason)
-        return Refreshed(version, Refresh(mode=mode, reason=reason, rows_inserted=rows, nodes=(node,)))
+        refresh = Refresh(mode=mode, reason=reason, rows_inserted=rows, nodes=(node,), expectations=counted)
+        return Refreshed(version, refresh)
 
     def _consume(self, task: RefreshTask, flow: ResolvedFlow) -> int:
         """Run one flow until it has read its inputs; answers the rows that it wrote."""

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.expectations import Expectation
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -93,6 +94,17 @@ class RefreshTask:
     def last_version(self) -> Version | None:
         """The version of the dataset that readers know; None if there is none."""
         return self.last_versions.get(self.name)
+
+    @property
+    def expectations(self) -> tuple[Expectation, ...]:
+        """Of the dataset: all of its flows have them."""
+        return self.flows[0].flow.expectations if self.flows else ()
+
+    @property
+    def violations_before(self) -> Mapping[str, int]:
+        """What the newest commit counts of them."""
+        metadata = self.fork.commit_metadata
+        return {} if metadata is None else metadata.violations
 
     def metadata_with(self, mode: RefreshMode) -> CommitMetadata:
         """What a commit by a refresh of this mode says."""

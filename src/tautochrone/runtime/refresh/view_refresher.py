@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from tautochrone.ingest.expectations import counts
 from tautochrone.model import limits
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName
@@ -71,7 +72,11 @@ class ViewRefresher:
         if metadata is not None and is_committed(task):
             mode = RefreshMode(metadata.mode or RefreshMode.NO_DATA)
             result = refreshed_without_rows(task.fork.version, mode, ReasonCode.COMMITTED_BEFORE_CRASH)
-            return replace(result, is_recovered=True)
+            refresh = replace(
+                result.refresh,
+                expectations=counts(task.expectations, metadata.violations, metadata.violations),
+            )
+            return replace(result, refresh=refresh, is_recovered=True)
         if task.is_full_requested:
             choice = Choice(
                 RefreshMode.FULL, Reason.of(ReasonCode.FULL_REFRESH_REQUESTED), policy=task.policy

@@ -17,7 +17,7 @@ def change_log_of(graph: Graph, resolved: ResolvedFlow) -> ChangeLog | None:
     """The change log that a flow reads; None: its sources are Spark's.
 
     Raises:
-        DefinitionError: `CHANGE_LOG_QUERY`, the flow does more than read it.
+        DefinitionError: `CHANGE_LOG_QUERY`, the flow does more than read it; `EXPECTATION_NOT_SUPPORTED`.
     """
     if not any_change_logs() or not resolved.inputs.external_streams:
         return None
@@ -26,6 +26,13 @@ def change_log_of(graph: Graph, resolved: ResolvedFlow) -> ChangeLog | None:
     logs = [log for source in sources_of(frame) if (log := change_log(source.name, source.options()))]
     if not logs:
         return None
+    if resolved.flow.expectations:
+        raise DefinitionError(
+            "EXPECTATION_NOT_SUPPORTED",
+            f"{resolved.flow.target} takes the change log of {logs[0].name} as it is, and has expectations",
+            location=str(resolved.flow.location),
+            hint="give them to a table that reads this one",
+        )
     if all(is_stream_leaf(node) or kind(node) == "SubqueryAlias" for node in walk(analyzed_plan(frame))):
         return logs[0]
     raise DefinitionError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_files import SourceFiles
 from tautochrone.ingest.text_files import Files
 from tautochrone.model.effects import Step
+from tautochrone.model.expectations import ExpectationCount
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.quarantine import BadRecords
@@ -43,7 +44,10 @@ _START_FILES = "_beginnings"
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
     """A flow that creates its views again at each evaluation, because a view keeps the tables it was made
-    of."""
+    of.
+
+    Rows that expectations drop are there: who writes the flow's rows counts and drops them.
+    """
 
     definitions: Definitions
     flow: ResolvedFlow
@@ -54,7 +58,7 @@ class _Evaluated:
 
     def evaluate(self, session: SparkSession) -> DataFrame:
         self.definitions.prepare(session, self.flow.views)
-        return self.flow.flow.evaluate(session)
+        return self.flow.flow.evaluate(session, with_dropped=True)
 
 
 class Streams:
@@ -92,6 +96,8 @@ class Streams:
                 emit=self._job.emit,
                 position=spark_position(commit_metadata, name),
                 begin=partial(self._begin, table, evaluated) if flow.inputs.stream else None,
+                expectations=flow.flow.expectations,
+                report_expectations=partial(self._report_expectations, table),
                 bad_records=BadRecords.FAIL if bad_records is None else bad_records.policy,
                 checks=self._checks(table, name) if flow.inputs.external_streams else SourceChecks(),
             )
@@ -127,6 +133,11 @@ class Streams:
         flows: list[RunningFlow] = [*self._queries.values(), *self._logs.values()]
         for flow in flows:
             flow.stop()
+
+    def _report_expectations(self, table: TableName, counts: Sequence[ExpectationCount]) -> None:
+        # Derived tables tell of them with their refresh.
+        if table in self._job.topology.root_tables:
+            self._job.journal.expectations(table, counts)
 
     def _checks(self, table: TableName, flow: str) -> SourceChecks:
         job = self._job

@@ -1,0 +1,1 @@
+"""The dialect of Databricks' pipelines: what their projects import and write beyond open-source Spark."""

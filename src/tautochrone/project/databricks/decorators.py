@@ -1,0 +1,203 @@
+"""The functions of `dlt`, and those that Databricks adds to `pyspark.pipelines`.
+
+Those of the same name as Spark's take Spark's arguments and Databricks'. What only steers Databricks' own
+storage is ignored with a warning; what would change rows or who sees them is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pyspark.pipelines.api import _validate_decorated, _validate_stored_dataset_args
+from pyspark.pipelines.flow import Flow
+from pyspark.pipelines.graph_element_registry import get_active_graph_element_registry
+from pyspark.pipelines.output import MaterializedView, StreamingTable, TemporaryView
+from pyspark.pipelines.source_code_location import SourceCodeLocation
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from tautochrone.project.databricks.expect import expectations_from
+from tautochrone.project.databricks.unsupported import databricks_only
+from tautochrone.project.policy import POLICY_PROPERTY
+
+__all__ = [
+    "TableByQuery",
+    "append_flow",
+    "create_streaming_table",
+    "materialized_view",
+    "read",
+    "read_stream",
+    "refusing",
+    "table",
+    "table_by_query",
+    "view",
+]
+
+Function = Callable[[], DataFrame]
+
+
+@dataclass(frozen=True)
+class TableByQuery(StreamingTable):
+    """What `@dlt.table` defines: a streaming table if the query is a stream, else a materialized view."""
+
+
+def read(name: str) -> DataFrame:
+    """A dataset of the pipeline or a table, as a batch."""
+    return SparkSession.active().read.table(name)
+
+
+def read_stream(name: str) -> DataFrame:
+    """A dataset of the pipeline or a table, as a stream."""
+    return SparkSession.active().readStream.table(name)
+
+
+def view(function: Function | None = None, **arguments: Any) -> Any:
+    """Databricks' older name of `temporary_view`."""
+    return _decorator(TemporaryView, function, arguments, "view")
+
+
+def table(function: Function | None = None, **arguments: Any) -> Any:
+    """A streaming table."""
+    return _decorator(StreamingTable, function, arguments, "table")
+
+
+def table_by_query(function: Function | None = None, **arguments: Any) -> Any:
+    """A streaming table or a materialized view, as the query is."""
+    return _decorator(TableByQuery, function, arguments, "table")
+
+
+def materialized_view(function: Function | None = None, **arguments: Any) -> Any:
+    """A materialized view; `refresh_policy` is that of our table property."""
+    return _decorator(MaterializedView, function, arguments, "materialized_view")
+
+
+def create_streaming_table(
+    name: str,
+    *,
+    expect_all: Mapping[str, str] | None = None,
+    expect_all_or_drop: Mapping[str, str] | None = None,
+    expect_all_or_fail: Mapping[str, str] | None = None,
+    **arguments: Any,
+) -> None:
+    """A streaming table for flows, with the expectations of all of them."""
+    location = _caller()
+    checked = ("table_properties", "partition_cols", "cluster_by")
+    _validate_stored_dataset_args(name, *(arguments.get(key) for key in checked))
+    registry: Any = get_active_graph_element_registry()
+    known = _known_arguments(registry, "create_streaming_table", arguments, location)
+    if known.pop("spark_conf", None):
+        registry.ignored("create_streaming_table", "spark_conf", location)
+    registry.register_output(_output(StreamingTable, name, known, location))
+    registry.expect(name, expectations_from(expect_all, expect_all_or_drop, expect_all_or_fail), location)
+
+
+def append_flow(
+    *,
+    target: str,
+    name: str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+    once: bool = False,
+    comment: str | None = None,  # noqa: ARG001
+) -> Callable[[Function], Function]:
+    """A flow into a streaming table or a sink."""
+    location = _caller()
+    if once:
+        raise databricks_only("once", "append_flow(once=True)", _shown(location))
+
+    def decorate(function: Function) -> Function:
+        get_active_graph_element_registry().register_flow(
+            Flow(name or function.__name__, target, dict(spark_conf or {}), location, function)
+        )
+        return function
+
+    return decorate
+
+
+def refusing(name: str) -> Callable[..., NoReturn]:
+    """A function that refuses its call."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise databricks_only(name, f"{name}()", _shown(_caller()))
+
+    return refuse
+
+
+_IGNORED = ("path", "temporary", "private", "cluster_by_auto")
+_KNOWN = ("comment", "table_properties", "partition_cols", "cluster_by", "schema", "spark_conf", "format")
+
+
+def _decorator(output: type, function: Function | None, arguments: dict[str, Any], decorator: str) -> Any:
+    location = _caller()
+    name = arguments.pop("name", None)
+
+    # Spark's own checks of the arguments that it knows, with its classes.
+    checked = ("table_properties", "partition_cols", "cluster_by")
+    _validate_stored_dataset_args(name, *(arguments.get(key) for key in checked))
+
+    def decorate(function: Function) -> Function:
+        _validate_decorated(function, decorator)
+        registry: Any = get_active_graph_element_registry()
+        known = _known_arguments(registry, decorator, arguments, location)
+        resolved, conf = name or function.__name__, dict(known.pop("spark_conf", None) or {})
+        registry.register_output(_output(output, resolved, known, location))
+        registry.register_flow(Flow(resolved, resolved, conf, location, function))
+        return function
+
+    return decorate if function is None else decorate(function)
+
+
+def _known_arguments(
+    registry: Any, decorator: str, arguments: Mapping[str, Any], location: SourceCodeLocation
+) -> dict[str, Any]:
+    """The arguments that mean something here."""
+    known: dict[str, Any] = {}
+    for key, value in arguments.items():
+        if key == "row_filter" and value is not None:
+            raise databricks_only("row_filter", f"row_filter of @{decorator}", _shown(location))
+        if key in _IGNORED:
+            if value:
+                registry.ignored(decorator, key, location)
+        elif key == "refresh_policy" and value is not None:
+            properties = dict(arguments.get("table_properties") or {})
+            known["table_properties"] = {**properties, POLICY_PROPERTY: str(value)}
+        elif key in _KNOWN:
+            known.setdefault(key, value)
+        elif key not in ("row_filter", "refresh_policy"):
+            raise TypeError(f"{decorator}() got an unexpected keyword argument '{key}'")
+    return known
+
+
+def _output(output: type, name: str, known: Mapping[str, Any], location: SourceCodeLocation) -> Any:
+    if output is TemporaryView:
+        return TemporaryView(name=name, comment=known.get("comment"), source_code_location=location)
+    schema: StructType | str | None = known.get("schema")
+    return output(
+        name=name,
+        comment=known.get("comment"),
+        source_code_location=location,
+        table_properties=dict(known.get("table_properties") or {}),
+        partition_cols=_columns(known.get("partition_cols")),
+        cluster_by=_columns(known.get("cluster_by")),
+        schema=schema,
+        format=known.get("format"),
+    )
+
+
+def _columns(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(names)
+
+
+def _caller() -> SourceCodeLocation:
+    """The place in the definition file that called one of these functions."""
+    frame = sys._getframe(1)  # noqa: SLF001
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
+    return SourceCodeLocation(filename=frame.f_code.co_filename, line_number=frame.f_lineno)
+
+
+def _shown(location: SourceCodeLocation) -> str:
+    registry: Any = get_active_graph_element_registry()
+    return str(registry.location(location))

@@ -1,0 +1,196 @@
+"""Files as Databricks' projects read them: Auto Loader (`cloudFiles`), `read_files` and `cloud_files`.
+
+All become Spark's own file source. It identifies files by their path, as Auto Loader does by default, and
+what was read is remembered with the table's positions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tautochrone.errors import DefinitionError
+
+__all__ = ["FileSource", "collected_clauses", "open_files"]
+
+_PREFIX = "cloudfiles."
+_RESCUED = "_rescued_data"
+_TEXT_FORMATS = ("csv", "json")
+_FORMATS = (*_TEXT_FORMATS, "parquet", "avro", "orc", "text", "xml", "binaryfile")
+
+_NOT_NEEDED = frozenset({"schemalocation", "validateoptions", "includeexistingfiles", "allowoverwrites"})
+"""Options with nothing to map: what they ask for is so already, or the refusal below covers them."""
+_TAKEN = frozenset({"format", "infercolumntypes", "schemahints", "schemaevolutionmode", "partitioncolumns"})
+_RENAMED = {
+    "maxfilespertrigger": "maxFilesPerTrigger",
+    "maxbytespertrigger": "maxBytesPerTrigger",
+    "maxfileage": "maxFileAge",
+    "filenamepattern": "pathGlobFilter",
+}
+_IGNORED = frozenset(
+    {
+        "usenotifications", "usemanagedfileevents", "useincrementallisting", "backfillinterval",
+        "fetchparallelism", "resourcetag", "region", "queueurl", "awsaccesskey", "awssecretkey", "rolearn",
+        "roleexternalid", "rolesessionname", "stsendpoint", "clientid", "clientsecret", "connectionstring",
+        "resourcegroup", "subscriptionid", "tenantid", "clientemail", "client", "privatekey", "privatekeyid",
+        "projectid", "subscription", "inferschema", "listonstart",
+        "databricks.servicecredential", "samplesize",
+    }
+)  # fmt: skip
+"""How Auto Loader learns of new files: here the folder is listed."""
+_REFUSED = {
+    ("includeexistingfiles", "false"): "Move the files that should not be read out of the folder.",
+    ("allowoverwrites", "true"): "Write each file once: a file that changed is not read again.",
+    ("cleansource", "delete"): "Delete files that were read by a job of your own.",
+    ("cleansource", "move"): "Move files that were read by a job of your own.",
+}
+
+_PARAMETER = re.compile(r"\$\{(?:\w+:)?([^}\s]+)\}")
+
+_clauses: ContextVar[list[str] | None] = ContextVar("clauses", default=None)
+
+
+@contextmanager
+def collected_clauses() -> Iterator[list[str]]:
+    """Options without effect that files are opened with inside the block."""
+    clauses: list[str] = []
+    token = _clauses.set(clauses)
+    try:
+        yield clauses
+    finally:
+        _clauses.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """A folder and how its files are read.
+
+    `infers_types`: without it, columns of text formats are strings where no schema is given.
+    """
+
+    path: str
+    options: Mapping[str, str]
+    schema: StructType | str | None = None
+    streaming: bool = True
+    infers_types: bool = False
+
+
+def open_files(session: SparkSession, source: FileSource) -> DataFrame:
+    """The rows of the files, as a stream or as a batch.
+
+    Raises:
+        DefinitionError: `DATABRICKS_ONLY`, an option that would read other rows here; `FILE_FORMAT_MISSING`.
+    """
+    source = _with_parameters(session, source)
+    by_name = {_short(key): value for key, value in source.options.items()}
+    file_format = by_name.get("format", _format_of(source.path))
+    if file_format.lower() not in _FORMATS:
+        raise DefinitionError(
+            "FILE_FORMAT_MISSING",
+            f"The files in {source.path} have the format {file_format or 'of no option'}",
+            hint=f"Give an option `format`: {', '.join(_FORMATS)}.",
+            sqlstate="42000",
+        )
+    options = _spark_options(source)
+    infers = by_name.get("infercolumntypes", str(source.infers_types)).lower() == "true"
+    schema = source.schema
+    rescued: str | None = by_name.get("rescueddatacolumn", _RESCUED if schema is None else None)
+    if by_name.get("schemaevolutionmode", "").lower() == "none" and "rescueddatacolumn" not in by_name:
+        rescued = None
+    if schema is None:
+        if file_format.lower() == "csv":
+            # Databricks assumes a header where it takes the columns from the files.
+            options.setdefault("header", "true")
+        schema = _inferred(session, source.path, file_format, options, infers=infers)
+        schema = _with_hints(schema, by_name.get("schemahints"))
+    elif isinstance(schema, str):
+        schema = _parsed(schema)
+    in_text = file_format.lower() in _TEXT_FORMATS
+    if rescued and in_text and rescued not in schema.names:
+        # Spark puts the record there if a value does not fit its column.
+        schema = StructType([*schema.fields, StructField(rescued, StringType())])
+        options = {**options, "columnNameOfCorruptRecord": rescued}
+    reader: Any = session.readStream if source.streaming else session.read
+    rows: DataFrame = reader.format(file_format).options(**options).schema(schema).load(source.path)
+    return rows if not rescued or in_text else rows.withColumn(rescued, lit(None).cast("string"))
+
+
+def _with_parameters(session: SparkSession, source: FileSource) -> FileSource:
+    """The source with `${parameter}` replaced by settings, as in the rest of a SQL text."""
+
+    def substitute(text: str) -> str:
+        return _PARAMETER.sub(lambda match: session.conf.get(match[1], None) or "", text)
+
+    options = {key: substitute(value) for key, value in source.options.items()}
+    schema = substitute(source.schema) if isinstance(source.schema, str) else source.schema
+    return replace(source, path=substitute(source.path), options=options, schema=schema)
+
+
+def _short(key: str) -> str:
+    lowered = key.lower()
+    return lowered.removeprefix(_PREFIX)
+
+
+def _spark_options(source: FileSource) -> dict[str, str]:
+    """Spark's options for those of Databricks; others are the format's own."""
+    options: dict[str, str] = {"recursiveFileLookup": "true"} if "=" not in source.path else {}
+    clauses = _clauses.get()
+    for key, value in source.options.items():
+        short = _short(key)
+        hint = _REFUSED.get((short, value.lower()))
+        if hint is not None:
+            raise DefinitionError(
+                "DATABRICKS_ONLY", f"{key} = {value} exists on Databricks only", hint=hint, sqlstate="0A000"
+            )
+        if short in _RENAMED:
+            options[_RENAMED[short]] = value
+        elif short in _IGNORED or short == "schemaevolutionmode":
+            if clauses is not None:
+                clauses.append(key)
+        elif key.lower().startswith(_PREFIX) and short not in _NOT_NEEDED | _TAKEN | {"cleansource"}:
+            raise DefinitionError(
+                "DATABRICKS_ONLY",
+                f"The option {key} exists on Databricks only",
+                hint="Leave it out, or use an option of Spark's file source.",
+                sqlstate="0A000",
+            )
+        elif short not in _NOT_NEEDED | _TAKEN | {"rescueddatacolumn", "cleansource"}:
+            options[key] = value
+    return options
+
+
+def _inferred(
+    session: SparkSession, path: str, file_format: str, options: Mapping[str, str], *, infers: bool
+) -> StructType:
+    """The columns of the files that are there now."""
+    typed = {**options, **({"inferSchema": "true"} if infers else {"primitivesAsString": "true"})}
+    return session.read.format(file_format).options(**typed).load(path).schema
+
+
+def _with_hints(schema: StructType, hints: str | None) -> StructType:
+    """The schema with other types for some columns, or with further columns."""
+    if not hints:
+        return schema
+    hinted = {field.name.lower(): field for field in _parsed(hints).fields}
+    fields = [hinted.pop(field.name.lower(), field) for field in schema.fields]
+    return StructType([*fields, *hinted.values()])
+
+
+def _parsed(ddl: str) -> StructType:
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
+    return schema
+
+
+def _format_of(path: str) -> str:
+    """The format that the path's last part names, as in `*.json`."""
+    name = path.rstrip("/").rsplit("/", 1)[-1]
+    return name.rsplit(".", 1)[-1].lower() if "." in name else ""

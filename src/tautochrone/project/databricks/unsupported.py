@@ -1,0 +1,47 @@
+"""What exists on Databricks only: each refusal says what to write instead."""
+
+from __future__ import annotations
+
+from tautochrone.errors import DefinitionError
+
+__all__ = ["INSTEAD", "databricks_only"]
+
+_CHANGES = (
+    "Ingest the changes into a streaming table, and keep the newest row of each key with ROW_NUMBER() in a "
+    "materialized view."
+)
+
+INSTEAD = {
+    "apply_changes": _CHANGES,
+    "apply_changes_from_snapshot": _CHANGES,
+    "create_auto_cdc_flow": _CHANGES,
+    "create_auto_cdc_from_snapshot_flow": _CHANGES,
+    "foreach_batch_sink": "Write the rows into a streaming table, and deliver the table to a sink.",
+    "on_event_hook": "Read the events of a run from `taut run --json`.",
+    "row_filter": "Define a view with the filter as its WHERE, and give readers that view.",
+    "column mask": "Define a view that computes the masked column, and give readers that view.",
+    "once": "Write the rows of a one-time load as a dataset of their own, and read both with UNION ALL.",
+    "generated column": "Compute the column in the query.",
+    "dbutils": "Read parameters with spark.conf.get, from `configuration` in the pipeline spec.",
+    "display": "Leave it out: a definition file only defines.",
+}
+"""By feature: what to write instead."""
+
+
+def databricks_only(feature: str, what: str, location: str | None = None) -> DefinitionError:
+    """The refusal of a feature of `INSTEAD`; `what` names it in the sentence."""
+    if INSTEAD[feature] is _CHANGES:
+        return DefinitionError(
+            "AUTO_CDC_NOT_SUPPORTED",
+            f"{what} is not supported: Spark 4.1 has no AUTO CDC",
+            sqlstate="0A000",
+            location=location,
+            hint=_CHANGES,
+        )
+    return DefinitionError(
+        "DATABRICKS_ONLY",
+        f"{what} exists on Databricks only",
+        sqlstate="0A000",
+        location=location,
+        hint=INSTEAD[feature],
+    )

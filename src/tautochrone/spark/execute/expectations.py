@@ -1,0 +1,159 @@
+"""Expectations over DataFrames: rows with a flag for each expectation, counted, without what is dropped.
+
+A flag is an ordinary column of the query's plan, so it follows changes like any other column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as sf
+
+from tautochrone.errors import DefinitionError
+from tautochrone.model.expectations import Expectation, ViolationAction
+from tautochrone.model.names import quoted
+from tautochrone.spark.jvm.errors import problem_of
+
+__all__ = [
+    "ObservedRows",
+    "flag_names",
+    "sample_violations",
+    "violations",
+    "with_flags",
+    "without_dropped",
+    "without_flags",
+]
+
+_SAMPLE_ROWS = 3
+_SAMPLE_CHARACTERS = 300
+_WAITS = 100
+"""How often to ask for an observation, 0.1 s each, before the rows are counted by a query of their own."""
+
+
+def without_dropped(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+    """`rows` that violate no expectation which drops them.
+
+    Raises:
+        DefinitionError: Spark's class, with the name of the expectation whose condition does not resolve.
+    """
+    for expectation in expectations:
+        if expectation.action is ViolationAction.DROP:
+            try:
+                # A row meets a condition only if it is true, as in WHERE.
+                rows = rows.where(expectation.condition)
+            except PySparkException as error:
+                raise _unresolved(expectation, error) from error
+    return rows
+
+
+def with_flags(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+    """`rows` with a column for each expectation: true if the row violates it, else false.
+
+    Raises:
+        DefinitionError: as of `without_dropped`.
+    """
+    for name, expectation in zip(flag_names(expectations), expectations, strict=True):
+        is_met = sf.coalesce(sf.expr(expectation.condition).cast("boolean"), sf.lit(False))
+        try:
+            rows = rows.withColumn(name, ~is_met)
+        except PySparkException as error:
+            raise _unresolved(expectation, error) from error
+    return rows
+
+
+def flag_names(expectations: Sequence[Expectation]) -> list[str]:
+    """The columns that `with_flags` adds."""
+    return [f"__taut_violates_{number}" for number in range(len(expectations))]
+
+
+def without_flags(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+    """Rows of `with_flags` as they are written: without the flags, and without rows that are dropped."""
+    flags = flag_names(expectations)
+    for name, expectation in zip(flags, expectations, strict=True):
+        if expectation.action is ViolationAction.DROP:
+            rows = rows.where(~sf.col(name))
+    return rows.drop(*flags)
+
+
+def violations(
+    flagged: DataFrame, expectations: Sequence[Expectation], weight: Column | None = None
+) -> dict[str, int]:
+    """How many rows of `with_flags` violate each expectation, by its name; one Spark job.
+
+    `weight` counts a row as more than one, or as a negative number for a row that went away.
+    """
+    if not expectations:
+        return {}
+    rows = sf.lit(1) if weight is None else weight
+    counts = [
+        sf.coalesce(sf.sum(sf.when(sf.col(name), rows)), sf.lit(0)).cast("bigint")
+        for name in flag_names(expectations)
+    ]
+    (row,) = flagged.agg(*counts).collect()
+    return {expectation.name: int(row[number]) for number, expectation in enumerate(expectations)}
+
+
+class ObservedRows:
+    """Rows of `with_flags` whose violations are counted while something reads `rows`, once.
+
+    A stage of shuffles that Spark repeats after it lost an executor can be counted twice.
+    """
+
+    def __init__(self, flagged: DataFrame, expectations: Sequence[Expectation]) -> None:
+        self._flagged = flagged
+        self._expectations = expectations
+        self._observation = Observation()
+        if expectations:
+            flagged = flagged.observe(
+                self._observation,
+                *(sf.count_if(sf.col(name)).alias(name) for name in flag_names(expectations)),
+            )
+        self.rows = without_flags(flagged, expectations)
+
+    def violations(self, *, was_read: bool) -> Mapping[str, int]:
+        """By expectation, after something read `rows`.
+
+        Without `was_read` it may be that Spark knew of no rows and read nothing.
+        """
+        if not self._expectations:
+            return {}
+        names = flag_names(self._expectations)
+        observed = self._observed(_WAITS if was_read else 1)
+        if observed is None or not all(observed.contains(name) for name in names):
+            return violations(self._flagged, self._expectations)
+        return {
+            expectation.name: int(observed.apply(name))
+            for name, expectation in zip(names, self._expectations, strict=True)
+        }
+
+    def _observed(self, waits: int) -> Any:
+        """What Spark observed, a Scala map; it says so a moment after the write."""
+        for _ in range(waits):
+            # It waits for 0.1 s itself.
+            observed = self._observation._jo.getOrEmpty()  # type: ignore[union-attr]  # noqa: SLF001
+            if not observed.isEmpty():
+                return observed
+        return None
+
+
+def sample_violations(flagged: DataFrame, expectations: Sequence[Expectation], violated: Expectation) -> str:
+    """Some rows of `with_flags` that violate an expectation, as text."""
+    flags = flag_names(expectations)
+    name = flags[expectations.index(violated)]
+    rows = flagged.where(sf.col(name)).drop(*flags).limit(_SAMPLE_ROWS)
+    as_json = rows.select(sf.to_json(sf.struct(*map(quoted, rows.columns)))).collect()
+    return ", ".join(str(row[0])[:_SAMPLE_CHARACTERS] for row in as_json)
+
+
+def _unresolved(expectation: Expectation, error: PySparkException) -> DefinitionError:
+    problem = problem_of(error)
+    return DefinitionError(
+        problem.error_class,
+        f"The expectation {expectation.name!r}, {expectation.condition}: {problem.message}",
+        sqlstate=problem.sqlstate,
+        hint="A condition is SQL over the columns that the dataset's query gives.",
+        parameters=problem.parameters,
+    )

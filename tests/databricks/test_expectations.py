@@ -1,0 +1,248 @@
+"""Expectations end to end: rows dropped, counted, refused; over changes of every kind and after failures."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from tests.crash.faults import Strike, StrikingEffects
+
+from tautochrone.model.effects import Step
+from tautochrone.model.expectations import ViolationAction
+
+from .conftest import DialectProject
+
+pytestmark = pytest.mark.spark
+
+ORDERS = """
+from pyspark import pipelines as dp
+
+@dp.table
+@dp.expect("cheap", "amount < 100")
+@dp.expect_or_drop("known", "id IS NOT NULL")
+def orders():
+    return spark.readStream.schema("id INT, amount DOUBLE, kind STRING").json("@IN@/orders")
+"""
+
+
+def counts(project: DialectProject, table: str) -> dict[str, tuple[int, int]]:
+    """Violations and their change by expectation, as the store tells them."""
+    (status,) = (s for s in project.pipeline.job.store.datasets.statuses() if s.dataset.table == table)
+    return {count.name: (count.violations, count.change) for count in status.expectations}
+
+
+def refresh_counts(event: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    return {count["name"]: (count["violations"], count["change"]) for count in event["expectations"]}
+
+
+def test_streaming_table_counts_each_batch_once(project: DialectProject) -> None:
+    project.define("orders.py", ORDERS)
+    project.json("orders/1.json", {"id": 1, "amount": 500.0}, {"amount": 1.0}, {"amount": 200.0})
+    events = project.run()
+    assert project.rows("SELECT id FROM orders") == [(1,)]
+    assert refresh_counts(events.of("batch")[-1]) == {"cheap": (2, 2), "known": (2, 2)}
+    assert counts(project, "orders") == {"cheap": (2, 2), "known": (2, 2)}
+    # A batch of which every row is dropped moves the position and the counts alone.
+    project.json("orders/2.json", {"amount": 1.0})
+    project.run()
+    assert counts(project, "orders") == {"cheap": (2, 0), "known": (3, 1)}
+    project.run()
+    assert {name: total for name, (total, _) in counts(project, "orders").items()} == {"cheap": 2, "known": 3}
+    project.json("orders/3.json", {"id": 3, "amount": 101.0})
+    project.run()
+    assert counts(project, "orders") == {"cheap": (3, 1), "known": (3, 0)}
+    project.run(full=["orders"])
+    assert {name: total for name, (total, _) in counts(project, "orders").items()} == {"cheap": 3, "known": 3}
+
+
+def test_derived_streaming_table_counts_what_its_flows_took_in(project: DialectProject) -> None:
+    project.define("orders.py", ORDERS)
+    project.define(
+        "copy.py",
+        """
+        import dlt
+
+        rules = {"paid": "amount > 0"}
+        dlt.create_streaming_table("copies", expect_all_or_drop=rules, expect_all={"k": "kind = 'a'"})
+
+        @dlt.append_flow(target="copies")
+        def first():
+            return dlt.read_stream("orders").where("id < 10")
+
+        @dlt.append_flow(target="copies", name="second")
+        def rest():
+            return dlt.read_stream("orders").where("id >= 10")
+        """,
+    )
+    project.json("orders/1.json", {"id": 1, "amount": 5, "kind": "a"}, {"id": 11, "amount": 0, "kind": "b"})
+    events = project.run()
+    assert project.rows("SELECT id FROM copies") == [(1,)]
+    assert refresh_counts(events.refresh("copies")) == {"k": (1, 1), "paid": (1, 1)}
+    project.json("orders/2.json", {"id": 12, "amount": 1, "kind": "b"}, {"id": 2, "amount": -1, "kind": "a"})
+    events = project.run()
+    assert project.rows("SELECT id FROM copies") == [(1,), (12,)]
+    assert refresh_counts(events.refresh("copies")) == {"k": (2, 1), "paid": (2, 1)}
+    assert counts(project, "copies") == {"k": (2, 1), "paid": (2, 1)}
+
+
+VIEWS = """
+import dlt
+
+@dlt.table(table_properties={"tautochrone.refresh-policy": "@POLICY@"})
+@dlt.expect("not large", "total <= 10")
+@dlt.expect_or_drop("positive", "total > 0")
+def totals():
+    return dlt.read("items").groupBy("k").agg({"v": "sum"}).withColumnRenamed("sum(v)", "total")
+"""
+
+
+def external(project: DialectProject, statement: str) -> None:
+    """Change the table `items`, which somebody else writes."""
+    project.pipeline.session.sql(statement)
+
+
+@pytest.mark.parametrize("policy", ["incremental", "full", "auto"])
+def test_view_follows_rows_that_start_and_stop_to_violate(project: DialectProject, policy: str) -> None:
+    project.define("views.py", VIEWS.replace("@POLICY@", policy))
+    external(project, "CREATE TABLE lake.default.items (k INT, v INT) USING iceberg")
+    external(project, "INSERT INTO lake.default.items VALUES (1, 5), (2, -5), (3, 50), (4, NULL)")
+    events = project.run()
+    assert project.rows("SELECT * FROM totals") == [(1, 5), (3, 50)]
+    # NULL violates too.
+    assert refresh_counts(events.refresh("totals")) == {"not large": (2, 2), "positive": (2, 2)}
+    # One more is dropped, a dropped one comes back, a violating one goes away.
+    external(project, "INSERT INTO lake.default.items VALUES (1, -6), (2, 8)")
+    external(project, "DELETE FROM lake.default.items WHERE k = 3")
+    events = project.run()
+    assert project.rows("SELECT * FROM totals") == [(2, 3)]
+    assert refresh_counts(events.refresh("totals")) == {"not large": (1, -1), "positive": (2, 0)}
+    if policy != "auto":
+        assert events.mode("totals")[0] == policy
+    # A row that is dropped is deleted from the input.
+    external(project, "DELETE FROM lake.default.items WHERE k = 4")
+    events = project.run()
+    assert project.rows("SELECT * FROM totals") == [(2, 3)]
+    assert refresh_counts(events.refresh("totals")) == {"not large": (0, -1), "positive": (1, -1)}
+    assert counts(project, "totals") == {"not large": (0, -1), "positive": (1, -1)}
+    assert project.verdicts["totals"] is True
+
+
+def test_linear_view_appends_and_counts_added_rows(project: DialectProject) -> None:
+    project.define(
+        "view.sql",
+        """
+        CREATE MATERIALIZED VIEW big (
+          CONSTRAINT positive EXPECT (v > 0) ON VIOLATION DROP ROW, CONSTRAINT odd EXPECT (v % 2 = 1)
+        ) AS SELECT k, v FROM items WHERE k < 100000
+        """,
+    )
+    external(project, "CREATE TABLE lake.default.items (k INT, v INT) USING iceberg")
+    external(project, "INSERT INTO lake.default.items SELECT id, id - 10 FROM range(2000)")
+    project.run()
+    assert counts(project, "big") == {"positive": (11, 11), "odd": (1005, 1005)}
+    external(project, "INSERT INTO lake.default.items VALUES (7, -1), (8, 2)")
+    events = project.run()
+    assert events.mode("big")[0] == "append"
+    assert counts(project, "big") == {"positive": (12, 1), "odd": (1007, 2)}
+
+
+def test_view_with_failing_rows_is_not_published(project: DialectProject) -> None:
+    project.define(
+        "view.py",
+        """
+        import dlt
+
+        @dlt.table
+        @dlt.expect_or_fail("positive", "v > 0")
+        def checked():
+            return spark.read.table("items")
+
+        @dlt.table
+        def other():
+            return spark.read.table("items").where("v > 0")
+        """,
+    )
+    external(project, "CREATE TABLE lake.default.items (k INT, v INT) USING iceberg")
+    external(project, "INSERT INTO lake.default.items VALUES (1, 5)")
+    project.run()
+    external(project, "INSERT INTO lake.default.items VALUES (2, 0), (3, -1), (4, 4)")
+    events = project.pipeline.run()
+    assert events.state == "FAILED"
+    error = events.failure("checked")
+    assert "[EXPECTATION_FAILED] 2 rows of lake.default.checked violate the expectation 'positive'" in error
+    assert '{"k":2,"v":0}' in error
+    assert project.rows("SELECT * FROM checked") == [(1, 5)]
+    external(project, "DELETE FROM lake.default.items WHERE v <= 0")
+    project.run()
+    assert project.rows("SELECT * FROM checked") == [(1, 5), (4, 4)]
+    assert counts(project, "checked") == {"positive": (0, 0)}
+
+
+def test_batch_with_failing_rows_is_not_committed(project: DialectProject) -> None:
+    project.define("orders.py", ORDERS.replace("expect_or_drop", "expect_or_fail"))
+    project.json("orders/1.json", {"id": 1, "amount": 5.0})
+    project.run()
+    bad = project.inputs / "orders" / "2.json"
+    project.json("orders/2.json", {"amount": 5.0}, {"id": 2, "amount": 5.0})
+    events = project.pipeline.run()
+    assert events.state == "FAILED"
+    assert "[EXPECTATION_FAILED] 1 row of lake.default.orders violates" in events.failure("orders")
+    assert project.rows("SELECT id FROM orders") == [(1,)]
+    assert bad.exists()
+    project.define("orders.py", ORDERS)
+    project.run()
+    assert project.rows("SELECT id FROM orders") == [(1,), (2,)]
+    assert counts(project, "orders")["known"] == (1, 1)
+
+
+def test_changed_condition_counts_all_rows_again(project: DialectProject) -> None:
+    text = "CREATE MATERIALIZED VIEW a (CONSTRAINT c EXPECT (v > {})) AS SELECT * FROM items"
+    external(project, "CREATE TABLE lake.default.items (k INT, v INT) USING iceberg")
+    external(project, "INSERT INTO lake.default.items VALUES (1, 5), (2, 6), (3, 7)")
+    project.define("view.sql", text.format(5))
+    project.run()
+    assert counts(project, "a") == {"c": (1, 1)}
+    project.define("view.sql", text.format(6))
+    project.run()
+    assert {name: total for name, (total, _) in counts(project, "a").items()} == {"c": 2}
+
+
+def test_actions_have_the_names_of_the_documentation() -> None:
+    assert [*ViolationAction] == ["warn", "drop", "fail"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", [Step.LAKE_PREPARE, Step.LAKE_COMMIT, Step.META_REPORT])
+def test_batch_is_counted_once_after_a_crash(project: DialectProject, step: Step, when: str) -> None:
+    project.define("orders.py", ORDERS)
+    project.json("orders/1.json", {"id": 1, "amount": 500.0}, {"amount": 1.0})
+    project.run()
+    project.json("orders/2.json", {"id": 2, "amount": 500.0}, {"amount": 1.0})
+    die(project, Strike(step, when, "crash", on="orders"))
+    project.run()
+    assert project.rows("SELECT id FROM orders") == [(1,), (2,)]
+    assert {name: total for name, (total, _) in counts(project, "orders").items()} == {"cheap": 2, "known": 2}
+
+
+def test_refresh_is_counted_once_after_a_crash(project: DialectProject) -> None:
+    project.define("views.py", VIEWS.replace("@POLICY@", "incremental"))
+    external(project, "CREATE TABLE lake.default.items (k INT, v INT) USING iceberg")
+    external(project, "INSERT INTO lake.default.items VALUES (1, 5), (2, -5), (3, 50)")
+    project.run()
+    external(project, "INSERT INTO lake.default.items VALUES (4, -5), (5, 60)")
+    die(project, Strike(Step.META_VERSION, "before", "crash", on="totals"))
+    project.run()
+    assert project.rows("SELECT * FROM totals") == [(1, 5), (3, 50), (5, 60)]
+    assert {name: total for name, (total, _) in counts(project, "totals").items()} == {
+        "not large": 2,
+        "positive": 2,
+    }
+
+
+def die(project: DialectProject, strike: Strike) -> None:
+    """A run that dies at a step."""
+    effects = StrikingEffects(strike)
+    with contextlib.suppress(Exception), project.pipeline.opened(effects) as (job, _):
+        project.pipeline.execute(job)
+    assert effects.struck

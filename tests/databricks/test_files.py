@@ -1,0 +1,127 @@
+"""Files as Auto Loader and read_files read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import DialectProject
+
+pytestmark = pytest.mark.spark
+
+
+def warnings(project: DialectProject) -> list[str]:
+    """Of the last run's definitions."""
+    return [str(warning.reason) for warning in project.pipeline.job.definitions.warnings]
+
+
+def test_auto_loader_reads_new_files_as_strings(project: DialectProject) -> None:
+    project.define(
+        "bronze.py",
+        """
+        import dlt
+
+        @dlt.table
+        def orders():
+            return (
+                spark.readStream.format("cloudFiles")
+                .option("cloudFiles.format", "csv")
+                .option("cloudFiles.schemaLocation", "/mnt/schema")
+                .options(**{"cloudFiles.useNotifications": True, "cloudFiles.maxFilesPerTrigger": 1})
+                .load("@IN@/orders")
+                .selectExpr("*", "_metadata.file_name AS file")
+            )
+        """,
+    )
+    project.data("orders/a/1.csv", "id,amount\n1,2.50\n")
+    project.run()
+    assert project.rows("SELECT id, amount, _rescued_data, file FROM orders") == [
+        ("1", "2.50", None, "1.csv")
+    ]
+    assert warnings(project) == ["cloudFiles.useNotifications of orders has no effect here"]
+    project.data("orders/a/2.csv", "id,amount\nx,3\n")
+    assert project.run().of("batch")[-1]["rows"] == 1
+    assert project.rows("SELECT id FROM orders") == [("1",), ("x",)]
+
+
+def test_values_that_do_not_fit_are_rescued(project: DialectProject) -> None:
+    project.define(
+        "bronze.py",
+        """
+        from pyspark import pipelines as dp
+
+        @dp.table
+        @dp.expect_or_drop("rescued", "_rescued_data IS NULL")
+        def orders():
+            reader = spark.readStream.format("cloudFiles").option("cloudFiles.format", "json")
+            reader = reader.option("cloudFiles.inferColumnTypes", "true")
+            return reader.option("cloudFiles.schemaHints", "amount INT").load("@IN@/orders")
+        """,
+    )
+    project.json("orders/1.json", {"id": 1, "amount": 5})
+    project.json("orders/2.json", {"id": 2, "amount": "many"})
+    events = project.run()
+    assert project.rows("SELECT id, amount FROM orders") == [(1, 5)]
+    assert [count["violations"] for count in events.of("batch")[-1]["expectations"]] == [1]
+
+
+def test_read_files_in_sql(project: DialectProject) -> None:
+    project.pipeline.write(
+        "spark-pipeline.yml",
+        f"""\
+        name: test
+        storage: storage
+        libraries:
+          - glob:
+              include: definitions/**
+        configuration:
+          source: {project.inputs}
+        """,
+    )
+    project.define(
+        "all.sql",
+        """
+        CREATE STREAMING TABLE orders AS
+        SELECT id, amount, _metadata.file_name AS file
+        FROM STREAM read_files('${source}/orders', format => 'json');
+        CREATE MATERIALIZED VIEW countries AS
+        SELECT * FROM read_files('${source}/countries/*.csv', header => 'true');
+        CREATE MATERIALIZED VIEW both AS
+        WITH names AS (SELECT * FROM read_files('${source}/countries/*.csv', header => 'true'))
+        SELECT name, amount FROM orders JOIN names USING (id);
+        """,
+    )
+    project.json("orders/1.json", {"id": 1, "amount": 5})
+    project.data("countries/1.csv", "id,name\n1,NO\n")
+    project.run()
+    assert project.rows("SELECT * FROM orders") == [(1, 5, "1.json")]
+    assert project.rows("SELECT id, name FROM countries") == [(1, "NO")]
+    assert project.rows("SELECT * FROM both") == [("NO", 5)]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("cloudFiles.includeExistingFiles", "false"),
+        ("cloudFiles.cleanSource", "DELETE"),
+        ("cloudFiles.x", "1"),
+    ],
+)
+def test_options_that_would_read_other_rows_are_refused(
+    project: DialectProject, option: str, value: str
+) -> None:
+    project.define(
+        "bronze.py",
+        f"""
+        import dlt
+
+        @dlt.table
+        def orders():
+            reader = spark.readStream.format("cloudFiles").option("cloudFiles.format", "json")
+            return reader.option("{option}", "{value}").load("@IN@")
+        """,
+    )
+    project.json("1.json", {"id": 1})
+    with pytest.raises(Exception, match="DATABRICKS_ONLY") as refused:
+        project.pipeline.run()
+    assert option in str(refused.value)
+    assert "bronze.py:7" in str(refused.value)
