@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import Any
 
 import pytest
 from tests.crash.faults import Strike, StrikingEffects
 
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY as KEY
 from tautochrone.model.effects import Step
 from tautochrone.model.expectations import ViolationAction
 
@@ -206,6 +208,23 @@ def test_changed_condition_counts_all_rows_again(project: DialectProject) -> Non
     project.define("view.sql", text.format(6))
     project.run()
     assert {name: total for name, (total, _) in counts(project, "a").items()} == {"c": 2}
+
+
+def test_all_rows_are_counted_where_the_table_knows_no_counts(project: DialectProject) -> None:
+    text = "CREATE MATERIALIZED VIEW a (CONSTRAINT c EXPECT (v > 10)) AS SELECT * FROM items"
+    project.define("view.sql", text)
+    external(project, "CREATE TABLE lake.default.items (k INT, v INT) USING iceberg")
+    external(project, "INSERT INTO lake.default.items SELECT id, id FROM range(2000)")
+    project.run()
+    # As a table that another program wrote and that was adopted.
+    (row,) = project.pipeline.session.sql(f"SHOW TBLPROPERTIES lake.default.a ('{KEY}')").collect()
+    fields = json.loads(row.value)
+    assert fields.pop("violations") == {"c": 11}
+    external(project, f"ALTER TABLE lake.default.a SET TBLPROPERTIES ('{KEY}' = '{json.dumps(fields)}')")
+    external(project, "INSERT INTO lake.default.items VALUES (1, 1)")
+    events = project.run()
+    assert events.refresh("a")["reason_code"] == "VIOLATIONS_NOT_COUNTED"
+    assert counts(project, "a") == {"c": (12, 12)}
 
 
 def test_actions_have_the_names_of_the_documentation() -> None:

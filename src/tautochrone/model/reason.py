@@ -219,6 +219,7 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.STATE_NOT_IN_PLAN: "its plan no longer has the state {state}",
     ReasonCode.STATE_TABLE_GONE: "its state {state} is gone",
     ReasonCode.STATE_FORMAT_DIFFERS: "its state {state} was written by another release, or of other types",
+    ReasonCode.VIOLATIONS_NOT_COUNTED: "the rows that violate {expectations} were never counted",
     ReasonCode.STATE_EXPIRED: "the version of its state {state} that belongs to its rows is expired",
     ReasonCode.TABLE_UNCHANGED: "{table} did not change",
     ReasonCode.NO_ROWS_MOVED: "no commit to {table} moved rows",

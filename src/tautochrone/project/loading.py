@@ -101,7 +101,9 @@ def _files(root: Path, libraries: tuple[str, ...]) -> list[Path]:
                 f"Pipeline definitions file `{file.name}` has an unsupported extension. "
                 "Supported extensions are `.py` and `.sql`.",
                 location=str(file.relative_to(root) if file.is_relative_to(root) else file),
-                hint="Move the file out of the folder that `libraries` names.",
+                hint="Export the notebook as source, a `.py` or `.sql` file."
+                if file.suffix == ".ipynb"
+                else "Move the file out of the folder that `libraries` names.",
             )
     return list(matches)
 

@@ -116,6 +116,11 @@ class ViewRefresher:
             # The duration of a refresh of so few rows is noise and must not decide.
             reason = Reason.of(ReasonCode.FEW_INPUT_ROWS, rows=limits.TINY_INPUT_ROWS)
             return replace(choice, mode=RefreshMode.DIFF, reason=reason)
+        uncounted = [e.name for e in task.expectations if e.name not in task.violations_before]
+        if uncounted and choice.mode in (RefreshMode.APPEND, RefreshMode.INCREMENTAL):
+            # Only all rows tell how many violate them; a change alone does not.
+            reason = Reason.of(ReasonCode.VIOLATIONS_NOT_COUNTED, expectations=", ".join(uncounted))
+            return replace(choice, mode=RefreshMode.DIFF, reason=reason)
         if choice.mode is not RefreshMode.INCREMENTAL:
             return choice
         missing = self._missing_state(task.name, task.fork)
