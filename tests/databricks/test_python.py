@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tautochrone.errors import DefinitionError
+
 from .conftest import DialectProject
 
 pytestmark = pytest.mark.spark
@@ -55,3 +57,73 @@ def test_dlt_table_is_what_its_query_is(project: DialectProject) -> None:
     assert project.rows("SELECT * FROM small_orders") == [(1, 5.0), (2, -1.0)]
     assert project.verdicts == {"valid_orders": True}
     assert any("path of table" in str(event["reason"]) for event in events.of("definition_warning"))
+
+
+@pytest.mark.parametrize(
+    ("line", "error_class"),
+    [
+        ("dbutils.widgets.get('x')", "DATABRICKS_ONLY"),
+        ("display(1)", "DATABRICKS_ONLY"),
+        ("from databricks.sdk.runtime import dbutils", "DATABRICKS_ONLY"),
+        ("dlt.event_log()", "DATABRICKS_ONLY"),
+        ("from dlt import event_log", "DATABRICKS_ONLY"),
+        ("dlt.foreach_batch_sink(name='a')", "DATABRICKS_ONLY"),
+        ("dlt.table(row_filter='f')(lambda: None)", "DATABRICKS_ONLY"),
+        ("dlt.append_flow(target='a', once=True)", "DATABRICKS_ONLY"),
+        (
+            "dlt.create_auto_cdc_flow(target='a', source='b', keys=['k'], sequence_by='s')",
+            "AUTO_CDC_NOT_SUPPORTED",
+        ),
+        ("dlt.expect('a', 1)(lambda: None)", "INVALID_EXPECTATION"),
+        ("dlt.expect('a', 'b > 1')(None)", "INVALID_EXPECTATION"),
+        (
+            "dlt.create_streaming_table('a', expect_all={'x': 'a'}, expect_all_or_drop={'x': 'b'})",
+            "DUPLICATE_EXPECTATION",
+        ),
+        ("dlt.table(cluster='x')(lambda: None)", "USER_CODE_FAILED"),
+    ],
+)
+def test_refusal_names_the_line(project: DialectProject, line: str, error_class: str) -> None:
+    project.define("a.py", f"import dlt\n\n{line}\n")
+    with pytest.raises(DefinitionError) as refused:
+        project.pipeline.run()
+    assert (refused.value.error_class, refused.value.location) == (error_class, "definitions/a.py:3")
+    assert refused.value.hint
+
+
+def test_expectation_of_a_view_that_fails_is_refused(project: DialectProject) -> None:
+    project.define(
+        "a.sql",
+        """
+        CREATE TEMPORARY LIVE VIEW a (CONSTRAINT c EXPECT (id > 1) ON VIOLATION FAIL UPDATE)
+        AS SELECT id FROM range(3);
+        CREATE LIVE TABLE b AS SELECT * FROM LIVE.a
+        """,
+    )
+    with pytest.raises(DefinitionError, match="EXPECTATION_OF_VIEW"):
+        project.pipeline.run()
+
+
+def test_condition_over_a_missing_column_names_the_expectation(project: DialectProject) -> None:
+    project.define("a.sql", "CREATE LIVE TABLE a (CONSTRAINT c EXPECT (idd > 1)) AS SELECT id FROM range(3)")
+    with pytest.raises(DefinitionError, match="The expectation 'c', idd > 1:") as refused:
+        project.pipeline.run()
+    assert refused.value.error_class.startswith("UNRESOLVED_COLUMN")
+
+
+def test_cells_of_other_languages_are_told(project: DialectProject) -> None:
+    project.define(
+        "a.py",
+        """
+        # Databricks notebook source
+        # MAGIC %run ./helpers
+        import dlt
+
+        @dlt.table
+        def a():
+            return spark.range(3)
+        """,
+    )
+    events = project.run()
+    assert [event["location"] for event in events.of("definition_warning")] == ["definitions/a.py:3"]
+    assert "%run ./helpers" in str(events.of("definition_warning")[0]["reason"])

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from tautochrone.errors import DefinitionError, Excerpt
 from tautochrone.model.definitions import SourceLocation
-from tautochrone.project.databricks.unsupported import databricks_only
+from tautochrone.project.databricks.unsupported import missing_on_spark
 from tautochrone.spark.jvm.errors import SparkProblem, problem_of
 
 __all__ = ["CodePosition", "PositionFinder", "explain"]
@@ -86,8 +86,8 @@ def explain(error: Exception, find_position: PositionFinder, fallback: SourceLoc
             excerpt=_syntax_excerpt(error),
         )
     position = find_position(error, None) or CodePosition(str(fallback))
-    if isinstance(error, NameError) and error.name in ("dbutils", "display"):
-        refusal = databricks_only(error.name, error.name, position.location)
+    refusal = missing_on_spark(error, position.location)
+    if refusal is not None:
         refusal.excerpt = position.excerpt
         return refusal
     return DefinitionError(

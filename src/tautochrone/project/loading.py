@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import SourceLocation
+from tautochrone.project.databricks.notebooks import magic_warnings
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.explain_failure import explain
 from tautochrone.project.invariant_files import read_invariants
@@ -64,6 +65,7 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
             graph_element_registration_context(registry),
         ):
             for file in files:
+                registry.warnings += magic_warnings(file, project.shown(file))
                 if file.suffix == ".py":
                     _import(file, registry, project, scope, session)
                 else:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from tautochrone.errors import DefinitionError
 
-__all__ = ["INSTEAD", "databricks_only"]
+__all__ = ["INSTEAD", "databricks_only", "missing_on_spark"]
+
+_MODULES = ("databricks", "pyspark.dbutils")
 
 _CHANGES = (
     "Ingest the changes into a streaming table, and keep the newest row of each key with ROW_NUMBER() in a "
@@ -23,9 +27,25 @@ INSTEAD = {
     "once": "Write the rows of a one-time load as a dataset of their own, and read both with UNION ALL.",
     "generated column": "Compute the column in the query.",
     "dbutils": "Read parameters with spark.conf.get, from `configuration` in the pipeline spec.",
+    "function": "Define the dataset with the decorators of open-source Spark, pyspark.pipelines.",
     "display": "Leave it out: a definition file only defines.",
 }
 """By feature: what to write instead."""
+
+
+def missing_on_spark(error: Exception, location: str) -> DefinitionError | None:
+    """The refusal of what a definition file asked for and only Databricks has; None for other errors."""
+    if isinstance(error, NameError) and error.name in ("dbutils", "display"):
+        return databricks_only(error.name, error.name, location)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith(_MODULES):
+        return databricks_only("dbutils", f"The module {error.name}", location)
+    module = error.obj if isinstance(error, AttributeError) else None
+    name = getattr(module, "__name__", None) if isinstance(module, ModuleType) else None
+    if name in ("dlt", "pyspark.pipelines") and isinstance(error, AttributeError):
+        return databricks_only("function", f"{name}.{error.name}", location)
+    if isinstance(error, ImportError) and error.name in ("dlt", "pyspark.pipelines"):
+        return databricks_only("function", f"{error}", location)
+    return None
 
 
 def databricks_only(feature: str, what: str, location: str | None = None) -> DefinitionError:
