@@ -11,9 +11,10 @@ from starlette.testclient import TestClient
 
 from tautochrone.meta.sql.datasets import SqlDatasets
 from tautochrone.metaservice.http.logs import FIELDS, _Json, _Text
+from tautochrone.model.expectations import ExpectationCount, ViolationAction
 from tautochrone.redaction import keep_secret
 
-from .conftest import Shop
+from .conftest import Shop, name
 
 
 def test_datasets_and_one_of_them(client: TestClient, shop: Shop) -> None:
@@ -95,6 +96,16 @@ def test_a_defect_is_a_problem_without_its_text(client: TestClient, monkeypatch:
     answer = client.get("/api/v1/datasets")
     assert (answer.status_code, answer.json()["error_class"]) == (500, "INTERNAL_ERROR")
     assert "inner words" not in answer.text
+
+
+def test_expectations_of_datasets_are_told_and_measured(client: TestClient, shop: Shop) -> None:
+    known = ExpectationCount("known", ViolationAction.DROP, 12, 2)
+    shop.store.datasets.record_expectations("shop", shop.fence, name("orders"), [known])
+    found = {d["name"]: d["expectations"] for d in client.get("/api/v1/datasets").json()}
+    assert found["lake.db.totals"] == []
+    assert found["lake.db.orders"] == [{"name": "known", "action": "drop", "violations": 12, "change": 2}]
+    labels = {"dataset": "lake.db.orders", "job": "shop", "expectation": "known", "action": "drop"}
+    assert samples(client)["tautochrone_expectation_violations", frozenset(labels.items())] == 12
 
 
 def samples(client: TestClient) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -28,7 +28,7 @@ def check_query_type(kind: DatasetKind, flow: Flow, *, streaming: bool) -> None:
     if kind is DatasetKind.STREAMING_TABLE and not streaming:
         sub, hint = (
             "BATCH_RELATION_FOR_STREAMING_TABLE",
-            "Write FROM STREAM x, STREAM(x) or spark.readStream.",
+            "Write FROM STREAM x, STREAM(x) or spark.readStream, or make it a materialized view.",
         )
         sentence = (
             f"Streaming tables may only be defined by streaming relations, but the flow {name} attempts to "

@@ -156,6 +156,14 @@ def test_dataset_shows_definition_columns_and_history(open_site: OpenSite) -> No
     assert len(get(open_site("failing"), "/dataset", name=TOP, all="true").all("tbody")[-1].all("tr")) > 30
 
 
+def test_dataset_shows_its_expectations(open_site: OpenSite) -> None:
+    site = open_site("shop")
+    (row,) = get(site, "/dataset", name=TOP).all("tbody")[0].all("tr")
+    cells = [cell.text.replace("\N{NARROW NO-BREAK SPACE}", "").replace(" ", "") for cell in row.all("td")]
+    assert cells == ["hasanid", "isdropped", "1200", "-3"]
+    assert "Expectations" not in get(site, "/dataset", name=DAILY).text
+
+
 def test_unknown_lineage_has_a_reason(open_site: OpenSite) -> None:
     text = get(open_site("shop"), "/dataset", name=name("orders_clean")).text
     assert "Where columns come from is unknown: its plan cannot be followed" in text

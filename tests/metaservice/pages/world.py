@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.model.clock import NOW
 from tautochrone.model.details import Column, ColumnLineage, ColumnRef, DatasetDetails
+from tautochrone.model.expectations import ExpectationCount, ViolationAction
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.refresh import NodeRefresh, Refresh, RefreshMode
@@ -141,6 +142,9 @@ def shop(store: Store, now: int, *, broken: bool = False) -> None:
         seeder.publish("shop", number, at_ms)
     store.roots.report("shop", seeder.fences["shop"], {ORDERS: Version("39"), PAYMENTS: Version("39")})
     store.datasets.describe("shop", seeder.fences["shop"], _details())
+    store.datasets.record_expectations(
+        "shop", seeder.fences["shop"], TOP, [ExpectationCount("has an id", ViolationAction.DROP, 1_200, -3)]
+    )
 
 
 def _details() -> list[DatasetDetails]:
@@ -260,6 +264,7 @@ def hostile(store: Store, now: int) -> None:
             rows_inserted=3,
             duration_ms=100,
             nodes=(NodeRefresh(node=HOSTILE[1], mode=RefreshMode.FULL, reason=unclassified(HOSTILE[0])),),
+            expectations=tuple(ExpectationCount(part, ViolationAction.WARN, 1, 1) for part in HOSTILE),
         )
         if table == tables[2]:
             seeder.failed(job, number, table, unclassified(reason), now - 59_000)

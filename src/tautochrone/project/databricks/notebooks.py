@@ -22,7 +22,7 @@ def magic_warnings(file: Path, shown: str) -> Iterator[DefinitionWarning]:
         file: a definition file.
         shown: what people call it.
     """
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         match = _MAGIC.match(line)
         if match is not None:
             reason = Reason.of(

@@ -6,7 +6,6 @@ A flag is an ordinary column of the query's plan, so it follows changes like any
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation
@@ -120,22 +119,21 @@ class ObservedRows:
         """
         if not self._expectations:
             return {}
-        names = flag_names(self._expectations)
         observed = self._observed(_WAITS if was_read else 1)
-        if observed is None or not all(observed.contains(name) for name in names):
+        if observed is None:
             return violations(self._flagged, self._expectations)
-        return {
-            expectation.name: int(observed.apply(name))
-            for name, expectation in zip(names, self._expectations, strict=True)
-        }
+        return {e.name: count for e, count in zip(self._expectations, observed, strict=True)}
 
-    def _observed(self, waits: int) -> Any:
-        """What Spark observed, a Scala map; it says so a moment after the write."""
+    def _observed(self, waits: int) -> list[int] | None:
+        """What Spark observed, which it says a moment after the write; None where it does not."""
         for _ in range(waits):
-            # It waits for 0.1 s itself.
-            observed = self._observation._jo.getOrEmpty()  # type: ignore[union-attr]  # noqa: SLF001
-            if not observed.isEmpty():
-                return observed
+            # It waits for 0.1 s itself. `getOrEmpty` fails on a row that is not there yet.
+            row = self._observation._jo.getRowOrEmpty()  # type: ignore[union-attr]  # noqa: SLF001
+            if row.isDefined():
+                counts = row.get()
+                if counts.length() != len(self._expectations):
+                    return None
+                return [int(counts.getLong(number)) for number in range(counts.length())]
         return None
 
 
