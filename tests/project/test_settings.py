@@ -129,7 +129,7 @@ def test_catalog_from_spark_settings(tmp_path: Path) -> None:
     catalog = load_settings(spec, flags, {}).catalog
     assert (catalog.name, catalog.options) == ("prod", {"type": "rest"})
     origins = {value.key: value.origin for value in effective(spec, flags, {}).values()}
-    assert (origins["lake.catalog"], origins["lake.options.type"]) == ("spark-pipeline.yml", "--conf")
+    assert (origins["lake.catalog"], origins["lake.options.type"]) == ("spark-pipeline.yml:3", "--conf")
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,7 @@ def _catalog(session: SparkSession, catalog: CatalogSettings) -> str:
                 hint="see [lake] options in tautochrone.toml, or spark.sql.catalog.… in --conf",
             ) from error
         raise
-    kind = catalog.options.get("type") or catalog.options.get("catalog-impl", "").rpartition(".")[2]
-    return f"{catalog.name} ({kind}) answers, {count} namespaces"
+    return f"{catalog.name} ({catalog.kind}) answers, {count} namespaces"
 
 
 def _kafkas(session: SparkSession, definitions: Definitions, graph: Graph) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tautochrone.project.setting_layers import Given, Value
@@ -47,7 +47,9 @@ def locate(options: Options) -> tuple[PipelineSpec, Settings]:
     """
     spec = _spec(options)
     keep_traces(logs_of(spec.storage_path))
-    return spec, load_settings(spec, options.flags)
+    settings = load_settings(spec, options.flags)
+    # Definitions are evaluated with the part of the spec's configuration that is left to them.
+    return replace(spec, configuration=settings.configuration), settings
 
 
 def settings_in_force(options: Options) -> list[Value]:

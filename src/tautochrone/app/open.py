@@ -31,7 +31,7 @@ from tautochrone.project.analyse import analyse
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.job_assignment import datasets_of
-from tautochrone.project.loading import load_definitions
+from tautochrone.project.loading import load_definitions, settings_to_evaluate_with
 from tautochrone.project.quarantine import with_quarantines
 from tautochrone.project.settings import Settings
 from tautochrone.project.shared_sources import shared_sources
@@ -111,6 +111,8 @@ class Project(Closing):
             base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
             self._closing.callback(stop_session, base)
         self.base = base
+        # What only a starting Spark takes cannot be set while definitions are evaluated.
+        self.spec = replace(self.spec, configuration=settings_to_evaluate_with(base, self.spec.configuration))
         self.effects: Effects = effects or effects_from_environment()
         self.lake = IcebergLake(self.base, self.settings.catalog.name, self.effects, self.settings.durability)
 
@@ -126,6 +128,14 @@ class Project(Closing):
         import_session = empty_session(self.base, catalog)
         use_database(import_session, catalog, self.spec.database or "default", create=True)
         definitions = load_definitions(self.spec, import_session, catalog)
+        for setting in self.settings.ignored:
+            self._emit(
+                "setting_ignored",
+                setting=setting.name,
+                value=setting.text,
+                origin=setting.origin,
+                reason=setting.reason,
+            )
         for dataset in mapped_datasets(definitions, self.settings.other_formats):
             self._emit(
                 "table_format_mapped",

@@ -271,6 +271,14 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.EXPECTATION_NOT_COUNTED: (
         "the rows of {dataset} that violate {expectations} are not counted: it is a view and holds no rows"
     ),
+    ReasonCode.OTHER_ENGINE: "{part} belongs to another table format; the pipeline's tables are Iceberg",
+    ReasonCode.SESSION_CATALOG_NOT_USED: (
+        "it is about Spark's own catalog; the pipeline's tables are in its lake catalog"
+    ),
+    ReasonCode.CATALOG_SET_ELSEWHERE: "[lake.options] configures this catalog",
+    ReasonCode.CATALOG_CACHE_NOT_USED: "a cache would hide what other writers commit",
+    ReasonCode.CONNECT_NOT_USED: "the run starts a Spark of its own, without Spark Connect",
+    ReasonCode.JAR_PROVIDED: "{part} is already there, in the version that this release was tested with",
     ReasonCode.TABLE_FORMAT_MAPPED: (
         "the definition asks for {format}; all tables of a pipeline are written in {lake_format}"
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -22,11 +23,12 @@ from tautochrone.project.queries import Project
 from tautochrone.project.registry import Registry
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import split_name
+from tautochrone.project.start_settings import needed_at_start
 from tautochrone.project.usercode import evaluation_lock, user_code
 from tautochrone.project.validate import validate
 from tautochrone.spark.analysis.session_context import use_session
 
-__all__ = ["load_definitions"]
+__all__ = ["load_definitions", "settings_to_evaluate_with"]
 
 
 def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "lake") -> Definitions:
@@ -48,7 +50,7 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
             f"The spec's catalog `{spec.catalog}` is not the lake catalog `{catalog}`",
             sqlstate="42P08",
             location=str(spec.path),
-            hint="Configure a catalog of that name, or leave `catalog` out of the spec.",
+            hint="Let `catalog` below [lake] and in the spec be the same, or set only one of them.",
         )
     # Symbolic links are resolved, as Spark does: tracebacks have the real path of imported files.
     root = spec.root.resolve()
@@ -86,6 +88,24 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
     )
     validate(definitions)
     return definitions
+
+
+def settings_to_evaluate_with(base: SparkSession, configuration: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a spec without those that `base` was started with and that Spark never changes.
+
+    Names outside of `spark.sql.` may be Spark's own, such as `spark.executor.memory`, or the user's.
+    """
+    scratch: SparkSession | None = None
+    settings: dict[str, str] = {}
+    for name, text in configuration.items():
+        if needed_at_start(name) and base.conf.get(name, None) is not None:
+            scratch = scratch or base.newSession()
+            try:
+                scratch.conf.set(name, text)
+            except PySparkException:
+                continue
+        settings[name] = text
+    return settings
 
 
 def _files(root: Path, libraries: tuple[str, ...]) -> list[Path]:

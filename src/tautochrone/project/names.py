@@ -58,7 +58,8 @@ class NameScope:
                 f"The catalog `{parts[0]}` of {'.'.join(parts)} is not the pipeline's, `{self.catalog}`",
                 sqlstate="42P08",
                 location=location,
-                hint=f"Datasets live in one catalog: write `{self.catalog}` or leave the catalog out.",
+                hint="All datasets of a pipeline are in one catalog, so that a checkpoint has all of them: "
+                f"write `{'.'.join((self.catalog, *parts[1:]))}`, or leave the catalog out.",
             )
         return TableName(self.catalog, parts[1:-1], parts[-1])
 

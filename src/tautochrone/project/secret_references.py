@@ -23,7 +23,7 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 # Spark's own pattern for properties that it redacts (spark.redaction.regex).
-_SENSITIVE = re.compile(r"secret|password|token|credential|access[.]?key", re.IGNORECASE)
+_SENSITIVE = re.compile(r"secret|password|token|credential|(?:access|account)[.]?key", re.IGNORECASE)
 _LONG_ENOUGH = 8
 """From this length on, a plain value of a sensitive property is masked in text: shorter ones are often `true`
 or `none`, and masking them would make texts unreadable."""

@@ -27,7 +27,9 @@ from tautochrone.project.setting_declarations import (
     settings_of,
 )
 from tautochrone.project.setting_kinds import Secret
+from tautochrone.project.spark_defaults import read_spark_defaults
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.start_settings import needed_at_start
 
 __all__ = ["DEFAULT", "FILE_NAME", "PREFIX", "Given", "Value", "collect", "in_order"]
 
@@ -102,6 +104,9 @@ def collect(
             default = setting.default if setting.of_project is None else setting.of_project[1](spec)
             if default is not None:
                 values[setting.path] = _value(setting, setting.path, default, DEFAULT)
+    for name, text, origin in (*read_spark_defaults(variables), *_from_spec(spec)):
+        setting, path = _declared(("spark", "conf", name), origin)
+        values[path] = _value(setting, path, text, origin)
     for keys, value, origin in _from_file(Path(spec.root), variables):
         setting, path = _declared(keys, origin)
         values[path] = _value(setting, path, value, origin)
@@ -112,6 +117,13 @@ def collect(
         setting, path = _declared(flag.path or _path(flag.key) or (flag.key,), flag.flag)
         values[path] = _from_text(setting, path, flag.text, flag.flag)
     return in_order(values)
+
+
+def _from_spec(spec: PipelineSpec) -> Iterator[tuple[str, str, str]]:
+    """The settings of the spec's `configuration` that Spark needs before it starts."""
+    for name, text in spec.configuration.items():
+        if needed_at_start(name):
+            yield name, text, spec.origin_of(name)
 
 
 def in_order(values: Mapping[tuple[str, ...], Value]) -> dict[tuple[str, ...], Value]:

@@ -5,23 +5,26 @@ They live outside `spark-pipeline.yml` because SDP refuses fields that it does n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tautochrone.errors import SettingsError
-from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings, check_supported
 from tautochrone.model.durability import Durability
 from tautochrone.model.quarantine import BadRecords
 from tautochrone.model.refresh import RefreshPolicy
 from tautochrone.model.sources import RecreatedTopic
 from tautochrone.model.table_formats import OtherFormats
+from tautochrone.project.lake_catalog import lake_catalog
 from tautochrone.project.maintenance import MaintenanceRules
-from tautochrone.project.secret_references import shown
 from tautochrone.project.setting_declarations import LIMITS
 from tautochrone.project.setting_layers import DEFAULT, Given, Value, collect, in_order
 from tautochrone.project.sink_settings import SinkSettings, sink_settings
+from tautochrone.project.spark_defaults import FILE_NAME as SPARK_DEFAULTS
+from tautochrone.project.spark_settings import IgnoredSetting, applicable
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.start_settings import CATALOG_PREFIX, STATIC_SQL_SETTINGS
 from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = ["FlowBadRecords", "FlowLimits", "FlowRecreatedTopic", "Settings", "effective", "load_settings"]
@@ -89,6 +92,8 @@ class Settings:
     limits: Mapping[str, FlowLimits]
     bad_records: Mapping[str, FlowBadRecords]
     recreated_topics: Mapping[str, FlowRecreatedTopic]
+    configuration: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ignored: tuple[IgnoredSetting, ...] = ()
     sinks: Mapping[str, SinkSettings] = field(default_factory=dict)
 
 
@@ -100,30 +105,7 @@ def effective(
     Raises:
         SettingsError: an unknown key or an invalid value.
     """
-    values = collect(spec, flags, environment)
-    spec_catalog = _spec_catalog(spec, values)
-    if spec_catalog is not None:
-        values["lake", "catalog"] = spec_catalog
-    if _below(values, _OPTIONS):
-        return values
-    # The catalog as Spark's settings configure it, or else the default.
-    name = values["lake", "catalog"].value
-    prefix = f"spark.sql.catalog.{name}"
-    confs = _below(values, _CONF)
-    if prefix in confs:
-        options = {
-            (*_OPTIONS, key[len(prefix) + 1 :]): value
-            for key, value in confs.items()
-            if key.startswith(f"{prefix}.")
-        }
-    else:
-        options = {
-            (*_OPTIONS, key): Value(
-                path=(*_OPTIONS, key), value=value, text=shown(key, value), origin=DEFAULT
-            )
-            for key, value in CatalogSettings.default(spec.storage_path).options.items()
-        }
-    return in_order(values | {path: replace(value, path=path) for path, value in options.items()})
+    return _in_force(spec, flags, environment)[0]
 
 
 def load_settings(
@@ -138,7 +120,7 @@ def load_settings(
     Raises:
         SettingsError: an unknown key, an invalid value, a secret that does not exist.
     """
-    values = effective(spec, flags, environment)
+    values, ignored = _in_force(spec, flags, environment)
 
     def setting(section: str, name: str) -> Any:
         return values[section, name].reveal()
@@ -152,12 +134,18 @@ def load_settings(
 
     confs = {key: value.reveal() for key, value in _below(values, _CONF).items()}
     options = {key: value.reveal() for key, value in _below(values, _OPTIONS).items()}
+    catalog = CatalogSettings(setting("lake", "catalog"), options)
+    check_supported(catalog)
     return Settings(
         storage=spec.storage_path,
-        catalog=CatalogSettings(setting("lake", "catalog"), options),
+        catalog=catalog,
         durability=setting("lake", "durability"),
         other_formats=setting("lake", "other_formats"),
-        spark=SparkSettings(app_name=f"taut {spec.name}", master=setting("spark", "master"), conf=confs),
+        spark=SparkSettings(
+            app_name=f"taut {spec.name}",
+            master=confs.get("spark.master", setting("spark", "master")),
+            conf=confs,
+        ),
         job=setting("run", "job"),
         jobs={path[1]: value.value for path, value in values.items() if path[0] == "jobs"},
         lease_ms=setting("run", "lease"),
@@ -200,6 +188,8 @@ def load_settings(
             for path, value in values.items()
             if path[0] == "flows" and path[2] == _RECREATED_TOPIC
         },
+        configuration=_evaluation_settings(spec, values, ignored),
+        ignored=ignored,
         sinks=sink_settings(values),
     )
 
@@ -208,15 +198,44 @@ def _below(values: Mapping[tuple[str, ...], Value], prefix: tuple[str, ...]) -> 
     return {path[-1]: value for path, value in values.items() if path[:-1] == prefix}
 
 
-def _spec_catalog(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> Value | None:
-    """The spec's catalog, when the user configured it for Spark and no setting names another."""
-    path = ("lake", "catalog")
-    is_configured = (*_CONF, f"spark.sql.catalog.{spec.catalog}") in values
-    if not spec.catalog or spec.catalog == "spark_catalog" or not is_configured:
-        return None
-    if values[path].origin != DEFAULT:
-        return None
-    return Value(path=path, value=spec.catalog, text=spec.catalog, origin=spec.path.name)
+def _in_force(
+    spec: PipelineSpec, flags: Sequence[Given], environment: Mapping[str, str] | None
+) -> tuple[dict[tuple[str, ...], Value], tuple[IgnoredSetting, ...]]:
+    """Every setting in force, and the Spark settings that do not apply."""
+    values = collect(spec, flags, environment)
+    confs, ignored = applicable(_below(values, _CONF))
+    catalog = lake_catalog(spec, values["lake", "catalog"], _below(values, _OPTIONS), confs)
+    confs = dict(catalog.confs)
+    master = confs.get("spark.master")
+    if master is not None and _is_of_project(spec, master) and values["spark", "master"].origin != DEFAULT:
+        del confs["spark.master"]
+    kept = {path: value for path, value in values.items() if path[:-1] not in (_CONF, _OPTIONS)}
+    kept["lake", "catalog"] = catalog.name
+    kept |= {
+        (*_OPTIONS, key): replace(value, path=(*_OPTIONS, key)) for key, value in catalog.options.items()
+    }
+    kept |= {(*_CONF, key): value for key, value in confs.items()}
+    return in_order(kept), (*ignored, *catalog.ignored)
+
+
+def _is_of_project(spec: PipelineSpec, value: Value) -> bool:
+    """Whether a Spark setting comes from the spec or from `spark-defaults.conf`."""
+    file = value.origin.partition(":")[0]
+    return file == spec.path.name or file.endswith(SPARK_DEFAULTS)
+
+
+def _evaluation_settings(
+    spec: PipelineSpec, values: Mapping[tuple[str, ...], Value], ignored: Collection[IgnoredSetting]
+) -> dict[str, str]:
+    """The part of the spec's `configuration` that is set while definitions are evaluated. A flag or
+    `tautochrone.toml` may give another value: it is part of the definition, as that of the spec would be."""
+    not_applied = {setting.name for setting in ignored}
+    confs = _below(values, _CONF)
+    return {
+        name: str(confs[name].reveal()) if name in confs and not _is_of_project(spec, confs[name]) else text
+        for name, text in spec.configuration.items()
+        if name not in not_applied and not name.startswith(CATALOG_PREFIX) and name not in STATIC_SQL_SETTINGS
+    }
 
 
 def _limits(values: Mapping[tuple[str, ...], Value]) -> dict[str, FlowLimits]:

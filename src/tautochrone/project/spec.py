@@ -42,6 +42,11 @@ class PipelineSpec:
     database: str | None = None
     configuration: Mapping[str, str] = field(default_factory=dict)
     libraries: tuple[str, ...] = ()
+    lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def origin_of(self, key: str) -> str:
+        """`spark-pipeline.yml:7`: where a field, or a setting below `configuration`, is."""
+        return f"{self.path.name}:{self.lines[key]}" if key in self.lines else self.path.name
 
     @property
     def root(self) -> Path:
@@ -116,11 +121,15 @@ def _lines(text: str) -> dict[str, int]:
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(node, yaml.MappingNode):
         return {}
-    return {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+    lines = {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+    for field_name, content in node.value:
+        if field_name.value == "configuration" and isinstance(content, yaml.MappingNode):
+            lines |= {str(key.value): key.start_mark.line + 1 for key, _ in content.value}
+    return lines
 
 
 class _Reader:
-    """Checks one parsed spec; knows the line of every top-level field."""
+    """Checks one parsed spec; knows the line of every top-level field and of every Spark setting."""
 
     def __init__(self, path: Path, lines: Mapping[str, int]) -> None:
         self._path = path.absolute()
@@ -159,6 +168,7 @@ class _Reader:
             database=self._optional(data, "database" if data.get("database") is not None else "schema"),
             configuration=MappingProxyType(self._configuration(data.get("configuration"))),
             libraries=self._libraries(data.get("libraries")),
+            lines=MappingProxyType(dict(self._lines)),
         )
 
     def _text(self, data: Mapping[str, Any], key: str) -> str:

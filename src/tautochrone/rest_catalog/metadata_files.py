@@ -20,6 +20,12 @@ from sqlalchemy.engine import URL, Engine
 
 from tautochrone.errors import EnvironmentProblemError, TableMissingError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.iceberg.sessions.hadoop_files import (
+    is_table,
+    newest_metadata_file,
+    plain_path,
+    subfolders,
+)
 from tautochrone.model.names import TableName
 
 __all__ = ["MetadataSource", "metadata_source"]
@@ -56,15 +62,17 @@ class MetadataSource(Protocol):
 def metadata_source(settings: CatalogSettings) -> MetadataSource:
     """The source for a pipeline's catalog settings.
 
-    JDBC catalogs are read by SQL, one row a table; all others through PyIceberg.
+    JDBC catalogs are read by SQL, one row a table; hadoop catalogs by their folders; all others through
+    PyIceberg.
 
     Raises:
         EnvironmentProblemError: `CATALOG_NOT_READABLE`: PyIceberg cannot open a catalog of this type.
     """
     options = settings.options
-    implementation = options.get("catalog-impl", "")
-    if implementation.endswith(".JdbcCatalog") or options.get("type") == "jdbc":
+    if settings.kind == "jdbc":
         return JdbcSource(settings.name, sqlalchemy_url(options), options)
+    if settings.kind == "hadoop":
+        return HadoopSource(settings.name, options)
     return PyIcebergSource(settings.name, options)
 
 
@@ -181,6 +189,49 @@ _TABLE_LOCATION = (
 )
 
 
+class HadoopSource:
+    """Iceberg's hadoop catalog in a local folder, read by its folders."""
+
+    def __init__(self, catalog: str, options: Mapping[str, str]) -> None:
+        self._catalog = catalog
+        self._warehouse = plain_path(options["warehouse"])
+        self._files = _MetadataFiles(options)
+
+    @property
+    def catalog(self) -> str:
+        return self._catalog
+
+    def load(self, table: TableName) -> tuple[str, Metadata]:
+        file = newest_metadata_file(self._warehouse.joinpath(*table.namespace, table.table))
+        if file is None:
+            raise _missing(table)
+        return str(file), self._files.parsed(str(file))
+
+    def view(self, _view: TableName, /) -> tuple[str, Metadata] | None:
+        """The catalog has no views."""
+        return None
+
+    def tables(self, namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
+        namespaces = self.namespaces() if namespace is None else [namespace]
+        return sorted(
+            TableName(self._catalog, levels, folder.name)
+            for levels in namespaces
+            for folder in subfolders(self._warehouse.joinpath(*levels))
+            if is_table(folder)
+        )
+
+    def namespaces(self) -> Sequence[tuple[str, ...]]:
+        namespaces: list[tuple[str, ...]] = []
+        to_list: list[tuple[str, ...]] = [()]
+        while to_list:
+            namespace = to_list.pop()
+            folders = subfolders(self._warehouse.joinpath(*namespace))
+            inner = [(*namespace, folder.name) for folder in folders if not is_table(folder)]
+            to_list += inner
+            namespaces += inner
+        return sorted(namespaces)
+
+
 class PyIcebergSource:
     """A catalog that PyIceberg opens with the same properties."""
 
@@ -193,7 +244,7 @@ class PyIcebergSource:
                 "CATALOG_NOT_READABLE",
                 f"Catalog {catalog} ({kind or options.get('catalog-impl', 'of unknown type')}) "
                 "cannot be read from Python",
-                hint="Use an Iceberg catalog of type jdbc, rest, hive or glue.",
+                hint="Use an Iceberg catalog of type jdbc, rest, hive, glue or hadoop.",
             )
         from pyiceberg.catalog import load_catalog
 

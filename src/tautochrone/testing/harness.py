@@ -22,6 +22,7 @@ from tautochrone.iceberg.sessions.spark_sessions import lake_conf
 from tautochrone.model.effects import Effects
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.settings import Settings
+from tautochrone.project.start_settings import needed_at_start
 from tautochrone.reader.reader import Reader
 from tautochrone.rest_catalog.metadata_files import metadata_source
 from tautochrone.runtime.job.effects import CountingEffects
@@ -244,7 +245,9 @@ def _bound(spark: SparkSession, settings: Settings) -> SparkSession:
     """A session on the same context whose lake is the project's own."""
     Path(settings.storage).mkdir(parents=True, exist_ok=True)
     session = spark.newSession()
-    for key, value in {**lake_conf(settings.catalog), **settings.confs}.items():
+    # What Spark needs before it starts cannot be set in a Spark that is already there.
+    confs = {key: value for key, value in settings.confs.items() if not needed_at_start(key)}
+    for key, value in {**lake_conf(settings.catalog), **confs}.items():
         session.conf.set(key, value)
     use_database(session, settings.catalog.name, "default", create=True)
     return session

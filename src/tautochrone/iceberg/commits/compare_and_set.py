@@ -20,6 +20,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError
+from tautochrone.iceberg.commits.hadoop_commit import commit_by_link, is_hadoop_table
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.iceberg.java.api import Iceberg, MetadataMovedError, translate
 from tautochrone.iceberg.java.durable import sync_file_systems
@@ -138,7 +139,10 @@ def _commit(iceberg: Iceberg, name: TableName, loaded: Loaded, updated: Any) -> 
     folders = iceberg.synced_folders(loaded.metadata)
     sync_file_systems(folders)
     try:
-        loaded.operations.commit(loaded.metadata, updated)
+        if is_hadoop_table(loaded.operations):
+            commit_by_link(iceberg, name, loaded.operations, loaded.metadata, updated)
+        else:
+            loaded.operations.commit(loaded.metadata, updated)
     except Py4JError as error:
         raise translate(error, name) from error
     # The commit itself writes the new metadata file, which must reach the disk too.

@@ -6,8 +6,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-__all__ = ["CatalogSettings"]
+from tautochrone.errors import SettingsError
+
+__all__ = ["SPARK_CATALOG_CLASSES", "CatalogSettings", "check_supported"]
+
+SPARK_CATALOG_CLASSES = (
+    "org.apache.iceberg.spark.SparkCatalog",
+    "org.apache.iceberg.spark.SparkSessionCatalog",
+)
+"""The classes by which Spark's settings name an Iceberg catalog."""
+_LOCAL_SCHEMES = ("", "file")
+
+_KINDS = {
+    "JdbcCatalog": "jdbc",
+    "RESTCatalog": "rest",
+    "HadoopCatalog": "hadoop",
+    "HiveCatalog": "hive",
+    "GlueCatalog": "glue",
+    "NessieCatalog": "nessie",
+    "DynamoDbCatalog": "dynamodb",
+}
+"""By the last part of the name of Iceberg's class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +54,46 @@ class CatalogSettings:
         )
 
     @property
+    def kind(self) -> str:
+        """`jdbc`, `rest`, `hadoop`, `hive`, `glue`, …; an unknown class is its own kind."""
+        implementation = self.options.get("catalog-impl")
+        if implementation is None:
+            # Without a type Iceberg takes Hive's.
+            return self.options.get("type", "hive").lower()
+        return _KINDS.get(implementation.rpartition(".")[2], implementation)
+
+    @property
     def sqlite_file(self) -> str | None:
         """The catalog's database file, when it is Iceberg's JDBC catalog on SQLite."""
         match = re.match(r"jdbc:sqlite:([^?]+)", self.options.get("uri", ""))
         return None if match is None else match[1]
+
+
+def check_supported(catalog: CatalogSettings) -> None:
+    """Refuse a catalog in which a commit may overwrite another one, or that readers cannot open.
+
+    Raises:
+        SettingsError: `CATALOG_NOT_ATOMIC` or `CATALOG_NOT_SUPPORTED`.
+    """
+    if catalog.kind == "hadoop":
+        warehouse = catalog.options.get("warehouse", "")
+        scheme = urlsplit(warehouse).scheme
+        if not warehouse:
+            raise SettingsError(
+                "CATALOG_NOT_SUPPORTED",
+                f"The hadoop catalog {catalog.name} has no warehouse",
+                hint=f"set spark.sql.catalog.{catalog.name}.warehouse to a local folder",
+            )
+        if scheme not in _LOCAL_SCHEMES:
+            raise SettingsError(
+                "CATALOG_NOT_ATOMIC",
+                f"The hadoop catalog {catalog.name} is on {scheme}://, where a commit may overwrite another",
+                hint="use a catalog of type jdbc or rest with the same warehouse; type hadoop is supported "
+                "on a local file system",
+            )
+    elif catalog.kind == "nessie":
+        raise SettingsError(
+            "CATALOG_NOT_SUPPORTED",
+            f"The catalog {catalog.name} of type nessie cannot be read from Python",
+            hint="Nessie is an Iceberg REST catalog too: type=rest, uri=http://HOST:19120/iceberg",
+        )

@@ -10,6 +10,7 @@ A session never changes its kind, because Spark keeps a catalog after its first 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -19,7 +20,8 @@ from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = ["count_without_metadata", "empty_session", "lake_conf", "reader_session", "start_session"]
 
-_EXTENSIONS = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
+_EXTENSIONS = "spark.sql.extensions"
+_ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _SESSION_CATALOG = "org.apache.iceberg.spark.SparkSessionCatalog"
 _LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
@@ -34,14 +36,16 @@ def start_session(spark: SparkSettings, catalog: CatalogSettings) -> SparkSessio
     Raises:
         EnvironmentProblemError: Java or a jar is missing, or Spark refuses to start.
     """
-    return start_spark(spark, catalog.name, _EXTENSIONS | lake_conf(catalog))
+    given = spark.conf.get(_EXTENSIONS, "").split(",")
+    extensions = dict.fromkeys([_ICEBERG_EXTENSIONS, *(name.strip() for name in given if name.strip())])
+    conf = {**spark.conf, _EXTENSIONS: ",".join(extensions)}
+    return start_spark(replace(spark, conf=conf), catalog.name, lake_conf(catalog))
 
 
 def lake_conf(catalog: CatalogSettings) -> dict[str, str]:
     """Settings that a session needs before it first uses the lake's catalog."""
     conf = _catalog_conf(catalog.name, _CATALOG, catalog.options)
-    kind = catalog.options.get("type") or catalog.options.get("catalog-impl", "")
-    if kind == "hadoop" or kind.endswith(".HadoopCatalog"):
+    if catalog.kind == "hadoop":
         # This catalog lists folders as namespaces and tables, so it needs Hadoop's own implementation.
         return conf
     prefix = f"spark.sql.catalog.{catalog.name}.hadoop.fs.file.impl"

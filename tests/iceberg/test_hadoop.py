@@ -1,0 +1,167 @@
+"""The hadoop catalog on a local disk: the port's conformance suites, and two writers at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tautochrone.errors import LakeError
+from tautochrone.iceberg.commits.hadoop_commit import commit_by_link
+from tautochrone.iceberg.java.api import MetadataMovedError
+from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.iceberg.sessions.spark_sessions import lake_conf
+from tautochrone.iceberg.tables.catalog import IcebergLake
+from tautochrone.model.durability import Durability
+from tautochrone.model.names import TableName
+from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.runtime.job.effects import DirectEffects
+from tautochrone.testing.lake_conformance import LakeConformance
+from tautochrone.testing.maintenance_conformance import MaintenanceConformance
+
+TABLE = TableName("lake", ("db",), "t")
+
+
+def hadoop_session(spark: SparkSession, folder: Path) -> SparkSession:
+    session = spark.newSession()
+    for key in [key for key in session.conf.getAll if key.startswith("spark.sql.catalog.lake")]:
+        session.conf.unset(key)
+    catalog = CatalogSettings("lake", {"type": "hadoop", "warehouse": str(folder / "ware house")})
+    for key, value in lake_conf(catalog).items():
+        session.conf.set(key, value)
+    session.sql("CREATE NAMESPACE IF NOT EXISTS lake.conformance")
+    return session
+
+
+@pytest.mark.spark
+class TestHadoop(LakeConformance):
+    """All behaviours of the port."""
+
+    @pytest.fixture
+    def spark(self, spark: SparkSession, tmp_path: Path) -> SparkSession:
+        return hadoop_session(spark, tmp_path)
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession) -> IcebergLake:
+        return IcebergLake(spark, "lake", DirectEffects())
+
+
+@pytest.mark.spark
+class TestHadoopMaintenance(MaintenanceConformance):
+    """Expiry, compaction and orphans."""
+
+    @pytest.fixture
+    def spark(self, spark: SparkSession, tmp_path: Path) -> SparkSession:
+        return hadoop_session(spark, tmp_path)
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession) -> IcebergLake:
+        return IcebergLake(spark, "lake", DirectEffects())
+
+
+# -- without Spark --------------------------------------------------------------------------------
+
+
+class Writer:
+    """Stands for Iceberg's classes: a metadata file holds its writer's number."""
+
+    def __init__(self, table_folder: Path, version: int, durability: Durability = Durability.PROCESS) -> None:
+        self.removed = 0
+        self.durability = durability
+        self.api: Any = SimpleNamespace(
+            TableMetadataParser=SimpleNamespace(write=lambda text, file: Path(file).write_text(text)),
+            CatalogUtil=SimpleNamespace(deleteRemovedMetadataFiles=self._remove),
+        )
+        self.made_in = table_folder
+        self._base = table_folder / f"metadata/v{version}.metadata.json"
+
+    def _remove(self, *_arguments: Any) -> None:
+        self.removed += 1
+
+    def commit(self, text: str) -> None:
+        io = SimpleNamespace(newOutputFile=str)
+        operations = SimpleNamespace(io=lambda: io)
+        base = SimpleNamespace(
+            metadataFileLocation=lambda: f"file:{self._base}", location=lambda: f"file:{self.made_in}"
+        )
+        iceberg: Any = self
+        commit_by_link(iceberg, TABLE, operations, base, text)
+
+
+@pytest.fixture
+def table_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "ware house" / "db" / "t"
+    (folder / "metadata").mkdir(parents=True)
+    (folder / "metadata/v7.metadata.json").write_text("{}")
+    (folder / "metadata/.version-hint.text.crc").write_text("checksum of the text before")
+    return folder
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_commit_makes_the_next_version(table_folder: Path, durability: Durability) -> None:
+    writer = Writer(table_folder, 7, durability)
+    writer.commit("{}")
+    files = sorted(file.name for file in (table_folder / "metadata").iterdir())
+    assert files == ["v7.metadata.json", "v8.metadata.json", "version-hint.text"]
+    assert (table_folder / "metadata/version-hint.text").read_text() == "8"
+    assert writer.removed == 1
+
+
+def test_one_of_many_writers_wins(table_folder: Path) -> None:
+    """Iceberg's own rename let the last writer overwrite the others."""
+    barrier, won, refused = threading.Barrier(8), list[str](), list[str]()
+
+    def commit(number: str) -> None:
+        writer = Writer(table_folder, 7)
+        barrier.wait()
+        try:
+            writer.commit(number)
+        except MetadataMovedError:
+            refused.append(number)
+        else:
+            won.append(number)
+
+    threads = [threading.Thread(target=commit, args=(str(number),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(refused)) == (1, 7)
+    assert (table_folder / "metadata/v8.metadata.json").read_text() == won[0]
+    assert not list((table_folder / "metadata").glob("*-*.metadata.json"))
+
+
+@pytest.mark.parametrize("newer", ["v8.metadata.json", "v8.gz.metadata.json", "v109.metadata.json"])
+def test_commit_on_an_old_version_is_refused(table_folder: Path, newer: str) -> None:
+    """Also when the next version's file was already deleted, or is compressed."""
+    (table_folder / "metadata" / newer).write_text("{}")
+    with pytest.raises(MetadataMovedError):
+        Writer(table_folder, 7).commit("{}")
+    assert not (table_folder / "metadata/v8.metadata.json").exists() or newer == "v8.metadata.json"
+
+
+def test_commit_to_a_copied_table_is_refused(table_folder: Path, tmp_path: Path) -> None:
+    writer = Writer(table_folder, 7)
+    writer.made_in = tmp_path / "original"
+    with pytest.raises(LakeError, match="CATALOG_MOVED"):
+        writer.commit("{}")
+
+
+def test_readers_find_tables_by_folders(table_folder: Path) -> None:
+    warehouse = table_folder.parents[1]
+    (table_folder / "metadata/v10.metadata.json").write_text('{"format-version": 3}')
+    nested = warehouse / "a/b/u/metadata"
+    nested.mkdir(parents=True)
+    (nested / "v1.metadata.json").write_text("{}")
+    source = metadata_source(CatalogSettings("lake", {"type": "hadoop", "warehouse": str(warehouse)}))
+    assert source.namespaces() == [("a",), ("a", "b"), ("db",)]
+    assert source.tables() == [TableName("lake", ("a", "b"), "u"), TABLE]
+    assert source.tables(("db",)) == [TABLE]
+    location, content = source.load(TABLE)
+    assert location.endswith("/db/t/metadata/v10.metadata.json")
+    assert content == {"format-version": 3}
+    assert source.view(TABLE) is None
