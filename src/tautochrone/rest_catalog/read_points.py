@@ -5,11 +5,12 @@ This module must not know REST or table metadata.
 
 from __future__ import annotations
 
+import logging
 import re
 from threading import RLock
 from typing import Protocol
 
-from tautochrone.errors import CheckpointUnavailableError, TautochroneError
+from tautochrone.errors import CheckpointUnavailableError, MetaError
 from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import TableName, Version
@@ -17,6 +18,7 @@ from tautochrone.model.read_points import NEWEST, Lookup
 
 __all__ = ["ReadPointResolver", "ReadPoints", "checkpoint_read_point"]
 
+_log = logging.getLogger(__name__)
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -126,7 +128,14 @@ class ReadPoints:
             return
         try:
             self._store.pins.renew(pin, self._lease_ms, if_within_ms=self._lease_ms // 2)
-        except TautochroneError:
-            # The lease ended. The client can read on until the checkpoint expires.
+        except CheckpointUnavailableError:
+            # The lease ended or the checkpoint was revoked.
+            # A checkpoint that was not revoked stays readable until it expires.
             with self._lock:
-                self._leases.pop(read_point, None)
+                if self._leases.get(read_point) == pin:
+                    del self._leases[read_point]
+        except MetaError as error:
+            if not error.retryable:
+                raise
+            # At least a part of the lease is left: the client's next request renews it.
+            _log.warning("a lease could not be renewed: %s", error)
