@@ -105,7 +105,7 @@ class LiveDisplay:
         max_lines = max(1, self._console.height - _FRAME_ROWS)
         shown = lines
         if len(lines) > max_lines:
-            # Broken datasets are always shown; of the others the first ones.
+            # Broken datasets get the lines first, then the others; the order of the display stays.
             chosen = [*(n for n in lines if n.broken), *(n for n in lines if not n.broken)][:max_lines]
             shown = [line for line in lines if any(line is other for other in chosen)]
         table = Table(box=None, pad_edge=False, header_style="dim", expand=False)

@@ -162,7 +162,7 @@ class ReasonCode(StrEnum):
     ADOPTION_REFUSED = "ADOPTION_REFUSED"
     ALREADY_OWNED = "ALREADY_OWNED"
 
-    # Revisions.
+    # Revisions: tables reverted to an earlier checkpoint (`taut revise`).
     LEFT_TO_PROJECT_OF_JOB = "LEFT_TO_PROJECT_OF_JOB"
     TABLE_DROPPED = "TABLE_DROPPED"
     OLD_DATA_KEPT = "OLD_DATA_KEPT"

@@ -232,7 +232,9 @@ class ChangeConformance(ChangeBench):
         change = table.changed_rows(spark, old, table.current_version())
         assert (change.added, change.removed, change.rows) == (None, None, 0)
 
-    def test_an_unknown_change_is_an_error(self, spark: SparkSession, table: LakeTable) -> None:
+    def test_rows_of_an_unprovable_change_raise_history_lost(
+        self, spark: SparkSession, table: LakeTable
+    ) -> None:
         old = self.append(spark, table, commit_metadata(), 1).version
         new = self.append(spark, table, commit_metadata(), 2).version
         with pytest.raises(HistoryLostError):
@@ -267,7 +269,7 @@ class ChangeConformance(ChangeBench):
         companion = table
         named = self._add(spark, companion, 1)
         orphan = self._add(spark, companion, 2)
-        # The next owner: fenced, it reads what its view names and not main.
+        # The next owner raised the fence. It reads the version that its view names, not the newest one.
         companion.raise_fence(companion.fork(), commit_metadata(2))
         assert [row["id"] for row in companion.read(spark, named).collect()] == [1]
         late: tuple[Callable[[], object], ...] = (
