@@ -97,7 +97,7 @@ def verify_all(world: World, numbers: Iterable[int]) -> None:
     with world.open() as project:
         definitions, graph = project.analysed()
         store = project.store()
-        read_points = project.read_points(store)
+        read_points = project.open_read_point_server(store)
         for number in numbers:
             views = [view for view in graph.order if view in store.checkpoints.versions_at(number)]
             for verdict in verify(project.base, store, read_points, definitions, graph, views, number):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
-from tautochrone.ingest.flow_folders import FlowFolders, FolderName
+from tautochrone.ingest.flow_folders import FlowCheckpointFolders, FolderName
 from tautochrone.ingest.folder_decision import FolderAction, compare_folder
 from tautochrone.ingest.folder_takeover import FolderTakeover, take_over_folder
 from tautochrone.model.source_position import SparkPosition
@@ -74,8 +74,8 @@ def files() -> Memory:
     return Memory()
 
 
-def folders(files: Any, fence: int, token: str = "a", *, fresh: bool = False) -> FlowFolders:
-    return FlowFolders(files, "f", "p", fence=fence, token=token, fresh=fresh)
+def folders(files: Any, fence: int, token: str = "a", *, fresh: bool = False) -> FlowCheckpointFolders:
+    return FlowCheckpointFolders(files, "f", "p", fence=fence, token=token, fresh=fresh)
 
 
 def query(files: Memory, folder: str, *, batch: int = 7, finished: bool = True, query_id: str = "q") -> None:
@@ -120,7 +120,7 @@ def test_folder_names_round_trip() -> None:
 def test_older_folders_are_listed_newest_first(files: Memory) -> None:
     for name in ("0", "0-4-x", "0-10-x", "0-11-other", "0-12-x", "1-3-x", "notes"):
         query(files, f"f/{name}")
-    flow_folders = FlowFolders(files, "f", "p", fence=11, token="a")  # type: ignore[arg-type]
+    flow_folders = FlowCheckpointFolders(files, "f", "p", fence=11, token="a")  # type: ignore[arg-type]
     assert flow_folders.own.path == "f/1-11-a"
     assert [folder.path for folder in flow_folders.older()] == ["f/1-3-x"]
     files.delete("f/1-3-x")
@@ -285,7 +285,7 @@ def test_moved_state_gets_the_new_folder_name_in_its_schema_files(files: Memory)
     query(files, "s/f/0-5-z")
     schema = '{"stateSchemaFilePaths":["file:/s/f/0-5-z/state/0/_stateSchema/default/0_1b"]}'
     files.write("s/f/0-5-z/state/0/_metadata/v2/0", schema)
-    flow_folders = FlowFolders(files, "s/f", "p", fence=6, token="a")  # type: ignore[arg-type]
+    flow_folders = FlowCheckpointFolders(files, "s/f", "p", fence=6, token="a")  # type: ignore[arg-type]
     takeover = take_over_folder(
         flow_folders.own, flow_folders.older(), archived_position(files), stateful=True
     )

@@ -191,7 +191,7 @@ def _revise(
     before = table.main
     if one.action is RevisionAction.ROLL_BACK:
         assert one.version is not None
-        commit_metadata = table.commit_metadata_at(one.version)
+        commit_metadata = table.merged_commit_metadata_at(one.version)
         assert commit_metadata is not None
         revoked = tuple(sorted({*revoked, *commit_metadata.revoked, *table.commit_metadata.revoked}))
         gone = table.revert(

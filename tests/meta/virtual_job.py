@@ -280,7 +280,7 @@ def _follow(
     at = Version(fork.commit_metadata.companions[str(state.name)])
     if state.main != at:
         # A refresh that died between its state and its view.
-        last = _last_run(state.commit_metadata, state.commit_metadata_at(at))
+        last = _last_run(state.commit_metadata, state.merged_commit_metadata_at(at))
         state.roll_back(at, replace(commit_metadata, inputs={}, run=last))
     log = state.newest.log
     known, rows = _newest(log), dict(table.newest.rows)

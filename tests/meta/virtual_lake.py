@@ -183,7 +183,7 @@ class VirtualTable:
     def goes_back_to(self, version: Version) -> bool:
         return any(one.version == version for one in self.chain(self.main))
 
-    def commit_metadata_at(self, version: Version) -> CommitMetadata | None:
+    def merged_commit_metadata_at(self, version: Version) -> CommitMetadata | None:
         """What the table said of itself at a version."""
         found: CommitMetadata | None = None
         for one in reversed(list(self.chain(version))):

@@ -56,7 +56,7 @@ class LookupCache:
         wider_request: Callable[[], LookupRequest | None] = lambda: (  # noqa: E731
             None if wider is None else request(wider)
         )
-        rows = self.lookups.rows(TABLE, Version(version), request(values), wider_request, read)
+        rows = self.lookups.candidate_rows(TABLE, Version(version), request(values), wider_request, read)
         return (
             None
             if rows is None

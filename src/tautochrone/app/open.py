@@ -22,7 +22,7 @@ from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.meta import Store
 from tautochrone.metaservice.openlineage import OpenLineage, transport_to
 from tautochrone.metaservice.server import EmbeddedServer
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Emit, as_json_fields
 from tautochrone.model.names import TableName
@@ -51,7 +51,7 @@ from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
 from tautochrone.sinks import has_adapter
 from tautochrone.spark.session.factory import stop_session, use_database
 
-__all__ = ["LocalReadPoints", "Project"]
+__all__ = ["LocalReadPointServer", "Project"]
 
 
 def _redacting(emit: Emit) -> Emit:
@@ -63,7 +63,7 @@ def _redacting(emit: Emit) -> Emit:
     return redacting
 
 
-class LocalReadPoints(Closing):
+class LocalReadPointServer(Closeable):
     """This process's own REST catalog (see `model.read_points.ReadPointServer`)."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
@@ -81,7 +81,7 @@ class LocalReadPoints(Closing):
         self._server.close()
 
 
-class Project(Closing):
+class Project(Closeable):
     """An opened project. Use as a context manager; a Spark that it started stops at the end.
 
     Args:
@@ -106,10 +106,10 @@ class Project(Closing):
         self.spec, self.settings = located or locate(options)
         self._identity = check_storage(self.spec, self.settings)
         self._emit = _redacting(emit)
-        self._closing = ExitStack()
+        self._exit_stack = ExitStack()
         if base is None:
             base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
-            self._closing.callback(stop_session, base)
+            self._exit_stack.callback(stop_session, base)
         self.base = base
         # What only a starting Spark takes cannot be set while definitions are evaluated.
         self.spec = replace(self.spec, configuration=settings_to_evaluate_with(base, self.spec.configuration))
@@ -157,13 +157,13 @@ class Project(Closing):
         """The MetaService's store: of a service, or migrated in this process."""
         Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
         store = project_store(self.settings, self._emit)
-        self._closing.callback(store.close)
+        self._exit_stack.callback(store.close)
         return store
 
-    def read_points(self, store: Store) -> LocalReadPoints:
-        """A REST catalog of this process."""
-        server = LocalReadPoints(store, self.settings)
-        self._closing.callback(server.close)
+    def open_read_point_server(self, store: Store) -> LocalReadPointServer:
+        """Start a REST catalog of this process. It is closed with the project."""
+        server = LocalReadPointServer(store, self.settings)
+        self._exit_stack.callback(server.close)
         return server
 
     def job(self) -> Job:
@@ -195,7 +195,7 @@ class Project(Closing):
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
         store = self.store()
-        read_points = self.read_points(store)
+        read_points = self.open_read_point_server(store)
         self._emit("catalog", uri=read_points.uri, warehouse="strong")
         return Job(
             spec=self.spec,
@@ -227,7 +227,7 @@ class Project(Closing):
             lake=catalog.options.get("warehouse", catalog.name),
             inputs={name: graph.inputs(name).tables - {name} for name in graph.order},
         )
-        self._closing.callback(lineage.close)
+        self._exit_stack.callback(lineage.close)
 
         def emit_to_both(event: str, /, **fields: Any) -> None:
             self._emit(event, **fields)
@@ -236,7 +236,7 @@ class Project(Closing):
         return emit_to_both
 
     def close(self) -> None:
-        self._closing.close()
+        self._exit_stack.close()
 
     def _external_schema(self, name: TableName) -> StructType | None:
         file = self.settings.catalog.sqlite_file

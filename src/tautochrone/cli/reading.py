@@ -61,7 +61,7 @@ def verify_views(arguments: argparse.Namespace) -> int:
         definitions, graph = project.analysed()
         store = project.store()
         views = find_all(definitions, arguments.names) or list(graph.order)
-        read_points = project.read_points(store)
+        read_points = project.open_read_point_server(store)
         for verdict in verify(
             project.base, store, read_points, definitions, graph, views, arguments.checkpoint
         ):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from tautochrone.app.locate import locate
-from tautochrone.app.quarantined import quarantined
+from tautochrone.app.quarantined_rows import quarantined_rows
 from tautochrone.app.stores import existing_store
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import json_line, table
@@ -39,7 +39,7 @@ def status(arguments: argparse.Namespace) -> int:
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
         statuses = store.datasets.statuses()
-        quarantined_rows = quarantined(statuses, settings.catalog)
+        bad_records = quarantined_rows(statuses, settings.catalog)
         if arguments.name:
             statuses = tuple(entry for entry in statuses if _matches(entry.dataset, arguments.name))
             if not statuses:
@@ -58,7 +58,7 @@ def status(arguments: argparse.Namespace) -> int:
             **reason_fields("reason", entry.reason),
             "lag_ms": entry.readable_lag_ms,
             "done_lag_ms": entry.lag_ms,
-            "quarantined": quarantined_rows.get(entry.dataset),
+            "quarantined": bad_records.get(entry.dataset),
             "skipped": sum(skipped.count for skipped in entry.skipped) or None,
             "skipped_files": [asdict(skipped) for skipped in entry.skipped],
             "violations": _violations(entry),
@@ -67,7 +67,7 @@ def status(arguments: argparse.Namespace) -> int:
         }
         for entry in statuses
     ]
-    quarantines = ("quarantined",) if quarantined_rows else ()
+    quarantines = ("quarantined",) if bad_records else ()
     skips = ("skipped",) if any(entry.skipped for entry in statuses) else ()
     # A job is ahead of what readers see only where several jobs share a checkpoint.
     ahead = ("done",) if any(entry.checkpoint != entry.readable for entry in statuses) else ()

@@ -2,7 +2,7 @@
 
 The layout is Spark's: `metadata` (the query id), `offsets/<batch>` (written before a batch runs),
 `commits/<batch>` (written after it), `sources/<n>/…` (what each source remembers for itself: the file
-source's list of files, Kafka's first offsets), `state/`. The lake table is the truth; this folder is
+source's list of files, Kafka's initial offsets), `state/`. The lake table is the truth; this folder is
 what Spark needs to go on from there.
 """
 
@@ -90,7 +90,7 @@ class CheckpointFolder:
         query_id, offsets = self.query_id, self.offsets(batch_id)
         if query_id is None or offsets is None:
             raise FileNotFoundError(f"{self.path}: no metadata or no offsets of batch {batch_id}")
-        # At any depth: Iceberg's source keeps its first offset in `sources/<n>/offsets/0`.
+        # At any depth: Iceberg's source keeps its initial offset in `sources/<n>/offsets/0`.
         stamps = self._files.stamps(f"{self.path}/sources")
         fresh = {path for path, stamp in stamps.items() if self._archived.get(path) != stamp}
         self._stamps = stamps
@@ -239,13 +239,13 @@ class CheckpointFolder:
             if corrected != text:
                 self._files.write(file, corrected)
 
-    def first_offsets(self) -> Mapping[int, str]:
-        """What Iceberg's sources remember as their first offsets: number of the source → offset."""
+    def iceberg_initial_offsets(self) -> Mapping[int, str]:
+        """What Iceberg's sources remember as their initial offsets: number of the source → offset."""
         numbers = [int(name) for name in self._files.names(f"{self.path}/sources") if name.isdigit()]
-        texts = {number: self._files.read(self._first_offset(number)) for number in numbers}
+        texts = {number: self._files.read(self._initial_offset_file(number)) for number in numbers}
         return {number: text for number, text in texts.items() if text is not None}
 
-    def initial_offsets(self) -> str | None:
+    def kafka_initial_offsets(self) -> str | None:
         """Where Kafka's source began, as JSON, when it is the query's first source."""
         text = self._files.read(f"{self.path}/sources/0/0")
         return None if text is None else text.strip().splitlines()[-1]
@@ -269,10 +269,10 @@ class CheckpointFolder:
         # The first line is the version of the log's format.
         return [json.loads(line) for line in text.splitlines()[1:]]
 
-    def set_first_offsets(self, offsets: Mapping[int, str]) -> None:
-        """Put first offsets where Iceberg's sources look for them."""
+    def set_iceberg_initial_offsets(self, offsets: Mapping[int, str]) -> None:
+        """Put initial offsets where Iceberg's sources look for them."""
         for number, offset in offsets.items():
-            self._files.write(self._first_offset(number), offset)
+            self._files.write(self._initial_offset_file(number), offset)
 
     def sweep(self) -> None:
         """Remove what is left of a first batch that was never planned. Where the sources begin stays: a
@@ -297,7 +297,7 @@ class CheckpointFolder:
             if name.isdigit() and int(name) > batch_id:
                 self._files.delete(f"{self.path}/{log}/{name}")
 
-    def _first_offset(self, source: int) -> str:
+    def _initial_offset_file(self, source: int) -> str:
         return f"{self.path}/sources/{source}/offsets/0"
 
     def _newest(self, log: str) -> int | None:

@@ -28,7 +28,7 @@ from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Planned
 from tautochrone.ingest.column_alignment import align
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.expectations import counts, stage_expected
-from tautochrone.ingest.flow_folders import FlowFolders
+from tautochrone.ingest.flow_folders import FlowCheckpointFolders
 from tautochrone.ingest.folder_decision import (
     FolderAction,
     FolderDecision,
@@ -61,7 +61,7 @@ _STOP_TIMEOUT_S = 60.0
 
 
 Begin = Callable[[SparkSession, Mapping[int, str], Mapping[int, str]], tuple[DataFrame, Mapping[int, str]]]
-"""From a session and where the sources began and stand to the flow's rows and first offsets for them."""
+"""From a session and where the sources began and stand to the flow's rows and initial offsets for them."""
 
 
 class StreamingFlow(Protocol):
@@ -112,7 +112,7 @@ class FlowQuery:
     report_expectations: Callable[[Sequence[ExpectationCount]], None] = lambda _: None
     """Told how many rows violate them, as the table's commits say."""
     checks: SourceChecks = field(default_factory=SourceChecks)
-    folders: FlowFolders | None = None
+    folders: FlowCheckpointFolders | None = None
     """`folder` and those of older owners; None: there are none."""
     require_fence: Callable[[], object] = lambda: None
     """Raises FencedError when a newer owner of the job exists. Asked before each step at the folder: a
@@ -330,13 +330,13 @@ class FlowQuery:
         if self.begin is None:
             return self.flow.evaluate(session)
         reached = {} if self.position is None else dict(enumerate(source_offsets(self.position.offsets)))
-        rows, offsets = self.begin(session, self.folder.first_offsets(), reached)
+        rows, offsets = self.begin(session, self.folder.iceberg_initial_offsets(), reached)
         if offsets:
-            self._set_first_offsets(offsets)
+            self._set_initial_offsets(offsets)
         return rows
 
-    def _set_first_offsets(self, offsets: Mapping[int, str]) -> None:
-        """Let the sources remember first offsets that are still there."""
+    def _set_initial_offsets(self, offsets: Mapping[int, str]) -> None:
+        """Let the sources remember initial offsets that are still there."""
         if self.position is None:
             self.emit(
                 "flow_from_snapshot",
@@ -347,7 +347,7 @@ class FlowQuery:
             )
             # A batch that was planned from the older beginning cannot be read any more.
             self.step(Step.INGEST_FOLDER, self.folder.wipe)
-        self.step(Step.INGEST_FOLDER, lambda: self.folder.set_first_offsets(offsets))
+        self.step(Step.INGEST_FOLDER, lambda: self.folder.set_iceberg_initial_offsets(offsets))
 
     def step(self, step: Step, action: Callable[[], T]) -> T:
         """One durable step at the flow's folder, only while this run holds the fence."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.text_files import Files
 
-__all__ = ["FlowFolders", "FolderName"]
+__all__ = ["FlowCheckpointFolders", "FolderName"]
 
 _NAME = re.compile(r"(\d+)(?:-(\d+)-([0-9a-z]+))?")
 
@@ -46,8 +46,8 @@ class FolderName:
         return f"{self.generation}-{self.fence}-{self.token}" if self.token else str(self.generation)
 
 
-class FlowFolders:
-    """Where a flow's queries run: the owner's own folder, and those of older owners.
+class FlowCheckpointFolders:
+    """The checkpoint folders of one flow: the owner's own, and those of older owners.
 
     Args:
         root: the flow's folder; its queries' folders are in it.

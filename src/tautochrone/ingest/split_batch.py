@@ -194,7 +194,7 @@ def ranges_of(folder: CheckpointFolder, previous: SparkPosition | None, batch_id
         FileNotFoundError: the folder does not tell.
     """
     planned = folder.offsets(batch_id)
-    first = folder.initial_offsets() if previous is None else source_offsets(previous.offsets)[0]
+    first = folder.kafka_initial_offsets() if previous is None else source_offsets(previous.offsets)[0]
     if planned is None or first is None:
         raise FileNotFoundError(f"{folder.path}: no offsets of batch {batch_id}")
     return first, source_offsets(planned)[0]

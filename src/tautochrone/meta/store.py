@@ -26,12 +26,12 @@ from tautochrone.meta.sql.recovery import SqlRecovery
 from tautochrone.meta.sql.registrations import SqlRegistrations
 from tautochrone.meta.sql.revisions import SqlRevisions
 from tautochrone.meta.sql.roots import SqlRoots
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 
 __all__ = ["MetaStore"]
 
 
-class MetaStore(Closing):
+class MetaStore(Closeable):
     """The `Store` in a database. Open it with `MetaStore.open(url)`.
 
     >>> with MetaStore.open("sqlite:///meta.db") as store:

@@ -29,7 +29,7 @@ from tautochrone.metaservice.api.tokens import WriteToken
 from tautochrone.metaservice.api.write_tokens import write_token
 from tautochrone.metaservice.http.problems import Problem
 from tautochrone.metaservice.http.request_names import parsed_name
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 from tautochrone.redaction import keep_secret
 
 __all__ = ["TOKEN_VARIABLE", "Client", "LocalService", "Service", "is_http", "open_service"]
@@ -113,7 +113,7 @@ class LocalService:
         self._store.close()
 
 
-class Client(Closing):
+class Client(Closeable):
     """A MetaService over HTTP. Safe to share between threads.
 
     Tables are named `catalog.database.table`; times and leases are milliseconds.

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from tautochrone.errors import EnvironmentProblemError
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 
 if TYPE_CHECKING:
     import uvicorn
@@ -82,7 +82,7 @@ def uvicorn_server(app: FastAPI) -> uvicorn.Server:
     )
 
 
-class EmbeddedServer(Closing):
+class EmbeddedServer(Closeable):
     """Serves from a daemon thread on a free port of 127.0.0.1 from construction until `close`.
 
     With a store it serves what `taut serve` does, for the role read; without a store only the catalog.

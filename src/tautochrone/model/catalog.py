@@ -19,7 +19,7 @@ class Beginning:
     """What the sources of a stream must be told so that it misses nothing."""
 
     offsets: Mapping[int, str]
-    """Number of a source → the first offset that it must be given."""
+    """Number of a source → the initial offset that it must be given."""
     whole: tuple[FullSnapshotRead, ...] = ()
     """Versions in which the stream stands and that it takes whole: its sources must be shown them so."""
 
@@ -56,7 +56,7 @@ class LakeCatalog(Protocol):
 
         Args:
             rows: the streaming query, its tables as they are.
-            remembered: number of a source → the first offset that it has written down.
+            remembered: number of a source → the initial offset that it has written down.
             reached: number of a source → where the stream stands; empty for a new one.
             known: answers of before, whose manifests are still there.
 

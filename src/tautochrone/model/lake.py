@@ -317,9 +317,9 @@ class LakeTable(ReadableTable, Protocol):
         """Whether main can be taken back to a version at which it stood once: it is kept, and main was not
         rolled back or replaced since, as far as its history tells."""
 
-    def commit_metadata_at(self, version: Version) -> CommitMetadata | None:
-        """What the table said of itself at a version that it `goes_back_to`, with the positions of all flows.
-        None: nothing of ours was known then.
+    def merged_commit_metadata_at(self, version: Version) -> CommitMetadata | None:
+        """The commit metadata at a version that the table `goes_back_to`, merged over all commits up to
+        it, so that it has the positions of all flows. None: none of our commits was made until then.
 
         Raises:
             HistoryLostError: `VERSION_NOT_IN_HISTORY`; `POSITIONS_LOST`, where a flow stood then was told

@@ -26,7 +26,7 @@ from tautochrone.project.setting_kinds import (
     DurationOrNone,
     Kind,
     NameList,
-    Scalar,
+    PropertyValue,
     Secret,
     Size,
     Text,
@@ -206,7 +206,7 @@ SETTINGS = (
     ),
     Setting(
         key="lake.options.*",
-        kind=Scalar(),
+        kind=PropertyValue(),
         of_project=("JDBC on SQLite in the storage", lambda _: None),
         meaning="an Iceberg catalog property (`type`, `uri`, `warehouse`, …); any replaces the default",
         by_reference=True,
@@ -221,7 +221,7 @@ SETTINGS = (
     ),
     Setting(
         key="spark.conf.*",
-        kind=Scalar(),
+        kind=PropertyValue(),
         meaning="a Spark setting",
         flag="--conf",
         by_reference=True,
@@ -382,7 +382,7 @@ SETTINGS = (
     ),
     Setting(
         key="sinks.*.options.*",
-        kind=Scalar(),
+        kind=PropertyValue(),
         meaning="an option of the format",
         by_reference=True,
     ),

@@ -19,7 +19,7 @@ __all__ = [
     "DurationOrNone",
     "Kind",
     "NameList",
-    "Scalar",
+    "PropertyValue",
     "Secret",
     "Size",
     "Text",
@@ -115,7 +115,7 @@ class NameList:
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class PropertyValue:
     """A value of a Spark or Iceberg property: text, a number, true or false."""
 
     error_class: str = "INVALID_SETTING"

@@ -23,7 +23,7 @@ from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.metaservice.api.write_tokens import token_time_ms, wait_for, write_token
 from tautochrone.metaservice.server import EmbeddedServer
 from tautochrone.model.checkpoint import Consistency, Resolution
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 from tautochrone.model.names import CheckpointNumber, TableName, quoted
 from tautochrone.model.read_points import NEWEST
 from tautochrone.reader.leases import Leases
@@ -41,7 +41,7 @@ _CACHED_SESSIONS = 4
 _EXTERNAL_TABLES = "external-tables"
 
 
-class Reader(Closing):
+class Reader(Closeable):
     """Strong and weak reads over one store and its lake. Safe to share between threads.
 
         with tautochrone.connect("pipelines/shop") as reader:

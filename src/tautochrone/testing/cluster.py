@@ -18,7 +18,7 @@ from pathlib import Path
 import pyspark
 
 from tautochrone.errors import EnvironmentProblemError
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 from tautochrone.testing.ports import free_ports
 
 __all__ = ["StandaloneCluster", "executor_writes"]
@@ -30,7 +30,7 @@ _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
-class StandaloneCluster(Closing):
+class StandaloneCluster(Closeable):
     """A master and `workers` worker processes, each with `cores` cores. Use as a context manager.
 
     Args:

@@ -22,7 +22,7 @@ from typing import Any
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tautochrone.errors import EnvironmentProblemError
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 from tautochrone.spark.session.jars import Artifact, resolve
 from tautochrone.spark.session.java import find_java
 from tautochrone.testing.ports import free_ports
@@ -53,7 +53,7 @@ group.initial.rebalance.delay.ms=0
 """
 
 
-class KafkaBroker(Closing):
+class KafkaBroker(Closeable):
     """A broker that keeps its data in `folder`. Use as a context manager.
 
     Raises:

@@ -327,7 +327,7 @@ class LakeConformance(LakeBench):
         self.append(spark, table, commit_metadata(positions={"f": position(2)}), 2)
         wrong = self.append(spark, table, commit_metadata(positions={"f": position(3)}), 3).version
         early = table.fork()
-        metadata_at_first = table.commit_metadata_at(first.version)
+        metadata_at_first = table.merged_commit_metadata_at(first.version)
         assert metadata_at_first is not None
         assert metadata_at_first.positions == {"f": position(1), "g": position(5)}
         done = table.revert(first.version, replace(metadata_at_first, fence=Fence(2)), "kept")
@@ -373,7 +373,7 @@ class LakeConformance(LakeBench):
         assert table.goes_back_to(first)
         assert not table.goes_back_to(fenced)
         assert table.companions_at([first, fenced]) == {state: frozenset([Version("9")])}
-        metadata_at_first = table.commit_metadata_at(first)
+        metadata_at_first = table.merged_commit_metadata_at(first)
         assert metadata_at_first is not None
         assert (metadata_at_first.definition, metadata_at_first.positions) == ("d", {"g": position(5)})
         table.revert(first, metadata_at_first, "kept")

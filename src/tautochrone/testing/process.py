@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 
 __all__ = ["TautProcess"]
 
 
-class TautProcess(Closing):
+class TautProcess(Closeable):
     """`taut run` with `--json`; its events are collected while it runs. A context manager: no process
     outlives the test."""
 

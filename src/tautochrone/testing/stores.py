@@ -27,7 +27,7 @@ from tautochrone.meta.database import parsed_url
 from tautochrone.meta.database.repository import now_ms
 from tautochrone.metaservice.rpc.remote_store import RemoteStore
 from tautochrone.metaservice.rpc.routes import add_store_routes
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 
 __all__ = ["KINDS", "Backing", "ServiceProcess", "ServiceThread", "fresh_postgres", "service_app"]
 
@@ -93,7 +93,7 @@ class ServiceThread:
         self._thread.join(10)
 
 
-class ServiceProcess(Closing):
+class ServiceProcess(Closeable):
     """A service as a process of its own, for tests that kill it and start it again on the same port."""
 
     def __init__(self, store: str, port: int, token: str | None = None) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tautochrone.errors import SettingsError
 from tautochrone.iceberg.maintenance.orphans import path_of
 from tautochrone.runtime.maintenance.maintain import Maintenance
-from tautochrone.runtime.maintenance.orphans import OrphanSearch
+from tautochrone.runtime.maintenance.orphans import OrphanRemoval
 
 from .conftest import Upkept
 
@@ -75,11 +75,11 @@ def test_a_run_looks_once_in_a_period(upkept: Upkept) -> None:
     with upkept.pipeline.opened() as (job, _):
         # The checkpoint before the newest tells when an earlier process looked.
         now = [job.store.checkpoints.unexpired(job.name)[-2].at_ms]
-        search = OrphanSearch(job, lambda: now[0])
+        removal = OrphanRemoval(job, lambda: now[0])
         due: list[bool] = []
         for hours in (0, 24, 0, 24, 0):
             now[0] += hours * 3_600_000
-            due.append(search.due())
+            due.append(removal.due())
         assert due == [False, True, False, True, False]
     orphan = upkept.orphan("events")
     upkept.grow_old()

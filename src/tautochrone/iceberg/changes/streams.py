@@ -1,4 +1,4 @@
-"""Computes the first offset of a stream over Iceberg tables, so that it misses no rows.
+"""Computes the initial offset of a stream over Iceberg tables, so that it misses no rows.
 
 Spark's Iceberg source begins at the oldest snapshot and reads only the files that this snapshot *added*. If
 older snapshots are expired, it silently skips the rows that they added; at a snapshot that removed rows it
@@ -10,8 +10,8 @@ the snapshot added all files of the table, so the source is shown such a snapsho
 - too few files if the table has newer snapshots: as many as the snapshot added;
 - too many files if its manifests also list deleted files: it reads these as well.
 
-The source refuses to continue a stream if the snapshot of its first offset is expired, although it reads
-nothing from it. Then the snapshot of the stream's current offset becomes its first offset.
+The source refuses to continue a stream if the snapshot of its initial offset is expired, although it reads
+nothing from it. Then the snapshot of the stream's current offset becomes its initial offset.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ def beginning(
     known: Sequence[FullSnapshotRead],
 ) -> Beginning:
     """See `model.catalog.LakeCatalog.beginning`."""
-    first_offsets: dict[int, str] = {}
+    initial_offsets: dict[int, str] = {}
     whole: list[FullSnapshotRead] = []
     for number, leaf in enumerate(_sources(rows)):
         if str(leaf.nodeName()) != "StreamingRelationV2" or str(leaf.table().getClass().getName()) != _SOURCE:
             continue
         table = leaf.table().table()
-        has_first_offset = number in remembered and _snapshot_exists(table, remembered[number])
+        has_initial_offset = number in remembered and _snapshot_exists(table, remembered[number])
         if number in reached:
             _require_all_versions(table, reached[number], skips=_skips_row_removals(leaf))
-            if number in remembered and not has_first_offset:
-                first_offsets[number] = _beginning_of(reached[number])
-        elif not has_first_offset:
-            first = _first_offset(table, skips=_skips_row_removals(leaf))
+            if number in remembered and not has_initial_offset:
+                initial_offsets[number] = _beginning_of(reached[number])
+        elif not has_initial_offset:
+            first = _initial_offset(table, skips=_skips_row_removals(leaf))
             if first is not None:
-                first_offsets[number] = first
-        current_offset = reached.get(number) or first_offsets.get(number) or remembered.get(number)
+                initial_offsets[number] = first
+        current_offset = reached.get(number) or initial_offsets.get(number) or remembered.get(number)
         if current_offset is not None:
             whole += _full_snapshot_reads(iceberg, effects, table, json.loads(current_offset), known)
-    return Beginning(first_offsets, tuple(whole))
+    return Beginning(initial_offsets, tuple(whole))
 
 
 def _sources(rows: DataFrame) -> list[Any]:
@@ -86,13 +86,13 @@ def _snapshot_exists(table: Any, offset: str) -> bool:
 
 
 def _beginning_of(offset: str) -> str:
-    """The offset of the first position in the same snapshot. If the first offset is the snapshot's last
+    """The offset of the first position in the same snapshot. If the initial offset is the snapshot's last
     position, the source fails when there are no new rows."""
     return json.dumps(json.loads(offset) | {"position": 0})
 
 
-def _first_offset(table: Any, *, skips: bool) -> str | None:
-    """The first offset of a new stream; None if the source's own choice is right."""
+def _initial_offset(table: Any, *, skips: bool) -> str | None:
+    """The initial offset of a new stream; None if the source's own choice is right."""
     newest = table.currentSnapshot()
     if newest is None or _can_be_followed(table, newest, skips=skips):
         return None
@@ -138,7 +138,7 @@ def _added_everything(snapshot: Any) -> bool:
 
 def _require_all_versions(table: Any, offset: str, *, skips: bool) -> None:
     """Refuse a stream that waits for the first rows of a table whose history is incomplete. The source
-    starts such a stream at the oldest version, whatever its first offset says."""
+    starts such a stream at the oldest version, whatever its initial offset says."""
     newest = table.currentSnapshot()
     if json.loads(offset)["snapshot_id"] != _NO_SNAPSHOT or newest is None:
         return

@@ -50,6 +50,10 @@ class Loaded:
 
     @property
     def commit_metadata(self) -> CommitMetadata | None:
+        """Our newest commit metadata. A property of the table keeps it when other programs commit later.
+
+        None: none of our commits was ever made.
+        """
         return decode(self.metadata.properties().get(COMMIT_METADATA_KEY))
 
 

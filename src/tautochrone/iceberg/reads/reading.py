@@ -14,7 +14,7 @@ from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded, load
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
 from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.reads.refs import tags
-from tautochrone.iceberg.reads.reverting import commit_metadata_at, companions_at
+from tautochrone.iceberg.reads.reverting import companions_at, merged_commit_metadata_at
 from tautochrone.model.effects import Effects
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, Outcome, RowChange, Rows, TableChange
 from tautochrone.model.names import Fence, TableName, Version
@@ -83,8 +83,8 @@ class IcebergReading:
         loaded = load(self._iceberg, self._name)
         return stood_at(loaded.metadata, loaded.main, version)
 
-    def commit_metadata_at(self, version: Version) -> CommitMetadata | None:
-        return commit_metadata_at(self._name, load(self._iceberg, self._name), version)
+    def merged_commit_metadata_at(self, version: Version) -> CommitMetadata | None:
+        return merged_commit_metadata_at(self._name, load(self._iceberg, self._name), version)
 
     def companions_at(self, versions: Collection[Version]) -> Mapping[TableName, frozenset[Version]]:
         metadata = load(self._iceberg, self._name).metadata

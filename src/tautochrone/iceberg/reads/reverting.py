@@ -13,11 +13,11 @@ from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forw
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["commit_metadata_at", "companions_at", "reverted"]
+__all__ = ["companions_at", "merged_commit_metadata_at", "reverted"]
 
 
-def commit_metadata_at(name: TableName, loaded: Loaded, version: Version) -> CommitMetadata | None:
-    """See `LakeTable.commit_metadata_at`."""
+def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version) -> CommitMetadata | None:
+    """See `LakeTable.merged_commit_metadata_at`."""
     if not stood_at(loaded.metadata, loaded.main, version):
         raise HistoryLostError(
             "VERSION_NOT_IN_HISTORY", f"{name} was rolled back or replaced since it stood at {version}"

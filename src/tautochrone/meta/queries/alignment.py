@@ -11,12 +11,12 @@ from tautochrone.meta.database import tables as t
 from tautochrone.model.alignment import Alignment, SourceTime, align
 from tautochrone.model.names import Version
 
-__all__ = ["aligned_cut", "reset_source_times"]
+__all__ = ["aligned_cut", "mark_source_times_unknown"]
 
 _R, _V = t.reports.c, t.versions.c
 
 
-def reset_source_times(connection: Connection, job: str) -> None:
+def mark_source_times_unknown(connection: Connection, job: str) -> None:
     """A new owner: its tables may have been taken back, so what was told of them does not hold. Until it has
     looked, those that took part stay where they are, and with them all that must not run ahead of them."""
     known = (_R.job == job) & _R.times.is_not(None)

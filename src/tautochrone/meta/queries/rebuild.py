@@ -85,9 +85,9 @@ def revoked_ranges(metadata: Iterable[CommitMetadata]) -> list[tuple[int, int]]:
     )
 
 
-def is_revoked(number: int, ranges: Iterable[tuple[int, int]]) -> bool:
-    """Whether a revision took the checkpoint back."""
-    return any(start < number <= end for start, end in ranges)
+def is_revoked(checkpoint: int, revoked_ranges: Iterable[tuple[int, int]]) -> bool:
+    """Whether a revision revoked the checkpoint. A range excludes its start and includes its end."""
+    return any(start < checkpoint <= end for start, end in revoked_ranges)
 
 
 def renew_named_incarnation(connection: Connection, lake: Mapping[TableName, Sequence[LakeVersion]]) -> str:

@@ -13,7 +13,7 @@ from tautochrone.meta.database.repository import Repository, check_fence, parse,
 from tautochrone.meta.protocols.datasets import DatasetEntry
 from tautochrone.meta.protocols.jobs import JobEntry
 from tautochrone.meta.protocols.registrations import REGISTERED, TableRole
-from tautochrone.meta.queries.alignment import reset_source_times
+from tautochrone.meta.queries.alignment import mark_source_times_unknown
 from tautochrone.meta.queries.coordinator import job_status
 from tautochrone.meta.queries.cycles import require_acyclic
 from tautochrone.meta.queries.dataset_registration import register_dataset, retire
@@ -119,7 +119,7 @@ class SqlJobs(Repository):
             reset_observations(
                 connection, job, None if ingests is None else [str(table) for table in ingests]
             )
-            reset_source_times(connection, job)
+            mark_source_times_unknown(connection, job)
             incarnation = connection.execute(select(t.stores.c.incarnation)).scalar_one()
             self._transactions.remember_takeover(job, incarnation)
             return fence

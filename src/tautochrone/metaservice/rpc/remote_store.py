@@ -21,7 +21,7 @@ from tautochrone.meta import protocols
 from tautochrone.meta.protocols.store import Store
 from tautochrone.meta.wire import Call, UnreadableError, calls_of, decode, decode_error
 from tautochrone.metaservice.rpc.routes import CALL_ID, PATH
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 from tautochrone.model.events import Emit
 from tautochrone.redaction import redacted
 
@@ -72,7 +72,7 @@ def _remote_part(part: str, protocol: type[_Part], send: _Send) -> _Part:
     return cast("_Part", _RemotePart(part, protocol, send))
 
 
-class RemoteStore(Closing):
+class RemoteStore(Closeable):
     """The store of the service at `url`. The constructor calls the service once.
 
     Args:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from tautochrone.errors import FencedError, TautochroneError
-from tautochrone.model.closing import Closing
+from tautochrone.model.closeable import Closeable
 from tautochrone.model.events import Emit
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.model.reason import Reason, ReasonCode
@@ -21,7 +21,7 @@ from tautochrone.traces import trace_of
 __all__ = ["Heartbeat"]
 
 
-class Heartbeat(Closing):
+class Heartbeat(Closeable):
     """Renews the lease three times per lease period, in its own thread, from `start` until `close`."""
 
     def __init__(self, journal: Journal, lease_ms: int, emit: Emit) -> None:

@@ -24,7 +24,7 @@ from tautochrone.model.maintenance import Expired
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.maintenance.orphans import OrphanSearch
+from tautochrone.runtime.maintenance.orphans import OrphanRemoval
 from tautochrone.runtime.maintenance.retention import Needs, needs_of, outlived
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
@@ -50,13 +50,13 @@ class Maintenance:
     exclusive: Callable[[TableName], AbstractContextManager[object]] = lambda _table: nullcontext()
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     failed: list[TableName] = field(default_factory=list)
-    orphans: OrphanSearch = field(init=False)
+    orphans: OrphanRemoval = field(init=False)
     _last_ms: int | None = None
     _last_checkpoint: CheckpointNumber | None = None
     _waiting: list[TableName] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.orphans = OrphanSearch(self.job, lambda: self.now_ms())
+        self.orphans = OrphanRemoval(self.job, lambda: self.now_ms())
 
     def between_checkpoints(self) -> None:
         """Do what is due, within the time budget. Failures are reported and tried again later.
@@ -116,7 +116,7 @@ class Maintenance:
                 if name in self.job.tables and not dry_run:
                     self._compact(tables[name])
                 done.append(self._expire(tables[name], needs, after_ms, fence, at_least, dry_run=dry_run))
-                self.orphans.search(tables[name], fence, dry_run=dry_run)
+                self.orphans.remove_orphans(tables[name], fence, dry_run=dry_run)
             except FencedError:
                 raise
             except LakeError as error:

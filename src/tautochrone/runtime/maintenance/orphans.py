@@ -1,4 +1,4 @@
-"""Searches for orphaned files: files in a table's folder that no version refers to.
+"""Removes orphaned files: files in a table's folder that no version refers to.
 
 Killed writers leave them behind. They do no harm, and a search lists the table's folder and reads all its
 manifests, so a run searches seldom; `taut maintain` searches at once.
@@ -17,12 +17,12 @@ from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 
-__all__ = ["OrphanSearch"]
+__all__ = ["OrphanRemoval"]
 
 
 @dataclass(slots=True)
-class OrphanSearch:
-    """Remembers which of a job's tables are still to be searched, and what the search found in the others.
+class OrphanRemoval:
+    """Remembers which of a job's tables are still to be searched, and what was removed from the others.
 
     Time is divided into periods of `orphans_every_ms`. A run searches once per period. A checkpoint of an
     earlier run in the same period counts as a search, so that a job of many short runs searches seldom.
@@ -56,8 +56,10 @@ class OrphanSearch:
         self._folders = None
         self._waiting = set(tables) if anew else self._waiting & set(tables)
 
-    def search(self, table: LakeTable, fence: Fence, *, dry_run: bool) -> None:
-        """Search one table if it is still to be searched. A table that cannot be searched is reported.
+    def remove_orphans(self, table: LakeTable, fence: Fence, *, dry_run: bool) -> None:
+        """Remove the orphans of one table if it is still to be searched. `dry_run` only lists them.
+
+        A table that cannot be searched is reported.
 
         Raises:
             FencedError: a newer owner exists.

@@ -186,7 +186,9 @@ class IncrementalRefresh:
             table: TableName, side: CutSide, request: LookupRequest, wider: Callable[[], LookupRequest | None]
         ) -> DataFrame | None:
             input_version = version(table, side)
-            return self.changes.lookups.rows(table, input_version, request, wider, lambda: read(table, side))
+            return self.changes.lookups.candidate_rows(
+                table, input_version, request, wider, lambda: read(table, side)
+            )
 
         inputs = Inputs(
             read=read,

@@ -201,7 +201,7 @@ def _incomplete(source: LakeTable, version: Version, apply: KeyedApply) -> Reaso
     """Why the log at a version is no state that the database had, for the relation; None: it is one."""
     if apply.relation is None:
         return None
-    metadata = source.commit_metadata_at(version)
+    metadata = source.merged_commit_metadata_at(version)
     positions = [] if metadata is None else list(metadata.positions.values())
     logs = [position for position in positions if isinstance(position, LogPosition)]
     if logs and all(apply.relation not in position.bulk.waiting for position in logs):

@@ -68,7 +68,7 @@ class States:
         if not table.goes_back_to(version):
             # The view was rolled back further than its states are kept.
             return Reason.of(ReasonCode.STATE_EXPIRED, state=name.table)
-        metadata = table.commit_metadata_at(version)
+        metadata = table.merged_commit_metadata_at(version)
         if metadata is None or metadata.definition != layout.signature:
             return Reason.of(ReasonCode.STATE_FORMAT_DIFFERS, state=name.table)
         return None
@@ -138,7 +138,7 @@ class States:
             # An earlier refresh ended after the commit of its state and before the view's. Its runs are
             # rolled back, and their numbers are not used again.
             version = self._version(number)
-            metadata = table.commit_metadata_at(version)
+            metadata = table.merged_commit_metadata_at(version)
             runs = 0 if metadata is None or metadata.runs is None else metadata.runs
             table.roll_back(version, _with_run(layout, commit_metadata, _last_run(fork, metadata), runs))
             fork = table.fork()

@@ -65,7 +65,7 @@ def revert_table(
 
 def _roll_back(table: LakeTable, revised: RevisedTable, commit: RevisionCommit, tag: str) -> Version:
     assert revised.version is not None
-    commit_metadata = table.commit_metadata_at(revised.version)
+    commit_metadata = table.merged_commit_metadata_at(revised.version)
     if commit_metadata is None:
         raise LakeError(
             "NOT_A_TABLE_OF_OURS",

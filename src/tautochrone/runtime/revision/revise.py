@@ -270,7 +270,9 @@ def _revert_check(
     changed = None if can_follow else str(change.reason)
     try:
         return RevertCheck(
-            obstacle=_obstacle(table.commit_metadata_at(version), fork.commit_metadata, is_view=is_view),
+            obstacle=_obstacle(
+                table.merged_commit_metadata_at(version), fork.commit_metadata, is_view=is_view
+            ),
             changed=changed,
         )
     except HistoryLostError as error:

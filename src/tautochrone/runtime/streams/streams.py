@@ -14,7 +14,7 @@ from tautochrone.iceberg.sessions.spark_sessions import reader_session
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.flow import FlowQuery, spark_position
-from tautochrone.ingest.flow_folders import FlowFolders
+from tautochrone.ingest.flow_folders import FlowCheckpointFolders
 from tautochrone.ingest.kafka_topics import KafkaTopics
 from tautochrone.ingest.log_flow import DEFAULT_MAX_EVENTS, LogFlow
 from tautochrone.ingest.running_flow import RunningFlow
@@ -257,9 +257,9 @@ class Streams:
             )
         return self._committers[table]
 
-    def folders(self, table: TableName, flow: str) -> FlowFolders:
+    def folders(self, table: TableName, flow: str) -> FlowCheckpointFolders:
         """Where the flow's queries run. A full refresh starts in a folder of its own, as Spark's does."""
-        return FlowFolders(
+        return FlowCheckpointFolders(
             self._files,
             self._root("_checkpoints", table, flow),
             self._root("_positions", table, flow),

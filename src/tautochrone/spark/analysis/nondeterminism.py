@@ -16,9 +16,9 @@ from tautochrone.spark.jvm.catalyst import items, kind
 __all__ = [
     "is_first_of_partition",
     "nondeterministic_function",
-    "nondeterministic_range_frame",
-    "nondeterministic_unordered_rows",
     "order_insensitive_arrays",
+    "range_window_nondeterminism",
+    "unordered_rows_window_nondeterminism",
 ]
 
 _ANY_ROW = {"First": "first()", "Last": "last()", "Mode": "mode()"}
@@ -55,8 +55,11 @@ def nondeterministic_function(function: JavaObject) -> str | None:
     return None
 
 
-def nondeterministic_range_frame(window: JavaObject) -> str | None:
-    """The reason why a window function over a RANGE frame has several right results for ties, or None."""
+def range_window_nondeterminism(window: JavaObject) -> str | None:
+    """The reason why a window function over a RANGE frame has several right results for ties, or None.
+
+    The caller has made sure that the frame is RANGE and that ties are possible.
+    """
     function = window.windowFunction()
     if kind(function) == "NthValue":
         return "nth_value() picks an arbitrary row"
@@ -67,9 +70,12 @@ def nondeterministic_range_frame(window: JavaObject) -> str | None:
     )
 
 
-def nondeterministic_unordered_rows(entry: JavaObject) -> str | None:
+def unordered_rows_window_nondeterminism(entry: JavaObject) -> str | None:
     """The reason why a window function over a ROWS frame without ORDER BY has several right results, or
-    None."""
+    None.
+
+    The caller has made sure that the frame is ROWS and that there is no ORDER BY.
+    """
     window = entry.child()
     function, frame = window.windowFunction(), window.windowSpec().frameSpecification()
     ends = kind(frame.lower()), kind(frame.upper())

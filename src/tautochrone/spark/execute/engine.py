@@ -84,7 +84,8 @@ class Inputs:
         stored_rows: number of rows of the state of a stateful node; None when it is unknown.
         stored: the state of a stateful node: its rows with the state's columns in order, one per group. The
             filter is applied to the state's log, whose first columns are these, before that is grouped.
-        lookup: rows of a table at a cut that contain all rows with one of the keys; see `KeyLookups.rows`.
+        lookup: rows of a table at a cut that contain all rows with one of the keys; see
+            `KeyLookups.candidate_rows`.
     """
 
     read: Callable[[TableName, CutSide], DataFrame]

@@ -76,13 +76,13 @@ class KeyLookups:
         self._cached: OrderedDict[_CacheKey, _Lookup] = OrderedDict()
         self._too_many: dict[tuple[TableName, str], int] = {}
 
-    def rows(
+    def candidate_rows(
         self,
         table: TableName,
         version: Version,
         request: LookupRequest,
-        wider: Callable[[], LookupRequest | None],
-        read: Callable[[], DataFrame],
+        wider_request: Callable[[], LookupRequest | None],
+        read_all: Callable[[], DataFrame],
     ) -> DataFrame | None:
         """Materialized rows of a version: all rows with one of the requested keys, and maybe others.
 
@@ -92,8 +92,8 @@ class KeyLookups:
             table: the table.
             version: its version.
             request: the keys and columns that the caller needs.
-            wider: a request with more keys, which other views may need; None: no others are known.
-            read: returns all rows of the version.
+            wider_request: a request with more keys, which other views may need; None: no others are known.
+            read_all: returns all rows of the version.
         """
         key = table, version, request.column
         with self._lock:
@@ -103,9 +103,9 @@ class KeyLookups:
             if cached is not None and cached.answers(request):
                 return cached.rows
             extended = None if cached is None else replace(request, values=request.values | cached.values)
-            for attempt in (wider(), extended, request):
+            for attempt in (wider_request(), extended, request):
                 if attempt is not None and len(attempt.values) < self._too_many_keys(key, attempt):
-                    lookup = self._looked_up(key, attempt, cached, read())
+                    lookup = self._looked_up(key, attempt, cached, read_all())
                     if lookup is not None:
                         return lookup.rows
         return None

@@ -9,8 +9,8 @@ from py4j.java_gateway import JavaObject
 from tautochrone.algebra.nodes import Node, Select, TopK, Window
 from tautochrone.spark.analysis.nondeterminism import (
     is_first_of_partition,
-    nondeterministic_range_frame,
-    nondeterministic_unordered_rows,
+    range_window_nondeterminism,
+    unordered_rows_window_nondeterminism,
 )
 from tautochrone.spark.jvm.catalyst import items, kind
 
@@ -43,7 +43,7 @@ def translate_window(translator: Translator, plan: JavaObject) -> Node:
         if _depends_on_row_order(window):
             by_rows.append(entry)
             continue
-        reason = nondeterministic_range_frame(window) if tie_breakers else None
+        reason = range_window_nondeterminism(window) if tie_breakers else None
         if reason is not None and is_first_of_partition(window):
             # The first row is the same wherever the frame ends.
             by_rows.append(entry)
@@ -51,7 +51,7 @@ def translate_window(translator: Translator, plan: JavaObject) -> Node:
         if reason is not None:
             translator.add_nondeterminism(reason)
         by_range.append(entry)
-    if not order and (reason := next(filter(None, map(nondeterministic_unordered_rows, by_rows)), None)):
+    if not order and (reason := next(filter(None, map(unordered_rows_window_nondeterminism, by_rows)), None)):
         # Spark makes such window functions of a LIMIT in a LATERAL subquery.
         translator.add_nondeterminism(reason)
         return translator.unsupported(plan, reason)

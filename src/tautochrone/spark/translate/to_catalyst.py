@@ -183,8 +183,8 @@ class Lowering:
         plan = self.plan(node)
         return self.coalesce(plan) if self.is_small(node) else plan
 
-    def coalesced_frame(self, node: Node) -> DataFrame:
-        """Like `named_frame`, of a plan that is `coalesced`."""
+    def coalesced_frame_named_by_ids(self, node: Node) -> DataFrame:
+        """Like `frame_named_by_ids`, of a plan that is `coalesced`."""
         return dataframe_of_plan(self.catalyst.session, self.coalesced(node)).toDF(*node.columns)
 
     def coalesce(self, plan: JavaObject) -> JavaObject:
@@ -195,7 +195,7 @@ class Lowering:
         """A DataFrame of a node. Its columns are referred to by `column`, not by name."""
         return dataframe_of_plan(self.catalyst.session, self.plan(node))
 
-    def named_frame(self, node: Node) -> DataFrame:
+    def frame_named_by_ids(self, node: Node) -> DataFrame:
         """A DataFrame of a node whose columns are named by their ids, for expressions in SQL."""
         return self.frame(node).toDF(*node.columns)
 

@@ -80,7 +80,9 @@ class AggregateLowering:
         lowering = self._lowering
         rows = [quoted(column) for column in node.columns[:-1]]
         summed = (
-            lowering.coalesced_frame(node.child).groupBy(*rows).agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
+            lowering.coalesced_frame_named_by_ids(node.child)
+            .groupBy(*rows)
+            .agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
         )
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
         return lowering.with_column_ids(summed.where("taut_sum <> 0").selectExpr(*rows, copies), node.columns)
@@ -160,8 +162,8 @@ class AggregateLowering:
         lowering = self._lowering
         aggregate = node.aggregate
         # Both sides have one row per changed group, so they are broadcast without statistics.
-        added = lowering.coalesced_frame(node.partial).alias("new")
-        stored = lowering.coalesced_frame(node.stored).alias("old")
+        added = lowering.coalesced_frame_named_by_ids(node.partial).alias("new")
+        stored = lowering.coalesced_frame_named_by_ids(node.stored).alias("old")
         same_key = " AND ".join(f"new.{key} <=> old.{key}" for key in aggregate.keys) or "true"
         in_one_task = (
             bool(aggregate.keys) and lowering.is_small(node.partial) and lowering.is_small(node.stored)
@@ -219,7 +221,7 @@ class AggregateLowering:
         aggregate = node.aggregate
         source = dict(zip(aggregate.accumulators, node.sources, strict=True))
         if aggregate.keys:
-            frame = lowering.named_frame(node.child).where(f"{source[aggregate.count]} > 0")
+            frame = lowering.frame_named_by_ids(node.child).where(f"{source[aggregate.count]} > 0")
         else:
             catalyst = lowering.catalyst
             one_row = catalyst.logical("OneRowRelation")()
@@ -253,7 +255,7 @@ class AggregateLowering:
         changed = sf.expr(" OR ".join(differences))
         for difference in column_differences:
             changed = changed | difference
-        return lowering.with_column_ids(lowering.named_frame(node.child).where(changed), node.columns)
+        return lowering.with_column_ids(lowering.frame_named_by_ids(node.child).where(changed), node.columns)
 
     def _column(self, value: str | JavaObject) -> Column:
         return sf.expr(value) if isinstance(value, str) else self._lowering.pyspark_column(value)

@@ -25,10 +25,10 @@ _STORED, _CHANGE, _COUNTED = "__taut_top_stored", "__taut_top_change", "__taut_t
 def lower_merge_top_k(lowering: Lowering, node: MergeTopK) -> JavaObject:
     """See `MergeTopK`. Rows after the last stored one are ignored unless the stored ones are all rows."""
     top_k, names = node.top_k, [f"r{i}" for i in range(len(node.top_k.columns))]
-    change = lowering.named_frame(node.change).toDF(*names, "weight")
+    change = lowering.frame_named_by_ids(node.change).toDF(*names, "weight")
     stored = None
     if not (isinstance(node.stored, Materialized) and node.stored.handle is None):
-        stored = lowering.named_frame(node.stored).toDF(*names, "complete")
+        stored = lowering.frame_named_by_ids(node.stored).toDF(*names, "complete")
     is_complete = stored is None or bool(stored.where("NOT complete").isEmpty())
     session = lowering.catalyst.session
     with _views(session, {_CHANGE: change, _STORED: stored}):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Self
 
-__all__ = ["Closing"]
+__all__ = ["Closeable"]
 
 
-class Closing:
+class Closeable:
     """Makes a class with a `close` method a context manager.
 
-    >>> class Server(Closing):
+    >>> class Server(Closeable):
     ...     def close(self) -> None:
     ...         print("closed")
     >>> with Server():

@@ -11,10 +11,12 @@ from tautochrone.model.names import TableName
 from tautochrone.model.quarantine import quarantine_of
 from tautochrone.rest_catalog.metadata_files import metadata_source
 
-__all__ = ["quarantined"]
+__all__ = ["quarantined_rows"]
 
 
-def quarantined(statuses: Iterable[DatasetStatus], settings: CatalogSettings) -> dict[TableName, int | None]:
+def quarantined_rows(
+    statuses: Iterable[DatasetStatus], settings: CatalogSettings
+) -> dict[TableName, int | None]:
     """For each table with a quarantine: how many bad records its newest checkpoint has.
 
     None where it is unknown: the catalog is not readable from Python, or the version is expired.
