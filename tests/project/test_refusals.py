@@ -195,6 +195,12 @@ def test_sql(
             "backticks",
         ),
         (
+            "@dp.materialized_view(name='`a.b`')\ndef m():\n    return spark.range(3)",
+            "INVALID_IDENTIFIER",
+            2,
+            "another character",
+        ),
+        (
             "@dp.temporary_view(name='a.b')\ndef m():\n    return spark.range(3)",
             "MULTIPART_TEMPORARY_VIEW_NAME_NOT_SUPPORTED",
             2,

@@ -70,6 +70,7 @@ def test_storage_as_local_path(tmp_path: Path, storage: str, path: str) -> None:
         (MINIMAL + "libraries:\n- include: a\n", "PIPELINE_SPEC_INVALID_FIELD", 3),
         (MINIMAL + "database: [x\n", "PIPELINE_SPEC_INVALID_YAML", 4),
         ("name: p\nstorage: s3a://bucket/x\n", "PIPELINE_STORAGE_ROOT_NOT_LOCAL", 2),
+        ("name: p\nstorage: a?b/x\n", "PIPELINE_STORAGE_ROOT_NOT_SUPPORTED", 2),
         ("- a\n", "PIPELINE_SPEC_INVALID_YAML", None),
     ],
 )

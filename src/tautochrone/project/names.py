@@ -48,6 +48,15 @@ class NameScope:
         """
         if not parts or not all(parts):
             raise DefinitionError("INVALID_IDENTIFIER", "An empty name", location=location, sqlstate="42602")
+        dotted = [part for part in parts if "." in part]
+        if dotted:
+            raise DefinitionError(
+                "INVALID_IDENTIFIER",
+                f"The part `{dotted[0]}` of the name {quoted(*parts)} contains a dot",
+                location=location,
+                sqlstate="42602",
+                hint="Dots separate catalog, database and table; use another character within a part.",
+            )
         if len(parts) == 1:
             return TableName(self.catalog, self.namespace, parts[0])
         if len(parts) == 2:

@@ -185,7 +185,7 @@ class _Reader:
         # Spark requires a scheme, but public projects write relative paths.
         parts = urlsplit(storage)
         if parts.scheme == "file":
-            return unquote(parts.path)
+            return self._usable(unquote(parts.path))
         if parts.scheme:
             raise SpecError(
                 "PIPELINE_STORAGE_ROOT_NOT_LOCAL",
@@ -194,7 +194,19 @@ class _Reader:
                 hint="Storage holds streaming checkpoints; the lake's tables may lie elsewhere.",
                 sqlstate="42K03",
             )
-        return str((self._path.parent / storage).resolve())
+        return self._usable(str((self._path.parent / storage).resolve()))
+
+    def _usable(self, folder: str) -> str:
+        """The storage's folder, unless SQLite's JDBC driver would take a part of its path for options."""
+        if "?" in folder:
+            raise SpecError(
+                "PIPELINE_STORAGE_ROOT_NOT_SUPPORTED",
+                f"The path of the pipeline's storage contains a question mark: {folder}",
+                location=self._location("storage"),
+                hint="Choose another folder for `storage`, by an absolute path if the project's own has one.",
+                sqlstate="42K03",
+            )
+        return folder
 
     def _configuration(self, value: Any) -> dict[str, str]:
         name, location = "configuration", self._location("configuration")
