@@ -29,7 +29,7 @@ def known_orders():
 # COMMAND ----------
 
 @dlt.table(name="valid_orders")
-@dlt.expect_or_drop("positive amount", "amount > 0")
+@dlt.expect_or_drop(constraint="amount > 0", description="positive amount")
 def valid():
     return dlt.read("known_orders").select("id", col("amount"))
 
@@ -75,6 +75,7 @@ def test_dlt_table_is_what_its_query_is(project: DialectProject) -> None:
             "AUTO_CDC_NOT_SUPPORTED",
         ),
         ("dlt.expect('a', 1)(lambda: None)", "INVALID_EXPECTATION"),
+        ("dlt.expect('a')(lambda: None)", "INVALID_EXPECTATION"),
         ("dlt.expect('a', 'b > 1')(None)", "INVALID_EXPECTATION"),
         (
             "dlt.create_streaming_table('a', expect_all={'x': 'a'}, expect_all_or_drop={'x': 'b'})",

@@ -13,6 +13,8 @@ from tautochrone.model.expectations import Expectation, ViolationAction
 __all__ = ["DECORATORS", "ExpectationsByFunction", "expectations_from"]
 
 F = TypeVar("F")
+_ARGUMENTS = {"description": "name", "constraint": "inv"}
+"""How newer releases call the arguments of a decorator."""
 
 
 class ExpectationsByFunction:
@@ -65,8 +67,12 @@ def _invalid(sentence: str) -> DefinitionError:
 
 
 def _decorator(action: ViolationAction, example: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    def expect(name: str, inv: str) -> Callable[[F], F]:
-        return _attach(expectations_from(**{action.value: {name: inv}}), example)
+    def expect(*arguments: str, **by_name: str) -> Callable[[F], F]:
+        given = dict(zip(("name", "inv"), arguments, strict=False))
+        given |= {_ARGUMENTS.get(key, key): text for key, text in by_name.items()}
+        if len(arguments) > 2 or given.keys() != {"name", "inv"}:
+            raise _invalid(f"@{example} takes a name and a condition, not {given!r}")
+        return _attach(expectations_from(**{action.value: {given["name"]: given["inv"]}}), example)
 
     def expect_all(expectations: Mapping[str, str]) -> Callable[[F], F]:
         return _attach(expectations_from(**{action.value: expectations}), example)

@@ -101,7 +101,7 @@ class _Translation:
     def _header(self) -> None:
         words = _Cursor(self._upper, 1)
         refresh = words.take("OR", "REFRESH")
-        first = words.at
+        first = words.position
         private = words.take("PRIVATE") or words.take("TEMPORARY") or words.take("TEMP")
         streaming = words.take("STREAMING") or words.take("INCREMENTAL")
         live = words.take("LIVE")
@@ -110,19 +110,19 @@ class _Translation:
         if not kind:
             return
         if refresh or live or private:
-            standing = self._kind_for_spark(kind, private=private, streaming=streaming, live=live)
-            last = words.at - 1
+            spark_words = self._kind_for_spark(kind, private=private, streaming=streaming, live=live)
+            last = words.position - 1
             if refresh:
                 self._replace(1, 2, "")
-            if standing:
-                self._replace(first, last, standing)
+            if spark_words:
+                self._replace(first, last, spark_words)
         words.take("IF", "NOT", "EXISTS")
         words.name()
         if words.here == "(":
-            close = self._closing(words.at)
-            self._columns(words.at, close, is_view=kind == "VIEW")
-            words.at = close + 1
-        self._clauses(words.at)
+            close = self._closing(words.position)
+            self._columns(words.position, close, is_view=kind == "VIEW")
+            words.position = close + 1
+        self._clauses(words.position)
 
     def _kind_for_spark(self, kind: str, *, private: bool, streaming: bool, live: bool) -> str:
         """The words of Spark for the dataset; empty where they stand there already."""
@@ -171,18 +171,18 @@ class _Translation:
 
     def _constraint(self, first: int, last: int) -> None:
         words = _Cursor(self._upper, first + 1)
-        name = unquote(self._words[words.at].text)
-        words.at += 1
+        name = unquote(self._words[words.position].text)
+        words.position += 1
         if not words.take("EXPECT"):
             # A key that informs Databricks' optimiser, which nothing enforces there either.
             self._result.ignored += (f"CONSTRAINT {name}",)
             return
         if words.here != "(":
             raise self._invalid(name, "its condition stands in brackets")
-        close = self._closing(words.at)
-        condition = self._between(words.at, close).strip()
-        words.at = close + 1
-        if words.at > last:
+        close = self._closing(words.position)
+        condition = self._between(words.position, close).strip()
+        words.position = close + 1
+        if words.position > last:
             action = ViolationAction.WARN
         elif words.take("ON", "VIOLATION", "DROP", "ROW"):
             action = ViolationAction.DROP
@@ -190,7 +190,7 @@ class _Translation:
             action = ViolationAction.FAIL
         else:
             raise self._invalid(name, "a violation means DROP ROW or FAIL UPDATE")
-        if words.at <= last or not condition:
+        if words.position <= last or not condition:
             raise self._invalid(name, "it ends after the action")
         self._result.expectations += (Expectation(name, condition, action),)
 
@@ -207,25 +207,25 @@ class _Translation:
         words = _Cursor(self._upper, start)
         properties: dict[str, str] = {}
         while words.here and words.here != "AS":
-            first = words.at
+            first = words.position
             if words.take("LOCATION") or words.take("SCHEDULE") or words.take("TRIGGER", "ON"):
                 self._until_clause(words)
-                self._ignore(first, words.at - 1)
+                self._ignore(first, words.position - 1)
             elif words.take("CLUSTER", "BY", "AUTO"):
-                self._ignore(first, words.at - 1)
+                self._ignore(first, words.position - 1)
             elif words.take("WITH", "ROW", "FILTER") or words.take("ROW", "FILTER"):
                 raise databricks_only("row_filter", "A row filter", self._location)
             elif words.take("REFRESH", "POLICY"):
                 policy = words.here.lower()
-                words.at += 1
+                words.position += 1
                 if words.take("STRICT"):
                     policy += "_strict"
                 properties[POLICY_PROPERTY] = policy
-                self._replace(first, words.at - 1, "")
+                self._replace(first, words.position - 1, "")
             elif words.here == "(":
-                words.at = self._closing(words.at) + 1
+                words.position = self._closing(words.position) + 1
             else:
-                words.at += 1
+                words.position += 1
         self._result.properties = properties
 
     def _until_clause(self, words: _Cursor) -> None:
@@ -234,7 +234,7 @@ class _Translation:
             "LOCATION", "SCHEDULE", "TRIGGER",
         )  # fmt: skip
         while words.here and words.here not in starts:
-            words.at += 1
+            words.position += 1
 
     def _ignore(self, first: int, last: int) -> None:
         self._result.ignored += (self._between(first - 1, last + 1).strip(),)
@@ -347,25 +347,25 @@ class _Cursor:
     """A place in the words of a statement."""
 
     words: Sequence[str]
-    at: int
+    position: int
 
     @property
     def here(self) -> str:
-        return self.words[self.at] if self.at < len(self.words) else ""
+        return self.words[self.position] if self.position < len(self.words) else ""
 
     def take(self, *phrase: str) -> bool:
         """Step over a phrase if it stands here."""
-        if tuple(self.words[self.at : self.at + len(phrase)]) != phrase:
+        if tuple(self.words[self.position : self.position + len(phrase)]) != phrase:
             return False
-        self.at += len(phrase)
+        self.position += len(phrase)
         return True
 
     def name(self) -> None:
         """Step over a dotted name, whose parts may hold a ${parameter}."""
         joints = ("$", "{", "}", ".", "-")
-        self.at += 1
-        while self.here and (self.here in joints or self.words[self.at - 1] in joints[:-1]):
-            self.at += 1
+        self.position += 1
+        while self.here and (self.here in joints or self.words[self.position - 1] in joints[:-1]):
+            self.position += 1
 
 
 def _unquoted(token: Token) -> str:

@@ -48,19 +48,19 @@ def missing_on_spark(error: Exception, location: str) -> DefinitionError | None:
     return None
 
 
-def databricks_only(feature: str, what: str, location: str | None = None) -> DefinitionError:
-    """The refusal of a feature of `INSTEAD`; `what` names it in the sentence."""
+def databricks_only(feature: str, subject: str, location: str | None = None) -> DefinitionError:
+    """The refusal of a feature of `INSTEAD`; `subject` names it in the sentence."""
     if INSTEAD[feature] is _CHANGES:
         return DefinitionError(
             "AUTO_CDC_NOT_SUPPORTED",
-            f"{what} is not supported: Spark 4.1 has no AUTO CDC",
+            f"{subject} is not supported: Spark 4.1 has no AUTO CDC",
             sqlstate="0A000",
             location=location,
             hint=_CHANGES,
         )
     return DefinitionError(
         "DATABRICKS_ONLY",
-        f"{what} exists on Databricks only",
+        f"{subject} exists on Databricks only",
         sqlstate="0A000",
         location=location,
         hint=INSTEAD[feature],

@@ -53,7 +53,7 @@ class StreamRefresher:
         self._streams.set_commit_metadata(task.name, task.metadata_with(RefreshMode.APPEND))
         before = {} if task.is_full_requested else task.violations_before
         rows = sum(self._consume(task, flow) for flow in task.flows)
-        metadata = task.table.fork().commit_metadata
+        metadata = task.table.fork().commit_metadata if task.expectations else None
         counted = counts(task.expectations, before, {} if metadata is None else metadata.violations)
         version = task.table.current_version()
         last = task.last_version
