@@ -1,4 +1,4 @@
-"""The hadoop catalog on a local disk: two writers at once, and readers."""
+"""The hadoop catalog on a local disk: the port's conformance suites, and two writers at once."""
 
 from __future__ import annotations
 
@@ -8,16 +8,62 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.commits.hadoop_commit import commit_by_link
 from tautochrone.iceberg.java.api import MetadataMovedError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+from tautochrone.iceberg.sessions.spark_sessions import lake_conf
+from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.durability import Durability
 from tautochrone.model.names import TableName
 from tautochrone.rest_catalog.metadata_files import metadata_source
+from tautochrone.runtime.job.effects import DirectEffects
+from tautochrone.testing.lake_conformance import LakeConformance
+from tautochrone.testing.maintenance_conformance import MaintenanceConformance
 
 TABLE = TableName("lake", ("db",), "t")
+
+
+def hadoop_session(spark: SparkSession, folder: Path) -> SparkSession:
+    session = spark.newSession()
+    for key in [key for key in session.conf.getAll if key.startswith("spark.sql.catalog.lake")]:
+        session.conf.unset(key)
+    catalog = CatalogSettings("lake", {"type": "hadoop", "warehouse": str(folder / "ware house")})
+    for key, value in lake_conf(catalog).items():
+        session.conf.set(key, value)
+    session.sql("CREATE NAMESPACE IF NOT EXISTS lake.conformance")
+    return session
+
+
+@pytest.mark.spark
+class TestHadoop(LakeConformance):
+    """All behaviours of the port."""
+
+    @pytest.fixture
+    def spark(self, spark: SparkSession, tmp_path: Path) -> SparkSession:
+        return hadoop_session(spark, tmp_path)
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession) -> IcebergLake:
+        return IcebergLake(spark, "lake", DirectEffects())
+
+
+@pytest.mark.spark
+class TestHadoopMaintenance(MaintenanceConformance):
+    """Expiry, compaction and orphans."""
+
+    @pytest.fixture
+    def spark(self, spark: SparkSession, tmp_path: Path) -> SparkSession:
+        return hadoop_session(spark, tmp_path)
+
+    @pytest.fixture
+    def lake(self, spark: SparkSession) -> IcebergLake:
+        return IcebergLake(spark, "lake", DirectEffects())
+
+
+# -- without Spark --------------------------------------------------------------------------------
 
 
 class Writer:

@@ -19,8 +19,7 @@ database: bronze
 configuration:
   spark.sql.extensions: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
   spark.sql.catalog.local: "org.apache.iceberg.spark.SparkCatalog"
-  spark.sql.catalog.local.type: "jdbc"
-  spark.sql.catalog.local.uri: "jdbc:sqlite:catalog.db"
+  spark.sql.catalog.local.type: "hadoop"
   spark.sql.catalog.local.warehouse: "warehouse"
   spark.sql.catalog.spark_catalog: "org.apache.spark.sql.delta.catalog.DeltaCatalog"
   spark.sql.shuffle.partitions: "3"
@@ -50,7 +49,7 @@ def chosen():
 SQL = "CREATE MATERIALIZED VIEW gold.totals AS SELECT count(*) AS n FROM spark_catalog.silver.chosen"
 
 
-def test_catalog_of_the_spec(tmp_path: Path, spark: SparkSession) -> None:
+def test_hadoop_catalog_of_the_spec(tmp_path: Path, spark: SparkSession) -> None:
     inputs = tmp_path / "in"
     inputs.mkdir()
     (inputs / "1.json").write_text('{"id": 1, "kind": "a"}\n{"id": 2, "kind": "b"}\n')
@@ -69,7 +68,13 @@ def test_catalog_of_the_spec(tmp_path: Path, spark: SparkSession) -> None:
     assert pipeline.query("SELECT * FROM gold.totals") == [(2,)]
     assert pipeline.query("SELECT * FROM gold.totals", checkpoint=1) == [(1,)]
     pipeline.verify()
-    assert (tmp_path / "warehouse/silver/chosen/metadata").exists()
+    assert (tmp_path / "warehouse/silver/chosen/metadata/version-hint.text").exists()
+    # Another engine reads the same folders.
+    other = spark.newSession()
+    other.conf.set("spark.sql.catalog.plain", "org.apache.iceberg.spark.SparkCatalog")
+    other.conf.set("spark.sql.catalog.plain.type", "hadoop")
+    other.conf.set("spark.sql.catalog.plain.warehouse", str(tmp_path / "warehouse"))
+    assert other.sql("SELECT n FROM plain.gold.totals").collect()[0][0] == 2
     pipeline.close()
 
 
