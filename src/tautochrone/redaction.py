@@ -52,7 +52,7 @@ def without_literals(text: str) -> str:
     """`redacted`, and `***` also for quoted text that a definition gives to something called like a secret:
     `.option("password", "hunter2")`, `api_key = 'abc'`. What such names are is Spark's own idea of it."""
     return _LITERAL.sub(
-        lambda found: f"{found['before']}{found['quote']}{MASK}{found['quote']}", redacted(text)
+        lambda match: f"{match['before']}{match['quote']}{MASK}{match['quote']}", redacted(text)
     )
 
 

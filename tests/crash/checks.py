@@ -72,18 +72,18 @@ def check_tables(sources: Sources) -> list[int]:
     with MetaStore.open(f"sqlite:///{sources.storage}/meta.db") as store:
         numbers = published(store)
         assert store.checkpoints.next_for("crash") is None
-        at: dict[str, Rows] = {}
+        tables: dict[str, Rows] = {}
         seen = {number: _read(catalog, store, number) for number in numbers}
         # Another pipeline may have checkpoints of its own in the store.
         numbers = [number for number in numbers if seen[number]]
         for number in numbers:
-            at = seen[number]
-            _one_cut(at, sources, number)
-        assert at["events"] == Counter((i, kind(i), amount(i)) for i in sources.events)
+            tables = seen[number]
+            _one_cut(tables, sources, number)
+        assert tables["events"] == Counter((i, kind(i), amount(i)) for i in sources.events)
         for name in ("names", *(f"copy_{n}" for n in range(1, sources.copies + 1))):
-            assert at[name] == Counter(sources.names), name
-        if "labels" in at:
-            assert at["labels"] == Counter(sources.outside)
+            assert tables[name] == Counter(sources.names), name
+        if "labels" in tables:
+            assert tables["labels"] == Counter(sources.outside)
         assert store.checkpoints.failures_at(numbers[-1]) == {}
     for identifier in catalog.list_tables("default"):
         refs = catalog.load_table(identifier).metadata.refs
@@ -123,34 +123,39 @@ def _bag(rows: pa.Table) -> Rows:
     return Counter(tuple(row.values()) for row in rows.to_pylist())
 
 
-def _one_cut(at: dict[str, Rows], sources: Sources, number: int) -> None:
+def _one_cut(tables: dict[str, Rows], sources: Sources, number: int) -> None:
     """Every derived table is the function of the roots that its definition says."""
-    events = at["events"]
+    events = tables["events"]
     assert all(count == 1 for count in events.values()), (number, events)
     assert {row[0] for row in events} <= sources.events, number
-    names = at["names"]
+    names = tables["names"]
     expected: dict[str, Rows] = {
         "clean": Counter(row for row in events if row[2] % 5),
         "totals": _totals(events),
         "named": Counter(
             (identity, name)
-            for identity, of, value in events
-            for (other, name), copies in names.items()
+            for identity, event_kind, value in events
+            for (name_kind, name), copies in names.items()
             for _ in range(copies)
-            if value % 5 and of == other
+            if value % 5 and event_kind == name_kind
         ),
         "balance": Counter([(len(events), len(events))]),
         "fragile": Counter([(len(events), sum(row[0] for row in events) if events else None)]),
     }
     for name, rows in expected.items():
-        assert name not in at or at[name] == rows, (number, name, at[name] - rows, rows - at[name])
-    columns = max((len(row) - 2 for row in at.get("big", ())), default=0)
+        assert name not in tables or tables[name] == rows, (
+            number,
+            name,
+            tables[name] - rows,
+            rows - tables[name],
+        )
+    columns = max((len(row) - 2 for row in tables.get("big", ())), default=0)
     big = Counter((i, v, *(v * n for n in range(1, columns + 1))) for i, _, v in events if v > 50)
-    assert at.get("big", big) == big, (number, at["big"], big)
+    assert tables.get("big", big) == big, (number, tables["big"], big)
 
 
 def _totals(events: Rows) -> Rows:
     groups: dict[int, list[int]] = {}
-    for _, of, value in events:
-        groups.setdefault(of, []).append(value)
-    return Counter((of, len(values), sum(values)) for of, values in groups.items())
+    for _, event_kind, value in events:
+        groups.setdefault(event_kind, []).append(value)
+    return Counter((event_kind, len(values), sum(values)) for event_kind, values in groups.items())

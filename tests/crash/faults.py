@@ -26,16 +26,16 @@ class Crash(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """`when` is before or after, `what` crash or lose; `nth` counts the step (on a table) from 1."""
+    """`when` is before or after, `kind` crash or lose; `nth` counts the step (on a table) from 1."""
 
     step: Step
     when: str
-    what: str
+    kind: str
     nth: int = 1
     on: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.step}-{self.when}-{self.what}-{self.on or ''}{self.nth}"
+        return f"{self.step}-{self.when}-{self.kind}-{self.on or ''}{self.nth}"
 
 
 class StrikingEffects:
@@ -53,19 +53,19 @@ class StrikingEffects:
         with self._lock:
             self._alive()
             self.seen[step] += 1
-            now = self._is_now(step, subject)
-        if not now:
+            is_due = self._is_due(step, subject)
+        if not is_due:
             return action()
         assert self._strike is not None
         result = None if self._strike.when == "before" else action()
         with self._lock:
             self.struck += 1
-            if self._strike.what == "lose":
+            if self._strike.kind == "lose":
                 raise CommitOutcomeUnknownError("COMMIT_OUTCOME_UNKNOWN", f"{self._strike} on {subject}")
             self.dead = True
             raise Crash(f"{self._strike} with {result}")
 
-    def _is_now(self, step: Step, subject: str) -> bool:
+    def _is_due(self, step: Step, subject: str) -> bool:
         strike = self._strike
         if strike is None or step is not strike.step:
             return False

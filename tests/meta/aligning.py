@@ -45,12 +45,12 @@ class SourceTimes:
         known = self.versions.get(table)
         if known is None:
             return
-        at_ms = next((one.at_ms for one in known if one.version == to), 0)
+        at_ms = next((time.at_ms for time in known if time.version == to), 0)
         known.append(SourceTime(version=Version(version), at_ms=at_ms))
 
     def level(self) -> None:
         """The sources have all come equally far and stay there."""
-        self._level_ms = max((one.at_ms for known in self.versions.values() for one in known), default=0)
+        self._level_ms = max((time.at_ms for known in self.versions.values() for time in known), default=0)
 
     def align(
         self, simulation: Simulation, process: Process, own: dict[TableName, Version]
@@ -60,16 +60,16 @@ class SourceTimes:
         if self.bound_ms is None:
             return own, set()
         latest = store.checkpoints.latest_done(process.job)
-        last = {} if latest is None else store.checkpoints.versions_at(latest.number)
-        times = {name: self._between(name, last.get(name), own[name]) for name in own}
+        last_versions = {} if latest is None else store.checkpoints.versions_at(latest.number)
+        times = {name: self._between(name, last_versions.get(name), own[name]) for name in own}
         store.roots.report_source_times(process.job, process.fence, times)
-        found = store.roots.aligned_cut(process.job, own, self.bound_ms)
-        return {name: Version(found.roots[str(name)]) for name in own}, {
-            name for name in own if str(name) in found.held_back
+        aligned = store.roots.aligned_cut(process.job, own, self.bound_ms)
+        return {name: Version(aligned.roots[str(name)]) for name in own}, {
+            name for name in own if str(name) in aligned.held_back
         }
 
     def _between(self, table: TableName, last: Version | None, newest: Version) -> tuple[SourceTime, ...]:
-        known = [one.version for one in self.versions[table]]
+        known = [time.version for time in self.versions[table]]
         start = known.index(last) if last in known else 0
         return tuple(self.versions[table][start : known.index(newest) + 1])
 
@@ -95,7 +95,7 @@ class SourceTimes:
         if self.bound_ms is None:
             return
         at_ms = {
-            name: next(one.at_ms for one in self.versions[name] if one.version == version)
+            name: next(time.at_ms for time in self.versions[name] if time.version == version)
             for name, version in checkpoint.roots.items()
             if str(name) not in self.unknown
         }

@@ -12,14 +12,14 @@ from tautochrone.testing.stores import KINDS, Backing
 
 @pytest.fixture(params=KINDS)
 def backing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backing]:
-    made = Backing(request.param, tmp_path)
-    yield made
-    made.close()
+    new_backing = Backing(request.param, tmp_path)
+    yield new_backing
+    new_backing.close()
 
 
 @pytest.fixture(params=[kind for kind in KINDS if kind != "http"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backing]:
     """For what only concerns the database itself."""
-    made = Backing(request.param, tmp_path)
-    yield made
-    made.close()
+    new_backing = Backing(request.param, tmp_path)
+    yield new_backing
+    new_backing.close()

@@ -62,10 +62,10 @@ class JobLoop(Judged):
         todo = [e for e in self.entries[job] if not e.is_root and e.name not in process.done]
         ready = [e for e in todo if e.inputs <= versions.keys()]
         for entry in ready[: self.random.randint(1, 3)]:
-            made = refresh(cast("Simulation", self), process, entry, number, versions)
+            version = refresh(cast("Simulation", self), process, entry, number, versions)
             for _ in range(times):
-                store.checkpoints.record_version(job, fence, number, entry.name, made, FULL)
-            process.done[entry.name] = made
+                store.checkpoints.record_version(job, fence, number, entry.name, version, FULL)
+            process.done[entry.name] = version
         if todo and not ready:
             self._wait(process, todo[0], versions, parts)
         elif len(ready) == len(todo) == len([e for e in todo if e.name in process.done]):
@@ -79,11 +79,11 @@ class JobLoop(Judged):
         latest = store.checkpoints.latest_done(job)
         if process.cut is None:
             process.cut = {} if latest is None else store.checkpoints.versions_at(latest.number)
-            mine = {e.name for e in self.entries[job]}
+            own_tables = {e.name for e in self.entries[job]}
             news = (
                 latest is None
                 or store.revisions.revoked_after(job, latest.number)
-                or not mine <= process.cut.keys()
+                or not own_tables <= process.cut.keys()
             )
         else:
             news = False
@@ -91,8 +91,10 @@ class JobLoop(Judged):
         newest = {
             e.name: self._known(e.name, reported[e.name], process.cut) for e in self.entries[job] if e.is_root
         }
-        own, held = self.times.align(cast("Simulation", self), process, newest)
-        observations = {name: at for name, at in process.observations.items() if name not in held}
+        own, held_back = self.times.align(cast("Simulation", self), process, newest)
+        observations = {
+            name: observed_ms for name, observed_ms in process.observations.items() if name not in held_back
+        }
         if not news and all(process.cut.get(name) == version for name, version in own.items()):
             process.idle = True
             shows = latest is not None and own.items() <= store.checkpoints.versions_at(latest.number).items()

@@ -63,20 +63,24 @@ class Judged:
         part = {p.job for p in self.store.checkpoints.progress(checkpoint.number)} & self.entries.keys()
         own = {e.name for job in part for e in self.entries[job]}
         seen = self.store.checkpoints.versions_at(checkpoint.number)
-        at = {name: version for name, version in seen.items() if name in own}
+        versions = {name: version for name, version in seen.items() if name in own}
         incarnation = self.incarnation()
         key = incarnation, checkpoint.number
-        known, faults = self.published.setdefault(key, (at, self.faults.count))
+        known, faults = self.published.setdefault(key, (versions, self.faults.count))
         # A copy from before it was published may publish it again, with commits that carry the same rows.
-        same = known == at if faults == self.faults.count else self._rows_of(known) == self._rows_of(at)
+        same = (
+            known == versions
+            if faults == self.faults.count
+            else self._rows_of(known) == self._rows_of(versions)
+        )
         assert same, f"published checkpoint {checkpoint.number} changed"
-        self.published[key] = at, self.faults.count
+        self.published[key] = versions, self.faults.count
         if part:
             self.seen[incarnation] = max(self.seen.get(incarnation, 0), checkpoint.number)
-        self._assert_one_cut(at)
+        self._assert_one_cut(versions)
         behind = {e.name for job in self.faults.behind for e in self.entries[job]}
-        for _, name, gone in self.taken_back:
-            shown = name not in behind and at.get(name) in gone
+        for _, name, removed in self.taken_back:
+            shown = name not in behind and versions.get(name) in removed
             assert not shown, f"{name} was taken back, checkpoint {checkpoint.number} shows it"
 
     def forget_unnamed(self) -> None:
@@ -103,8 +107,8 @@ class Judged:
         self.seen = {known: min(seen, number) for known, seen in self.seen.items()}
         self.published = {key: shown for key, shown in self.published.items() if key[1] <= number}
 
-    def _rows_of(self, at: Mapping[TableName, Version]) -> dict[TableName, Mapping[int, int]]:
-        return {name: self.lake.rows(name, version) for name, version in at.items()}
+    def _rows_of(self, versions: Mapping[TableName, Version]) -> dict[TableName, Mapping[int, int]]:
+        return {name: self.lake.rows(name, version) for name, version in versions.items()}
 
     def _assert_one_cut(self, versions: Mapping[TableName, Version]) -> None:
         """All tables hold the same rows of each source, and views what their query gives of them."""
@@ -118,10 +122,10 @@ class Judged:
 
     def _read(self) -> None:
         tables = [entry.name for entries in self.entries.values() for entry in entries]
-        one, other = (self.random.sample(tables, self.random.randint(1, 2)) for _ in range(2))
+        first_tables, more_tables = (self.random.sample(tables, self.random.randint(1, 2)) for _ in range(2))
         try:
-            first = self.store.reads.resolve(tables=one, lease_ms=0)
-            second = self.store.reads.resolve(tables=[*one, *other], lease_ms=0)
+            first = self.store.reads.resolve(tables=first_tables, lease_ms=0)
+            second = self.store.reads.resolve(tables=[*first_tables, *more_tables], lease_ms=0)
         except CheckpointUnavailableError:
             return
         self._assert_one_cut(dict(second.versions))
@@ -134,14 +138,14 @@ class Judged:
             if not newest or self.store.checkpoints.get(newest).state is not CheckpointState.PUBLISHED:
                 return False
             self.look_at(self.store.checkpoints.get(newest))
-            at = self.store.checkpoints.versions_at(newest)
-            wanted = [e for job in group for e in self.entries[job]]
-            if not all(e.name in at for e in wanted):
+            versions = self.store.checkpoints.versions_at(newest)
+            group_entries = [e for job in group for e in self.entries[job]]
+            if not all(e.name in versions for e in group_entries):
                 return False
-            for entry in wanted:
+            for entry in group_entries:
                 if entry.is_root:
-                    here = self.lake.origin(entry.name, at[entry.name])[entry.name]
-                    assert here == self.sources.rows.get(entry.name, 0), f"rows of {entry.name} vanished"
+                    rows = self.lake.origin(entry.name, versions[entry.name])[entry.name]
+                    assert rows == self.sources.rows.get(entry.name, 0), f"rows of {entry.name} vanished"
         return True
 
     def _groups(self) -> list[set[str]]:

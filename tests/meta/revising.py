@@ -97,18 +97,18 @@ class Reviser:
 def plan_revisions(simulation: Simulation) -> list[Reviser]:
     """Somebody who takes a random dataset back to a random checkpoint, if there are any."""
     known = sorted(e.name for e in simulation.store.datasets.entries() if e.name in simulation.lake.tables)
-    standing = [c.number for c in simulation.store.checkpoints.newest(9) if c.state in _STANDING]
-    if not known or not standing:
+    published = [c.number for c in simulation.store.checkpoints.newest(9) if c.state in _STANDING]
+    if not known or not published:
         return []
-    named, to = simulation.random.choice(known), simulation.random.choice(standing)
+    named, to = simulation.random.choice(known), simulation.random.choice(published)
     return [Reviser(named, to, simulation.open_store())]
 
 
 def finish_revisions(simulation: Simulation, process: Process) -> None:
     """What a run of a job does first."""
     for revision in process.store.revisions.pending(process.job):
-        others = [name for name in revision.plan.jobs if name != process.job]
-        fences = {process.job: process.fence, **_take_over(simulation, process.store, others)}
+        other_jobs = [name for name in revision.plan.jobs if name != process.job]
+        fences = {process.job: process.fence, **_take_over(simulation, process.store, other_jobs)}
         _carry_out(simulation, process.store, revision, fences, running=process.job)
 
 
@@ -123,12 +123,12 @@ def _survey(simulation: Simulation, store: Store, named: TableName, to: Checkpoi
     }
     request = RevisionRequest(named=(named,), to=to, read_again=True)
     names = {node.table for node in affected(request, nodes)}
-    at = store.reads.published_versions(to)
-    before = store.revisions.last_complete(to, names - at.keys())
-    at |= {name: version for name, (_, version) in before.items()}
+    versions = store.reads.published_versions(to)
+    before = store.revisions.last_complete(to, names - versions.keys())
+    versions |= {name: version for name, (_, version) in before.items()}
     older = {name: number for name, (number, _) in before.items()}
-    checks = {name: _revert_check(simulation, name, at.get(name)) for name in names}
-    return plan_revision(request, nodes, at, checks, {}, (), older)
+    checks = {name: _revert_check(simulation, name, versions.get(name)) for name in names}
+    return plan_revision(request, nodes, versions, checks, {}, (), older)
 
 
 def _require_agreement(simulation: Simulation, store: Store) -> None:
@@ -146,8 +146,8 @@ def _revoked(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:
     return ((int(plan.to), int(plan.last)),) if plan.last > plan.to else ()
 
 
-def _revert_check(simulation: Simulation, name: TableName, at: Version | None) -> RevertCheck:
-    if at is None or simulation.lake[name].goes_back_to(at):
+def _revert_check(simulation: Simulation, name: TableName, version: Version | None) -> RevertCheck:
+    if version is None or simulation.lake[name].goes_back_to(version):
         return RevertCheck()
     return RevertCheck(obstacle="it never had that version")
 
@@ -167,13 +167,15 @@ def _carry_out(
     running: str | None = None,
 ) -> None:
     """What a root was since the version that it is taken back to is not seen again."""
-    for one in revision.plan.changed:
-        if one.job is None or one.table not in simulation.lake.tables:
+    for revised in revision.plan.changed:
+        if revised.job is None or revised.table not in simulation.lake.tables:
             continue
-        gone = _revise(simulation, store.incarnation, revision, one, fences[one.job])
-        if one.table in store.roots.reported(one.job):
-            store.roots.report(one.job, fences[one.job], {one.table: simulation.lake[one.table].main})
-            simulation.taken_back.append((revision.plan.to or 0, one.table, gone))
+        removed = _revise(simulation, store.incarnation, revision, revised, fences[revised.job])
+        if revised.table in store.roots.reported(revised.job):
+            store.roots.report(
+                revised.job, fences[revised.job], {revised.table: simulation.lake[revised.table].main}
+            )
+            simulation.taken_back.append((revision.plan.to or 0, revised.table, removed))
         if simulation.dies():
             raise KilledError
     store.revisions.complete(revision.id)
@@ -182,37 +184,37 @@ def _carry_out(
 
 
 def _revise(
-    simulation: Simulation, store: str, revision: Revision, one: RevisedTable, fence: Fence
+    simulation: Simulation, store: str, revision: Revision, revised: RevisedTable, fence: Fence
 ) -> set[Version]:
     """Answers the versions that are gone."""
-    table, tag = simulation.lake[one.table], tag_of(revision.id)
+    table, tag = simulation.lake[revised.table], tag_of(revision.id)
     revoked = _revoked(revision.plan)
     assert table.commit_metadata is not None
     before = table.main
-    if one.action is RevisionAction.ROLL_BACK:
-        assert one.version is not None
-        commit_metadata = table.merged_commit_metadata_at(one.version)
+    if revised.action is RevisionAction.ROLL_BACK:
+        assert revised.version is not None
+        commit_metadata = table.merged_commit_metadata_at(revised.version)
         assert commit_metadata is not None
         revoked = tuple(sorted({*revoked, *commit_metadata.revoked, *table.commit_metadata.revoked}))
-        gone = table.revert(
-            one.version, replace(commit_metadata, fence=fence, store=store, revoked=revoked), tag
+        removed = table.revert(
+            revised.version, replace(commit_metadata, fence=fence, store=store, revoked=revoked), tag
         )
-        simulation.times.take_back(one.table, table.main, one.version)
-        return gone
+        simulation.times.take_back(revised.table, table.main, revised.version)
+        return removed
     known = table.commit_metadata
     commit_metadata = CommitMetadata(
         pipeline=known.pipeline, job=known.job, fence=fence, store=store, revoked=revoked
     )
     if tag not in table.tags:
         table.raise_fence(commit_metadata)
-        simulation.times.take_back(one.table, table.main, before)
+        simulation.times.take_back(revised.table, table.main, before)
         table.tags.add(tag)
-    if one.action is RevisionAction.REBUILD:
+    if revised.action is RevisionAction.REBUILD:
         table.commit_metadata_only(
             table.fork(), replace(commit_metadata, mode=str(RefreshMode.FULL), reset=True)
         )
         return set()
-    gone = {snapshot.version for snapshot in table.chain(table.main)}
+    removed = {snapshot.version for snapshot in table.chain(table.main)}
     table.clear(replace(commit_metadata, reset=True))
-    simulation.times.take_back(one.table, table.main, NO_VERSION)
-    return gone
+    simulation.times.take_back(revised.table, table.main, NO_VERSION)
+    return removed

@@ -157,21 +157,21 @@ class Simulation(JobLoop):
 
     def step(self) -> None:
         pick = self.random
-        what = pick.random()
+        chance = pick.random()
         self.lake.now = self.now
-        if what < 0.03:
+        if chance < 0.03:
             self._kill()
-        elif what < 0.07:
+        elif chance < 0.07:
             self._restart()
-        elif what < 0.10:
+        elif chance < 0.10:
             self.now += pick.choice((JOB_LEASE_MS + 1, PATIENCE_MS + 1, -PATIENCE_MS, 3_600_000))
-        elif what < 0.14:
+        elif chance < 0.14:
             self._zombie_acts()
-        elif what < 0.20:
+        elif chance < 0.20:
             self.faults.strike(self)
-        elif what < 0.28:
+        elif chance < 0.28:
             self._people_act()
-        elif self.revisers and what < 0.50:
+        elif self.revisers and chance < 0.50:
             self._revise(pick.choice(self.revisers))
         elif self.processes:
             process = pick.choice(self.processes)
@@ -222,8 +222,8 @@ class Simulation(JobLoop):
             self._lose(process, wakes=False)
 
     def _lose(self, process: Process, *, wakes: bool) -> None:
-        self.processes = [one for one in self.processes if one is not process]
-        self.zombies = [one for one in self.zombies if one is not process]
+        self.processes = [running for running in self.processes if running is not process]
+        self.zombies = [running for running in self.zombies if running is not process]
         if wakes:
             self.zombies.append(process)
 

@@ -39,9 +39,9 @@ class Stores:
 
     def live(self) -> sqlite3.Connection:
         with self.database.engine.connect() as connection:
-            found = connection.connection.driver_connection
-        assert isinstance(found, sqlite3.Connection)
-        return found
+            driver_connection = connection.connection.driver_connection
+        assert isinstance(driver_connection, sqlite3.Connection)
+        return driver_connection
 
     def copy(self) -> sqlite3.Connection:
         """The store as it is now."""
@@ -53,9 +53,9 @@ class Stores:
         """What was copied takes the store's place; connections stay open."""
         copy.backup(self.live())
 
-    def dump(self, of: sqlite3.Connection | None = None) -> _Rows:
+    def dump(self, copy: sqlite3.Connection | None = None) -> _Rows:
         """All rows, but for the one from which numbers come."""
-        connection = of or self.live()
+        connection = copy or self.live()
         names = [table.name for table in t.metadata.sorted_tables if table is not t.stores]
         return frozenset(
             (name, *row) for name in names for row in connection.execute(f"SELECT * FROM {name}").fetchall()
@@ -69,17 +69,17 @@ class Stores:
         self.put(self.blank)
         store = MetaStore(self.database, lambda: 1_000)
         tables = "s{}" if job_names.startswith("k") else "t{}"
-        for at in range(4):
-            job = job_names.format(at)
-            mine = [TableName("lake", ("db",), tables.format(one)) for one in (at, at + 4)]
-            root = DatasetEntry(mine[0], "streaming table", "o", frozenset(), is_root=True)
-            view = DatasetEntry(mine[1], "materialized view", "o", frozenset(mine[:1]))
+        for index in range(4):
+            job = job_names.format(index)
+            own_tables = [TableName("lake", ("db",), tables.format(number)) for number in (index, index + 4)]
+            root = DatasetEntry(own_tables[0], "streaming table", "o", frozenset(), is_root=True)
+            view = DatasetEntry(own_tables[1], "materialized view", "o", frozenset(own_tables[:1]))
             store.jobs.start_run("another", job, [root, view])
             fence = store.jobs.take_over(job)
-            store.roots.report(job, fence, {mine[0]: Version("o1")})
-            roots = {mine[0]: Version("o1")}
+            store.roots.report(job, fence, {own_tables[0]: Version("o1")})
+            roots = {own_tables[0]: Version("o1")}
             opened = store.checkpoints.open(job, fence, roots, 1_000, at_least=number)
-            store.checkpoints.record_version(job, fence, opened.number, mine[1], Version("o2"), FULL)
+            store.checkpoints.record_version(job, fence, opened.number, own_tables[1], Version("o2"), FULL)
             store.checkpoints.publish(job, fence, opened.number, 1_000)
             store.jobs.end_run(job, fence)
         return self.copy()
@@ -106,18 +106,18 @@ class StoreFaults:
 
     def strike(self, simulation: Simulation) -> None:
         pick = simulation.random
-        what = pick.random()
+        chance = pick.random()
         if self.wrong is not None:
             right = self.wrong
             self.wrong = None
             self._replace(simulation, pick.choice([right, right, *self._copies, self.stores.blank]))
-        elif what < 0.4 or not self._copies:
+        elif chance < 0.4 or not self._copies:
             self._copies = [*self._copies[-2:], self.stores.copy()]
-        elif what < 0.75:
+        elif chance < 0.75:
             self._replace(simulation, pick.choice(self._copies))
-        elif what < 0.83:
+        elif chance < 0.83:
             self._replace(simulation, self.stores.blank)
-        elif what < 0.92:
+        elif chance < 0.92:
             self._replace(simulation, pick.choice(self.stores.others[:2]))
         else:
             self.wrong = self.stores.copy()
@@ -133,8 +133,8 @@ class StoreFaults:
         """What other pipelines have in the store is theirs."""
         assert self.neighbours <= self.stores.dump(), "another pipeline's rows changed"
 
-    def _replace(self, simulation: Simulation, by: sqlite3.Connection) -> None:
-        self._put(by)
+    def _replace(self, simulation: Simulation, copy: sqlite3.Connection) -> None:
+        self._put(copy)
         self.count += 1
         self.behind = set(simulation.entries)
         simulation.store_replaced()

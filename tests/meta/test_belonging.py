@@ -24,8 +24,8 @@ DATASETS = [
 
 @pytest.fixture
 def store(backing: Backing) -> Iterator[Store]:
-    with backing.open() as found:
-        yield found
+    with backing.open() as opened:
+        yield opened
 
 
 def publish(store: Store, job: str, fence: Fence, version: str) -> int:
@@ -37,11 +37,11 @@ def publish(store: Store, job: str, fence: Fence, version: str) -> int:
     return int(target.number)
 
 
-def error_class(of: pytest.ExceptionInfo[MetaError]) -> str:
-    return of.value.error_class
+def error_class(raised: pytest.ExceptionInfo[MetaError]) -> str:
+    return raised.value.error_class
 
 
-def test_a_job_belongs_to_the_lake_that_it_first_ran_over(store: Store) -> None:
+def test_job_belongs_to_its_first_lake(store: Store) -> None:
     store.jobs.start_run("shop", "shop", DATASETS)
     store.jobs.start_run("shop", "shop", DATASETS, lake="storage 1")
     store.jobs.start_run("shop", "shop", DATASETS, lake="storage 1")
@@ -55,7 +55,7 @@ def test_a_job_belongs_to_the_lake_that_it_first_ran_over(store: Store) -> None:
     store.jobs.start_run("shop", "shop", DATASETS, lake="storage 2")
 
 
-def test_a_copied_store_is_another_one_in_which_nothing_runs(store: Store) -> None:
+def test_copied_store_has_a_new_incarnation_and_no_runs(store: Store) -> None:
     store.jobs.start_run("shop", "shop", DATASETS, lake="storage 1")
     fence = store.jobs.take_over("shop")
     number = publish(store, "shop", fence, "1")
@@ -66,7 +66,7 @@ def test_a_copied_store_is_another_one_in_which_nothing_runs(store: Store) -> No
     assert store.checkpoints.versions_at(number) == {ORDERS: "1", SALES: "1"}
 
 
-def test_a_renamed_pipeline_keeps_its_history_and_fences_its_old_name(store: Store) -> None:
+def test_renamed_pipeline_keeps_history_and_fences_old_name(store: Store) -> None:
     store.jobs.start_run("shop", "shop", DATASETS)
     fence = store.jobs.take_over("shop")
     number = publish(store, "shop", fence, "1")

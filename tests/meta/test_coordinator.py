@@ -78,7 +78,7 @@ def world(backing: Backing) -> Iterator[World]:
     world.store.close()
 
 
-def test_a_checkpoint_is_published_when_all_jobs_did_their_part(world: World) -> None:
+def test_checkpoint_is_published_when_all_jobs_did_their_part(world: World) -> None:
     store = world.store
     first = world.open("in")
     assert [world.do(job) for job in JOBS] == [first] * 4
@@ -100,7 +100,7 @@ def test_a_checkpoint_is_published_when_all_jobs_did_their_part(world: World) ->
     assert store.reads.resolve(tables=[BOTH]).behind == {}
 
 
-def test_one_target_at_a_time_for_all_that_belong_together(world: World) -> None:
+def test_connected_jobs_share_one_open_checkpoint(world: World) -> None:
     n = world.open("in")
     assert world.do("in") == n
     with pytest.raises(MetaError, match="CHECKPOINT_HELD_BACK"):
@@ -132,7 +132,7 @@ def test_who_has_no_news_has_nothing_to_do(world: World) -> None:
     assert OUTSIDER not in store.checkpoints.versions_at(first)
 
 
-def test_who_asks_for_the_time_is_never_passed_over(world: World) -> None:
+def test_clock_dependent_views_are_never_skipped(world: World) -> None:
     world.store.jobs.start_run("p-sums", "sums", [DatasetEntry(SUM, VIEW, "s", frozenset({WORDS, NOW}))])
     assert world.store.roots.shared_clocks("counts") == {NOW}
     for round_ in (1, 2):
@@ -144,7 +144,7 @@ def test_who_asks_for_the_time_is_never_passed_over(world: World) -> None:
         assert world.store.checkpoints.versions_at(n)[NOW] == v(round_)
 
 
-def test_a_dead_job_holds_nobody_back_and_returns_at_the_newest(world: World) -> None:
+def test_dead_job_is_skipped_and_returns_at_the_newest(world: World) -> None:
     store = world.store
     full = world.open("in")
     for job in JOBS:
@@ -201,25 +201,25 @@ def test_slow_jobs_meet_at_the_rendezvous(world: World) -> None:
     assert store.reads.resolve(tables=[BOTH]).versions == {BOTH: v("both@7")}
 
 
-def test_what_nobody_completes_takes_nothing_from_a_later_checkpoint(world: World) -> None:
+def test_abandoned_checkpoint_leaves_later_ones_complete(world: World) -> None:
     """Both were cut with the same version of the root: it is one interval of checkpoints."""
-    store, others = world.store, ("counts", "sums", "joins")
+    store, reading_jobs = world.store, ("counts", "sums", "joins")
     first = world.open("in")
-    for job in others:
+    for job in reading_jobs:
         store.checkpoints.begin_next(job, world.fences[job])
     store.checkpoints.abort("in", world.fences["in"], first)
     world.now += PATIENCE_MS + 1
-    for job in others:
+    for job in reading_jobs:
         store.jobs.heartbeat(job, world.fences[job])
     second = world.open("in")
-    for job in others:
+    for job in reading_jobs:
         target = store.checkpoints.begin_next(job, world.fences[job])
         assert target is not None
         assert target.number == second
     assert store.checkpoints.get(first).state is CheckpointState.ABORTED
     assert store.checkpoints.versions_at(first) == {}
     assert store.checkpoints.get(second).roots == {WORDS: "1"}
-    assert [world.do(job) for job in ("in", *others)] == [second] * 4
+    assert [world.do(job) for job in ("in", *reading_jobs)] == [second] * 4
     assert store.checkpoints.get(second).state is CheckpointState.PUBLISHED
 
 
@@ -251,7 +251,7 @@ def test_an_older_look_does_not_turn_a_table_back(world: World) -> None:
     assert store.roots.external_versions() == {OUTSIDER: v(5)}
 
 
-def test_a_job_takes_over_the_tables_of_another_with_their_checkpoints(world: World) -> None:
+def test_tables_move_to_another_job_with_their_checkpoints(world: World) -> None:
     store = world.store
     n = world.open("in")
     for job in JOBS:

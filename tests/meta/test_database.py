@@ -26,7 +26,7 @@ def test_open_creates_migrates_and_is_silent(tmp_path: Path, capfd: pytest.Captu
     assert sqlite3.connect(tmp_path / "meta.db").execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_the_migrations_make_the_tables_that_the_code_expects(database: Backing) -> None:
+def test_migrations_match_the_table_definitions(database: Backing) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
     from alembic.script import ScriptDirectory
@@ -75,9 +75,7 @@ def test_postgresql_as_everybody_writes_it() -> None:
     assert parsed_url("postgres://u:p@h/d").drivername == "postgresql+psycopg"
 
 
-def test_a_writer_that_waits_too_long_is_told_that_it_may_try_again(
-    database: Backing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_timeout_is_a_retryable_error(database: Backing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tautochrone.meta.database.engine._BUSY_TIMEOUT_MS", 300)
     store = database.open()
     store.jobs.start_run("shop", "job", [])
@@ -89,7 +87,7 @@ def test_a_writer_that_waits_too_long_is_told_that_it_may_try_again(
     assert store.jobs.take_over("job") == 1
 
 
-def test_a_reader_neither_waits_for_a_writer_nor_sees_half_of_it(database: Backing) -> None:
+def test_readers_see_no_partial_writes_and_do_not_wait(database: Backing) -> None:
     store = database.open()
     store.jobs.start_run("shop", "job", [])
     holder = Database(database.url)
@@ -100,7 +98,7 @@ def test_a_reader_neither_waits_for_a_writer_nor_sees_half_of_it(database: Backi
     assert store.jobs.fence("job") == 9
 
 
-def test_connections_that_the_database_closed_are_replaced(tmp_path: Path) -> None:
+def test_closed_connections_are_replaced(tmp_path: Path) -> None:
     backing = Backing("postgresql", tmp_path)
     store = backing.open()
     assert store.recovery.is_empty()
@@ -112,7 +110,7 @@ def test_connections_that_the_database_closed_are_replaced(tmp_path: Path) -> No
     backing.close()
 
 
-def test_a_database_that_is_not_there_may_come_back(unused_port: int) -> None:
+def test_unreachable_database_is_a_retryable_error(unused_port: int) -> None:
     with pytest.raises(MetaError, match="META_STORE_FAILED") as caught:
         MetaStore.open(f"postgresql://joe:let-me-hide@127.0.0.1:{unused_port}/shop")
     assert caught.value.retryable

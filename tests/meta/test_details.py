@@ -106,7 +106,7 @@ def test_the_timeline_counts(store: Store) -> None:
     assert [r.checkpoint for r in store.history.refreshes_at(first)] == [first]
 
 
-def test_reports_are_told_with_their_time(store: Store) -> None:
+def test_reports_have_their_time(store: Store) -> None:
     store.roots.report("job", Fence(1), {ROOT: Version("1")})
-    ((table, job, at),) = [(r.table, r.job, r.at_ms) for r in store.roots.reports()]
-    assert (table, job, at) == (ROOT, "job", 5_000)
+    ((table, job, at_ms),) = [(r.table, r.job, r.at_ms) for r in store.roots.reports()]
+    assert (table, job, at_ms) == (ROOT, "job", 5_000)

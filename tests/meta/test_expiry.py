@@ -41,18 +41,18 @@ def store(backing: Backing) -> Iterator[Store]:
 def test_standing(store: Store) -> None:
     store.checkpoints.expire(1)
     store.checkpoints.revoke("job", store.jobs.fence("job"), 2)
-    found = store.checkpoints.unexpired("job")
-    assert found[0] == UnexpiredCheckpoint(CheckpointNumber(2), 2500)
-    assert [checkpoint.number for checkpoint in found] == list(range(2, 11))
+    unexpired = store.checkpoints.unexpired("job")
+    assert unexpired[0] == UnexpiredCheckpoint(CheckpointNumber(2), 2500)
+    assert [checkpoint.number for checkpoint in unexpired] == list(range(2, 11))
     assert store.checkpoints.unexpired("another") == ()
 
 
-def test_what_would_be_retained(store: Store) -> None:
-    gone = [CheckpointNumber(number) for number in range(1, 9)]
-    expected = store.pins.retained_versions(gone)
+def test_versions_retained_after_expiry(store: Store) -> None:
+    expired = [CheckpointNumber(number) for number in range(1, 9)]
+    expected = store.pins.retained_versions(expired)
     assert expected == {ROOT: {"r9", "r10"}, VIEW: {"v9", "v10"}}
     assert len(store.pins.retained_versions()[VIEW]) == 10
-    for number in gone:
+    for number in expired:
         store.checkpoints.expire(number)
     assert store.pins.retained_versions() == expected
 

@@ -71,19 +71,19 @@ class World:
             for _ in range(2):
                 store.checkpoints.abort(job, fence, target.number, broken=broken)
         else:
-            held = {"same": "d"} if job == "sums" else {}
-            store.checkpoints.publish(job, fence, target.number, self.now, passed_invariants=held)
+            passed = {"same": "d"} if job == "sums" else {}
+            store.checkpoints.publish(job, fence, target.number, self.now, passed_invariants=passed)
 
     def weak(self) -> dict[str, str]:
-        found = self.store.reads.resolve(Consistency.WEAK, lease_ms=0).versions
-        return {name.table: str(version) for name, version in found.items()}
+        versions = self.store.reads.resolve(Consistency.WEAK, lease_ms=0).versions
+        return {name.table: str(version) for name, version in versions.items()}
 
 
 @pytest.fixture
 def world(backing: Backing) -> Iterator[World]:
-    made = World(backing)
-    yield made
-    made.store.close()
+    new_world = World(backing)
+    yield new_world
+    new_world.store.close()
 
 
 def test_a_broken_invariant_over_tables_of_two_jobs(world: World) -> None:
@@ -99,9 +99,9 @@ def test_a_broken_invariant_over_tables_of_two_jobs(world: World) -> None:
     world.do("counts")
     assert "count" not in world.weak()
     world.do("sums")
-    held = store.invariants.last_check("sums")
-    assert held is not None
-    assert (held.checkpoint, held.definitions) == (first, {"same": "d"})
+    last_check = store.invariants.last_check("sums")
+    assert last_check is not None
+    assert (last_check.checkpoint, last_check.definitions) == (first, {"same": "d"})
 
     world.report(2)
     second = world.open("counts")
@@ -109,13 +109,13 @@ def test_a_broken_invariant_over_tables_of_two_jobs(world: World) -> None:
     world.do("sums", (BROKEN,))
     assert store.checkpoints.get(second).state is CheckpointState.PARTIAL
     assert store.checkpoints.get(second).broken == (BROKEN,)
-    assert store.invariants.last_check("sums") == held
+    assert store.invariants.last_check("sums") == last_check
     assert world.weak() == {"words": "2", "far": "2", "count": "count@1", "others": "1", "sum": "sum@1"}
     for consistency in Consistency:
-        found = store.reads.resolve(consistency, [COUNT], lease_ms=0)
-        assert found.versions == {COUNT: Version("count@1")}
-        assert "at least 2 rows" in found.behind[COUNT]
-        assert "a=" not in found.behind[COUNT]
+        resolved = store.reads.resolve(consistency, [COUNT], lease_ms=0)
+        assert resolved.versions == {COUNT: Version("count@1")}
+        assert "at least 2 rows" in resolved.behind[COUNT]
+        assert "a=" not in resolved.behind[COUNT]
     status = {status.dataset: (status.error, status.lag_ms) for status in store.datasets.statuses()}
     late = store.checkpoints.get(second).cut_at_ms - store.checkpoints.get(first).cut_at_ms
     assert late > 0
@@ -128,9 +128,9 @@ def test_a_broken_invariant_over_tables_of_two_jobs(world: World) -> None:
     world.do("counts")
     world.do("sums")
     assert store.checkpoints.get(third).state is CheckpointState.PUBLISHED
-    found = store.reads.resolve(tables=[COUNT, SUM], lease_ms=0)
-    assert found.versions == {COUNT: Version("count@3"), SUM: Version("sum@3")}
-    assert found.behind == {}
+    resolved = store.reads.resolve(tables=[COUNT, SUM], lease_ms=0)
+    assert resolved.versions == {COUNT: Version("count@3"), SUM: Version("sum@3")}
+    assert resolved.behind == {}
     assert all(status.error is None and not status.lag_ms for status in store.datasets.statuses())
     assert world.weak() == {"words": "3", "far": "3", "count": "count@3", "others": "3", "sum": "sum@3"}
 

@@ -10,7 +10,7 @@ from tautochrone.testing.stores import Backing
 SOURCE, MIDDLE, LAST = (TableName("lake", ("db",), name) for name in ("t0", "t1", "t2"))
 
 
-def commit(job: str, version: str, reads: TableName, at: str) -> LakeVersion:
+def commit(job: str, version: str, reads: TableName, input_version: str) -> LakeVersion:
     commit_metadata = CommitMetadata(
         pipeline=job,
         job=job,
@@ -19,12 +19,12 @@ def commit(job: str, version: str, reads: TableName, at: str) -> LakeVersion:
         checkpoint=CheckpointNumber(2),
         mode="full",
         definition="d",
-        inputs={str(reads): at},
+        inputs={str(reads): input_version},
     )
     return LakeVersion(version=Version(version), commit_metadata=commit_metadata, committed_at_ms=1)
 
 
-def test_a_table_that_another_pipeline_took_for_external_is_shown_as_its_own_job_says(
+def test_external_table_is_shown_at_its_own_jobs_checkpoint(
     database: Backing,
 ) -> None:
     with database.open() as store:

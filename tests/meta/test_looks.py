@@ -50,16 +50,16 @@ class World:
     def report(self, job: str, table: TableName, version: int) -> None:
         self.store.roots.report(job, self.fences[job], {table: Version(str(version))})
 
-    def look(self, job: str, checkpoint: int | None = None, **at: int) -> None:
-        observations = {TableName("lake", ("db",), name): ms for name, ms in at.items()}
+    def look(self, job: str, checkpoint: int | None = None, **observed_ms: int) -> None:
+        observations = {TableName("lake", ("db",), name): ms for name, ms in observed_ms.items()}
         self.store.jobs.heartbeat(job, self.fences[job], observations=observations, checkpoint=checkpoint)
 
     def publish(self, external: int = 1, **observations: int) -> int:
         """The views' job takes a cut, after its look at the external table, and everybody does it."""
         store, fence = self.store, self.fences["views"]
         roots = {EXTERNAL: Version(str(external))}
-        told = {TableName("lake", ("db",), name): at for name, at in observations.items()}
-        number = store.checkpoints.open("views", fence, roots, self.now, observations=told).number
+        by_table = {TableName("lake", ("db",), name): ms for name, ms in observations.items()}
+        number = store.checkpoints.open("views", fence, roots, self.now, observations=by_table).number
         for table in (VIEW, APART):
             store.checkpoints.record_version(
                 "views", fence, number, table, Version(f"{table.table}@{number}"), FULL
@@ -88,7 +88,7 @@ def world(backing: Backing) -> Iterator[World]:
     world.store.close()
 
 
-def test_a_checkpoint_is_after_a_token_when_every_root_was_looked_at_since(world: World) -> None:
+def test_checkpoint_satisfies_token_when_all_roots_were_observed_since(world: World) -> None:
     world.look("in", words=100)
     world.look("too", names=200)
     world.publish(dim=150)
@@ -104,7 +104,7 @@ def test_a_checkpoint_is_after_a_token_when_every_root_was_looked_at_since(world
     assert "job in isn't running" in world.why
 
 
-def test_what_is_reported_later_is_not_in_an_older_cut(world: World) -> None:
+def test_later_observation_does_not_count_for_older_cut(world: World) -> None:
     world.look("in", words=100)
     world.look("too", names=100)
     first = world.publish(dim=100)
@@ -119,7 +119,7 @@ def test_what_is_reported_later_is_not_in_an_older_cut(world: World) -> None:
     assert world.sees(150, VIEW, checkpoint=second)
 
 
-def test_looks_without_news_make_the_newest_checkpoint_grow(world: World) -> None:
+def test_observations_without_news_advance_newest_checkpoint(world: World) -> None:
     for job, table in (("in", "words"), ("too", "names")):
         world.look(job, **{table: 100})
     number = world.publish(dim=100)
@@ -132,7 +132,7 @@ def test_looks_without_news_make_the_newest_checkpoint_grow(world: World) -> Non
     assert world.sees(199, VIEW)
 
 
-def test_news_of_jobs_that_have_nothing_to_do_with_it_take_no_look_away(world: World) -> None:
+def test_unrelated_jobs_do_not_reset_observations(world: World) -> None:
     for job, table in (("in", "words"), ("too", "names")):
         world.look(job, **{table: 100})
     first = world.publish(dim=100)
@@ -153,7 +153,7 @@ def test_news_of_jobs_that_have_nothing_to_do_with_it_take_no_look_away(world: W
     assert not world.sees(50, other)
 
 
-def test_the_cut_of_an_external_table_goes_with_the_look_of_who_took_it(world: World) -> None:
+def test_external_table_is_observed_by_the_job_that_cuts_it(world: World) -> None:
     for job, table in (("in", "words"), ("too", "names")):
         world.look(job, **{table: 500})
     # Another job has seen a newer version of it already; this cut names the older one.

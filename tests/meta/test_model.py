@@ -165,12 +165,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     def read_is(self, expected: int | None, names: list[TableName], *, only_named: bool) -> None:
         try:
-            found = self.store.reads.resolve(tables=names, lease_ms=0, only_named=only_named)
+            resolved = self.store.reads.resolve(tables=names, lease_ms=0, only_named=only_named)
         except CheckpointUnavailableError:
             assert expected is None, names
             return
-        assert found.checkpoint == expected, names
-        assert found.versions == {n: self.cuts[expected or 0][n] for n in names}
+        assert resolved.checkpoint == expected, names
+        assert resolved.versions == {n: self.cuts[expected or 0][n] for n in names}
 
     @invariant()
     def one_open_target(self) -> None:

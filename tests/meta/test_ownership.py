@@ -53,12 +53,12 @@ def claim(run: str, **how: object) -> Claim:
 
 def begin(store: Store, run: str, topology: tuple[DatasetEntry, ...] = TOPOLOGY, **how: object) -> Fence:
     """The beginning of a run, as every command makes it."""
-    mine = claim(run, **how)
-    store.jobs.start_run("shop", "job", topology, claim=mine, lease_ms=LEASE_MS)
-    return store.jobs.take_over("job", lease_ms=LEASE_MS, claim=mine)
+    own_claim = claim(run, **how)
+    store.jobs.start_run("shop", "job", topology, claim=own_claim, lease_ms=LEASE_MS)
+    return store.jobs.take_over("job", lease_ms=LEASE_MS, claim=own_claim)
 
 
-def test_a_second_run_hears_who_has_the_job_and_changes_nothing(store: Store, clock: Clock) -> None:
+def test_second_run_is_refused_and_changes_nothing(store: Store, clock: Clock) -> None:
     fence = begin(store, "one")
     number = store.checkpoints.open("job", fence, {ROOT: Version("1")}, 1).number
     store.checkpoints.record_version("job", fence, number, VIEW, Version("1"), FULL)
@@ -70,12 +70,16 @@ def test_a_second_run_hears_who_has_the_job_and_changes_nothing(store: Store, cl
     ):
         with pytest.raises(MetaError, match="JOB_RUNNING") as refused:
             act()
-        said = refused.value.parameters
-        assert said["host"] == "host-one"
-        assert said["pid"] == "17"
-        assert said["since_ms"] == "1000000"
-        assert (said["checkpoint"], said["done"], said["datasets"]) == (str(number), "2", "3")
-        assert said["lease_left_ms"] == "10000"
+        parameters = refused.value.parameters
+        assert parameters["host"] == "host-one"
+        assert parameters["pid"] == "17"
+        assert parameters["since_ms"] == "1000000"
+        assert (parameters["checkpoint"], parameters["done"], parameters["datasets"]) == (
+            str(number),
+            "2",
+            "3",
+        )
+        assert parameters["lease_left_ms"] == "10000"
         assert f"checkpoint {number} is open, with 2 of 3 datasets done" in refused.value.message
     # The topology of the run that goes on, and its fence.
     assert len(store.datasets.entries("job")) == 3
@@ -90,9 +94,7 @@ def test_a_job_whose_run_ended_is_free_at_once(store: Store) -> None:
     assert begin(store, "two") == 2
 
 
-def test_a_lease_that_is_renewed_keeps_the_job_and_one_that_ended_does_not(
-    store: Store, clock: Clock
-) -> None:
+def test_job_is_owned_while_its_lease_is_renewed(store: Store, clock: Clock) -> None:
     fence = begin(store, "one")
     clock.now += LEASE_MS - 1
     store.jobs.heartbeat("job", fence, LEASE_MS)
@@ -109,7 +111,7 @@ def test_a_lease_that_is_renewed_keeps_the_job_and_one_that_ended_does_not(
     store.jobs.heartbeat("job", newer, LEASE_MS)
 
 
-def test_a_takeover_that_is_asked_for_fences_a_live_run(store: Store) -> None:
+def test_forced_takeover_fences_a_live_run(store: Store) -> None:
     old = begin(store, "one")
     assert begin(store, "two", takeover=True) == 2
     with pytest.raises(FencedError):
@@ -118,7 +120,7 @@ def test_a_takeover_that_is_asked_for_fences_a_live_run(store: Store) -> None:
         begin(store, "three")
 
 
-def test_only_the_owner_that_is_known_to_be_gone_is_replaced(store: Store) -> None:
+def test_only_an_owner_known_to_have_ended_is_replaced(store: Store) -> None:
     begin(store, "one")
     assert begin(store, "two", ended_run="one") == 2
     # Somebody saw that `one` was gone, and meanwhile another run has the job.
@@ -132,7 +134,7 @@ def test_what_a_run_says_twice_is_not_refused(store: Store) -> None:
     assert begin(store, "one") == 2
 
 
-def test_an_owner_that_did_not_say_who_it_is_keeps_its_lease(store: Store, clock: Clock) -> None:
+def test_owner_without_identity_keeps_its_lease(store: Store, clock: Clock) -> None:
     store.jobs.start_run("shop", "job", TOPOLOGY)
     store.jobs.take_over("job", owner="host:1", lease_ms=LEASE_MS)
     assert store.jobs.owner_process("job") is None
@@ -151,18 +153,20 @@ def test_two_starts_at_the_same_moment(backing: Backing) -> None:
     stores = [backing.open() for _ in range(count)]
     barrier = Barrier(count)
 
-    def start(at: int) -> tuple[int, str]:
-        mine = (DatasetEntry(TableName("lake", ("db",), f"t{at}"), "streaming table", "x", is_root=True),)
+    def start(index: int) -> tuple[int, str]:
+        topology = (
+            DatasetEntry(TableName("lake", ("db",), f"t{index}"), "streaming table", "x", is_root=True),
+        )
         barrier.wait()
         try:
-            return at, f"fence {begin(stores[at], str(at), mine)}"
+            return index, f"fence {begin(stores[index], str(index), topology)}"
         except MetaError as error:
-            return at, error.error_class
+            return index, error.error_class
 
     for turn in range(3):
         with ThreadPoolExecutor(count) as pool:
             ended = list(pool.map(start, range(count)))
-        winners = [at for at, how in ended if how == f"fence {turn + 1}"]
+        winners = [index for index, how in ended if how == f"fence {turn + 1}"]
         assert len(winners) == 1, ended
         assert [how for _, how in ended].count("JOB_RUNNING") == count - 1, ended
         assert [entry.name.table for entry in stores[0].datasets.entries("job")] == [f"t{winners[0]}"]

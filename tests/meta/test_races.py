@@ -33,7 +33,7 @@ print(done, fenced)
 """
 
 
-def test_processes_that_take_each_other_over_never_tear_anything(backing: Backing) -> None:
+def test_concurrent_takeovers_keep_checkpoints_consistent(backing: Backing) -> None:
     url = backing.shared()
     racers = [
         subprocess.Popen([sys.executable, "-c", RACER, url], stdout=-1, stderr=-1, text=True)
@@ -44,9 +44,9 @@ def test_processes_that_take_each_other_over_never_tear_anything(backing: Backin
     done = sum(int(out.split()[0]) for out, _ in answers)
     with MetaStore.open(backing.url) as store:
         assert store.jobs.fence("race") == 4 * 12
-        found = store.checkpoints.newest(10_000)
-        assert [c.number for c in found] == list(range(len(found), 0, -1))
-        fences = [c.published_at_ms for c in reversed(found) if c.published_at_ms]
+        checkpoints = store.checkpoints.newest(10_000)
+        assert [c.number for c in checkpoints] == list(range(len(checkpoints), 0, -1))
+        fences = [c.published_at_ms for c in reversed(checkpoints) if c.published_at_ms]
         # A publication of an older owner never comes after one of a newer owner.
         assert fences == sorted(fences)
         assert len(fences) <= done

@@ -19,14 +19,14 @@ FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))
 
 @pytest.fixture
 def statements() -> Iterator[list[str]]:
-    asked: list[str] = []
+    executed: list[str] = []
 
-    def commit_metadata(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
-        asked.append(statement)
+    def record(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
+        executed.append(statement)
 
-    event.listen(Engine, "before_cursor_execute", commit_metadata)
-    yield asked
-    event.remove(Engine, "before_cursor_execute", commit_metadata)
+    event.listen(Engine, "before_cursor_execute", record)
+    yield executed
+    event.remove(Engine, "before_cursor_execute", record)
 
 
 def test_reasons_are_looked_up_once(database: Backing, statements: list[str]) -> None:
@@ -38,8 +38,8 @@ def test_reasons_are_looked_up_once(database: Backing, statements: list[str]) ->
     fence = store.jobs.take_over("job")
     for cut in range(1, len(VIEWS) + 3):
         number = store.checkpoints.open("job", fence, {ROOT: Version(str(cut))}, cut).number
-        for at, view in enumerate(VIEWS):
-            if cut <= at + 1:
+        for index, view in enumerate(VIEWS):
+            if cut <= index + 1:
                 store.checkpoints.record_version("job", fence, number, view, Version(f"v{cut}"), FULL)
             else:
                 store.checkpoints.record_failure(
@@ -50,5 +50,5 @@ def test_reasons_are_looked_up_once(database: Backing, statements: list[str]) ->
     answer = store.reads.resolve(tables=VIEWS[:1], lease_ms=0)
     assert answer.checkpoint == 1
     assert answer.behind.keys() == set(VIEWS)
-    assert sum("FROM failures" in one for one in statements) == len(VIEWS)
+    assert sum("FROM failures" in statement for statement in statements) == len(VIEWS)
     assert len(statements) < 40, statements

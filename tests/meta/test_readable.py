@@ -17,11 +17,11 @@ from tautochrone.testing.stores import Backing
 
 @pytest.fixture
 def world(backing: Backing) -> Iterator[World]:
-    made = World(backing)
-    made.start(*JOBS)
-    made.report(1)
-    yield made
-    made.store.close()
+    new_world = World(backing)
+    new_world.start(*JOBS)
+    new_world.report(1)
+    yield new_world
+    new_world.store.close()
 
 
 def whole(world: World) -> int:
@@ -33,8 +33,8 @@ def whole(world: World) -> int:
 def seen(world: World | Checked) -> dict[TableName, tuple[int | None, int | None, bool]]:
     """By table what readers see, how far its job is, and whether that of readers lags."""
     return {
-        one.dataset: (one.readable, one.checkpoint, bool(one.readable_lag_ms))
-        for one in world.store.datasets.statuses()
+        status.dataset: (status.readable, status.checkpoint, bool(status.readable_lag_ms))
+        for status in world.store.datasets.statuses()
     }
 
 
@@ -48,10 +48,10 @@ def test_parts_that_are_missing(world: World) -> None:
     for job in ("in", "counts"):
         world.do(job)
     world.now += 10
-    missing = {one.job: one for one in world.store.reads.missing_parts("counts")}
+    missing = {part.job: part for part in world.store.reads.missing_parts("counts")}
     assert missing.keys() == {"sums", "joins"}
-    assert {one.checkpoint for one in missing.values()} == {second}
-    assert {one.what for one in missing.values()} == {MissingPart.PENDING}
+    assert {part.checkpoint for part in missing.values()} == {second}
+    assert {part.what for part in missing.values()} == {MissingPart.PENDING}
     # Readers stay with all of them where all are, whatever some have done.
     assert seen(world) == {
         WORDS: (first, second, True),
@@ -61,20 +61,20 @@ def test_parts_that_are_missing(world: World) -> None:
     }
     world.store.jobs.end_run("sums", world.fences["sums"])
     world.now += JOB_LEASE_MS + 1
-    assert {one.what for one in world.store.reads.missing_parts("counts")} == {MissingPart.AWAY}
+    assert {part.what for part in world.store.reads.missing_parts("counts")} == {MissingPart.AWAY}
     for job in ("sums", "joins"):
         world.do(job)
     assert world.store.reads.missing_parts("counts") == ()
     assert set(seen(world).values()) == {(second, second, False)}
 
 
-def test_a_job_that_has_done_nothing_misses_nothing(world: World) -> None:
+def test_new_job_has_no_missing_parts(world: World) -> None:
     assert world.store.reads.missing_parts("counts") == ()
     assert world.store.reads.missing_parts("nobody") == ()
     assert set(seen(world).values()) == {(None, None, False)}
 
 
-def test_what_another_job_that_is_alive_has_not_looked_at(world: World) -> None:
+def test_root_not_observed_by_its_live_job_is_missing(world: World) -> None:
     store, fence = world.store, world.fences["in"]
     number = whole(world)
     store.jobs.heartbeat(

@@ -26,11 +26,11 @@ def store(backing: Backing) -> Iterator[Store]:
 
 def timed(version: str, checkpoint: int, **clocks: str) -> LakeVersion:
     """Of a view that also asks for the time, or for the date in Tokyo."""
-    found = made(version, checkpoint, root="r1")
-    assert found.commit_metadata is not None
+    untimed = made(version, checkpoint, root="r1")
+    assert untimed.commit_metadata is not None
     names = {"now": str(NOW), "today": str(today("Asia/Tokyo"))}
-    inputs = {**found.commit_metadata.inputs, **{names[clock]: at for clock, at in clocks.items()}}
-    return replace(found, commit_metadata=replace(found.commit_metadata, inputs=inputs))
+    inputs = {**untimed.commit_metadata.inputs, **{names[clock]: value for clock, value in clocks.items()}}
+    return replace(untimed, commit_metadata=replace(untimed.commit_metadata, inputs=inputs))
 
 
 def made(version: str, checkpoint: int | None = None, fence: int = 3, **inputs: str) -> LakeVersion:
@@ -40,22 +40,22 @@ def made(version: str, checkpoint: int | None = None, fence: int = 3, **inputs: 
         fence=Fence(fence),
         store="lost",
         checkpoint=None if checkpoint is None else CheckpointNumber(checkpoint),
-        inputs={f"lake.db.{table}": at for table, at in inputs.items()},
+        inputs={f"lake.db.{table}": input_version for table, input_version in inputs.items()},
     )
     return LakeVersion(
         version=Version(version), commit_metadata=commit_metadata, committed_at_ms=int(checkpoint or 0) * 10
     )
 
 
-def test_all_told_checkpoints_come_back(store: Store) -> None:
-    found = store.recovery.rebuild(
+def test_rebuild_restores_all_complete_checkpoints(store: Store) -> None:
+    rebuilt = store.recovery.rebuild(
         {
             ROOT: [made("r1"), made("r2"), made("r3", fence=9)],
             A: [made("a1", 5, root="r1"), made("a2", 7, root="r2")],
             B: [made("b1", 5, a="a1"), made("b2", 7, a="a2")],
         }
     )
-    assert found == (5, 7)
+    assert rebuilt == (5, 7)
     assert store.checkpoints.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
     assert store.checkpoints.versions_at(7) == {ROOT: "r2", A: "a2", B: "b2"}
     assert store.checkpoints.get(7).roots == {ROOT: "r2"}
@@ -69,33 +69,33 @@ def test_all_told_checkpoints_come_back(store: Store) -> None:
         store.recovery.rebuild({})
 
 
-def test_half_done_and_contradicting_checkpoints_do_not(store: Store) -> None:
-    found = store.recovery.rebuild(
+def test_rebuild_omits_incomplete_and_contradictory_checkpoints(store: Store) -> None:
+    rebuilt = store.recovery.rebuild(
         {
             # At 6 only A was finished: B still stands on A's older version.
             A: [made("a1", 5, root="r1"), made("a2", 6, root="r2")],
             B: [made("b1", 5, a="a1", root="r1")],
         }
     )
-    assert found == (5,)
+    assert rebuilt == (5,)
     assert store.checkpoints.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
     assert store.reads.resolve().versions == {ROOT: "r1", A: "a1", B: "b1"}
 
 
-def test_an_unchanged_dataset_and_fences_in_between(store: Store) -> None:
-    found = store.recovery.rebuild(
+def test_rebuild_across_fence_commits(store: Store) -> None:
+    rebuilt = store.recovery.rebuild(
         {
             A: [made("a1", 5, root="r1"), made("a1f"), made("a2", 9, root="r3", side="s1")],
             # B saw the fence snapshot of A, which holds the same rows; it does not read `root`.
             B: [made("b1", 5, a="a1"), made("b2", 6, a="a1f", other="o1"), made("b3", 9, a="a2")],
         }
     )
-    assert found == (5, 6, 9)
+    assert rebuilt == (5, 6, 9)
     assert store.checkpoints.versions_at(6)[A] == "a1"
     assert store.checkpoints.get(6).state is CheckpointState.PUBLISHED
 
 
-def test_a_note_without_rows_tells_that_nothing_changed(store: Store) -> None:
+def test_metadata_only_commit_means_no_change(store: Store) -> None:
     lake = {
         A: [made("a1", 5, root="r1"), made("a2", 6, root="r2")],
         B: [made("b1", 5, root="r1"), made("b1", 6, root="r2")],
@@ -104,7 +104,7 @@ def test_a_note_without_rows_tells_that_nothing_changed(store: Store) -> None:
     assert store.checkpoints.versions_at(6) == {ROOT: "r2", A: "a2", B: "b1"}
 
 
-def test_a_view_whose_rows_stayed_keeps_an_older_time(store: Store) -> None:
+def test_unchanged_view_keeps_its_older_time(store: Store) -> None:
     lake = {
         A: [timed("a1", 5, now="900", today="20254"), timed("a2", 6, now="1000", today="20255")],
         # At 6 nothing of it changed, so no commit tells its time there. As text 900 would be the newer one.
@@ -139,20 +139,20 @@ def entries(table: TableName, *inputs: TableName) -> list[DatasetEntry]:
     return [DatasetEntry(table, kind, "", frozenset(inputs), is_root=not inputs)]
 
 
-def test_jobs_that_share_checkpoints_come_back_at_one_checkpoint(store: Store) -> None:
+def test_rebuild_restores_connected_jobs_together(store: Store) -> None:
     apart, other = TableName("lake", ("db",), "apart"), TableName("lake", ("db",), "other")
-    found = store.recovery.rebuild(
+    rebuilt = store.recovery.rebuild(
         {
             ROOT: [by("ingest", made("r1")), by("ingest", made("r2")), by("ingest", made("r3"))],
             # Job b left 6 out and came to 7; at 8 only a had done its part.
-            A: [by("a", made(f"a{n}", at, root=f"r{n}")) for n, at in ((1, 5), (2, 6), (3, 8))],
+            A: [by("a", made(f"a{n}", number, root=f"r{n}")) for n, number in ((1, 5), (2, 6), (3, 8))],
             B: [by("b", made("b1", 5, root="r1", a="a1")), by("b", made("b2", 7, root="r2", a="a2"))],
             # Nothing joins these to the others: that 8 is undecided there is nothing to them.
             apart: [by("far", made("x1", 8, other="o1"))],
             other: [by("beyond", made("o1"))],
         }
     )
-    assert found == (5, 7, 8)
+    assert rebuilt == (5, 7, 8)
     assert store.checkpoints.versions_at(5) == {ROOT: "r1", A: "a1", B: "b1"}
     seven = {ROOT: "r2", A: "a2", B: "b2"}
     assert store.checkpoints.versions_at(7) == seven
@@ -176,7 +176,7 @@ def test_jobs_that_share_checkpoints_come_back_at_one_checkpoint(store: Store) -
     assert store.checkpoints.versions_at(number) == {ROOT: "r4", apart: "x1", other: "o1"}
 
 
-def test_a_table_told_by_its_readers_alone_is_its_job_s_once_it_starts(store: Store) -> None:
+def test_table_known_from_readers_gets_its_job_at_start(store: Store) -> None:
     assert store.recovery.rebuild({B: [by("b", made("b1", 5, a="a1"))]}) == (5,)
     store.jobs.start_run("shop", "b", entries(B, A))
     fence = store.jobs.take_over("b")

@@ -66,7 +66,7 @@ class World:
             fence=self.fence,
             store=self.incarnation,
             checkpoint=None if number is None else CheckpointNumber(number),
-            inputs={f"lake.db.{name}": at for name, at in inputs.items()},
+            inputs={f"lake.db.{name}": input_version for name, input_version in inputs.items()},
         )
         commit = LakeVersion(
             version=Version(version), commit_metadata=commit_metadata, committed_at_ms=self.count
@@ -106,13 +106,13 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    made.take_over()
-    yield made
-    made.store.close()
+    new_world = World(tmp_path)
+    new_world.take_over()
+    yield new_world
+    new_world.store.close()
 
 
-def test_the_store_that_the_lake_names_is_left_as_it_is(world: World) -> None:
+def test_matching_store_is_left_unchanged(world: World) -> None:
     world.publish()
     world.take_over()
     number = world.publish()
@@ -144,7 +144,7 @@ def test_an_older_copy_gets_what_the_lake_proves(world: World, later: int) -> No
     assert world.publish() > max(numbers)
 
 
-def test_a_target_that_was_open_in_the_copy_is_published_or_given_up(world: World) -> None:
+def test_open_checkpoint_of_a_copy_is_published_or_aborted(world: World) -> None:
     world.publish()
     number = world.open()
     copy = world.copy()
@@ -161,7 +161,7 @@ def test_a_target_that_was_open_in_the_copy_is_published_or_given_up(world: Worl
     assert world.store.checkpoints.next_for("job") is None
 
 
-def test_an_open_target_of_which_the_lake_proves_nothing_is_given_up(world: World) -> None:
+def test_open_checkpoint_without_lake_commits_is_aborted(world: World) -> None:
     world.publish()
     number = world.open()
     copy = world.copy()
@@ -171,7 +171,7 @@ def test_an_open_target_of_which_the_lake_proves_nothing_is_given_up(world: Worl
     assert world.store.checkpoints.next_for("job") is None
 
 
-def test_another_pipelines_store_keeps_what_is_in_it(world: World, tmp_path: Path) -> None:
+def test_another_pipelines_store_keeps_its_rows(world: World, tmp_path: Path) -> None:
     for _ in range(3):
         world.publish()
     ours = world.store.incarnation
@@ -195,7 +195,7 @@ def test_another_pipelines_store_keeps_what_is_in_it(world: World, tmp_path: Pat
     assert world.store.recovery.compare("job", world.lake).relation is StoreRelation.CURRENT
 
 
-def test_names_that_another_pipeline_has_are_refused_before_anything_is_written(world: World) -> None:
+def test_names_of_another_pipeline_are_refused_before_writes(world: World) -> None:
     world.publish()
     theirs = {
         table: [
@@ -214,7 +214,7 @@ def test_names_that_another_pipeline_has_are_refused_before_anything_is_written(
     assert world.store.checkpoints.last_number() == before
 
 
-def test_a_process_of_before_is_refused_by_a_store_that_was_put_back(world: World) -> None:
+def test_restored_store_refuses_older_processes(world: World) -> None:
     world.publish()
     copy = world.copy()
     last = world.publish()
@@ -232,7 +232,7 @@ def test_a_process_of_before_is_refused_by_a_store_that_was_put_back(world: Worl
         world.store.checkpoints.open("job", fence, {ROOT: Version("r9")}, 9, store=incarnation)
 
 
-def test_another_store_behind_an_open_one_is_not_written(world: World, tmp_path: Path) -> None:
+def test_replaced_database_file_is_not_written(world: World, tmp_path: Path) -> None:
     """The same job name and the same fence, by chance."""
     world.publish()
     with MetaStore.open(f"sqlite:///{tmp_path}/other.db") as other:
@@ -264,7 +264,7 @@ def _revised(world: World, to: int, last: int) -> None:
     )
 
 
-def test_what_was_revoked_is_not_published_by_a_rebuild(world: World, tmp_path: Path) -> None:
+def test_rebuild_does_not_publish_revoked_checkpoints(world: World, tmp_path: Path) -> None:
     first = world.publish()
     last = world.publish()
     unsaid = {**world.lake, VIEW: list(world.lake[VIEW])}
@@ -277,7 +277,7 @@ def test_what_was_revoked_is_not_published_by_a_rebuild(world: World, tmp_path: 
         assert store.recovery.rebuild(unsaid) == (first, last)
 
 
-def test_what_was_revoked_is_revoked_in_a_copy_of_before(world: World) -> None:
+def test_restored_copy_revokes_again(world: World) -> None:
     first = world.publish()
     last = world.publish()
     copy = world.copy()

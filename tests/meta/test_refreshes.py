@@ -34,7 +34,7 @@ def run(store: Store, fence: Fence, *, version: str | None) -> int:
     return number
 
 
-def test_an_existing_store_is_migrated_and_keeps_its_history(database: Backing) -> None:
+def test_migration_keeps_history(database: Backing) -> None:
     from alembic import command
     from alembic.config import Config
 

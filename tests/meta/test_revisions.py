@@ -35,13 +35,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def checkpoint(store: Store, fence: Fence, at: int, *, publish: bool = True) -> int:
-    number = store.checkpoints.open("job", fence, {ROOT: Version(f"r{at}")}, at).number
-    store.roots.report("job", fence, {ROOT: Version(f"r{at}")})
-    store.checkpoints.record_version("job", fence, number, VIEW, Version(f"v{at}"), DONE)
+def checkpoint(store: Store, fence: Fence, version: int, *, publish: bool = True) -> int:
+    number = store.checkpoints.open("job", fence, {ROOT: Version(f"r{version}")}, version).number
+    store.roots.report("job", fence, {ROOT: Version(f"r{version}")})
+    store.checkpoints.record_version("job", fence, number, VIEW, Version(f"v{version}"), DONE)
     store.checkpoints.record_version("job", fence, number, APART, Version("a"), DONE)
     if publish:
-        store.checkpoints.publish("job", fence, number, at)
+        store.checkpoints.publish("job", fence, number, version)
     return number
 
 
@@ -66,14 +66,14 @@ def newest(store: Store) -> dict[TableName, Version]:
     return store.reads.newest_versions()
 
 
-def test_a_decision_revokes_and_gives_up_what_comes_after(store: Store) -> None:
+def test_decision_revokes_and_aborts_later_checkpoints(store: Store) -> None:
     fence = store.jobs.take_over("job")
-    n1, n2, n3 = (checkpoint(store, fence, at) for at in (1, 2, 3))
+    n1, n2, n3 = (checkpoint(store, fence, version) for version in (1, 2, 3))
     n4 = checkpoint(store, fence, 4, publish=False)
     assert store.revisions.published_after(n1, ["job"]) == (n2, n3)
     assert not store.revisions.revoked_after("job", n1)
-    mine = store.jobs.take_over("job")
-    decided = store.revisions.decide("one", plan(n1, "job"), {"job": mine})
+    newer_fence = store.jobs.take_over("job")
+    decided = store.revisions.decide("one", plan(n1, "job"), {"job": newer_fence})
     assert states(store) == {
         n1: CheckpointState.PUBLISHED,
         n2: CheckpointState.REVOKED,
@@ -87,45 +87,45 @@ def test_a_decision_revokes_and_gives_up_what_comes_after(store: Store) -> None:
     assert newest(store)[APART] == "a"
     assert store.revisions.pending("job") == (decided,)
     assert store.revisions.pending("far") == ()
-    assert store.revisions.decide("one", plan(n1, "job"), {"job": mine}) == decided
+    assert store.revisions.decide("one", plan(n1, "job"), {"job": newer_fence}) == decided
     store.revisions.complete("one")
     # The next number shows what was computed again.
-    n5 = checkpoint(store, mine, 5)
+    n5 = checkpoint(store, newer_fence, 5)
     assert store.checkpoints.versions_at(n5) == {ROOT: "r5", VIEW: "v5", APART: "a"}
     assert store.checkpoints.versions_at(n1) == {ROOT: "r1", VIEW: "v1", APART: "a"}
     assert newest(store)[VIEW] == "v5"
 
 
-def test_what_revoked_checkpoints_show_stays_readable_for_those_who_hold_it(store: Store) -> None:
+def test_pins_keep_revoked_versions_but_cannot_be_renewed(store: Store) -> None:
     fence = store.jobs.take_over("job")
     n1, n2 = checkpoint(store, fence, 1), checkpoint(store, fence, 2)
-    held = store.reads.resolve(checkpoint=n2)
+    strong = store.reads.resolve(checkpoint=n2)
     weak = store.reads.resolve(Consistency.WEAK)
     store.revisions.decide("one", plan(n1, "job"), {"job": store.jobs.take_over("job")})
     assert {"v1", "v2"} <= store.pins.retained_versions()[VIEW]
-    with pytest.raises(CheckpointUnavailableError) as told:
-        store.pins.renew(held.pin, 1_000)
-    assert told.value.error_class == "CHECKPOINT_REVOKED"
+    with pytest.raises(CheckpointUnavailableError) as refused:
+        store.pins.renew(strong.pin, 1_000)
+    assert refused.value.error_class == "CHECKPOINT_REVOKED"
     store.pins.renew(weak.pin, 1_000)
-    with pytest.raises(CheckpointUnavailableError) as told:
+    with pytest.raises(CheckpointUnavailableError) as refused:
         store.reads.resolve(at_least=n2)
-    assert told.value.error_class == "CHECKPOINT_REVOKED"
+    assert refused.value.error_class == "CHECKPOINT_REVOKED"
 
 
-def test_a_newer_owner_refuses_and_nothing_happened(store: Store) -> None:
+def test_decision_of_a_fenced_owner_changes_nothing(store: Store) -> None:
     fence = store.jobs.take_over("job")
     n1, n2 = checkpoint(store, fence, 1), checkpoint(store, fence, 2)
-    mine = store.jobs.take_over("job")
+    lost_fence = store.jobs.take_over("job")
     store.jobs.take_over("job")
     with pytest.raises(FencedError):
-        store.revisions.decide("one", plan(n1, "job"), {"job": mine})
+        store.revisions.decide("one", plan(n1, "job"), {"job": lost_fence})
     assert states(store) == {n1: CheckpointState.PUBLISHED, n2: CheckpointState.PUBLISHED}
     assert store.revisions.find() == ()
 
 
-def test_the_checkpoint_that_stays_must_be_readable(store: Store) -> None:
+def test_revision_needs_a_readable_checkpoint(store: Store) -> None:
     fence = store.jobs.take_over("job")
-    n1, n2, n3 = (checkpoint(store, fence, at) for at in (1, 2, 3))
+    n1, n2, n3 = (checkpoint(store, fence, version) for version in (1, 2, 3))
     store.checkpoints.revoke("job", fence, n2)
     with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_REVOKED"):
         store.revisions.decide("one", plan(n2, "job"), {"job": fence})
@@ -133,7 +133,7 @@ def test_the_checkpoint_that_stays_must_be_readable(store: Store) -> None:
     assert store.reads.resolve(checkpoint=n1).checkpoint == n1
 
 
-def test_one_at_a_time_per_job_and_its_states(store: Store) -> None:
+def test_one_pending_revision_per_job(store: Store) -> None:
     fence, far = store.jobs.take_over("job"), store.jobs.take_over("far")
     n1 = checkpoint(store, fence, 1)
     store.revisions.decide("one", plan(n1, "job", "far"), {"job": fence, "far": far})
@@ -147,33 +147,33 @@ def test_one_at_a_time_per_job_and_its_states(store: Store) -> None:
     assert store.revisions.pending("job") == store.revisions.pending("far") == ()
     store.revisions.decide("two", plan(n1, "far"), {"far": far})
     store.revisions.confirm("one")
-    assert [found.id for found in store.revisions.find([RevisionState.CONFIRMED])] == ["one"]
+    assert [revision.id for revision in store.revisions.find([RevisionState.CONFIRMED])] == ["one"]
     with pytest.raises(MetaError, match="REVISION_NOT_FOUND"):
         store.revisions.get("three")
 
 
-def test_nobody_who_shares_checkpoints_opens_one_until_it_is_done(store: Store) -> None:
+def test_pending_revision_blocks_connected_checkpoints(store: Store) -> None:
     reader = DatasetEntry(TableName("lake", ("db",), "beside"), "materialized view", "e", frozenset({ROOT}))
     fence = store.jobs.take_over("job")
     n1 = checkpoint(store, fence, 1)
     store.jobs.start_run("shop", "beside", [reader])
-    beside = store.jobs.take_over("beside")
+    reader_fence = store.jobs.take_over("beside")
     store.revisions.decide("one", plan(n1, "job"), {"job": store.jobs.take_over("job")})
     with pytest.raises(
         MetaError, match=r"CHECKPOINT_HELD_BACK.*Revision one takes tables of job back"
-    ) as told:
-        store.checkpoints.open("beside", beside, {}, 2)
-    assert told.value.retryable
+    ) as refused:
+        store.checkpoints.open("beside", reader_fence, {}, 2)
+    assert refused.value.retryable
     store.jobs.start_run(
         "shop", "apart", [DatasetEntry(TableName("lake", ("db",), "alone"), "streaming table", "f")]
     )
-    apart = store.jobs.take_over("apart")
-    assert store.checkpoints.open("apart", apart, {}, 2).number > n1
+    apart_fence = store.jobs.take_over("apart")
+    assert store.checkpoints.open("apart", apart_fence, {}, 2).number > n1
     store.revisions.complete("one")
-    assert store.checkpoints.open("beside", beside, {}, 2).number > n1
+    assert store.checkpoints.open("beside", reader_fence, {}, 2).number > n1
 
 
-def test_a_topology_that_changed_since_the_plan_is_refused(store: Store) -> None:
+def test_changed_topology_refuses_the_plan(store: Store) -> None:
     fence = store.jobs.take_over("job")
     n1, n2 = checkpoint(store, fence, 1), checkpoint(store, fence, 2)
     late = DatasetEntry(TableName("lake", ("db",), "late"), "materialized view", "e", frozenset({VIEW}))
@@ -189,7 +189,7 @@ def test_a_topology_that_changed_since_the_plan_is_refused(store: Store) -> None
     assert store.revisions.find() == ()
 
 
-def test_what_a_checkpoint_does_not_show_was_last_complete_before(store: Store) -> None:
+def test_last_complete_version_of_missing_tables(store: Store) -> None:
     fence = store.jobs.take_over("job")
     n1 = checkpoint(store, fence, 1)
     n2 = store.checkpoints.open("job", fence, {ROOT: Version("r2")}, 2).number

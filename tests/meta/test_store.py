@@ -67,7 +67,7 @@ def run(store: Store, fence: Fence, cut: int, root: str, *, view: str | None, to
     return number
 
 
-def test_takeover_raises_the_fence_above_store_and_lake(store: Store) -> None:
+def test_takeover_raises_fence_above_store_and_lake(store: Store) -> None:
     assert store.jobs.take_over("job") == 1
     assert store.jobs.take_over("job") == 2
     assert store.jobs.take_over("job", at_least=40) == 41
@@ -98,7 +98,7 @@ def test_every_write_of_an_older_owner_is_fenced(store: Store) -> None:
         store.checkpoints.abort("job", Fence(99), number)
 
 
-def test_a_new_owner_finds_and_finishes_the_open_target(store: Store) -> None:
+def test_new_owner_finishes_open_checkpoint(store: Store) -> None:
     old = store.jobs.take_over("job")
     target = store.checkpoints.open("job", old, {ROOT: v(1)}, 7)
     store.checkpoints.record_version("job", old, target.number, VIEW, v("a"), FULL)
@@ -123,7 +123,7 @@ def test_reports_keep_the_newest_of_each_table(store: Store) -> None:
     assert store.reads.resolve(Consistency.WEAK, [ROOT]).versions == {ROOT: v(2)}
 
 
-def test_one_target_at_a_time_and_numbers_only_grow(store: Store) -> None:
+def test_one_open_checkpoint_at_a_time_with_growing_numbers(store: Store) -> None:
     fence = store.jobs.take_over("job")
     opened = store.checkpoints.open("job", fence, {ROOT: v(1)}, 1)
     first = opened.number
@@ -168,7 +168,7 @@ def test_an_unchanged_version_costs_no_row(store: Store, backing: Backing) -> No
     assert {s.mode for s in store.datasets.statuses() if s.dataset == VIEW} == {RefreshMode.NO_DATA}
 
 
-def test_a_failure_makes_a_hole_and_a_repair_fills_it(store: Store) -> None:
+def test_failed_dataset_is_missing_until_repaired(store: Store) -> None:
     fence = store.jobs.take_over("job")
     n1 = run(store, fence, 1, "r1", view="a1", top="t1")
     n2 = run(store, fence, 2, "r2", view="a2", top=None)
@@ -311,25 +311,25 @@ def test_one_writer_per_dataset(store: Store) -> None:
         store.jobs.start_run("other", "job", TOPOLOGY)
 
 
-def test_two_jobs_share_one_line_of_numbers(store: Store) -> None:
-    other = TableName("lake", ("db",), "other")
-    store.jobs.start_run("second", "two", [DatasetEntry(other, "materialized view", "d")])
-    one, two = store.jobs.take_over("job"), store.jobs.take_over("two")
-    run(store, one, 1, "r1", view="a1", top="t1")
-    n2 = store.checkpoints.open("two", two, {}, 2).number
-    store.checkpoints.record_version("two", two, n2, other, v("o2"), FULL)
-    n3 = run(store, one, 3, "r3", view="a3", top="t3")
+def test_jobs_share_checkpoint_numbers(store: Store) -> None:
+    other_table = TableName("lake", ("db",), "other")
+    store.jobs.start_run("second", "two", [DatasetEntry(other_table, "materialized view", "d")])
+    first_fence, second_fence = store.jobs.take_over("job"), store.jobs.take_over("two")
+    run(store, first_fence, 1, "r1", view="a1", top="t1")
+    n2 = store.checkpoints.open("two", second_fence, {}, 2).number
+    store.checkpoints.record_version("two", second_fence, n2, other_table, v("o2"), FULL)
+    n3 = run(store, first_fence, 3, "r3", view="a3", top="t3")
     # What `other` is at checkpoint 3 is only decided when its own target 2 is.
     with pytest.raises(CheckpointUnavailableError):
-        store.reads.resolve(tables=[VIEW, other])
-    store.checkpoints.publish("two", two, n2, 4)
-    both = store.reads.resolve(tables=[VIEW, other])
-    assert (both.checkpoint, both.versions) == (n3, {VIEW: v("a3"), other: v("o2")})
+        store.reads.resolve(tables=[VIEW, other_table])
+    store.checkpoints.publish("two", second_fence, n2, 4)
+    both = store.reads.resolve(tables=[VIEW, other_table])
+    assert (both.checkpoint, both.versions) == (n3, {VIEW: v("a3"), other_table: v("o2")})
     assert store.checkpoints.latest_published("two") == store.checkpoints.get(n2)
     assert [c.number for c in store.checkpoints.newest(2)] == [3, 2]
 
 
-def test_external_tables_are_left_out_or_pinned_to_the_cut(store: Store) -> None:
+def test_external_tables_are_omitted_or_pinned_to_the_cut(store: Store) -> None:
     fence = store.jobs.take_over("job")
     unknown, known = (TableName("lake", ("x",), name) for name in ("unknown", "known"))
     number = store.checkpoints.open("job", fence, {ROOT: v("r"), known: v("k")}, 1).number

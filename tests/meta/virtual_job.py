@@ -111,9 +111,13 @@ def _check_store(
 ) -> None:
     """As `runtime.ownership.reconcile_store`: with the tables of all jobs of the pipeline."""
     store, job = process.store, process.job
-    known = {name: at for name, at in store.datasets.table_ids(job).items() if name in simulation.lake.inputs}
-    others = [name for name in known if name in existing and existing[name].identity != known[name]]
-    if others or (known and not known.keys() & existing.keys()):
+    known = {
+        name: identity
+        for name, identity in store.datasets.table_ids(job).items()
+        if name in simulation.lake.inputs
+    }
+    changed = [name for name in known if name in existing and existing[name].identity != known[name]]
+    if changed or (known and not known.keys() & existing.keys()):
         raise MetaError("META_STORE_OF_ANOTHER_LAKE", "as runtime.reconcile_store")
     ours = simulation.tables_of(process.pipeline)
     relation = store.recovery.compare(job, {table.name: table.says() for table in ours}).relation
@@ -150,27 +154,27 @@ def _settle(simulation: Simulation, process: Process, table: VirtualTable) -> Ve
 def ingest(simulation: Simulation, process: Process, name: TableName) -> None:
     """Prepare beside main, commit, report. The position that the table remembers is where it goes on."""
     table, job = simulation.lake[name], process.job
-    looked, fork = simulation.now, table.fork()
-    simulation.sources.latest = max(simulation.sources.latest, looked)
+    observed_ms, fork = simulation.now, table.fork()
+    simulation.sources.latest = max(simulation.sources.latest, observed_ms)
     position = None if fork.commit_metadata is None else fork.commit_metadata.positions.get(_FLOW)
     begin, end = 0 if position is None else int(position.offsets), simulation.sources.rows.get(name, 0)
     if end > begin:
-        at = SparkPosition(query_id=_FLOW, batch_id=end, offsets=str(end), commit="")
+        next_position = SparkPosition(query_id=_FLOW, batch_id=end, offsets=str(end), commit="")
         old, new, before = table.newest.rows, source_rows(end), source_rows(begin)
         rows = {group: old[group] + new[group] - before[group] for group in GROUPS}
-        commit_metadata = process.commit_metadata(positions={_FLOW: at})
+        commit_metadata = process.commit_metadata(positions={_FLOW: next_position})
         batch = Batch(fork, rows, {name: end}, commit_metadata)
         act(simulation, process, lambda: table.prepare(batch))
 
         def commit() -> Version:
-            made = table.commit_prepared(process.fence)
-            simulation.times.take(name, made, simulation.random)
-            return made
+            version = table.commit_prepared(process.fence)
+            simulation.times.take(name, version, simulation.random)
+            return version
 
         version = act(simulation, process, commit)
         assert version is not None
         act(simulation, process, lambda: process.store.roots.report(job, process.fence, {name: version}))
-    process.observations[name] = looked
+    process.observations[name] = observed_ms
 
 
 # -- views ------------------------------------------------------------------------------------------
@@ -217,13 +221,13 @@ def refresh(
     return _follow(simulation, process, table, state, fork, commit_metadata, delta)
 
 
-def _is_committed(commit_metadata: CommitMetadata, wanted: CommitMetadata) -> bool:
+def _is_committed(commit_metadata: CommitMetadata, expected: CommitMetadata) -> bool:
     """Whether a view's rows are those of the checkpoint already, as `runtime.refresh.choose_mode` tells."""
     return (
-        commit_metadata.checkpoint == wanted.checkpoint
-        and commit_metadata.store == wanted.store
-        and commit_metadata.definition == wanted.definition
-        and commit_metadata.inputs == wanted.inputs
+        commit_metadata.checkpoint == expected.checkpoint
+        and commit_metadata.store == expected.store
+        and commit_metadata.definition == expected.definition
+        and commit_metadata.inputs == expected.inputs
     )
 
 
@@ -240,11 +244,11 @@ def _same_rows(process: Process, table: VirtualTable, main: Version) -> Version:
 
 def _origin(simulation: Simulation, commit_metadata: CommitMetadata) -> dict[TableName, int]:
     """How much of each source a view has; a refresh that mixes instants shows here."""
-    found: dict[TableName, int] = {}
+    origin: dict[TableName, int] = {}
     for name, version in commit_metadata.inputs.items():
         for source, rows in simulation.lake.origin(TableName.parse(name), version).items():
-            assert found.setdefault(source, rows) == rows, f"{name} reads {source} at another instant"
-    return found
+            assert origin.setdefault(source, rows) == rows, f"{name} reads {source} at another instant"
+    return origin
 
 
 def _compute(
@@ -261,8 +265,8 @@ def _compute(
         state = _state_table(simulation, process, table)
         run = _last_run(state.commit_metadata) + 1
         log = tuple(Run(run, group, rows[group]) for group in GROUPS)
-        at = _write_state(simulation, process, state, commit_metadata, log)
-        commit_metadata = replace(commit_metadata, companions={str(state.name): at})
+        state_version = _write_state(simulation, process, state, commit_metadata, log)
+        commit_metadata = replace(commit_metadata, companions={str(state.name): state_version})
     return _commit_view(simulation, process, table, fork, commit_metadata, rows)
 
 
@@ -277,11 +281,11 @@ def _follow(
 ) -> Version:
     """What changed on top of the newest run of each group; groups without a change are left alone."""
     assert fork.commit_metadata is not None
-    at = Version(fork.commit_metadata.companions[str(state.name)])
-    if state.main != at:
+    state_version = Version(fork.commit_metadata.companions[str(state.name)])
+    if state.main != state_version:
         # A refresh that died between its state and its view.
-        last = _last_run(state.commit_metadata, state.merged_commit_metadata_at(at))
-        state.roll_back(at, replace(commit_metadata, inputs={}, run=last))
+        last = _last_run(state.commit_metadata, state.merged_commit_metadata_at(state_version))
+        state.roll_back(state_version, replace(commit_metadata, inputs={}, run=last))
     log = state.newest.log
     known, rows = _newest(log), dict(table.newest.rows)
     run = _last_run(state.commit_metadata) + 1
@@ -290,7 +294,7 @@ def _follow(
             rows[group] = known[group] + delta[group]
             log = (*log, Run(run, group, rows[group]))
     if len(log) > _FOLD_AFTER * len(GROUPS):
-        last = {one.group: one.number for one in sorted(log, key=lambda one: one.number)}
+        last = {entry.group: entry.number for entry in sorted(log, key=lambda entry: entry.number)}
         log = tuple(Run(last[group], group, value) for group, value in _newest(log).items())
     version = _write_state(simulation, process, state, commit_metadata, log)
     commit_metadata = replace(commit_metadata, companions={str(state.name): version})
@@ -321,11 +325,11 @@ def _last_run(*metadata: CommitMetadata | None) -> int:
 
 def _newest(log: tuple[Run, ...]) -> dict[int, int]:
     """Of each group the newest run. Of two with the same number anybody may win: here the older one."""
-    found: dict[int, Run] = {}
+    newest: dict[int, Run] = {}
     for run in log:
-        if run.group not in found or run.number > found[run.group].number:
-            found[run.group] = run
-    return {group: run.value for group, run in found.items()}
+        if run.group not in newest or run.number > newest[run.group].number:
+            newest[run.group] = run
+    return {group: run.value for group, run in newest.items()}
 
 
 def _state_name(table: TableName) -> TableName:
@@ -340,9 +344,11 @@ def _state_table(simulation: Simulation, process: Process, table: VirtualTable) 
 def _state_of(simulation: Simulation, fork: Fork) -> VirtualTable | None:
     """The state that belongs to the view's rows, if it is there."""
     name = _state_name(fork.table)
-    at = None if fork.commit_metadata is None else fork.commit_metadata.companions.get(str(name))
+    version = None if fork.commit_metadata is None else fork.commit_metadata.companions.get(str(name))
     state = simulation.lake.tables.get(name)
-    return state if state is not None and at is not None and state.goes_back_to(Version(at)) else None
+    return (
+        state if state is not None and version is not None and state.goes_back_to(Version(version)) else None
+    )
 
 
 def _write_state(

@@ -166,12 +166,14 @@ class VirtualTable:
         if tag in self.tags:
             return set()
         check_fence(self.name, self._guard(), commit_metadata.fence)
-        gone = {one.version for one in self.chain(self.main)} - {one.version for one in self.chain(version)}
+        removed = {snapshot.version for snapshot in self.chain(self.main)} - {
+            snapshot.version for snapshot in self.chain(version)
+        }
         to = self.snapshots[version]
         says = replace(commit_metadata, checkpoint=None, mode=None, definition=None, inputs={}, companions={})
         self.tags.add(tag)
         self._add(version, commit_metadata, says, to.rows, to.origin, to.log, False)
-        return gone
+        return removed
 
     def chain(self, version: Version) -> Iterable[Snapshot]:
         """A version and all that are below it, newest first."""
@@ -181,35 +183,43 @@ class VirtualTable:
             version = snapshot.parent
 
     def goes_back_to(self, version: Version) -> bool:
-        return any(one.version == version for one in self.chain(self.main))
+        return any(snapshot.version == version for snapshot in self.chain(self.main))
 
     def merged_commit_metadata_at(self, version: Version) -> CommitMetadata | None:
         """What the table said of itself at a version."""
-        found: CommitMetadata | None = None
-        for one in reversed(list(self.chain(version))):
-            found = carry_forward(found, one.commit_metadata)
-        return found
+        combined: CommitMetadata | None = None
+        for snapshot in reversed(list(self.chain(version))):
+            combined = carry_forward(combined, snapshot.commit_metadata)
+        return combined
 
     def change_between(self, old: Version, new: Version) -> ChangeKind:
         """As far as the chain between the versions tells."""
         kind = ChangeKind.NONE
-        for one in self.chain(new):
-            if one.version == old:
+        for snapshot in self.chain(new):
+            if snapshot.version == old:
                 return kind
-            kind = ChangeKind.CHANGED if one.moved else kind
+            kind = ChangeKind.CHANGED if snapshot.moved else kind
         return ChangeKind.UNKNOWN
 
     def history(self) -> list[LakeVersion]:
         """As `runtime.loop.takeover` gives it to the store."""
-        found = [
-            LakeVersion(version=one.version, commit_metadata=one.commit_metadata, committed_at_ms=one.at_ms)
-            for one in reversed(list(self.chain(self.main)))
+        versions = [
+            LakeVersion(
+                version=snapshot.version,
+                commit_metadata=snapshot.commit_metadata,
+                committed_at_ms=snapshot.at_ms,
+            )
+            for snapshot in reversed(list(self.chain(self.main)))
         ]
-        told = {version.checkpoint for version in found}
-        if found and self.commit_metadata is not None:
-            number = None if self.commit_metadata.checkpoint in told else self.commit_metadata.checkpoint
-            found.append(replace(found[-1], commit_metadata=replace(self.commit_metadata, checkpoint=number)))
-        return found
+        checkpoints = {version.checkpoint for version in versions}
+        if versions and self.commit_metadata is not None:
+            number = (
+                None if self.commit_metadata.checkpoint in checkpoints else self.commit_metadata.checkpoint
+            )
+            versions.append(
+                replace(versions[-1], commit_metadata=replace(self.commit_metadata, checkpoint=number))
+            )
+        return versions
 
     def says(self) -> list[LakeVersion]:
         """What the table says of itself now."""

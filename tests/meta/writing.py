@@ -48,10 +48,10 @@ class Sources:
                     _read(simulation, token, entry.name)
 
 
-def _read(simulation: Judged, token: tuple[int, TableName, int], asked: TableName) -> None:
+def _read(simulation: Judged, token: tuple[int, TableName, int], table: TableName) -> None:
     after, source, rows = token
-    shown = simulation.store.reads.resolve(tables=[asked], lease_ms=0, after_ms=after).versions
-    if asked not in shown:
+    shown = simulation.store.reads.resolve(tables=[table], lease_ms=0, after_ms=after).versions
+    if table not in shown:
         return  # nobody ran yet that has it
-    has = simulation.lake.origin(asked, shown[asked]).get(source, rows)
-    assert has >= rows, f"{asked} has {has} rows of {source}, {rows} were written before the token"
+    has = simulation.lake.origin(table, shown[table]).get(source, rows)
+    assert has >= rows, f"{table} has {has} rows of {source}, {rows} were written before the token"

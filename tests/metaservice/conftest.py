@@ -48,9 +48,9 @@ class Shop:
         n = self.store.checkpoints.open(
             "shop", self.fence, {name("orders"): Version(str(version))}, cut_at_ms
         ).number
-        at = Version(f"{version}0")
+        view_version = Version(f"{version}0")
         self.store.checkpoints.record_version(
-            "shop", self.fence, n, name("totals"), at, FULL, finished_at_ms=cut_at_ms + 400
+            "shop", self.fence, n, name("totals"), view_version, FULL, finished_at_ms=cut_at_ms + 400
         )
         if fail:
             self.store.checkpoints.record_failure(
@@ -58,7 +58,7 @@ class Shop:
             )
         else:
             self.store.checkpoints.record_version(
-                "shop", self.fence, n, name("top"), at, FULL, finished_at_ms=cut_at_ms + 1_000
+                "shop", self.fence, n, name("top"), view_version, FULL, finished_at_ms=cut_at_ms + 1_000
             )
         self.store.checkpoints.publish("shop", self.fence, n, cut_at_ms + 1_001)
         return n
@@ -72,16 +72,16 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def shop(store: Store) -> Shop:
-    made = Shop(store)
-    made.checkpoint(1)
-    return made
+    new_shop = Shop(store)
+    new_shop.checkpoint(1)
+    return new_shop
 
 
 @pytest.fixture
 def client(shop: Shop) -> Iterator[TestClient]:
     app = create_app(access=Access(anonymous=Role.OPERATE), store=shop.store)
-    with TestClient(app, raise_server_exceptions=False) as made:
-        yield made
+    with TestClient(app, raise_server_exceptions=False) as test_client:
+        yield test_client
 
 
 @pytest.fixture

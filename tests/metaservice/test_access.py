@@ -59,14 +59,14 @@ def test_every_change_asks_for_the_role_operate(with_access: Made) -> None:
     assert client.post("/register/sink/etl/lake/db/x", headers=bearer(OPERATE)).status_code == 200
 
 
-def test_who_reads_may_query_by_a_form_and_not_revise(with_access: Made) -> None:
+def test_readers_may_query_by_form_but_not_revise(with_access: Made) -> None:
     client = with_access(TOKENS)
-    for path, said in (
+    for path, error in (
         ("/query", "FORM_REFUSED"),
         ("/preview", "FORM_REFUSED"),
         ("/revision", "ROLE_MISSING"),
     ):
-        assert said in client.post(path, headers=bearer(READ)).text
+        assert error in client.post(path, headers=bearer(READ)).text
     assert "FORM_REFUSED" in client.post("/revision", headers=bearer(OPERATE)).text
     page = client.get("/revision", headers=bearer(READ)).text
     assert "knows no project" in page
@@ -101,7 +101,7 @@ def test_a_page_of_another_site_changes_nothing(with_access: Made) -> None:
     assert client.post("/register/sink/etl/lake/db/x", headers=own).status_code == 200
 
 
-def test_without_tokens_only_names_of_this_machine_are_answered(with_access: Made) -> None:
+def test_without_tokens_only_local_host_names_are_served(with_access: Made) -> None:
     client = with_access(Access.on_loopback(Role.OPERATE))
     for host, status in (("evil.example", 403), ("evil.example:7117", 403), ("localhost:7117", 200),
                          ("127.0.0.1", 200), ("[::1]:1", 200), ("[", 403), ("", 403)):  # fmt: skip
@@ -114,7 +114,7 @@ def test_an_embedded_service_is_read_only(with_access: Made) -> None:
     assert client.post("/unregister/shop").json()["error_class"] == "ROLE_MISSING"
 
 
-def test_a_browser_with_a_session_must_come_from_a_page_of_ours(with_access: Made) -> None:
+def test_browser_sessions_need_the_same_origin(with_access: Made) -> None:
     client = with_access(TOKENS)
     own = {"Origin": "http://testserver"}
     assert client.get("/login").status_code == 200

@@ -19,12 +19,16 @@ from .conftest import Shop, name
 
 def test_datasets_and_one_of_them(client: TestClient, shop: Shop) -> None:
     shop.checkpoint(2, cut_at_ms=5_000, fail=True)
-    found = {d["name"]: d for d in client.get("/api/v1/datasets").json()}
-    assert found["lake.db.totals"]["lag_ms"] == 0
-    assert found["lake.db.top"]["lag_ms"] == 4_000
-    assert found["lake.db.top"]["error"] == "division by zero"
-    one = client.get("/api/v1/datasets/lake.db.totals").json()
-    assert (one["inputs"], one["outputs"], one["definition"]) == (["lake.db.orders"], ["lake.db.top"], "b")
+    datasets = {d["name"]: d for d in client.get("/api/v1/datasets").json()}
+    assert datasets["lake.db.totals"]["lag_ms"] == 0
+    assert datasets["lake.db.top"]["lag_ms"] == 4_000
+    assert datasets["lake.db.top"]["error"] == "division by zero"
+    totals = client.get("/api/v1/datasets/lake.db.totals").json()
+    assert (totals["inputs"], totals["outputs"], totals["definition"]) == (
+        ["lake.db.orders"],
+        ["lake.db.top"],
+        "b",
+    )
     assert client.get("/api/v1/datasets/lake.db.nope").json()["error_class"] == "DATASET_NOT_FOUND"
     newest, first = client.get("/api/v1/datasets/lake.db.top/refreshes").json()
     assert (newest["error"], first["version"], first["nodes"][0]["node"]) == (
@@ -39,12 +43,12 @@ def test_datasets_and_one_of_them(client: TestClient, shop: Shop) -> None:
 def test_checkpoints(client: TestClient, shop: Shop) -> None:
     n = shop.checkpoint(2, fail=True)
     assert [c["number"] for c in client.get("/api/v1/checkpoints?limit=1").json()] == [n]
-    one = client.get(f"/api/v1/checkpoints/{n}").json()
-    assert {v["table"]: v["version"] for v in one["versions"]} == {
+    checkpoint = client.get(f"/api/v1/checkpoints/{n}").json()
+    assert {v["table"]: v["version"] for v in checkpoint["versions"]} == {
         "lake.db.orders": "2",
         "lake.db.totals": "20",
     }
-    assert one["failures"] == [
+    assert checkpoint["failures"] == [
         {
             "dataset": "lake.db.top",
             "error": "division by zero",
@@ -57,16 +61,16 @@ def test_checkpoints(client: TestClient, shop: Shop) -> None:
 
 
 def test_pipelines(client: TestClient) -> None:
-    (one,) = client.get("/api/v1/pipelines").json()
-    assert (one["name"], one["jobs"], len(one["datasets"])) == ("shop", ["shop"], 3)
+    (pipeline,) = client.get("/api/v1/pipelines").json()
+    assert (pipeline["name"], pipeline["jobs"], len(pipeline["datasets"])) == ("shop", ["shop"], 3)
 
 
 def test_delays_count_from_the_cut_and_over_edges(client: TestClient, shop: Shop) -> None:
     shop.checkpoint(2, cut_at_ms=50_000)
-    found = {d["dataset"]: d for d in client.get("/api/v1/delays").json()}
-    assert "lake.db.orders" not in found, "a root is there at the cut"
+    delays = {d["dataset"]: d for d in client.get("/api/v1/delays").json()}
+    assert "lake.db.orders" not in delays, "a root is there at the cut"
     # Cut at 0, totals ready after 400 ms, top after 1000 ms.
-    totals, top = found["lake.db.totals"], found["lake.db.top"]
+    totals, top = delays["lake.db.totals"], delays["lake.db.top"]
     assert (totals["end_to_end_ms"], totals["refresh_ms"]) == (400, 300)
     assert totals["edges"] == [{"input": "lake.db.orders", "delay_ms": 400}]
     assert top["end_to_end_ms"] == 1_000
@@ -75,17 +79,17 @@ def test_delays_count_from_the_cut_and_over_edges(client: TestClient, shop: Shop
 
 def test_a_pin_is_made_renewed_seen_and_released(client: TestClient) -> None:
     request = {"owner": "a notebook", "tables": ["lake.db.totals"], "lease_ms": 60_000}
-    made = client.post("/api/v1/pins", json=request)
-    assert made.status_code == 201
-    pin = made.json()["id"]
+    created = client.post("/api/v1/pins", json=request)
+    assert created.status_code == 201
+    pin = created.json()["id"]
     (seen,) = client.get("/api/v1/pins").json()
     assert (seen["id"], seen["owner"], seen["checkpoint"]) == (pin, "a notebook", 1)
     assert client.post(f"/api/v1/pins/{pin}/renew", json={"lease_ms": 120_000}).status_code == 204
     assert client.get("/api/v1/pins").json()[0]["expires_at_ms"] > seen["expires_at_ms"]
     assert client.delete(f"/api/v1/pins/{pin}").status_code == 204
     assert client.get("/api/v1/pins").json() == []
-    gone = client.post(f"/api/v1/pins/{pin}/renew", json={})
-    assert (gone.status_code, gone.json()["error_class"]) == (410, "PIN_EXPIRED")
+    expired = client.post(f"/api/v1/pins/{pin}/renew", json={})
+    assert (expired.status_code, expired.json()["error_class"]) == (410, "PIN_EXPIRED")
 
 
 def test_a_defect_is_a_problem_without_its_text(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,16 +120,16 @@ def samples(client: TestClient) -> dict[tuple[str, frozenset[tuple[str, str]]], 
     }
 
 
-def test_metrics_follow_the_store_and_count_from_the_start(client: TestClient, shop: Shop) -> None:
+def test_metrics_follow_the_store(client: TestClient, shop: Shop) -> None:
     def value(metric: str, **labels: str) -> float | None:
-        return found.get((metric, frozenset(labels.items())))
+        return metrics.get((metric, frozenset(labels.items())))
 
-    found = samples(client)
+    metrics = samples(client)
     assert value("tautochrone_refresh_total", dataset="lake.db.totals", mode="full") is None
     shop.checkpoint(2, cut_at_ms=3_000, fail=True)
     client.get("/api/v1/datasets/lake.db.totals")
     for _ in range(2):  # asking twice counts once
-        found = samples(client)
+        metrics = samples(client)
         assert value("tautochrone_refresh_total", dataset="lake.db.totals", mode="full") == 1
     assert value("tautochrone_refresh_total", dataset="lake.db.top", mode="failed") == 1
     assert value("tautochrone_rows_changed_total", dataset="lake.db.totals", change_type="insert") == 7
@@ -136,7 +140,7 @@ def test_metrics_follow_the_store_and_count_from_the_start(client: TestClient, s
     assert value("tautochrone_http_requests_total", method="GET", route=route, status="200") == 1
 
 
-def test_the_log_has_a_line_per_request_and_no_secret(
+def test_log_has_a_line_per_request_without_secrets(
     client: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep_secret("very-secret-token-0815")

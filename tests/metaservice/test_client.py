@@ -25,8 +25,8 @@ TOKEN = "a-token-that-may-operate"
 @pytest.fixture
 def uri(shop: Shop) -> Iterator[str]:
     app = create_app(access=Access.by_tokens({TOKEN: Role.OPERATE}), store=shop.store)
-    with serving(app) as found:
-        yield found
+    with serving(app) as served_uri:
+        yield served_uri
 
 
 @pytest.fixture(params=["store", "http"])
@@ -54,8 +54,8 @@ def test_lineage_as_trees(taut: Callable[..., str]) -> None:
     assert taut("lineage", "db.TOP", "--up").splitlines() == [
         "lake.db.top", "  ← lake.db.totals", "    ← lake.db.orders"]  # fmt: skip
     assert taut("lineage", "lake.db.orders", "--up").splitlines() == ["lake.db.orders"]
-    found = json.loads(taut("lineage", "totals", "--json", "--down"))
-    assert (found["downstream"], "upstream" in found) == (["lake.db.top"], False)
+    lineage = json.loads(taut("lineage", "totals", "--json", "--down"))
+    assert (lineage["downstream"], "upstream" in lineage) == (["lake.db.top"], False)
 
 
 def test_jobs_and_pins(taut: Callable[..., str], shop: Shop) -> None:
@@ -108,13 +108,13 @@ def test_a_job_by_the_client(uri: str, shop: Shop) -> None:
         assert client.versions(["lake.db.top"]).versions[0].version == "10"
 
 
-def test_who_does_not_answer_and_who_is_no_service() -> None:
+def test_unreachable_service_and_wrong_service_are_told_apart() -> None:
     with pytest.raises(MetaError, match="META_SERVICE_UNREACHABLE") as caught:
         Client("http://127.0.0.1:1").jobs()
     assert caught.value.retryable
-    other = FastAPI()
-    other.get("/api/v1/jobs")(lambda: Response("<html>", media_type="text/html"))
-    with serving(other) as uri, Client(uri, TOKEN) as client:
+    another_app = FastAPI()
+    another_app.get("/api/v1/jobs")(lambda: Response("<html>", media_type="text/html"))
+    with serving(another_app) as uri, Client(uri, TOKEN) as client:
         for ask in (client.jobs, client.pins):
             with pytest.raises(MetaError, match="META_SERVICE_UNKNOWN"):
                 ask()

@@ -60,7 +60,9 @@ def test_with_a_token(uri: str, spark: SparkSession, read_point: str, row: tuple
     session.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
     for key, value in {"type": "rest", "uri": uri, "warehouse": read_point, "token": TOKEN}.items():
         session.conf.set(f"spark.sql.catalog.{name}.{key}", value)
-    assert [tuple(found) for found in session.sql(f"SELECT * FROM {name}.default.totals").collect()] == [row]
+    assert [tuple(result) for result in session.sql(f"SELECT * FROM {name}.default.totals").collect()] == [
+        row
+    ]
     assert session.sql(f"SELECT count(*) FROM {name}.default.events").collect()[0][0] == row[0]
 
 

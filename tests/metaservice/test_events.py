@@ -25,45 +25,45 @@ from .serving import serving
 Event = tuple[str, str, dict[str, Any]]
 
 
-def told(store: Store, cursor: Cursor) -> tuple[list[tuple[str, object]], Cursor]:
-    found, cursor = events_after(store, cursor)
-    return [(e, d.get("dataset") or (d.get("number"), d.get("state"))) for e, _, d in found], cursor
+def event_names(store: Store, cursor: Cursor) -> tuple[list[tuple[str, object]], Cursor]:
+    events, cursor = events_after(store, cursor)
+    return [(e, d.get("dataset") or (d.get("number"), d.get("state"))) for e, _, d in events], cursor
 
 
-def test_news_come_once_and_refreshes_before_what_they_complete(shop: Shop) -> None:
+def test_events_come_once_and_in_order(shop: Shop) -> None:
     store = shop.store
     cursor = Cursor.now(store)
-    assert told(store, cursor) == ([], cursor)
+    assert event_names(store, cursor) == ([], cursor)
     n = store.checkpoints.open("shop", shop.fence, {name("orders"): Version("2")}, 1).number
-    opened, cursor = told(store, cursor)
+    opened, cursor = event_names(store, cursor)
     assert opened == [("checkpoint", (n, "open"))]
-    assert told(store, cursor) == ([], cursor)
+    assert event_names(store, cursor) == ([], cursor)
     for table in ("totals", "top"):
         store.checkpoints.record_version("shop", shop.fence, n, name(table), Version("20"), FULL)
     store.checkpoints.publish("shop", shop.fence, n, 2)
-    done, cursor = told(store, cursor)
+    done, cursor = event_names(store, cursor)
     assert done == [
         ("refresh", "lake.db.totals"),
         ("refresh", "lake.db.top"),
         ("checkpoint", (n, "published")),
     ]
-    assert told(store, cursor) == ([], cursor)
+    assert event_names(store, cursor) == ([], cursor)
 
 
-def test_every_event_is_a_place_to_go_on_from(shop: Shop) -> None:
+def test_stream_resumes_after_any_event(shop: Shop) -> None:
     start = Cursor.now(shop.store)
     for version in range(2, 6):
         shop.checkpoint(version, fail=version == 3)
     n = shop.store.checkpoints.open("shop", shop.fence, {}, 1).number
     everything, _ = events_after(shop.store, start)
     assert len(everything) == 4 * 3 + 1
-    for at, (_, cursor, _) in enumerate(everything):
+    for index, (_, cursor, _) in enumerate(everything):
         rest, _ = events_after(shop.store, Cursor.parse(str(cursor)))
-        assert [data for _, _, data in rest] == [data for _, _, data in everything[at + 1 :]]
+        assert [data for _, _, data in rest] == [data for _, _, data in everything[index + 1 :]]
     assert everything[-1][2] == {"number": n, "state": "open"}
 
 
-def test_an_open_checkpoint_below_the_newest_is_not_forgotten(shop: Shop) -> None:
+def test_older_open_checkpoint_is_still_reported(shop: Shop) -> None:
     shop.store.jobs.start_run("other", "other", [])
     fence = shop.store.jobs.take_over("other")
     start = Cursor.now(shop.store)
@@ -72,12 +72,12 @@ def test_an_open_checkpoint_below_the_newest_is_not_forgotten(shop: Shop) -> Non
     _, cursor = events_after(shop.store, start)
     assert cursor.open == (slow,)
     shop.store.checkpoints.publish("other", fence, slow, 9)
-    assert told(shop.store, Cursor.parse(str(cursor)))[0] == [("checkpoint", (slow, "published"))]
+    assert event_names(shop.store, Cursor.parse(str(cursor)))[0] == [("checkpoint", (slow, "published"))]
     # Also for one who comes when it is open already.
     assert Cursor.now(shop.store).open == ()
 
 
-def test_what_is_revoked_is_told_once_and_exactly(shop: Shop) -> None:
+def test_revocations_are_sent_once(shop: Shop) -> None:
     shop.checkpoint(2)
     start = Cursor.now(shop.store)
     plan = RevisionPlan(
@@ -95,27 +95,27 @@ def test_what_is_revoked_is_told_once_and_exactly(shop: Shop) -> None:
     shop.store.revisions.complete("r1")
     again = replace(plan, to=None, tables=plan.tables[1:], revoked=())
     shop.store.revisions.decide("r2", again, {"shop": shop.fence})
-    found, cursor = events_after(shop.store, start)
-    assert [event for event, _, _ in found] == [
+    events, cursor = events_after(shop.store, start)
+    assert [event for event, _, _ in events] == [
         "refresh",
         "refresh",
         "checkpoint",
         "revocation",
         "revocation",
     ]
-    first, second = found[-2:]
+    first, second = events[-2:]
     tables = ["lake.db.totals", "lake.db.top"]
     assert first[2] == {"revision": "r1", "to": 1, "checkpoints": [2, 3], "tables": tables}
     assert second[2] == {"revision": "r2", "to": None, "checkpoints": [], "tables": tables}
-    assert found[2][2] == {"number": 3, "state": "revoked"}
+    assert events[2][2] == {"number": 3, "state": "revoked"}
     assert events_after(shop.store, Cursor.parse(str(first[1])))[0] == [second]
     assert events_after(shop.store, cursor) == ([], cursor)
     assert Cursor.now(shop.store) == cursor
 
 
-def test_the_place_in_another_store_means_nothing(shop: Shop) -> None:
-    found, cursor = events_after(shop.store, Cursor("00000000", 5, 5, 5, ()))
-    assert [event for event, _, _ in found] == ["reset"]
+def test_cursor_of_another_store_resets(shop: Shop) -> None:
+    events, cursor = events_after(shop.store, Cursor("00000000", 5, 5, 5, ()))
+    assert [event for event, _, _ in events] == ["reset"]
     assert cursor == Cursor.now(shop.store)
 
 
@@ -151,17 +151,17 @@ def without_open_checkpoints(events: Iterator[Event]) -> Iterator[Event]:
     return (event for event in events if event[2].get("state") != "open")
 
 
-def test_a_client_that_comes_back_misses_nothing(shop: Shop) -> None:
+def test_reconnecting_client_misses_nothing(shop: Shop) -> None:
     app = create_app(access=Access(anonymous=Role.READ), store=shop.store)
     with serving(app) as uri:
         with listening(uri) as events:
-            event, place, _ = next(events)
-            assert (event, bool(place)) == ("", True)
+            event, event_id, _ = next(events)
+            assert (event, bool(event_id)) == ("", True)
             shop.checkpoint(2)
-            event, place, data = next(without_open_checkpoints(events))
+            event, event_id, data = next(without_open_checkpoints(events))
             assert (event, data["dataset"]) == ("refresh", "lake.db.totals")
         shop.checkpoint(3)
-        with listening(uri, place) as events:
+        with listening(uri, event_id) as events:
             next(events)
             changes = without_open_checkpoints(events)
             seen = [next(changes) for _ in range(5)]

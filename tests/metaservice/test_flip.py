@@ -26,10 +26,10 @@ def jobs(client: TestClient) -> dict[str, dict[str, object]]:
 def test_versions_of_one_table_and_of_a_set(client: TestClient, shop: Shop) -> None:
     second = shop.checkpoint(2, fail=True)
     # `top` failed at the second checkpoint and holds its relatives back, so that separate reads agree.
-    one = client.get("/version/strong/lake/db/orders").json()
-    assert one["versions"] == [{"table": "lake.db.orders", "version": "1"}]
-    assert (one["checkpoint"], one["behind"][0]["table"]) == (second - 1, "lake.db.top")
-    assert "division by zero" in one["behind"][0]["reason"]
+    orders = client.get("/version/strong/lake/db/orders").json()
+    assert orders["versions"] == [{"table": "lake.db.orders", "version": "1"}]
+    assert (orders["checkpoint"], orders["behind"][0]["table"]) == (second - 1, "lake.db.top")
+    assert "division by zero" in orders["behind"][0]["reason"]
     assert client.get("/version/strong/lake/db/orders?only_named=true").json() == {
         "consistency": "strong",
         "checkpoint": second,
@@ -108,7 +108,7 @@ def test_a_start_without_a_sink_is_refused(client: TestClient) -> None:
     assert (answer.status_code, answer.json()["error_class"]) == (404, "JOB_NOT_FOUND")
 
 
-def test_a_sink_that_closes_a_cycle_is_refused_and_named(client: TestClient) -> None:
+def test_sink_that_closes_a_cycle_is_refused(client: TestClient) -> None:
     register(client, "one", "source", "a")
     register(client, "one", "sink", "b")
     client.post("/start/one")
@@ -126,7 +126,7 @@ def test_a_sink_that_closes_a_cycle_is_refused_and_named(client: TestClient) -> 
     assert register(client, "four", "source", "x") == 409
 
 
-def test_two_announced_jobs_that_close_a_cycle_cannot_both_start(client: TestClient) -> None:
+def test_second_job_of_a_cycle_cannot_start(client: TestClient) -> None:
     for job, source, sink in (("one", "a", "b"), ("two", "b", "a")):
         assert register(client, job, "source", source) == 200
         assert register(client, job, "sink", sink) == 200
@@ -142,7 +142,7 @@ def test_a_table_has_one_producing_job(client: TestClient) -> None:
     assert (answer.status_code, answer.json()["error_class"]) == (409, "JOB_NAME_TAKEN")
 
 
-def test_a_late_end_of_an_older_run_changes_nothing(client: TestClient) -> None:
+def test_late_end_of_an_older_run_is_ignored(client: TestClient) -> None:
     register(client, "etl", "sink", "report")
     old = client.post("/start/etl").json()["fence"]
     again = client.post("/start/etl")
@@ -168,7 +168,7 @@ def test_what_an_ended_run_still_writes_is_refused(client: TestClient, shop: Sho
     assert client.get("/version/strong/lake/db/totals").json()["checkpoint"] == 1
 
 
-def test_a_new_job_takes_over_the_versions_of_existing_tables(client: TestClient, shop: Shop) -> None:
+def test_new_job_takes_over_existing_versions(client: TestClient, shop: Shop) -> None:
     client.post("/unregister/shop")
     register(client, "heir", "sink", "orders")
     fence = client.post("/start/heir").json()["fence"]
@@ -191,8 +191,8 @@ def test_a_new_job_takes_over_the_versions_of_existing_tables(client: TestClient
 def test_hostile_names_work_as_they_are(client: TestClient, table: str) -> None:
     assert register(client, "etl", "sink", table) == 200
     assert client.post("/start/etl").status_code == 200
-    found = client.get(f"/api/v1/datasets/{quote(f'lake.db.{table}', safe='')}")
-    assert found.json()["name"] == f"lake.db.{table}"
+    answer = client.get(f"/api/v1/datasets/{quote(f'lake.db.{table}', safe='')}")
+    assert answer.json()["name"] == f"lake.db.{table}"
 
 
 @pytest.mark.parametrize("table", ["a.b", "..", "x" * 1000, "tab\tstop", "nul\0"])

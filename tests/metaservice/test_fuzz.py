@@ -79,13 +79,13 @@ def likely(hint: Any) -> st.SearchStrategy[Any]:
 def dump() -> dict[str, list[tuple[str, ...]]]:
     """All tables, without the pins of this test's reader."""
     with _STORE._database.read() as connection:
-        found: dict[str, list[tuple[str, ...]]] = {}
+        rows_by_table: dict[str, list[tuple[str, ...]]] = {}
         for table in metadata.sorted_tables:
             query = select(table)
             if table.name == "pins":
                 query = query.where(table.c.holder.is_(None) | table.c.holder.not_like("read:%"))
-            found[table.name] = sorted(tuple(map(repr, row)) for row in connection.execute(query))
-    return found
+            rows_by_table[table.name] = sorted(tuple(map(repr, row)) for row in connection.execute(query))
+    return rows_by_table
 
 
 _BEFORE = dump()

@@ -38,8 +38,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """Nothing here changes the store, so one is enough."""
     with MetaStore.open(f"sqlite:///{tmp_path_factory.mktemp('store')}/meta.db") as store:
         Shop(store).checkpoint(1)
-        with TestClient(create_app(access=TOKENS, store=store), raise_server_exceptions=False) as made:
-            yield made
+        with TestClient(create_app(access=TOKENS, store=store), raise_server_exceptions=False) as test_client:
+            yield test_client
 
 
 def error_class(answer: httpx.Response) -> str:
@@ -71,11 +71,11 @@ BAD_BODIES = {
 }
 
 
-@pytest.mark.parametrize("what", BAD_BODIES)
+@pytest.mark.parametrize("body", BAD_BODIES)
 @pytest.mark.parametrize("path", ["/rpc/checkpoint", "/version/strong", "/api/v1/pins"])
-def test_what_no_store_keeps_is_refused(client: TestClient, what: str, path: str) -> None:
+def test_bad_bodies_are_refused(client: TestClient, body: str, path: str) -> None:
     for token in (READ, OPERATE):
-        answer = client.post(path, headers=bearer(token) | JSON, content=BAD_BODIES[what])
+        answer = client.post(path, headers=bearer(token) | JSON, content=BAD_BODIES[body])
         assert 400 <= answer.status_code < 500, answer.text
         assert error_class(answer)
 
@@ -141,7 +141,7 @@ def test_arguments_of_calls_have_bounds(client: TestClient, method: str, argumen
     assert error_class(answer) in ("META_CALL_UNREADABLE", "REQUEST_INVALID", "LEASE_INVALID", "NAME_INVALID")
 
 
-def test_a_large_body_is_refused_with_its_length_and_without(shop: Shop) -> None:
+def test_large_body_is_refused_with_and_without_length(shop: Shop) -> None:
     with serving(create_app(access=TOKENS, store=shop.store)) as url, httpx.Client(base_url=url) as http:
 
         def chunks() -> Iterator[bytes]:

@@ -49,17 +49,15 @@ def ask(with_access: Callable[[Access], TestClient]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("lease_ms", [CENTURIES_MS, LONGEST_LEASE_MS[Role.READ] + 1, -1])
-def test_a_reader_holds_nothing_for_longer_than_its_bound(
-    call: Callable[..., Any], store: Store, lease_ms: int
-) -> None:
+def test_lease_of_a_reader_is_bounded(call: Callable[..., Any], store: Store, lease_ms: int) -> None:
     assert call(READ, "resolve", lease_ms=lease_ms) == "LEASE_INVALID"
     pin = call(READ, "resolve", lease_ms=60_000)["pin"]
     assert call(READ, "renew_pin", pin=pin, lease_ms=lease_ms) == "LEASE_INVALID"
-    (held,) = store.pins.live()
-    assert held.expires_at_ms < store.now_ms() + HOUR_MS + 1_000
+    (pinned,) = store.pins.live()
+    assert pinned.expires_at_ms < store.now_ms() + HOUR_MS + 1_000
 
 
-def test_a_lease_over_the_interface_has_the_same_bound(ask: Callable[..., Any], store: Store) -> None:
+def test_lease_over_http_has_the_same_bound(ask: Callable[..., Any], store: Store) -> None:
     request = {"owner": "me", "lease_ms": LONGEST_LEASE_MS[Role.READ] + 1}
     status, problem = ask(READ, "POST", "/api/v1/pins", json=request)
     assert (status, problem["error_class"]) == (422, "LEASE_INVALID")
@@ -69,7 +67,7 @@ def test_a_lease_over_the_interface_has_the_same_bound(ask: Callable[..., Any], 
 
 
 @pytest.mark.parametrize("owner", [OPERATE, OTHER])
-def test_a_reader_neither_releases_nor_renews_what_somebody_else_holds(
+def test_reader_cannot_release_or_renew_pins_of_others(
     call: Callable[..., Any], ask: Callable[..., Any], store: Store, owner: str
 ) -> None:
     pin = call(owner, "resolve", lease_ms=60_000, owner="them")["pin"]
@@ -86,35 +84,33 @@ def test_a_reader_neither_releases_nor_renews_what_somebody_else_holds(
     assert store.pins.live() == ()
 
 
-def test_a_pin_of_a_process_that_has_the_database_is_not_a_readers(
-    call: Callable[..., Any], store: Store
-) -> None:
+def test_pins_of_local_processes_are_not_readers_pins(call: Callable[..., Any], store: Store) -> None:
     pin = store.reads.resolve(owner="a run").pin
     assert call(READ, "release_pin", pin=pin) == "PIN_NOT_YOURS"
     assert call(OPERATE, "release_pin", pin=pin) is None
     assert call(READ, "release_pin", pin=pin) is None, "what is gone is fine"
 
 
-def test_nobody_says_over_the_wire_who_asks(call: Callable[..., Any], store: Store) -> None:
+def test_callers_cannot_name_another_owner(call: Callable[..., Any], store: Store) -> None:
     pin = store.reads.resolve(owner="a run").pin
-    for by in (None, "operate", "read"):
-        assert call(READ, "release_pin", pin=pin, by=by) == "META_CALL_UNREADABLE"
-        assert call(READ, "resolve", by=by) == "META_CALL_UNREADABLE"
+    for owner in (None, "operate", "read"):
+        assert call(READ, "release_pin", pin=pin, by=owner) == "META_CALL_UNREADABLE"
+        assert call(READ, "resolve", by=owner) == "META_CALL_UNREADABLE"
     assert len(store.pins.live()) == 1
 
 
-def test_a_reader_holds_only_so_many(call: Callable[..., Any], store: Store) -> None:
+def test_pins_per_reader_are_limited(call: Callable[..., Any], store: Store) -> None:
     for _ in range(MAX_PINS_PER_HOLDER):
-        held = call(READ, "resolve", lease_ms=60_000)["pin"]
+        pin = call(READ, "resolve", lease_ms=60_000)["pin"]
     assert call(READ, "resolve", lease_ms=60_000) == "TOO_MANY_PINS"
     assert call(READ, "resolve", lease_ms=0)["pin"] == "", "looking up holds nothing"
     assert call(OTHER, "resolve", lease_ms=60_000)["pin"]
-    call(READ, "release_pin", pin=held)
+    call(READ, "release_pin", pin=pin)
     assert call(READ, "resolve", lease_ms=60_000)["pin"]
     assert len(store.pins.live()) == MAX_PINS_PER_HOLDER + 1
 
 
-def test_the_answer_to_a_call_is_given_to_nobody_else(
+def test_answers_are_repeated_only_to_their_caller(
     with_access: Callable[[Access], TestClient], shop: Shop
 ) -> None:
     client = with_access(TOKENS)

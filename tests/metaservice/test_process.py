@@ -34,9 +34,9 @@ def started(folder: Path, *arguments: str, **variables: str) -> Iterator[tuple[s
             command(*arguments), cwd=folder, stderr=stderr, env={**os.environ, **variables}
         )
     try:
-        while (found := re.search(r"serving at (http://[^\s\"]+)", log.read_text())) is None:
+        while (announced := re.search(r"serving at (http://[^\s\"]+)", log.read_text())) is None:
             assert process.poll() is None, log.read_text()
-        yield found[1], log
+        yield announced[1], log
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

@@ -93,14 +93,14 @@ def test_a_late_source_holds_the_other_one_back(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected"),
     [
         ('{{"tautochrone.event-time": "id"}}', "that column is bigint"),
         ('{{"tautochrone.event-time": "when"}}', "that column is not there"),
         ('{{"tautochrone.event_time": "at"}}', "has a property 'tautochrone.event_time'"),
     ],
 )
-def test_what_would_be_ignored_is_refused(pipeline: Pipeline, wrong: str, said: str) -> None:
+def test_unusable_event_time_is_refused(pipeline: Pipeline, wrong: str, expected: str) -> None:
     text = PROJECT.replace('{{"tautochrone.event-time": "at"}}', wrong)
     pipeline.write("definitions/p.py", text.format(folder=str(pipeline.folder / "in")))
     put(pipeline, "fast", 1)
@@ -108,5 +108,5 @@ def test_what_would_be_ignored_is_refused(pipeline: Pipeline, wrong: str, said: 
     with pytest.raises(DefinitionError) as refused:
         pipeline.run()
     assert refused.value.error_class == "INVALID_EVENT_TIME"
-    assert said in refused.value.message
+    assert expected in refused.value.message
     assert refused.value.location

@@ -87,9 +87,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("policy", list(RefreshPolicy))
-def test_under_every_policy_no_news_is_no_work_and_a_new_definition_is_full(
-    world: World, policy: RefreshPolicy
-) -> None:
+def test_no_news_and_new_definitions_under_every_policy(world: World, policy: RefreshPolicy) -> None:
     world.policy = policy
     assert world.choose() == Choice(
         RefreshMode.NO_DATA, Reason.of(ReasonCode.NO_INPUT_CHANGED), policy=policy
@@ -110,7 +108,7 @@ def test_a_change_is_followed(world: World) -> None:
     assert (choice.estimate_ms, choice.delta_rows) == (300, 10)
 
 
-def test_added_rows_of_a_linear_query_are_appended_unless_the_policy_is_full(world: World) -> None:
+def test_linear_query_appends_unless_policy_is_full(world: World) -> None:
     world.flow.linear = True
     world.moved(ORDERS, ChangeKind.APPEND)
     for policy in (RefreshPolicy.AUTO, RefreshPolicy.INCREMENTAL, STRICT):

@@ -146,13 +146,13 @@ def test_a_larger_change_than_those_measured_costs_more() -> None:
     assert decide(AUTO, facts(9_000_000, 10_000_000, *past)).mode is FULL
 
 
-def test_a_diff_of_the_whole_query_counts_as_computed_and_one_node_does_not() -> None:
+def test_diff_of_the_whole_query_counts_as_full() -> None:
     whole = estimate(facts(1, 100, *[ran(DIFF, 900, node="query")] * 3))
     assert (whole.full_runs, whole.incremental_runs) == (3, 0)
     node = estimate(facts(1, 100, *[ran(DIFF, 900, node="window")] * 3))
     assert (node.full_runs, node.incremental_runs) == (0, 3)
-    other = estimate(facts(1, 100, ran(RefreshMode.APPEND, 1), ran(RefreshMode.NO_DATA, 1)))
-    assert (other.full_runs, other.incremental_runs) == (0, 0)
+    without_diff = estimate(facts(1, 100, ran(RefreshMode.APPEND, 1), ran(RefreshMode.NO_DATA, 1)))
+    assert (without_diff.full_runs, without_diff.incremental_runs) == (0, 0)
 
 
 @pytest.mark.parametrize("policy", [RefreshPolicy.INCREMENTAL, RefreshPolicy.INCREMENTAL_STRICT])

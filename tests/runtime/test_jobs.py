@@ -146,9 +146,7 @@ def test_a_job_that_comes_back_jumps_to_the_newest(topology: Topology) -> None:
         assert all(verdict.equal for verdict in topology.jobs[job].verify())
 
 
-def test_runs_that_start_together_end_when_readers_see_what_was_there(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_concurrent_runs_end_when_readers_see_all_rows(tmp_path: Path, spark: SparkSession) -> None:
     topology = Topology(tmp_path, spark, patience="90s")
     try:
         topology.add(1)
@@ -162,8 +160,8 @@ def test_runs_that_start_together_end_when_readers_see_what_was_there(
             while store.checkpoints.newest(1)[0].number == newest:
                 assert not first.done()
                 time.sleep(0.05)
-            others = {job: pool.submit(topology.jobs[job].run) for job in ("sums", "counts", "joins")}
-            ended = {job: run.result(timeout=200) for job, run in {"test": first, **others}.items()}
+            later_runs = {job: pool.submit(topology.jobs[job].run) for job in ("sums", "counts", "joins")}
+            ended = {job: run.result(timeout=200) for job, run in {"test": first, **later_runs}.items()}
         assert {job: happened.state for job, happened in ended.items()} == dict.fromkeys(ALL, "COMPLETED")
         (done,) = ended["test"].of("checkpoint")
         assert (done["state"], done["waits_for"]) == ("open", ["counts", "joins", "sums"])

@@ -64,14 +64,14 @@ def test_a_process_of_somebody_else_is_there() -> None:
     assert not has_ended(replace(of(1), started=ticks(1)))
 
 
-def test_a_process_elsewhere_is_never_gone(child: subprocess.Popen[str]) -> None:
+def test_process_on_another_machine_never_counts_as_ended(child: subprocess.Popen[str]) -> None:
     """Another machine, a container of the same host name, another boot, or a system that says nothing."""
     process = of(child.pid)
     child.kill()
     child.wait()
     machine = str(this_machine())
-    for other in (None, f"{machine}x", machine.rpartition("/")[0] + "/pid:[1]"):
-        assert not has_ended(replace(process, machine=other))
+    for machine_id in (None, f"{machine}x", machine.rpartition("/")[0] + "/pid:[1]"):
+        assert not has_ended(replace(process, machine=machine_id))
 
 
 @pytest.fixture

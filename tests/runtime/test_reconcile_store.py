@@ -121,7 +121,7 @@ def test_a_dropped_table_is_no_obstacle_also_when_the_next_run_dies(store: Store
     assert refused(store, Table(A, "id-a", own), Table(B, "id-b", own)) == "META_STORE_OF_ANOTHER_LAKE"
 
 
-def test_the_own_store_is_left_alone_and_another_one_is_brought_into_agreement(store: Store) -> None:
+def test_only_a_differing_store_is_reconciled(store: Store) -> None:
     own, number = store.incarnation, store.checkpoints.last_number()
     check(store, Table(A, "id-a", own), Table(B, "id-b", own))
     assert store.checkpoints.last_number() == number

@@ -18,7 +18,7 @@ DIAMOND: Mapping[TableName, frozenset[TableName]] = {
 }
 
 
-def test_datasets_come_after_their_inputs_and_independent_ones_run_in_parallel() -> None:
+def test_datasets_follow_inputs_and_run_in_parallel() -> None:
     order: list[TableName] = []
     both_run = threading.Barrier(2, timeout=10)
 

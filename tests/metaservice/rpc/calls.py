@@ -61,14 +61,16 @@ def intended(store: Store, fence: Fence) -> Fence:
     return TRANSACTION.fence
 
 
-def opened(store: Store, fence: Fence, at: int = 1) -> CheckpointNumber:
-    return store.checkpoints.open("job", fence, {ROOT: Version(f"r{at}")}, at).number
+def opened(store: Store, fence: Fence, version: int = 1) -> CheckpointNumber:
+    return store.checkpoints.open("job", fence, {ROOT: Version(f"r{version}")}, version).number
 
 
-def whole(store: Store, fence: Fence, at: int = 1) -> CheckpointNumber:
-    number = opened(store, fence, at)
-    store.checkpoints.record_version("job", fence, number, VIEW, Version(f"v{at}"), FULL, finished_at_ms=at)
-    store.checkpoints.publish("job", fence, number, at)
+def whole(store: Store, fence: Fence, version: int = 1) -> CheckpointNumber:
+    number = opened(store, fence, version)
+    store.checkpoints.record_version(
+        "job", fence, number, VIEW, Version(f"v{version}"), FULL, finished_at_ms=version
+    )
+    store.checkpoints.publish("job", fence, number, version)
     return number
 
 
@@ -99,9 +101,9 @@ def forgotten(store: Store, fence: Fence) -> None:
 
 def pinned(store: Store, fence: Fence) -> tuple[Any, ...]:
     whole(store, fence)
-    found = store.reads.resolve(tables=[VIEW], lease_ms=50_000)
-    store.pins.renew(found.pin, 60_000)
-    return found.checkpoint, found.versions, found.behind
+    resolved = store.reads.resolve(tables=[VIEW], lease_ms=50_000)
+    store.pins.renew(resolved.pin, 60_000)
+    return resolved.checkpoint, resolved.versions, resolved.behind
 
 
 def released(store: Store, fence: Fence) -> None:

@@ -35,14 +35,14 @@ class Service(httpx.BaseTransport):
     store: MetaStore
     lose: str = ""
     token: str | None = None
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._running = ServiceThread(self.store, self.token)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         method = request.url.path.rpartition("/")[2]
-        self.asked.append(method)
+        self.requested.append(method)
         headers = {key: value for key, value in request.headers.items() if key != "host"}
         url = f"{self._running.url}{request.url.path}"
         answer = httpx.post(url, content=request.read(), headers=headers, timeout=60)
@@ -60,14 +60,16 @@ class Service(httpx.BaseTransport):
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
-    made: list[Service] = []
+    services: list[Service] = []
 
     def make(name: str = "meta", **how: Any) -> Service:
-        made.append(Service(MetaStore.open(f"sqlite:///{tmp_path}/{name}.db", clock=lambda: 1_000), **how))
-        return made[-1]
+        services.append(
+            Service(MetaStore.open(f"sqlite:///{tmp_path}/{name}.db", clock=lambda: 1_000), **how)
+        )
+        return services[-1]
 
     yield make
-    for service in made:
+    for service in services:
         service.stop()
 
 
@@ -107,11 +109,11 @@ def test_a_lost_answer_changes_nothing(
         store = RemoteStore("http://service", transport=service, emit=lambda _event, **_fields: None)
         store.jobs.start_run("shop", "job", TOPOLOGY)
         fence = store.jobs.take_over("job")
-        service.lose, service.asked = lose, []
+        service.lose, service.requested = lose, []
         answers.append(act(store, fence))
         states.append(looks(service.store))
         assert not service.lose, "the method was never called"
-    assert service.asked.count(method) >= 2
+    assert service.requested.count(method) >= 2
     assert answers[0] == answers[1]
     assert states[0] == states[1]
 
@@ -122,7 +124,7 @@ def post(service: Service, method: str, arguments: dict[str, Any], call_id: str)
     return service.handle_request(httpx.Request("POST", url, json=arguments, headers=headers))
 
 
-def test_a_request_that_was_held_up_cannot_come_behind_its_repeat(serve: Callable[..., Service]) -> None:
+def test_delayed_request_cannot_arrive_after_its_repeat(serve: Callable[..., Service]) -> None:
     service = serve()
     service.store.jobs.start_run("shop", "job", TOPOLOGY)
     calls = [post(service, "take_over", {"job": "job"}, call_id) for call_id in ("a", "a", "b", "a")]
@@ -130,7 +132,7 @@ def test_a_request_that_was_held_up_cannot_come_behind_its_repeat(serve: Callabl
     assert service.store.jobs.fence("job") == 2
 
 
-def test_a_repeat_waits_for_the_call_that_is_still_under_way(
+def test_repeat_waits_for_the_running_call(
     serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, acted, go_on = serve(), Event(), Event()
@@ -154,23 +156,23 @@ def test_a_repeat_waits_for_the_call_that_is_still_under_way(
     assert counted == ["job"]
 
 
-def test_an_error_crosses_with_its_type_and_is_not_asked_for_again(serve: Callable[..., Service]) -> None:
+def test_errors_keep_their_type_and_are_not_retried(serve: Callable[..., Service]) -> None:
     service = serve()
     remote = RemoteStore("http://service", transport=service)
     with pytest.raises(MetaError, match="JOB_NOT_FOUND") as caught:
         remote.jobs.take_over("nobody")
     assert caught.value.hint == "`taut run` registers a pipeline's jobs."
-    assert service.asked.count("take_over") == 1
+    assert service.requested.count("take_over") == 1
 
 
-def test_a_busy_store_is_asked_again(serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+def test_busy_store_is_retried(serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
 
-    def tell(event: str, /, **_fields: Any) -> None:
-        told.append(event)
+    def emit(event: str, /, **_fields: Any) -> None:
+        events.append(event)
 
     service = serve()
-    remote = RemoteStore("http://service", transport=service, retry_ms=3_000, emit=tell)
+    remote = RemoteStore("http://service", transport=service, retry_ms=3_000, emit=emit)
     busy = [True, True, False]
 
     def take_over(job: str, *, at_least: int = 0) -> Fence:
@@ -180,7 +182,7 @@ def test_a_busy_store_is_asked_again(serve: Callable[..., Service], monkeypatch:
 
     monkeypatch.setattr(service.store.jobs, "take_over", take_over)
     assert remote.jobs.take_over("job") == 5
-    assert told == ["meta_service_away", "meta_service_away", "meta_service_back"]
+    assert events == ["meta_service_away", "meta_service_away", "meta_service_back"]
     busy[:] = [True] * 100
     with pytest.raises(MetaError, match="META_STORE_BUSY"):
         remote.jobs.take_over("job")
@@ -212,7 +214,7 @@ def test_answers_that_no_service_of_ours_gives(status: int, body: bytes, error_c
     assert "let-me-hide" not in caught.value.render()
 
 
-def test_nobody_there_is_an_error_after_a_bounded_time_that_is_told(
+def test_unreachable_service_is_an_error_after_bounded_time(
     caplog: pytest.LogCaptureFixture, unused_port: int
 ) -> None:
     started = time.monotonic()
@@ -223,7 +225,7 @@ def test_nobody_there_is_an_error_after_a_bounded_time_that_is_told(
     assert caplog.text.count("trying again in") >= 3
 
 
-def test_a_call_of_another_version_is_an_error_that_says_so(serve: Callable[..., Service]) -> None:
+def test_call_of_another_version_is_refused(serve: Callable[..., Service]) -> None:
     service = serve()
     service.store.jobs.start_run("shop", "job", TOPOLOGY)
     for method, arguments in (

@@ -23,14 +23,14 @@ REFRESH = {"dataset": str(VIEW), "checkpoint": 4, "mode": "full", "rows_inserted
 FAILURE = {"dataset": str(VIEW), "checkpoint": 5, "error": "[X] it broke"}
 
 
-class Told(list[tuple[str, dict[str, Any]]]):
+class EventLog(list[tuple[str, dict[str, Any]]]):
     def __call__(self, event: str, /, **fields: Any) -> None:
         self.append((event, fields))
 
 
-def listener(target: str, folder: Path, told: Told) -> OpenLineage:
+def listener(target: str, folder: Path, log: EventLog) -> OpenLineage:
     return OpenLineage(
-        transport_to(target, folder), told, pipeline="shop", lake="file:/warehouse", inputs={VIEW: {ROOT}}
+        transport_to(target, folder), log, pipeline="shop", lake="file:/warehouse", inputs={VIEW: {ROOT}}
     )
 
 
@@ -40,15 +40,15 @@ def seconds(event: dict[str, Any]) -> float:
     return datetime.fromisoformat(event["eventTime"]).timestamp()
 
 
-def test_what_is_told_and_what_is_not(tmp_path: Path) -> None:
-    told = Told()
-    lineage = listener("lineage.jsonl", tmp_path, told)
+def test_lineage_events_of_refreshes(tmp_path: Path) -> None:
+    log = EventLog()
+    lineage = listener("lineage.jsonl", tmp_path, log)
     lineage("refresh", **REFRESH)
     lineage("refresh", **{**REFRESH, "mode": "no_data"})
     lineage("checkpoint", checkpoint=4)
     lineage("refresh_failed", **FAILURE)
     lineage.close()
-    assert told == []
+    assert log == []
     start, complete, again, fail = map(json.loads, (tmp_path / "lineage.jsonl").read_text().splitlines())
     assert [e["eventType"] for e in (start, complete, again, fail)] == ["START", "COMPLETE", "START", "FAIL"]
     assert start["run"]["runId"] == complete["run"]["runId"] != again["run"]["runId"] == fail["run"]["runId"]
@@ -82,25 +82,25 @@ def receiver() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     server.server_close()
 
 
-def test_a_receiver_gets_them(tmp_path: Path, receiver: tuple[str, list[dict[str, Any]]]) -> None:
-    told = Told()
-    lineage = listener(receiver[0], tmp_path, told)
+def test_receiver_gets_all_events(tmp_path: Path, receiver: tuple[str, list[dict[str, Any]]]) -> None:
+    log = EventLog()
+    lineage = listener(receiver[0], tmp_path, log)
     for _ in range(20):
         lineage("refresh", **REFRESH)
     lineage.close()
-    assert told == []
+    assert log == []
     assert [event["eventType"] for event in receiver[1]] == ["START", "COMPLETE"] * 20
 
 
-def test_nobody_there_is_told_and_holds_nothing_up(tmp_path: Path, unused_port: int) -> None:
-    told = Told()
-    lineage = listener(f"http://127.0.0.1:{unused_port}", tmp_path, told)
+def test_unreachable_receiver_is_reported_without_delay(tmp_path: Path, unused_port: int) -> None:
+    log = EventLog()
+    lineage = listener(f"http://127.0.0.1:{unused_port}", tmp_path, log)
     started = time.monotonic()
     lineage("refresh", **REFRESH)
     assert time.monotonic() - started < 1
     lineage.close()
-    assert {event for event, _ in told} == {"openlineage_failed"}
-    assert sum(fields["dropped"] for _, fields in told) >= 1
+    assert {event for event, _ in log} == {"openlineage_failed"}
+    assert sum(fields["dropped"] for _, fields in log) >= 1
 
 
 def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

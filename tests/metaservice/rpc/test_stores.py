@@ -49,7 +49,7 @@ def test_reading_creates_no_store(options: Options, monkeypatch: pytest.MonkeyPa
         existing_store(locate(options)[1]).close()
 
 
-def test_a_command_that_only_reads_reads_from_the_service(
+def test_reading_command_uses_the_service(
     options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store:
@@ -77,30 +77,30 @@ def test_doctor_knows_every_kind(
     backing = Backing(kind, tmp_path)
     backing.open()
     monkeypatch.setenv("TAUTOCHRONE_META_URL", backing.shared())
-    found = _store_finding(options, monkeypatch)
-    assert found.state is State.OK, found
-    assert kind in found.detail
+    finding = _store_finding(options, monkeypatch)
+    assert finding.state is State.OK, finding
+    assert kind in finding.detail
     backing.close()
 
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql"])
-def test_doctor_says_what_is_not_there(
+def test_doctor_reports_an_unreachable_store(
     options: Options, monkeypatch: pytest.MonkeyPatch, unused_port: int, scheme: str
 ) -> None:
     url = f"{scheme}://joe:let-me-hide@127.0.0.1:{unused_port}"
     monkeypatch.setenv("TAUTOCHRONE_META_URL", url + "/shop" * (scheme == "postgresql"))
-    found = _store_finding(options, monkeypatch)
-    assert found.state is State.FAILED
-    assert found.error == {"http": "META_SERVICE_UNREACHABLE", "postgresql": "META_STORE_FAILED"}[scheme]
-    assert found.hint
-    assert "let-me-hide" not in f"{found}"
+    finding = _store_finding(options, monkeypatch)
+    assert finding.state is State.FAILED
+    assert finding.error == {"http": "META_SERVICE_UNREACHABLE", "postgresql": "META_STORE_FAILED"}[scheme]
+    assert finding.hint
+    assert "let-me-hide" not in f"{finding}"
 
 
 class Holder:
     """What keeps a pin."""
 
 
-def test_pins_are_renewed_and_released_over_http_by_their_own_thread(tmp_path: Path) -> None:
+def test_pins_are_renewed_over_http_by_a_thread(tmp_path: Path) -> None:
     backing = Backing("http", tmp_path)
     remote = backing.open()
     remote.jobs.start_run("shop", "job", [])
@@ -122,7 +122,7 @@ def test_pins_are_renewed_and_released_over_http_by_their_own_thread(tmp_path: P
     backing.close()
 
 
-def test_closing_does_not_wait_for_a_service_that_is_gone(
+def test_close_does_not_wait_for_an_unreachable_service(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store:

@@ -57,7 +57,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("hint", [hint for _, hint in HINTS], ids=[where for where, _ in HINTS])
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
-def test_everything_that_a_method_takes_or_gives_crosses(hint: Any, data: st.DataObject) -> None:
+def test_all_arguments_and_results_cross_the_wire(hint: Any, data: st.DataObject) -> None:
     alternatives = [kind for kind in get_args(hint) if get_origin(hint) is not Mapping]
     optional = type(None) in alternatives
     value = data.draw(
@@ -105,7 +105,7 @@ def test_what_is_not_of_its_type_is_refused(data: Any, hint: Any) -> None:
         decode(data, hint)
 
 
-def test_numbers_may_be_keys_and_names_with_dots_may_not_cross() -> None:
+def test_number_keys_cross_and_dotted_names_do_not() -> None:
     hint = dict[CheckpointNumber, frozenset[TableName]]
     value = {CheckpointNumber(7): frozenset({TableName("a", ("b",), "c")})}
     assert decode(json.loads(json.dumps(encode(value, hint))), hint) == value
@@ -127,7 +127,7 @@ def test_renamed_fields_and_arguments_keep_their_names_on_the_wire() -> None:
     assert heartbeat.decode_arguments(required | on_wire) == required | arguments
 
 
-def test_fields_that_only_a_newer_version_has_are_no_trouble() -> None:
+def test_unknown_fields_of_newer_versions_are_ignored() -> None:
     hint = remote_calls()["checkpoint"].answer
     data = {"number": 1, "state": "open", "cut_at_ms": 2, "published_at_ms": None, "roots": {}}
     assert decode({**data, "of_the_future": 1}, hint) == decode(data, hint)
@@ -157,7 +157,7 @@ def test_errors_cross_whole(kind: type[TautochroneError]) -> None:
     assert str(crossed) == str(error)
 
 
-def test_an_error_of_a_type_that_only_a_newer_service_has() -> None:
+def test_unknown_error_type_of_a_newer_service() -> None:
     data = encode_error(FencedError("JOB_FENCED", "x")) | {"type": "TomorrowError"}
     assert type(decode_error(data)) is MetaError
     assert type(decode_error(data | {"type": "Mapping"})) is MetaError

@@ -108,8 +108,10 @@ class Upkept:
     def set(self, setting: str, value: str) -> None:
         """A setting of `[maintenance]` for the runs to come."""
         settings = self.pipeline.folder / "tautochrone.toml"
-        others = re.sub(rf"^{setting} = .*\n", "", settings.read_text(), flags=re.MULTILINE)
-        settings.write_text(others.replace("[maintenance]\n", f"[maintenance]\n{setting} = {value}\n"))
+        without_setting = re.sub(rf"^{setting} = .*\n", "", settings.read_text(), flags=re.MULTILINE)
+        settings.write_text(
+            without_setting.replace("[maintenance]\n", f"[maintenance]\n{setting} = {value}\n")
+        )
         self.pipeline.reload()
 
     def versions(self, table: str) -> int:

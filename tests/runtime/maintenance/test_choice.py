@@ -28,7 +28,7 @@ def at(*seconds: int) -> list[UnexpiredCheckpoint]:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "now", "gone"),
+    ("seconds", "now", "expected"),
     [
         ((), 1000, []),
         ((1, 2, 3), 1000, []),
@@ -39,29 +39,29 @@ def at(*seconds: int) -> list[UnexpiredCheckpoint]:
         ((899, 900, 918, 970, 980, 990), 1000, [1]),
     ],
 )
-def test_checkpoints(seconds: tuple[int, ...], now: int, gone: list[int]) -> None:
-    assert outlived(at(*seconds), now * 1000, RULES) == gone
+def test_checkpoints(seconds: tuple[int, ...], now: int, expected: list[int]) -> None:
+    assert outlived(at(*seconds), now * 1000, RULES) == expected
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=200))
 def test_a_stream_of_checkpoints_is_thinned_and_stays_so(gaps: list[int]) -> None:
     """What one maintenance kept for its distance, the next ones keep until it is too old."""
-    standing: list[UnexpiredCheckpoint] = []
+    published: list[UnexpiredCheckpoint] = []
     now = 0
     for number, gap in enumerate(gaps, 1):
         now += gap * 1000
-        standing.append(UnexpiredCheckpoint(CheckpointNumber(number), now))
-        outlived_numbers = set(outlived(standing, now, RULES))
-        remaining = [c for c in standing if c.number not in outlived_numbers]
-        assert remaining[-3:] == standing[-3:]
+        published.append(UnexpiredCheckpoint(CheckpointNumber(number), now))
+        outlived_numbers = set(outlived(published, now, RULES))
+        remaining = [c for c in published if c.number not in outlived_numbers]
+        assert remaining[-3:] == published[-3:]
         older = remaining[:-3]
         assert all(now - c.at_ms <= RULES.keep_ms for c in older)
         assert all(b.at_ms - a.at_ms >= RULES.spacing_ms for a, b in pairwise(older))
-        before = [c for c in standing[:-3] if now - c.at_ms <= RULES.keep_ms]
+        before = [c for c in published[:-3] if now - c.at_ms <= RULES.keep_ms]
         if before:
             # Never thinner than asked: within twice the distance of each there is one that stays.
             assert all(any(abs(c.at_ms - k.at_ms) < RULES.spacing_ms for k in older) for c in before)
-        standing = remaining
+        published = remaining
 
 
 def table(*parents: int | None, main: int, refs: dict[str, int] | None = None) -> dict[str, Any]:

@@ -95,9 +95,9 @@ def test_a_folder_behind_a_symbolic_link(upkept: Upkept) -> None:
     """Somebody moved a table to another disk."""
     upkept.add()
     upkept.pipeline.run()
-    folder, other = upkept.folder("default") / "events", upkept.folder("elsewhere")
-    folder.rename(other)
-    folder.symlink_to(other, target_is_directory=True)
+    folder, moved = upkept.folder("default") / "events", upkept.folder("elsewhere")
+    folder.rename(moved)
+    folder.symlink_to(moved, target_is_directory=True)
     for _ in range(2):
         upkept.add()
         upkept.pipeline.run()

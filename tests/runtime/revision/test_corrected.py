@@ -137,9 +137,9 @@ def test_refusals_change_nothing(world: World) -> None:
         # Somebody takes the job over between the fence and the decision.
         honest = job.store.jobs.take_over
 
-        def contested(of: str, **how: Any) -> Fence:
-            fence = honest(of, **how)
-            honest(of)
+        def contested(job_name: str, **how: Any) -> Fence:
+            fence = honest(job_name, **how)
+            honest(job_name)
             return fence
 
         job.store.jobs.take_over = contested  # type: ignore[method-assign]

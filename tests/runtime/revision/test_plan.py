@@ -79,7 +79,7 @@ def steps(revision: RevisionPlan) -> list[tuple[str, str]]:
     return [(revised.table.table, str(revised.action)) for revised in revision.tables]
 
 
-def test_what_is_downstream_goes_back_in_order_over_all_jobs_and_the_source_stays() -> None:
+def test_downstream_tables_go_back_in_order_across_jobs() -> None:
     revision = plan("events")
     assert steps(revision) == [
         ("events", "stay"), ("clean", "roll back"), ("totals", "roll back"), ("report", "roll back"),
@@ -120,7 +120,7 @@ def test_full_clears_streams_and_rebuilds_views() -> None:
     assert revision.to is None
 
 
-def test_what_was_not_there_yet_and_what_cannot_go_back_is_built_anew_with_the_reason() -> None:
+def test_tables_without_usable_history_are_rebuilt_with_reason() -> None:
     before = {table: version for table, version in AT.items() if table != name("clean")}
     revision = plan("events", at=before, totals=RevertCheck(obstacle="it was replaced"))
     assert [(table.action, table.reason) for table in revision.changed[:2]] == [
@@ -173,7 +173,7 @@ def test_more_checkpoints_are_no_other_work() -> None:
     assert not first.same_work(plan("events", again=True))
 
 
-def test_a_table_that_the_checkpoint_does_not_show_says_where_it_goes_back_to() -> None:
+def test_missing_table_names_the_checkpoint_it_goes_back_to() -> None:
     revision = plan("names", older={name("apart"): CheckpointNumber(3)})
     reasons = {revised.table.table: revised.reason for revised in revision.changed}
     assert reasons == {
