@@ -105,9 +105,11 @@ def test_a_defect_is_a_problem_without_its_text(client: TestClient, monkeypatch:
 def test_expectations_of_datasets_are_told_and_measured(client: TestClient, shop: Shop) -> None:
     known = ExpectationCount("known", ViolationAction.DROP, 12, 2)
     shop.store.datasets.record_expectations("shop", shop.fence, name("orders"), [known])
-    found = {d["name"]: d["expectations"] for d in client.get("/api/v1/datasets").json()}
-    assert found["lake.db.totals"] == []
-    assert found["lake.db.orders"] == [{"name": "known", "action": "drop", "violations": 12, "change": 2}]
+    expectations = {d["name"]: d["expectations"] for d in client.get("/api/v1/datasets").json()}
+    assert expectations["lake.db.totals"] == []
+    assert expectations["lake.db.orders"] == [
+        {"name": "known", "action": "drop", "violations": 12, "change": 2}
+    ]
     labels = {"dataset": "lake.db.orders", "job": "shop", "expectation": "known", "action": "drop"}
     assert samples(client)["tautochrone_expectation_violations", frozenset(labels.items())] == 12
 

@@ -230,8 +230,10 @@ def test_spark_defaults_are_read_as_spark_reads_them(tmp_path: Path) -> None:
         "spark.d \\\n   1,\\\n   2\nspark.e\nother.key 1\nspark.path c:\\\\x\n"
     )
     environment = defaults(tmp_path, text)
-    found = {name: (value, Path(origin).name) for name, value, origin in read_spark_defaults(environment)}
-    assert found == {
+    defaults_read = {
+        name: (value, Path(origin).name) for name, value, origin in read_spark_defaults(environment)
+    }
+    assert defaults_read == {
         "spark.a": ("1", "spark-defaults.conf:4"),
         "spark.b": ("two words", "spark-defaults.conf:5"),
         "spark.c": ("x=y", "spark-defaults.conf:6"),
