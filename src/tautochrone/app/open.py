@@ -50,6 +50,8 @@ from tautochrone.runtime.streams.rate_limits import check_limits
 from tautochrone.runtime.streams.recreated_topics import check_recreated_topics
 from tautochrone.sinks import has_adapter
 from tautochrone.spark.session.factory import stop_session, use_database
+from tautochrone.spark.session.jars import missing, resolve
+from tautochrone.spark.session.java import find_java
 
 __all__ = ["LocalReadPointServer", "Project"]
 
@@ -108,6 +110,7 @@ class Project(Closeable):
         self._emit = _redacting(emit)
         self._exit_stack = ExitStack()
         if base is None:
+            self._download_jars()
             base = start_session(replace(self.settings.spark, short_lived=short_lived), self.settings.catalog)
             self._exit_stack.callback(stop_session, base)
         self.base = base
@@ -115,6 +118,13 @@ class Project(Closeable):
         self.spec = replace(self.spec, configuration=settings_to_evaluate_with(base, self.spec.configuration))
         self.effects: Effects = effects or effects_from_environment()
         self.lake = IcebergLake(self.base, self.settings.catalog.name, self.effects, self.settings.durability)
+
+    def _download_jars(self) -> None:
+        """Before Spark starts for the first time: one event for each jar, as some are large."""
+        absent = missing(self.settings.spark.artifacts)
+        for number, artifact in enumerate(absent, 1):
+            self._emit("jar_download", artifact=str(artifact), number=number, total=len(absent))
+            resolve((artifact,), find_java())
 
     def analysed(self) -> tuple[Definitions, Graph]:
         """Load the definitions and resolve the whole graph. Writes nothing.

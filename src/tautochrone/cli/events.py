@@ -130,6 +130,7 @@ def _outcome(f: Fields, word: str) -> str:
 
 _TEXTS: dict[str, Callable[[str, Fields], str]] = {
     "starting": lambda _e, f: f"pipeline {f['pipeline']}: starting Spark on {f['master']} (about 6 s)",
+    "jar_download": lambda _e, f: f"downloading jar {f['number']} of {f['total']}: {f['artifact']}",
     "graph": _graph,
     "catalog": lambda _e, f: f"readable at one instant as Iceberg REST catalog {f['uri']} (warehouse strong)",
     "takeover": lambda _e, f: f"job {f['job']} taken over with fence {f['fence']}",

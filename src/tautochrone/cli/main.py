@@ -56,6 +56,18 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
     init.add_argument("--name", required=True, help="the project's name and folder")
 
+    prepare = commands.add_parser(
+        "prepare", help="download the jars that the first run needs", description="Fill the cache of jars."
+    )
+    prepare.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    folders = prepare.add_mutually_exclusive_group()
+    folders.add_argument(
+        "--download", metavar="DIR", help="write the jars into this folder, for a machine without a network"
+    )
+    folders.add_argument(
+        "--from", dest="source", metavar="DIR", help="take the jars from a folder that --download filled"
+    )
+
     dry_run = command("dry-run", "resolve the whole graph and write nothing", reads=True)
     dry_run.add_argument(
         "--explain", metavar="NAME", help="show how a view will be refreshed: its plan, rule by rule"
@@ -254,6 +266,7 @@ def _parser() -> argparse.ArgumentParser:
 
 COMMANDS = {
     "init": ("project", "init"),
+    "prepare": ("prepare", "prepare"),
     "dry-run": ("project", "dry_run"),
     "run": ("run", "run"),
     "adopt": ("adopt", "adopt"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from tautochrone.errors import EnvironmentProblemError
 
-__all__ = ["CORE", "KAFKA", "Artifact", "resolve"]
+__all__ = ["CORE", "KAFKA", "Artifact", "cache_folder", "copy_from", "copy_to", "missing", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class Artifact:
 
     def __str__(self) -> str:
         return f"{self.group}:{self.name}:{self.version}"
+
+    @property
+    def file(self) -> str:
+        """The name of its jar."""
+        return f"{self.name}-{self.version}.jar"
 
 
 CORE = (
@@ -67,13 +73,52 @@ def resolve(artifacts: tuple[Artifact, ...], java: str = "java") -> list[Path]:
         EnvironmentProblemError: `JAR_NOT_AVAILABLE` when the repository has no such artifact or cannot
             be reached.
     """
-    paths: list[Path] = []
-    for artifact in artifacts:
-        folder = cache_folder() / hashlib.sha256(str(artifact).encode()).hexdigest()[:16]
-        if not (folder / "complete").exists():
-            _download(artifact, folder, java)
-        paths.extend(sorted(folder.glob("*.jar")))
-    return paths
+    for artifact in missing(artifacts):
+        _download(artifact, _folder(artifact), java)
+    return [jar for artifact in artifacts for jar in sorted(_folder(artifact).glob("*.jar"))]
+
+
+def missing(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+    """Those of `artifacts` that are not in the cache yet."""
+    return tuple(artifact for artifact in artifacts if not (_folder(artifact) / "complete").exists())
+
+
+def copy_to(folder: Path, artifacts: tuple[Artifact, ...], java: str = "java") -> list[Path]:
+    """Copy the jars of `artifacts` into `folder`, for a machine without a network.
+
+    Returns:
+        The copies.
+
+    Raises:
+        EnvironmentProblemError: as `resolve`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return [Path(shutil.copy2(jar, folder)) for jar in resolve(artifacts, java)]
+
+
+def copy_from(folder: Path, artifacts: tuple[Artifact, ...]) -> None:
+    """Fill the cache from a folder that `copy_to` wrote.
+
+    Raises:
+        EnvironmentProblemError: `JAR_NOT_AVAILABLE` when the folder lacks one.
+    """
+    for artifact in missing(artifacts):
+        jar = folder / artifact.file
+        if not jar.is_file():
+            raise EnvironmentProblemError(
+                "JAR_NOT_AVAILABLE",
+                f"The folder {folder} has no {artifact.file}",
+                hint="fill it on a machine with a network, by the same version's `taut prepare --download`",
+            )
+        target = _folder(artifact)
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            Path(shutil.copy2(jar, scratch)).replace(target / artifact.file)
+        (target / "complete").touch()
+
+
+def _folder(artifact: Artifact) -> Path:
+    return cache_folder() / hashlib.sha256(str(artifact).encode()).hexdigest()[:16]
 
 
 def _download(artifact: Artifact, folder: Path, java: str) -> None:
@@ -106,8 +151,8 @@ def _download(artifact: Artifact, folder: Path, java: str) -> None:
             raise EnvironmentProblemError(
                 "JAR_NOT_AVAILABLE",
                 f"The artifact {artifact} could not be resolved",
-                hint="check that the Maven repository can be reached; Ivy's output: "
-                + (result.stdout + result.stderr).strip()[-300:],
+                hint="check that the Maven repository can be reached, or fill the cache from a folder by "
+                "`taut prepare --from`; Ivy's output: " + (result.stdout + result.stderr).strip()[-300:],
                 retryable=True,
             )
         for jar in jars:

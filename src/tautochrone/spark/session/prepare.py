@@ -1,26 +1,67 @@
-"""`python -m tautochrone.spark.session.prepare`, run once at set-up: checks Java, fills the jar cache and
-makes the class archive."""
+"""What the first run would download and make: jars, and an archive of Spark's classes.
+
+`python -m tautochrone.spark.session.prepare` does it at set-up, `taut prepare` on demand.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.spark.session.class_archive import make_archive
-from tautochrone.spark.session.jars import CORE, KAFKA, resolve
+from tautochrone.spark.session.jars import CORE, KAFKA, copy_from, copy_to, missing, resolve
 from tautochrone.spark.session.java import find_java
+
+__all__ = ["download_jars", "prepare"]
+
+Report = Callable[[str], None]
+
+
+def prepare(report: Report, source: Path | None = None) -> None:
+    """Fill the jar cache and make the class archive.
+
+    Args:
+        report: called with one line for each thing that takes time.
+        source: a folder of jars that `download_jars` wrote; None: the Maven repository.
+
+    Raises:
+        EnvironmentProblemError: Java or a jar is missing.
+    """
+    java = find_java()
+    if source is not None:
+        copy_from(source, CORE + KAFKA)
+    _download(report, java)
+    reason = make_archive(java)
+    if reason is not None:
+        report(f"Spark's classes are not archived, so each start takes seconds longer: {reason}")
+
+
+def download_jars(report: Report, folder: Path) -> list[Path]:
+    """Write all jars that a run may need into `folder`, for `prepare` on a machine without a network.
+
+    Raises:
+        EnvironmentProblemError: Java or a jar is missing.
+    """
+    java = find_java()
+    _download(report, java)
+    return copy_to(folder, CORE + KAFKA, java)
+
+
+def _download(report: Report, java: str) -> None:
+    absent = missing(CORE + KAFKA)
+    for number, artifact in enumerate(absent, 1):
+        report(f"downloading jar {number} of {len(absent)}: {artifact}")
+        resolve((artifact,), java)
 
 
 def main() -> int:
     try:
-        java = find_java()
-        resolve(CORE + KAFKA, java)
+        prepare(lambda line: print(line, file=sys.stderr))  # noqa: T201
     except EnvironmentProblemError as error:
         sys.stderr.write(error.render() + "\n")
         return 1
-    reason = make_archive(java)
-    if reason is not None:
-        sys.stderr.write(f"Spark's classes are not archived, so each start takes seconds longer: {reason}\n")
     return 0
 
 
