@@ -24,9 +24,9 @@ _PACES_MS = (0, 500, 3_000, 20_000)
 
 @dataclass
 class SourceTimes:
-    """The greatest event time of each version of a root. `bound_ms` None: cuts are not aligned."""
+    """The greatest event time of each version of a root. `max_skew_ms` None: cuts are not aligned."""
 
-    bound_ms: int | None
+    max_skew_ms: int | None
     versions: dict[TableName, list[SourceTime]] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     """Roots of which the store does not know that they take part: their job died, or a copy was put back,
@@ -57,13 +57,13 @@ class SourceTimes:
     ) -> tuple[dict[TableName, Version], set[TableName]]:
         """What a cut takes of the job's roots, and which are held back; as `runtime.loop.alignment`."""
         store = process.store
-        if self.bound_ms is None:
+        if self.max_skew_ms is None:
             return own, set()
         latest = store.checkpoints.latest_done(process.job)
         last_versions = {} if latest is None else store.checkpoints.versions_at(latest.number)
         times = {name: self._between(name, last_versions.get(name), own[name]) for name in own}
         store.roots.report_source_times(process.job, process.fence, times)
-        aligned = store.roots.aligned_cut(process.job, own, self.bound_ms)
+        aligned = store.roots.aligned_cut(process.job, own, self.max_skew_ms)
         return {name: Version(aligned.roots[str(name)]) for name in own}, {
             name for name in own if str(name) in aligned.held_back
         }
@@ -92,7 +92,7 @@ class SourceTimes:
 
     def require_aligned(self, checkpoint: Checkpoint, floors: set[tuple[str, str]]) -> None:
         """What is further ahead of the slowest root than the bound is as far back as it may be."""
-        if self.bound_ms is None:
+        if self.max_skew_ms is None:
             return
         at_ms = {
             name: next(time.at_ms for time in self.versions[name] if time.version == version)
@@ -100,5 +100,5 @@ class SourceTimes:
             if str(name) not in self.unknown
         }
         for name, version in checkpoint.roots.items():
-            if str(name) not in self.unknown and at_ms[name] > min(at_ms.values()) + self.bound_ms:
+            if str(name) not in self.unknown and at_ms[name] > min(at_ms.values()) + self.max_skew_ms:
                 assert (str(name), version) in floors, f"{name} ran ahead in {checkpoint.number}"

@@ -109,7 +109,7 @@ class JobLoop(Judged):
                 own,
                 self.now,
                 observations=observations,
-                align_ms=self.times.bound_ms,
+                align_ms=self.times.max_skew_ms,
                 store=process.incarnation,
                 after=process.newest,
             )

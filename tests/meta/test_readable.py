@@ -1,4 +1,4 @@
-"""Whether readers see what a job has done: who is missing, and where status says it."""
+"""Whether readers see what a job has done: which job keeps them from it, and where status says it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.meta.test_invariants import BROKEN
 from tests.meta.test_invariants import World as Checked
 
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.jobs import JOB_LEASE_MS, MissingPart
+from tautochrone.model.jobs import JOB_LEASE_MS, BlockerKind
 from tautochrone.model.names import TableName
 from tautochrone.testing.stores import Backing
 
@@ -40,7 +40,7 @@ def seen(world: World | Checked) -> dict[TableName, tuple[int | None, int | None
 
 def test_parts_that_are_missing(world: World) -> None:
     first = whole(world)
-    assert [world.store.reads.missing_parts(job) for job in JOBS] == [()] * 4
+    assert [world.store.reads.publication_blockers(job) for job in JOBS] == [()] * 4
     assert set(seen(world).values()) == {(first, first, False)}
     world.report(2)
     world.now += 10
@@ -48,10 +48,10 @@ def test_parts_that_are_missing(world: World) -> None:
     for job in ("in", "counts"):
         world.do(job)
     world.now += 10
-    missing = {part.job: part for part in world.store.reads.missing_parts("counts")}
-    assert missing.keys() == {"sums", "joins"}
-    assert {part.checkpoint for part in missing.values()} == {second}
-    assert {part.what for part in missing.values()} == {MissingPart.PENDING}
+    blockers = {blocker.job: blocker for blocker in world.store.reads.publication_blockers("counts")}
+    assert blockers.keys() == {"sums", "joins"}
+    assert {blocker.checkpoint for blocker in blockers.values()} == {second}
+    assert {blocker.kind for blocker in blockers.values()} == {BlockerKind.PENDING}
     # Readers stay with all of them where all are, whatever some have done.
     assert seen(world) == {
         WORDS: (first, second, True),
@@ -61,16 +61,18 @@ def test_parts_that_are_missing(world: World) -> None:
     }
     world.store.jobs.end_run("sums", world.fences["sums"])
     world.now += JOB_LEASE_MS + 1
-    assert {part.what for part in world.store.reads.missing_parts("counts")} == {MissingPart.AWAY}
+    assert {blocker.kind for blocker in world.store.reads.publication_blockers("counts")} == {
+        BlockerKind.AWAY
+    }
     for job in ("sums", "joins"):
         world.do(job)
-    assert world.store.reads.missing_parts("counts") == ()
+    assert world.store.reads.publication_blockers("counts") == ()
     assert set(seen(world).values()) == {(second, second, False)}
 
 
 def test_new_job_has_no_missing_parts(world: World) -> None:
-    assert world.store.reads.missing_parts("counts") == ()
-    assert world.store.reads.missing_parts("nobody") == ()
+    assert world.store.reads.publication_blockers("counts") == ()
+    assert world.store.reads.publication_blockers("nobody") == ()
     assert set(seen(world).values()) == {(None, None, False)}
 
 
@@ -82,17 +84,17 @@ def test_root_not_observed_by_its_live_job_is_missing(world: World) -> None:
     )
     begun = world.now
     world.now += 5
-    (missing,) = store.reads.missing_parts("counts", begun)
-    assert (missing.job, missing.what, missing.checkpoint) == ("in", MissingPart.SOURCE, number)
-    assert WORDS.table in str(missing.reason)
-    assert store.reads.missing_parts("in", begun) == (), "its own source is what it did"
+    (blocker,) = store.reads.publication_blockers("counts", begun)
+    assert (blocker.job, blocker.kind, blocker.checkpoint) == ("in", BlockerKind.SOURCE, number)
+    assert WORDS.table in str(blocker.reason)
+    assert store.reads.publication_blockers("in", begun) == (), "its own source is what it did"
     store.jobs.heartbeat(
         "in", fence, observed_ms=world.now, observations={WORDS: world.now}, checkpoint=number
     )
-    assert store.reads.missing_parts("counts", begun) == ()
+    assert store.reads.publication_blockers("counts", begun) == ()
     # Nobody brings in what is there while the job is away.
     store.jobs.end_run("in", fence)
-    assert store.reads.missing_parts("counts", world.now) == ()
+    assert store.reads.publication_blockers("counts", world.now) == ()
 
 
 def test_an_invariant_holds_back_what_others_did(backing: Backing) -> None:
@@ -105,9 +107,9 @@ def test_an_invariant_holds_back_what_others_did(backing: Backing) -> None:
     world.do("counts")
     world.do("sums", (BROKEN,))
     assert world.store.checkpoints.get(second).state is CheckpointState.PARTIAL
-    (missing,) = world.store.reads.missing_parts("counts")
-    assert (missing.job, missing.what, missing.invariants) == ("sums", MissingPart.INVARIANT, ("same",))
-    assert BROKEN.error in str(missing.reason)
+    (blocker,) = world.store.reads.publication_blockers("counts")
+    assert (blocker.job, blocker.kind, blocker.invariants) == ("sums", BlockerKind.INVARIANT, ("same",))
+    assert BROKEN.error in str(blocker.reason)
     stands = {name.table: where for name, where in seen(world).items()}
     assert stands["count"] == (first, second, True)
     assert stands["sum"] == (first, first, True)

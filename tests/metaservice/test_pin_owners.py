@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tautochrone.meta import Store
-from tautochrone.meta.sql.pins import MAX_PINS_PER_HOLDER
+from tautochrone.meta.sql.pins import MAX_PINS_PER_PRINCIPAL
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.http.pin_owners import LONGEST_LEASE_MS
 
@@ -100,14 +100,14 @@ def test_callers_cannot_name_another_owner(call: Callable[..., Any], store: Stor
 
 
 def test_pins_per_reader_are_limited(call: Callable[..., Any], store: Store) -> None:
-    for _ in range(MAX_PINS_PER_HOLDER):
+    for _ in range(MAX_PINS_PER_PRINCIPAL):
         pin = call(READ, "resolve", lease_ms=60_000)["pin"]
     assert call(READ, "resolve", lease_ms=60_000) == "TOO_MANY_PINS"
     assert call(READ, "resolve", lease_ms=0)["pin"] == "", "looking up holds nothing"
     assert call(OTHER, "resolve", lease_ms=60_000)["pin"]
     call(READ, "release_pin", pin=pin)
     assert call(READ, "resolve", lease_ms=60_000)["pin"]
-    assert len(store.pins.live()) == MAX_PINS_PER_HOLDER + 1
+    assert len(store.pins.live()) == MAX_PINS_PER_PRINCIPAL + 1
 
 
 def test_answers_are_repeated_only_to_their_caller(

@@ -24,7 +24,7 @@ from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta.protocols.marks import Effect, mark_of
 from tautochrone.meta.protocols.store import Store
 from tautochrone.model.alignment import Alignment
-from tautochrone.model.jobs import Claim
+from tautochrone.model.jobs import Claim, PublicationBlocker
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 
@@ -42,11 +42,12 @@ __all__ = [
 
 _LOCAL_METHODS = frozenset({"close"})
 """What a process does with its own end of the store."""
-_SET_BY_SERVICE = frozenset({"holder"})
+_SET_BY_SERVICE = frozenset({"principal"})
 """Arguments that a service sets by who asks: nobody says them."""
 _WIRE_FIELDS: Mapping[type, Mapping[str, str]] = {
     Alignment: {"held_back": "held"},
     Claim: {"ended_run": "gone"},
+    PublicationBlocker: {"kind": "what"},
 }
 """For fields that were renamed the name of each on the wire, which never changes."""
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1

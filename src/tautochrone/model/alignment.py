@@ -47,9 +47,9 @@ def align(
     newest: Mapping[str, str],
     times: Mapping[str, Sequence[SourceTime]],
     last: Mapping[str, str],
-    bound_ms: int,
+    max_skew_ms: int,
 ) -> Alignment:
-    """The newest versions of which none is more than `bound_ms` ahead of another.
+    """The newest versions of which none is more than `max_skew_ms` ahead of another.
 
     Args:
         newest: what an unaligned cut would take.
@@ -70,7 +70,7 @@ def align(
         slowest = min(
             candidates, key=lambda name: (candidates[name].at_ms, candidates[name].is_held_back, name)
         )
-        moved = [root.go_back(candidates[slowest].at_ms + bound_ms) for root in candidates.values()]
+        moved = [root.go_back(candidates[slowest].at_ms + max_skew_ms) for root in candidates.values()]
         if not any(moved):
             behind = slowest
             break

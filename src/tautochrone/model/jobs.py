@@ -10,13 +10,13 @@ from tautochrone.model.reason import Reason
 
 __all__ = [
     "JOB_LEASE_MS",
+    "BlockerKind",
     "Claim",
     "JobProgress",
     "JobState",
     "JobStatus",
-    "Missing",
-    "MissingPart",
     "Part",
+    "PublicationBlocker",
     "RunProcess",
 ]
 
@@ -40,7 +40,7 @@ class Part(StrEnum):
     SKIPPED = "skipped"
 
 
-class MissingPart(StrEnum):
+class BlockerKind(StrEnum):
     """Why readers don't see a checkpoint. `AWAY`: the job isn't running and has its part still to do;
     `INVARIANT`: it gave its part up for broken invariants; `SOURCE`: it has not looked at a source since."""
 
@@ -52,12 +52,12 @@ class MissingPart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """What a job owes before readers see a checkpoint; `invariants` are the names of the broken ones."""
+class PublicationBlocker:
+    """What a job has still to do before readers see a checkpoint; `invariants` are the broken ones' names."""
 
     job: str
     checkpoint: CheckpointNumber
-    what: MissingPart
+    kind: BlockerKind
     reason: Reason
     invariants: tuple[str, ...] = ()
 

@@ -22,7 +22,7 @@ from tautochrone.meta.wire import (
 )
 from tautochrone.model.alignment import Alignment
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.jobs import Claim, RunProcess
+from tautochrone.model.jobs import BlockerKind, Claim, PublicationBlocker, RunProcess
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
 
@@ -119,6 +119,16 @@ def test_renamed_fields_and_arguments_keep_their_names_on_the_wire() -> None:
     assert encoded["gone"] == "old"
     assert decode(encoded, Claim) == claim
     assert encode(Alignment(roots={}, held_back={}), Alignment) == {"roots": {}, "held": {}}
+    blocker = PublicationBlocker(
+        job="one",
+        checkpoint=CheckpointNumber(1),
+        kind=BlockerKind.AWAY,
+        reason=Reason.of(ReasonCode.JOB_NOT_RUNNING, job="one", checkpoint=1),
+    )
+    encoded = encode(blocker, PublicationBlocker)
+    assert (encoded["what"], decode(encoded, PublicationBlocker)) == ("away", blocker)
+    assert remote_calls()["missing"].encode_arguments({"sources_as_of_ms": 5}) == {"after_ms": 5}
+    assert remote_calls()["aligned"].encode_arguments({"max_skew_ms": 5}) == {"bound_ms": 5}
     heartbeat = remote_calls()["beat"]
     arguments = {"observed_ms": 900, "observations": {TableName("a", ("b",), "c"): 800}}
     on_wire = {"looked_ms": 900, "looks": {"a.b.c": 800}}

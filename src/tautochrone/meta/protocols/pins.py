@@ -17,12 +17,12 @@ class Pins(Protocol):
 
     @writes(for_readers=True, wire="renew_pin")
     def renew(
-        self, pin: str, lease_ms: int, *, if_within_ms: int | None = None, holder: str | None = None
+        self, pin: str, lease_ms: int, *, if_within_ms: int | None = None, principal: str | None = None
     ) -> None:
         """Extend a lease to `lease_ms` from now.
 
-        With `if_within_ms` nothing is written while more than that is left of it. With `holder` the pin
-        must be that holder's.
+        With `if_within_ms` nothing is written while more than that is left of it. With `principal` the pin
+        must have been made for that principal.
 
         Raises:
             AccessError: `PIN_NOT_YOURS`.
@@ -31,8 +31,9 @@ class Pins(Protocol):
         """
 
     @writes(for_readers=True, wire="release_pin")
-    def release(self, pin: str, *, holder: str | None = None) -> None:
-        """Let go. Unknown and expired pins are fine. With `holder` the pin must be that holder's.
+    def release(self, pin: str, *, principal: str | None = None) -> None:
+        """Let go. Unknown and expired pins are fine. With `principal` the pin must have been
+        made for that principal.
 
         Raises:
             AccessError: `PIN_NOT_YOURS`.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
 from tautochrone.model.checkpoint import Consistency, Resolution
-from tautochrone.model.jobs import Missing
+from tautochrone.model.jobs import PublicationBlocker
 from tautochrone.model.names import TableName, Version
 
 __all__ = ["DEFAULT_LEASE_MS", "Reads"]
@@ -31,7 +31,7 @@ class Reads(Protocol):
         at_least: int = 0,
         only_named: bool = False,
         after_ms: int | None = None,
-        holder: str | None = None,
+        principal: str | None = None,
     ) -> Resolution:
         """Choose the versions for one read and pin them for `lease_ms`; 0 pins nothing and writes nothing.
 
@@ -44,7 +44,7 @@ class Reads(Protocol):
             only_named: the tables asked for must be complete, whatever those are that belong to them.
             after_ms: all that the sources of the tables held at this time, by the store's clock, must be in.
             owner: who reads, in the reader's own words, for people.
-            holder: who reads, as a service knows it: others must not renew or release the pin.
+            principal: who reads, as a service knows it: others must not renew or release the pin.
 
         A strong read takes the newest checkpoint that is complete for every dataset *related* to one asked
         for (they share a root, directly or through others), so that separate queries agree: a dataset
@@ -78,12 +78,14 @@ class Reads(Protocol):
     def knows(self, table: TableName) -> bool:
         """Whether some pipeline of this store writes the table or reads it at its cuts."""
 
-    @reads(wire="missing")
-    def missing_parts(self, job: str, after_ms: int | None = None) -> tuple[Missing, ...]:
-        """What keeps readers from the newest checkpoint of which the job did its part, by job; nothing when
-        it is published.
+    @reads(wire="missing", wire_arguments={"sources_as_of_ms": "after_ms"})
+    def publication_blockers(
+        self, job: str, sources_as_of_ms: int | None = None
+    ) -> tuple[PublicationBlocker, ...]:
+        """What keeps readers from the newest checkpoint of which the job did its part, sorted by job; nothing
+        when it is published.
 
         Args:
-            after_ms: what the sources of other jobs that are alive held at this time, by the store's clock,
-                and the job's tables are made from, must be in it too.
+            sources_as_of_ms: the checkpoint must also have what the sources of other jobs that are alive held
+                at this time, by the store's clock, as far as the job's tables are made from it.
         """

@@ -76,11 +76,11 @@ class Roots(Protocol):
             FencedError: a newer owner exists.
         """
 
-    @reads(wire="aligned")
-    def aligned_cut(self, job: str, roots: Mapping[TableName, Version], bound_ms: int) -> Alignment:
+    @reads(wire="aligned", wire_arguments={"max_skew_ms": "bound_ms"})
+    def aligned_cut(self, job: str, roots: Mapping[TableName, Version], max_skew_ms: int) -> Alignment:
         """What a cut would take now, of the roots given and of all that the topology of `job` reports.
 
         Args:
             roots: as of `checkpoints.open`.
-            bound_ms: the greatest skew in source time.
+            max_skew_ms: how far one root may be ahead of another in source time.
         """

@@ -17,14 +17,15 @@ _R, _V = t.reports.c, t.versions.c
 
 
 def mark_source_times_unknown(connection: Connection, job: str) -> None:
-    """A new owner: its tables may have been taken back, so what was told of them does not hold. Until it has
-    looked, those that took part stay where they are, and with them all that must not run ahead of them."""
+    """For a new owner: its tables may have been reverted, so the reported times may be wrong. Until it
+    reports again, cuts keep the versions of its aligned roots and of all roots that must not run ahead of
+    them."""
     known = (_R.job == job) & _R.times.is_not(None)
     connection.execute(update(t.reports).where(known).values(times=[]))
 
 
 def aligned_cut(
-    connection: Connection, jobs: Collection[str], cut: Mapping[str, str], bound_ms: int
+    connection: Connection, jobs: Collection[str], cut: Mapping[str, str], max_skew_ms: int
 ) -> Alignment:
     """See `model.alignment.align`, for the roots of a cut of these jobs."""
     reported_times = connection.execute(
@@ -38,4 +39,4 @@ def aligned_cut(
         _V.table_name.in_(list(times)), _V.is_root.is_(True), _V.to_checkpoint.is_(None)
     )
     last = {row.table_name: row.version for row in connection.execute(current)}
-    return align(cut, times, last, bound_ms)
+    return align(cut, times, last, max_skew_ms)

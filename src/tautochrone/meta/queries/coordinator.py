@@ -14,7 +14,7 @@ Leases (by this store's clock) decide only for whom the others wait. Who may wri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
@@ -37,6 +37,7 @@ __all__ = [
     "pending",
     "skip",
     "skip_before",
+    "skip_stale_parts",
 ]
 
 
@@ -79,12 +80,11 @@ def assign_parts(
     roots: Mapping[str, str],
     topology: Topology,
     now: int,
-) -> None:
+) -> frozenset[str]:
     """Give every job of the topology its part in a new checkpoint.
 
-    Jobs whose inputs are what they were have nothing to do: their versions last, and they are done. So
-    are those that only ingest.
-    What is left of older checkpoints and cannot become complete any more is closed.
+    Returns the jobs that have something to do. The others are done at once: jobs whose inputs did
+    not change, because their versions stay valid, and jobs that only ingest.
     """
     jobs = topology.jobs_sharing_with(opener)
     unchanged = _unchanged(connection, jobs - {opener}, roots, topology)
@@ -107,7 +107,13 @@ def assign_parts(
         )
         if done:
             intervals.confirm(connection, job, number)
-    for job in jobs - unchanged:
+    return jobs - unchanged
+
+
+def skip_stale_parts(connection: Connection, jobs: Iterable[str], number: int, now: int) -> None:
+    """Skip the parts of checkpoints older than `number` that the jobs will not do any more, and close those
+    checkpoints."""
+    for job in jobs:
         _skip_older(connection, job, number, now)
 
 

@@ -1,4 +1,4 @@
-"""Whether readers see what a job has done, and who is missing when they don't.
+"""Whether readers see what a job has done, and which job keeps them from it.
 
 It must never know how long anybody waits for it.
 """
@@ -14,7 +14,7 @@ from tautochrone.meta.queries.invariant_checks import broken_at
 from tautochrone.meta.queries.source_observations import unobserved_roots
 from tautochrone.meta.queries.topology import read_topology
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.jobs import Missing, MissingPart, Part
+from tautochrone.model.jobs import BlockerKind, Part, PublicationBlocker
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.model.reason import Reason, ReasonCode
 
@@ -23,7 +23,9 @@ __all__ = ["unfinished_parts", "unobserved_sources"]
 _C, _P, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c
 
 
-def unfinished_parts(connection: Connection, job: str, number: int, alive: set[str]) -> Iterator[Missing]:
+def unfinished_parts(
+    connection: Connection, job: str, number: int, alive: set[str]
+) -> Iterator[PublicationBlocker]:
     state = connection.execute(select(_C.state).where(_C.number == number)).scalar_one()
     if state == CheckpointState.PUBLISHED:
         return
@@ -36,23 +38,23 @@ def unfinished_parts(connection: Connection, job: str, number: int, alive: set[s
     for row in connection.execute(parts.order_by(_P.job)):
         names = tuple(sorted(broken.get(row.job, ())))
         if names:
-            missing_part, text = MissingPart.INVARIANT, "; ".join(broken[row.job][name] for name in names)
+            blocker_kind, text = BlockerKind.INVARIANT, "; ".join(broken[row.job][name] for name in names)
             reason = Reason.of(ReasonCode.INVARIANT_BROKEN, invariants=list(names), text=text)
         elif row.state == Part.SKIPPED:
-            missing_part = MissingPart.SKIPPED
+            blocker_kind = BlockerKind.SKIPPED
             reason = Reason.of(ReasonCode.JOB_SKIPPED_CHECKPOINT, job=row.job, checkpoint=number)
         elif row.job not in alive:
-            missing_part = MissingPart.AWAY
+            blocker_kind = BlockerKind.AWAY
             reason = Reason.of(ReasonCode.JOB_NOT_RUNNING, job=row.job, checkpoint=number)
         else:
-            missing_part = MissingPart.PENDING
+            blocker_kind = BlockerKind.PENDING
             reason = Reason.of(
                 ReasonCode.JOB_UNFINISHED, job=row.job, checkpoint=number, waits_for=row.waits_for
             )
-        yield Missing(
+        yield PublicationBlocker(
             job=row.job,
             checkpoint=CheckpointNumber(number),
-            what=missing_part,
+            kind=blocker_kind,
             invariants=names,
             reason=reason,
         )
@@ -69,21 +71,21 @@ def _broken(connection: Connection, number: int) -> list[tuple[str, str, str]]:
 
 
 def unobserved_sources(
-    connection: Connection, job: str, number: int, alive: set[str], after_ms: int
-) -> Iterator[Missing]:
+    connection: Connection, job: str, number: int, alive: set[str], sources_as_of_ms: int
+) -> Iterator[PublicationBlocker]:
     reported: set[str] = set()
     for name, observers in unobserved_roots(
-        connection, number, read_topology(connection).datasets(job), after_ms
+        connection, number, read_topology(connection).datasets(job), sources_as_of_ms
     ):
         for observer in observers:
             # Our own sources are in what we did; what nobody looks at is not there for anybody.
             if observer == job or observer not in alive or job in observers or observer in reported:
                 continue
             reported.add(observer)
-            yield Missing(
+            yield PublicationBlocker(
                 job=observer,
                 checkpoint=CheckpointNumber(number),
-                what=MissingPart.SOURCE,
+                kind=BlockerKind.SOURCE,
                 reason=Reason.of(
                     ReasonCode.SOURCE_NOT_OBSERVED, checkpoint=number, table=str(name), job=observer
                 ),

@@ -21,6 +21,7 @@ from tautochrone.meta.queries.coordinator import (
     pending,
     skip,
     skip_before,
+    skip_stale_parts,
 )
 from tautochrone.meta.queries.invariant_checks import record_broken
 from tautochrone.meta.queries.needed_versions import drop_unneeded, is_needed
@@ -135,7 +136,8 @@ class SqlCheckpoints(Repository):
             )
             record_observations(connection, job, observed_at_ms, None)
             # Before the cut is recorded: the inputs are compared with those of the last checkpoint.
-            assign_parts(connection, job, number, cut, topology, now)
+            jobs_with_work = assign_parts(connection, job, number, cut, topology, now)
+            skip_stale_parts(connection, jobs_with_work, number, now)
             for table, version in cut.items():
                 owner = topology.owner.get(table, EXTERNAL)
                 intervals.record(connection, owner, table, version, number, root=True)

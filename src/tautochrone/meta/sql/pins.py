@@ -16,11 +16,11 @@ from tautochrone.model.checkpoint import CheckpointState, Pin
 from tautochrone.model.clock import is_clock
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
-__all__ = ["MAX_PINS_PER_HOLDER", "SqlPins", "add_pin"]
+__all__ = ["MAX_PINS_PER_PRINCIPAL", "SqlPins", "add_pin"]
 
 
-MAX_PINS_PER_HOLDER = 1_000
-"""How many live pins one holder may have."""
+MAX_PINS_PER_PRINCIPAL = 1_000
+"""How many live pins the requests of one principal may have."""
 _C, _P, _V = t.checkpoints.c, t.pins.c, t.versions.c
 
 
@@ -28,18 +28,18 @@ class SqlPins(Repository):
     """`protocols.pins.Pins` in SQL."""
 
     def renew(
-        self, pin: str, lease_ms: int, *, if_within_ms: int | None = None, holder: str | None = None
+        self, pin: str, lease_ms: int, *, if_within_ms: int | None = None, principal: str | None = None
     ) -> None:
         now = self._clock()
         if if_within_ms is not None:
             with self._read() as connection:
-                _require_holder(connection, pin, holder)
+                _require_principal(connection, pin, principal)
                 query = select(_P.expires_at_ms).where(_P.id == pin)
                 left = connection.execute(query).scalar()
             if left is not None and left - now > if_within_ms:
                 return
         with self._write(durable=False) as connection:
-            _require_holder(connection, pin, holder)
+            _require_principal(connection, pin, principal)
             revoked = select(_C.number).where(_C.state == CheckpointState.REVOKED.value)
             pinned_revoked = select(_P.checkpoint).where(_P.id == pin, _P.checkpoint.in_(revoked))
             number = connection.execute(pinned_revoked).scalar()
@@ -57,9 +57,9 @@ class SqlPins(Repository):
                     hint="Ask for the versions again.",
                 )
 
-    def release(self, pin: str, *, holder: str | None = None) -> None:
+    def release(self, pin: str, *, principal: str | None = None) -> None:
         with self._write(durable=False) as connection:
-            _require_holder(connection, pin, holder)
+            _require_principal(connection, pin, principal)
             connection.execute(delete(t.pins).where(_P.id == pin))
 
     def live(self) -> tuple[Pin, ...]:
@@ -111,20 +111,20 @@ def add_pin(
     owner: str,
     expires_at_ms: int,
     *,
-    holder: str | None,
+    principal: str | None,
     now_ms: int,
 ) -> str:
     """Write a pin in the caller's transaction and return its id.
 
     Raises:
-        QueryError: `TOO_MANY_PINS`, the holder has `MAX_PINS_PER_HOLDER` that are alive.
+        QueryError: `TOO_MANY_PINS`, the principal has `MAX_PINS_PER_PRINCIPAL` that are alive.
     """
-    if holder is not None:
-        live_pins = select(func.count()).where(_P.holder == holder, _P.expires_at_ms > now_ms)
-        if (connection.execute(live_pins).scalar() or 0) >= MAX_PINS_PER_HOLDER:
+    if principal is not None:
+        live_pins = select(func.count()).where(_P.holder == principal, _P.expires_at_ms > now_ms)
+        if (connection.execute(live_pins).scalar() or 0) >= MAX_PINS_PER_PRINCIPAL:
             raise QueryError(
                 "TOO_MANY_PINS",
-                f"Whoever asks holds {MAX_PINS_PER_HOLDER} pins already",
+                f"Whoever asks holds {MAX_PINS_PER_PRINCIPAL} pins already",
                 hint="release those that nobody reads any more, or wait until their leases end",
             )
     pin = str(uuid4())
@@ -135,19 +135,19 @@ def add_pin(
             owner=owner,
             expires_at_ms=expires_at_ms,
             versions=dict(versions),
-            holder=holder,
+            holder=principal,
         )
     )
     return pin
 
 
-def _require_holder(connection: Connection, pin: str, holder: str | None) -> None:
-    """Refuse a caller that is not the pin's holder. None stands for an operator or a process with the
+def _require_principal(connection: Connection, pin: str, principal: str | None) -> None:
+    """Refuse a principal for which the pin was not made. None stands for an operator or a process with the
     database."""
-    if holder is None:
+    if principal is None:
         return
     row = connection.execute(select(_P.holder).where(_P.id == pin)).first()
-    if row is not None and row.holder != holder:
+    if row is not None and row.holder != principal:
         raise AccessError(
             "PIN_NOT_YOURS",
             "Somebody else holds this pin",

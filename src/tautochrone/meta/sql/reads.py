@@ -28,7 +28,7 @@ from tautochrone.meta.queries.version_intervals import cut_at
 from tautochrone.meta.sql.pins import add_pin
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.clock import is_clock
-from tautochrone.model.jobs import Missing, Part
+from tautochrone.model.jobs import Part, PublicationBlocker
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
 __all__ = ["SqlReads"]
@@ -50,7 +50,7 @@ class SqlReads(Repository):
         at_least: int = 0,
         only_named: bool = False,
         after_ms: int | None = None,
-        holder: str | None = None,
+        principal: str | None = None,
     ) -> Resolution:
         if after_ms is not None and checkpoint is None and consistency is Consistency.WEAK:
             raise QueryError(
@@ -97,7 +97,9 @@ class SqlReads(Repository):
             expires_at_ms = now + lease_ms
             pin = ""
             if lease_ms > 0:
-                pin = add_pin(connection, chosen, versions, owner, expires_at_ms, holder=holder, now_ms=now)
+                pin = add_pin(
+                    connection, chosen, versions, owner, expires_at_ms, principal=principal, now_ms=now
+                )
             return Resolution(
                 checkpoint=None if chosen is None else CheckpointNumber(chosen),
                 versions={
@@ -125,7 +127,9 @@ class SqlReads(Repository):
         with self._read() as connection:
             return bool(requested_tables(connection, {str(table)}))
 
-    def missing_parts(self, job: str, after_ms: int | None = None) -> tuple[Missing, ...]:
+    def publication_blockers(
+        self, job: str, sources_as_of_ms: int | None = None
+    ) -> tuple[PublicationBlocker, ...]:
         with self._read() as connection:
             done = select(func.max(_C.number)).join(t.checkpoint_jobs, _P.checkpoint == _C.number)
             done = done.where(_P.job == job, _P.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
@@ -135,7 +139,7 @@ class SqlReads(Repository):
             now = self._clock()
             jobs = connection.execute(select(_J.name, _J.state, _J.lease_until_ms))
             alive = {row.name for row in jobs if is_alive(row.state, row.lease_until_ms, now)}
-            missing = list(unfinished_parts(connection, job, number, alive))
-            if not missing and after_ms is not None:
-                missing += unobserved_sources(connection, job, number, alive, after_ms)
-            return tuple(sorted(missing, key=lambda part: part.job))
+            blockers = list(unfinished_parts(connection, job, number, alive))
+            if not blockers and sources_as_of_ms is not None:
+                blockers += unobserved_sources(connection, job, number, alive, sources_as_of_ms)
+            return tuple(sorted(blockers, key=lambda blocker: blocker.job))

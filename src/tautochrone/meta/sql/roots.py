@@ -90,9 +90,9 @@ class SqlRoots(Repository):
                     values = {"times": times_by_table.get(row.table_name)}
                     connection.execute(update(t.reports).where(is_report).values(values))
 
-    def aligned_cut(self, job: str, roots: Mapping[TableName, Version], bound_ms: int) -> Alignment:
+    def aligned_cut(self, job: str, roots: Mapping[TableName, Version], max_skew_ms: int) -> Alignment:
         with self._read() as connection:
             topology = read_topology(connection)
             own = {str(table): version for table, version in roots.items()}
             cut = reported_roots(connection, job, topology) | own
-            return aligned_cut(connection, topology.jobs_sharing_with(job), cut, bound_ms)
+            return aligned_cut(connection, topology.jobs_sharing_with(job), cut, max_skew_ms)

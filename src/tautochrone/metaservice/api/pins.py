@@ -99,7 +99,7 @@ def add(router: APIRouter, store: Store) -> None:
             lease_ms=request.lease_ms,
             only_named=request.only_named,
             owner=checked_owner(request.owner),
-            holder=caller.identity,
+            principal=caller.identity,
             after_ms=token_time_ms(request.after),
         )
         resolution = await read_after(resolve, request.after, request.wait_ms)
@@ -114,12 +114,12 @@ def add(router: APIRouter, store: Store) -> None:
         """Extend the lease, as its holder or with the role operate. A pin whose lease ended is gone."""
         caller = caller_of(http.scope)
         caller.require_lease(renewal.lease_ms)
-        store.pins.renew(pin, renewal.lease_ms, holder=caller.holder)
+        store.pins.renew(pin, renewal.lease_ms, principal=caller.pin_principal)
 
     @router.delete("/pins/{pin}", status_code=204, tags=["pins"])
     def release(pin: PinId, http: Request) -> None:
         """Release the pin, as its holder or with the role operate. Does nothing when it is gone."""
-        store.pins.release(pin, holder=caller_of(http.scope).holder)
+        store.pins.release(pin, principal=caller_of(http.scope).pin_principal)
 
 
 def pins_of(store: Store) -> list[Pin]:

@@ -44,7 +44,7 @@ class Caller:
     identity: str
 
     @property
-    def holder(self) -> str | None:
+    def pin_principal(self) -> str | None:
         """Whose pins the caller may renew and release; None: those of all callers."""
         return None if self.role is Role.OPERATE else self.identity
 

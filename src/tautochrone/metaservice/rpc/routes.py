@@ -5,7 +5,7 @@ while the call is executed, and gets the same answer later. So a delayed request
 repeat that replaced it. The newest answers are cached in memory; after a restart every method is safe to
 repeat by what it does (see `Store`).
 
-The service sets the argument `holder` of calls for pins to the caller's identity; clients cannot send it.
+The service sets the argument `principal` of calls for pins to the caller's identity; clients cannot send it.
 
     200 {"answer": …}     409 {"error": …} what the store raised     422 {"error": …} an unreadable call
 """
@@ -73,14 +73,14 @@ def _answer(store: Store, method: str, arguments: dict[str, Any], caller: Caller
         )
         return 422, {"error": encode_error(unreadable)}
     try:
-        _set_holder(call, values, caller)
+        _set_principal(call, values, caller)
         return 200, {"answer": encode(call.of(store, values), call.answer)}
     except TautochroneError as error:
         return 409, {"error": encode_error(error)}
 
 
-def _set_holder(call: Call, arguments: dict[str, Any], caller: Caller) -> None:
-    """Set the holder of a pin, and check its lease and owner.
+def _set_principal(call: Call, arguments: dict[str, Any], caller: Caller) -> None:
+    """Set the principal of a call for a pin, and check its lease and owner.
 
     Raises:
         QueryError: `LEASE_INVALID`, `NAME_INVALID`.
@@ -89,12 +89,12 @@ def _set_holder(call: Call, arguments: dict[str, Any], caller: Caller) -> None:
         caller.require_lease(arguments.get("lease_ms", DEFAULT_LEASE_MS), least=0)
         if "owner" in arguments:
             checked_owner(arguments["owner"])
-        arguments["holder"] = caller.identity
+        arguments["principal"] = caller.identity
     elif call.wire == "renew_pin":
         caller.require_lease(arguments["lease_ms"])
-        arguments["holder"] = caller.holder
+        arguments["principal"] = caller.pin_principal
     elif call.wire == "release_pin":
-        arguments["holder"] = caller.holder
+        arguments["principal"] = caller.pin_principal
 
 
 class _AnswerCache:

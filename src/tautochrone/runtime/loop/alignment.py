@@ -43,8 +43,8 @@ class Aligner:
     def begin(self) -> None:
         """Report which roots are aligned."""
         job = self._job
-        bound_ms = job.settings.align_ms
-        if bound_ms is None:
+        max_skew_ms = job.settings.align_ms
+        if max_skew_ms is None:
             # The run before may have aligned its cuts: others must not wait for it.
             job.store.roots.report_source_times(job.name, job.journal.fence, {})
             return
@@ -52,7 +52,7 @@ class Aligner:
         self._columns = {name: column for name, column in roots.items() if column is not None}
         job.emit(
             "alignment",
-            bound_ms=bound_ms,
+            bound_ms=max_skew_ms,
             roots=sorted(map(str, self._columns)),
             unaligned=sorted(str(name) for name in (roots.keys() - self._columns) | job.external_tables()),
             reason=Reason.of(ReasonCode.NO_EVENT_TIME, property=EVENT_TIME),
@@ -64,8 +64,8 @@ class Aligner:
         Args:
             last: what the last cut took.
         """
-        job, bound_ms = self._job, self._job.settings.align_ms
-        if bound_ms is None:
+        job, max_skew_ms = self._job, self._job.settings.align_ms
+        if max_skew_ms is None:
             return cut
         times = {
             name: tuple(self._source_times(name, cut.roots[name], last.get(name)))
@@ -76,7 +76,7 @@ class Aligner:
             # Repeated at every start, and decides nothing by itself: no step of its own.
             job.store.roots.report_source_times(job.name, job.journal.fence, times)
             self._reported_times = times
-        alignment = job.store.roots.aligned_cut(job.name, cut.roots, bound_ms)
+        alignment = job.store.roots.aligned_cut(job.name, cut.roots, max_skew_ms)
         if alignment.held_back.keys() != self._held_back_roots:
             self._held_back_roots = frozenset(alignment.held_back)
             for name, lag in sorted(alignment.held_back.items()):

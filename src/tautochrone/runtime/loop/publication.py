@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from tautochrone.meta import Store
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.events import Emit, Field
-from tautochrone.model.jobs import MissingPart
+from tautochrone.model.jobs import BlockerKind, PublicationBlocker
 from tautochrone.model.names import CheckpointNumber
 from tautochrone.model.reason import Reason, ReasonCode, several
 from tautochrone.project.settings import Settings
@@ -47,14 +47,13 @@ class Publication:
     def part_done(self, number: CheckpointNumber, state: CheckpointState) -> dict[str, Field]:
         """Fields of the event of a checkpoint whose part of this job is done: which jobs are missing."""
         self._unpublished = number if state is CheckpointState.OPEN else None
-        missing = () if state is CheckpointState.PUBLISHED else self._store.reads.missing_parts(self._job)
-        parts = [part for part in missing if part.checkpoint == number]
-        pending = (MissingPart.PENDING, MissingPart.AWAY)
+        blockers = [] if state is CheckpointState.PUBLISHED else self._blockers(number)
+        pending = (BlockerKind.PENDING, BlockerKind.AWAY)
         return {
             "job": self._job,
-            "waits_for": [part.job for part in parts if part.what in pending],
-            "skipped_by": [part.job for part in parts if part.what is MissingPart.SKIPPED],
-            "invariants": [name for part in parts for name in part.invariants],
+            "waits_for": [blocker.job for blocker in blockers if blocker.kind in pending],
+            "skipped_by": [blocker.job for blocker in blockers if blocker.kind is BlockerKind.SKIPPED],
+            "invariants": [name for blocker in blockers for name in blocker.invariants],
         }
 
     def report_outcome(self) -> None:
@@ -69,19 +68,23 @@ class Publication:
         if checkpoint.state is CheckpointState.PUBLISHED:
             self._emit("checkpoint_published", checkpoint=int(number), state=str(checkpoint.state))
             return
-        parts = [part for part in self._store.reads.missing_parts(self._job) if part.checkpoint == number]
+        blockers = self._blockers(number)
         self._emit(
             "checkpoint_held",
             checkpoint=int(number),
             state=str(checkpoint.state),
-            jobs=[part.job for part in parts],
-            invariants=[name for part in parts for name in part.invariants],
+            jobs=[blocker.job for blocker in blockers],
+            invariants=[name for blocker in blockers for name in blocker.invariants],
             reason=(
-                several([part.reason for part in parts])
-                if parts
+                several([blocker.reason for blocker in blockers])
+                if blockers
                 else Reason.of(ReasonCode.CHECKPOINT_STATE, state=str(checkpoint.state))
             ),
         )
+
+    def _blockers(self, number: CheckpointNumber) -> list[PublicationBlocker]:
+        blockers = self._store.reads.publication_blockers(self._job)
+        return [blocker for blocker in blockers if blocker.checkpoint == number]
 
     def wait(self, advance: Callable[[], None]) -> None:
         """Wait until readers see all data that existed at the start, for at most `run.patience`.
@@ -91,16 +94,17 @@ class Publication:
         """
         until = time.monotonic() + self._settings.patience_ms / 1000
         # Aligned cuts leave rows out on purpose.
-        after_ms = self._started_ms if self._settings.align_ms is None else None
+        sources_as_of_ms = self._started_ms if self._settings.align_ms is None else None
         reported: Reason | None = None
         while not self.unreadable:
-            missing = self._store.reads.missing_parts(self._job, after_ms)
+            blockers = self._store.reads.publication_blockers(self._job, sources_as_of_ms)
             self.report_outcome()
-            if not missing or self._stopping.is_set():
+            if not blockers or self._stopping.is_set():
                 return
-            reason, jobs = several([part.reason for part in missing]), [part.job for part in missing]
-            number = missing[0].checkpoint
-            invariants = [name for part in missing for name in part.invariants]
+            reason = several([blocker.reason for blocker in blockers])
+            jobs = [blocker.job for blocker in blockers]
+            number = blockers[0].checkpoint
+            invariants = [name for blocker in blockers for name in blocker.invariants]
             # A part that was aborted for an invariant stays missing, however long the run waits.
             if invariants or time.monotonic() >= until:
                 self.give_up(reason, jobs=jobs, checkpoint=number, invariants=invariants)
