@@ -70,13 +70,13 @@ def test_list_of_constraints_alone_goes_away() -> None:
 def test_clauses_of_storage_are_ignored_and_the_policy_is_a_property() -> None:
     translated = translate(
         "CREATE MATERIALIZED VIEW a (x COMMENT 'the x', y) CLUSTER BY AUTO LOCATION '/a' "
-        "SCHEDULE EVERY 1 HOUR REFRESH POLICY INCREMENTAL STRICT AS SELECT 1, 2",
+        "SCHEDULE REFRESH EVERY 1 HOUR REFRESH POLICY INCREMENTAL STRICT AS SELECT 1, 2",
         "x:1",
     )
     assert _dense(translated.text) == _dense("CREATE MATERIALIZED VIEW a AS SELECT 1, 2")
     assert translated.columns == ("x", "y")
     assert translated.properties == {"tautochrone.refresh-policy": "incremental_strict"}
-    assert translated.ignored[1:] == ("CLUSTER BY AUTO", "LOCATION '/a'", "SCHEDULE EVERY 1 HOUR")
+    assert translated.ignored[1:] == ("CLUSTER BY AUTO", "LOCATION '/a'", "SCHEDULE REFRESH EVERY 1 HOUR")
 
 
 def test_files_are_views() -> None:
@@ -133,6 +133,8 @@ CREATE OR REFRESH LIVE TABLE totals (
   CONSTRAINT positive EXPECT (total > 0) ON VIOLATION DROP ROW
 ) AS SELECT id, sum(amount) AS total FROM LIVE.orders GROUP BY id;
 CREATE TEMPORARY LIVE VIEW big AS SELECT * FROM LIVE.totals WHERE total > 10;
+CREATE OR REFRESH STREAMING TABLE copies (CONSTRAINT c EXPECT (amount > 0) ON VIOLATION DROP ROW);
+CREATE FLOW copy AS INSERT INTO LIVE.copies BY NAME SELECT * FROM STREAM(LIVE.orders);
 CREATE OR REFRESH MATERIALIZED VIEW big_ids (id COMMENT 'of an order') AS SELECT big.id FROM LIVE.big
 """
 
@@ -144,6 +146,7 @@ def test_notebook_in_sql(project: DialectProject) -> None:
     project.run()
     assert project.rows("SELECT * FROM orders") == [(1, 5.0), (2, -1.0)]
     assert project.rows("SELECT * FROM totals") == [(1, 5.0)]
+    assert project.rows("SELECT * FROM copies") == [(1, 5.0)]
     assert project.rows("SELECT * FROM big_ids") == []
     project.json("orders/2.json", {"id": 1, "amount": 50.0}, {"id": 2, "amount": 2.0})
     project.run()

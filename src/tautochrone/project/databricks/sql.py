@@ -208,7 +208,8 @@ class _Translation:
         properties: dict[str, str] = {}
         while words.here and words.here != "AS":
             first = words.position
-            if words.take("LOCATION") or words.take("SCHEDULE") or words.take("TRIGGER", "ON"):
+            scheduled = words.take("SCHEDULE", "REFRESH") or words.take("SCHEDULE")
+            if scheduled or words.take("LOCATION") or words.take("TRIGGER", "ON"):
                 self._until_clause(words)
                 self._ignore(first, words.position - 1)
             elif words.take("CLUSTER", "BY", "AUTO"):
