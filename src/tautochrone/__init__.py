@@ -1,4 +1,4 @@
-"""Tautochrone: run a Spark Declarative Pipelines project with every table at the same instant.
+"""Tautochrone: run a Spark Declarative Pipelines project with every table at the same checkpoint.
 
 The public API is small: `connect` for reading, `errors` for what can go wrong. Everything else is
 run by the `taut` command.

@@ -88,7 +88,7 @@ def test_jobs_are_killed_one_after_the_other(tmp_path: Path, spark: SparkSession
             running[victim].wait_for(published)
             assert consistent() >= seen
         for job in reversed(JOBS):
-            assert running[job].stop() in (0, 130), running[job].said()
+            assert running[job].stop() in (0, 130), running[job].output()
     finally:
         for process in running.values():
             process.__exit__(None, None, None)

@@ -50,10 +50,10 @@ def test_a_continuous_run_outlives_its_service(
         away, back = run.count("meta_service_away"), run.count("meta_service_back")
         assert away >= 3
         assert 3 <= back <= away
-        assert run.stop() == 0, run.said()
+        assert run.stop() == 0, run.output()
         assert run.count("takeover") == 1
         assert not [event for event in run.events[calm:] if event["event"].endswith("_failed")]
-        assert TOKEN not in run.said() + str(run.events)
+        assert TOKEN not in run.output() + str(run.events)
     check_tables(sources)
 
 
@@ -66,7 +66,7 @@ def test_a_run_on_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         sources.add()
         with TautProcess(sources.folder / "spark-pipeline.yml") as run:
             run.wait_for(lambda _, run=run: run.count("run"))
-            assert run.stop() == 0, run.said()
+            assert run.stop() == 0, run.output()
             numbers += [event["checkpoint"] for event in run.events if event["event"] == "checkpoint"]
     assert numbers == [1, 2]
     assert not (sources.storage / "meta.db").exists()

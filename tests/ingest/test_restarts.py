@@ -158,7 +158,7 @@ def test_corrected_file_is_read_by_the_running_flow(pipeline: Pipeline) -> None:
         taut.wait_for(lambda _events: taut.count("flow_recovered"))
         drop(pipeline, "c", '{"id":3,"amount":30}')
         taut.wait_for(lambda events: [e for e in events if e["event"] == "batch" and e["batch"] == 1])
-        assert taut.stop() == 0, taut.said()
+        assert taut.stop() == 0, taut.output()
     assert pipeline.run().checkpoints == [], "all was published"
     assert pipeline.query("SELECT * FROM total") == [(3, 60)]
     pipeline.verify()

@@ -57,7 +57,7 @@ def run_and_kill(pipeline: Pipeline, topic: Topic, kills: int, seed: int) -> Non
             topic.topics.add_partitions(topic.name, 6)
             topic.partitions = 6
             taut.wait_for(lambda _events: taut.count("checkpoint") >= 4)
-            assert taut.stop() == 0, taut.said()
+            assert taut.stop() == 0, taut.output()
     pipeline.run()
     topic.check(pipeline)
     assert pipeline.query("SELECT DISTINCT partition FROM events") == [(n,) for n in range(6)]

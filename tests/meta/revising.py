@@ -80,7 +80,7 @@ class Reviser:
             _require_agreement(simulation, store)
             self.fences = _take_over(simulation, store, self.plan.jobs)
         elif self.decided is None:
-            if not _survey(simulation, store, self.named, self.to).same_work(self.plan):
+            if not _survey(simulation, store, self.named, self.to).has_same_actions(self.plan):
                 return False
             identity = f"{self.named} {simulation.random.random()}"[:36]
             for _ in range(1 + (simulation.random.random() < 0.15)):

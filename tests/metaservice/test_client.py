@@ -14,7 +14,7 @@ from tautochrone.errors import MetaError
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.client import Client
 from tautochrone.metaservice.http.access import Access, Role
-from tautochrone.metaservice.http.request_names import parsed_name
+from tautochrone.metaservice.http.request_names import parse_table_name
 
 from .conftest import Shop
 from .serving import serving
@@ -75,7 +75,7 @@ def test_a_token_says_what_a_read_must_show(taut: Callable[..., str], uri: str, 
         with pytest.raises(MetaError, match="READ_NOT_YET") as late:
             client.versions(["lake.db.top"], after=token)
         assert late.value.retryable
-        observations = {parsed_name("lake.db.orders"): shop.store.now_ms() + 1}
+        observations = {parse_table_name("lake.db.orders"): shop.store.now_ms() + 1}
         shop.store.jobs.heartbeat("shop", shop.fence, observations=observations, checkpoint=1)
         assert client.versions(["lake.db.top"], after=token).checkpoint == 1
         assert client.write_token() >= token

@@ -27,12 +27,12 @@ class DatasetLine:
     fresh_s: float | None = None
     """The time up to which readers see its data: the cut of its last checkpoint."""
     failed: bool = False
-    down: set[str] = field(default_factory=set)
-    """Its flows that died."""
+    failed_flows: set[str] = field(default_factory=set)
+    """Its flows that failed and have not started again."""
 
     @property
     def broken(self) -> bool:
-        return self.failed or bool(self.down)
+        return self.failed or bool(self.failed_flows)
 
 
 class Progress:
@@ -92,11 +92,11 @@ class Progress:
         line = self._line(f["dataset"])
         line.mode, line.note = "INGEST", f"batch {f['batch']}"
         line.inserted += int(f["rows"])
-        line.down.discard(f["flow"])
+        line.failed_flows.discard(f["flow"])
 
     def _on_flow_failed(self, f: Mapping[str, Any]) -> None:
         line = self._line(f["dataset"])
-        line.down.add(f["flow"])
+        line.failed_flows.add(f["flow"])
         line.note = str(f["error"])
 
     def _on_flow_restarted(self, f: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ class Progress:
 
     def _on_flow_recovered(self, f: Mapping[str, Any]) -> None:
         line = self._line(f["dataset"])
-        line.down.discard(f["flow"])
+        line.failed_flows.discard(f["flow"])
         line.note = "recovered"
 
     def _on_refresh(self, f: Mapping[str, Any]) -> None:

@@ -183,7 +183,7 @@ class CheckpointFolder:
             self._files.write(f"{self.path}/offsets/{position.batch_id}", position.offsets)
         self._files.delete(f"{self.path}/{_REWRITING}")
 
-    def begin_like(self, other: CheckpointFolder, *, planned: bool) -> None:
+    def copy_start_of(self, other: CheckpointFolder, *, planned: bool) -> None:
         """Begin where the sources of `other` began, of which no batch is in the table; with its first batch
         as it was `planned` there. `metadata` goes last: without it nothing has begun."""
         query_id = other.query_id

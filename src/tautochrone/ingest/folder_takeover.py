@@ -55,7 +55,7 @@ def take_over_folder(
         if decision.action is FolderAction.WIPE:
             return FolderTakeover(decision)
         is_planned = decision.action is FolderAction.KEEP
-        return FolderTakeover(decision, lambda: own.begin_like(newest, planned=is_planned))
+        return FolderTakeover(decision, lambda: own.copy_start_of(newest, planned=is_planned))
     if not stateful:
         if decision.action is FolderAction.KEEP:
             # It agrees, but it belongs to an older owner. That is nothing to report.

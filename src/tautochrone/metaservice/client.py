@@ -28,7 +28,7 @@ from tautochrone.metaservice.api.pins import CreatedPin, Pin, pins_of
 from tautochrone.metaservice.api.tokens import WriteToken
 from tautochrone.metaservice.api.write_tokens import write_token
 from tautochrone.metaservice.http.problems import Problem
-from tautochrone.metaservice.http.request_names import parsed_name
+from tautochrone.metaservice.http.request_names import parse_table_name
 from tautochrone.model.closeable import Closeable
 from tautochrone.redaction import keep_secret
 
@@ -98,7 +98,7 @@ class LocalService:
         return dataset_summaries(self._store)
 
     def lineage(self, table: str) -> Lineage:
-        return lineage_of(self._store, parsed_name(table))
+        return lineage_of(self._store, parse_table_name(table))
 
     def jobs(self) -> list[Job]:
         return jobs_of(self._store)
@@ -230,7 +230,7 @@ class Client(Closeable):
         """
         for role, tables in (("source", sources), ("sink", sinks)):
             for table in tables:
-                name = parsed_name(table)
+                name = parse_table_name(table)
                 parts = (job, name.catalog, ".".join(name.namespace), name.table)
                 self._send("POST", f"/register/{role}/" + "/".join(quote(part, safe="") for part in parts))
 

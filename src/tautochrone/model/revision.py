@@ -81,7 +81,7 @@ class RevisionPlan:
         """The owners of the tables that change, sorted."""
         return tuple(sorted({table.job for table in self.changed if table.job is not None}))
 
-    def same_work(self, other: RevisionPlan) -> bool:
+    def has_same_actions(self, other: RevisionPlan) -> bool:
         """Whether both do the same, although more checkpoints may have been published between them."""
         return (self.to, self.tables, self.sinks) == (other.to, other.tables, other.sinks)
 

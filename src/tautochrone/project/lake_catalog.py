@@ -123,10 +123,10 @@ def _iceberg_options(
     if is_other_engine(class_name):
         left_out.append(ignored(own[""], ReasonCode.OTHER_ENGINE, part=class_name))
         return {}
-    said = f"has the class {class_name}" if class_name else "has options, but no class"
+    problem = f"has the class {class_name}" if class_name else "has options, but no class"
     raise SettingsError(
         "CATALOG_NOT_ICEBERG",
-        f"The pipeline's catalog {name} {said}, and its tables are Iceberg tables",
+        f"The pipeline's catalog {name} {problem}, and its tables are Iceberg tables",
         location=_class_of(own).origin,
         hint="give it the class of Iceberg's Spark catalog, or name another catalog in the spec",
     )

@@ -70,13 +70,13 @@ def catalog_app(read_points: ReadPointResolver, source: MetadataSource) -> FastA
     return app
 
 
-def no_catalog_app(why: str) -> FastAPI:
-    """What is mounted at `/v1` when there is no lake to show. Each answer says `why`, half a sentence."""
+def no_catalog_app(reason: str) -> FastAPI:
+    """What is mounted at `/v1` when there is no lake to show. Each answer says `reason`, half a sentence."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.api_route("/{path:path}", methods=[*_READ_METHODS, "POST", "PUT", "PATCH", "DELETE"])
     def absent(path: str) -> Response:  # noqa: ARG001
-        return _RefusedError(404, "NoSuchWarehouseException", f"[CATALOG_NOT_SERVED] {why}.").response()
+        return _RefusedError(404, "NoSuchWarehouseException", f"[CATALOG_NOT_SERVED] {reason}.").response()
 
     return app
 
@@ -214,11 +214,11 @@ class _Catalog:
         version_read = self._read_points.versions(prefix)(table)
         location, metadata = self._source.load(table)
         if version_read is None:
-            why = self._read_points.missing_reason(prefix, table)
+            reason = self._read_points.missing_reason(prefix, table)
             raise _RefusedError(
                 404,
                 "NoSuchTableException",
-                f"[TABLE_NOT_AT_INSTANT] {table} has no version at {prefix}: {why}.",
+                f"[TABLE_NOT_AT_INSTANT] {table} has no version at {prefix}: {reason}.",
             )
         with self._lock:
             body = self._bodies.get((location, version_read))

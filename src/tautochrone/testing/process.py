@@ -40,8 +40,8 @@ class TautProcess(Closeable):
         """
         deadline = time.monotonic() + timeout_s
         while not condition(list(self.events)):
-            assert self._process.poll() is None, self.said()
-            assert time.monotonic() < deadline, f"{timeout_s} s are over: {self.said()}"
+            assert self._process.poll() is None, self.output()
+            assert time.monotonic() < deadline, f"{timeout_s} s are over: {self.output()}"
             time.sleep(0.02)
 
     def count(self, event: str) -> int:
@@ -58,7 +58,7 @@ class TautProcess(Closeable):
             self._process.send_signal(signal.SIGINT)
         return self._process.wait(timeout_s)
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The end of its output, for assertion messages."""
         self._errors.flush()
         text = Path(self._errors.name).read_text(errors="replace")

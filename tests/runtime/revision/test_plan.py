@@ -169,8 +169,8 @@ def test_a_name_from_which_nothing_is_made(named: str, hint: str) -> None:
 def test_more_checkpoints_are_no_other_work() -> None:
     first = plan("events")
     later = RevisionPlan(to=first.to, tables=first.tables, sinks=first.sinks, revoked=(CheckpointNumber(9),))
-    assert first.same_work(later)
-    assert not first.same_work(plan("events", again=True))
+    assert first.has_same_actions(later)
+    assert not first.has_same_actions(plan("events", again=True))
 
 
 def test_missing_table_names_the_checkpoint_it_goes_back_to() -> None:

@@ -1,10 +1,10 @@
-"""Engine, transactions and migration of the MetaService's store. It must never know what is in it.
+"""Engine, transactions and migration of the MetaService's store. It must never know what the tables mean.
 
-Writers come one after the other, on both databases: what a transaction decided on is still so when it
-commits, whoever else writes, and no rule of the store needs to think of two at once. On SQLite they begin as
-`BEGIN IMMEDIATE` (a deferred transaction that reads first and writes later fails at once, without any wait,
-when another process wrote in between), on PostgreSQL with an advisory lock, before their first snapshot.
-Readers never wait: each sees one snapshot.
+Writing transactions run one after the other, on both databases. So what a transaction has read is still true
+when it commits, and no code of the store has to handle two writers. On SQLite they start with `BEGIN
+IMMEDIATE`: a deferred transaction that reads first and writes later fails without waiting when another
+process wrote in between. On PostgreSQL they take an advisory lock before their first snapshot. Readers never
+wait: each reads one snapshot.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tautochrone.errors import MetaError
 __all__ = ["HEAD", "Database", "parsed_url"]
 
 HEAD = "0017"
-"""The newest migration. Compared first, so that a store in order never loads alembic."""
+"""The newest migration. It is compared first, so that an up-to-date store never imports alembic."""
 
 _BUSY_TIMEOUT_MS = 30_000
 _WRITERS_LOCK = 7_461_757_463
 _BUSY_STATES = ("40001", "40P01", "55P03")
-"""PostgreSQL's SQLSTATEs of a transaction that must begin again: serialization failure, deadlock, lock
-timeout. Ours only meet them when somebody else holds locks in the same database."""
+"""PostgreSQL's SQLSTATEs of a transaction that must be retried: serialization failure, deadlock, lock
+timeout. They occur only when another application holds locks in the same database."""
 
 
 class Database:
@@ -47,7 +47,7 @@ class Database:
             try:
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                # Without the place in its own words: settings may hold it as a secret.
+                # The text of the error would name the path, which settings may hold as a secret.
                 raise MetaError(
                     "META_STORE_FAILED",
                     f"The folder of the store {url} cannot be made: {error.strerror}",
@@ -80,10 +80,10 @@ class Database:
 
     @contextmanager
     def write(self, *, durable: bool = True) -> Iterator[Connection]:
-        """A transaction that writes; writers queue up here.
+        """A transaction that writes, after all earlier writers.
 
-        A durable one survives a power cut, and so does everything committed before it. What is said
-        again after a restart (versions of an open target, pins) needs no wait for the disk.
+        A durable one survives a power failure, and so does everything committed before it. What a restart
+        records again (versions of an open checkpoint, pins) need not be durable.
         """
         with self._guarded(), self.engine.connect() as connection:
             connection = connection.execution_options(tautochrone_write="FULL" if durable else "NORMAL")
@@ -120,7 +120,7 @@ class Database:
         try:
             yield
         except (DataError, OverflowError, UnicodeEncodeError) as error:
-            # A number, a text that the database has no form for: nothing is wrong with the store.
+            # The database cannot represent the value; the store itself has no error.
             raise MetaError(
                 "VALUE_NOT_STORABLE", "A value is none that the store can keep or compare", sqlstate="22000"
             ) from error
@@ -134,7 +134,7 @@ class Database:
             ) from error
 
     def _is_away(self, error: DBAPIError) -> bool:
-        """PostgreSQL said nothing: it was not there."""
+        """Whether PostgreSQL could not be reached: the error has no SQLSTATE."""
         silent = getattr(error.orig, "sqlstate", None) is None
         return not self.is_sqlite and isinstance(error, OperationalError) and silent
 
@@ -148,13 +148,13 @@ def parsed_url(url: str) -> URL:
     try:
         parsed = make_url(url)
         if parsed.drivername in ("postgresql", "postgres"):
-            # As everybody writes it; the driver that we have is psycopg 3.
+            # The usual form of the URL names no driver, and SQLAlchemy would choose psycopg2.
             parsed = parsed.set(drivername="postgresql+psycopg")
         parsed.get_dialect()
     except ImportError:
         return parsed  # its driver is missing: creating the engine says which
     except (ArgumentError, ValueError):
-        # SQLAlchemy's own sentence quotes the URL, and with it a password.
+        # SQLAlchemy's own text quotes the URL, which may hold a password.
         raise MetaError(
             "META_URL_INVALID",
             "The store's URL is none that SQLAlchemy knows",
@@ -177,7 +177,7 @@ def _lock_writers(connection: Connection, *, durable: bool) -> None:
 
 def _prepare_sqlite(engine: Engine) -> None:
     def on_connect(connection: Any, _record: Any) -> None:
-        # pysqlite's own transaction handling begins late and never IMMEDIATE; ours replaces it.
+        # pysqlite would start transactions late and never as IMMEDIATE; `on_begin` starts them instead.
         connection.isolation_level = None
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
@@ -202,7 +202,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _upgrade(connection: Connection) -> None:
-    # Imported here: half a second that only a new or an old store has to pay.
+    # Imported here because it takes half a second, which only new and old stores need.
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError

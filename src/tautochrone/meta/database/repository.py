@@ -33,14 +33,14 @@ __all__ = [
 ]
 
 VERSIONED_KINDS = (DatasetKind.STREAMING_TABLE.value, DatasetKind.MATERIALIZED_VIEW.value)
-"""Kinds of datasets that are tables: a checkpoint isn't published without a word about each."""
+"""Kinds of datasets that are tables: a published checkpoint has a version or a failure of each."""
 
 VISIBLE_STATES = (
     CheckpointState.PUBLISHED.value,
     CheckpointState.PARTIAL.value,
     CheckpointState.OPEN.value,
 )
-"""States in which a checkpoint shows the tables of the jobs that are done with it."""
+"""States in which a checkpoint shows the tables of the jobs that did their part."""
 
 parse = TableName.parse
 
@@ -54,7 +54,7 @@ class Transactions:
     """The transactions in which all parts of one store read and write, and the clock that they share.
 
     Args:
-        clock: epoch milliseconds; tests put their own in.
+        clock: returns epoch milliseconds; tests pass their own.
     """
 
     def __init__(self, database: Database, clock: Callable[[], int] = now_ms) -> None:
@@ -77,7 +77,7 @@ class Transactions:
 
         Raises:
             FencedError: a newer owner exists.
-            MetaError: the job is unknown, `FENCE_UNKNOWN`; `META_STORE_REPLACED`: a fence counts only in the
+            MetaError: `JOB_NOT_FOUND`; `FENCE_UNKNOWN`; `META_STORE_REPLACED`: a fence is valid only in the
                 store that gave it.
         """
         with self._database.write(durable=durable) as connection:
@@ -88,7 +88,7 @@ class Transactions:
             yield connection
 
     def remember_takeover(self, job: str, incarnation: str) -> None:
-        """The job was taken over in the store of this incarnation: its fence counts only there."""
+        """Remember in which store the job was taken over: its fence is valid only there."""
         self._taken_over_in[job] = incarnation
 
 
@@ -110,7 +110,7 @@ class Repository:
 
 
 def check_fence(connection: Connection, job: str, fence: Fence) -> None:
-    """Lock the job's row and compare.
+    """Lock the job's row and compare its fence.
 
     Raises:
         FencedError: `JOB_FENCED`, a newer owner exists.

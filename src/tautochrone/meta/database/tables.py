@@ -54,7 +54,7 @@ stores = Table(
     Column("incarnation", String(36), nullable=False),
     Column("last_number", BigInteger, nullable=False),
 )
-"""One row. It is also the lock under which checkpoint numbers are handed out."""
+"""One row. It is locked while a checkpoint number is given."""
 
 jobs = Table(
     "jobs",
@@ -99,7 +99,7 @@ datasets = Table(
     Column("table_id", String(255)),
 )
 """`skipped_files` has by flow and reason how many files of its sources are not in the table, and which;
-`table_id` tells the lake's table from another one of the same name, none until it is known."""
+`table_id` tells the lake's table from another one of the same name; null until it is recorded."""
 
 dataset_inputs = Table(
     "dataset_inputs",
@@ -129,7 +129,8 @@ invariants = Table(
     Column("definition", String(64), nullable=False),
     Column("tables", JSON, nullable=False),
 )
-"""What each job checks before it does its part of a checkpoint; `definition` is a fingerprint."""
+"""The invariants that each job checks before it does its part of a checkpoint; `definition` is a
+fingerprint."""
 
 invariants_broken = Table(
     "invariants_broken",
@@ -143,7 +144,8 @@ invariants_broken = Table(
     Column("sample", JSON, nullable=False),
     Column("problem", Text),
 )
-"""For what a job gave its part of a checkpoint up: a `model.invariants.BrokenInvariant` each."""
+"""The invariants because of which a job gave up its part of a checkpoint: one
+`model.invariants.BrokenInvariant` each."""
 
 reports = Table(
     "reports",
@@ -154,8 +156,9 @@ reports = Table(
     Column("at_ms", BigInteger, nullable=False),
     Column("times", JSON(none_as_null=True)),
 )
-"""The newest reported version of each table; all tables of one unit change in one transaction. `times`: the
-versions that an aligned cut may take, each with its source time; null for what takes no part."""
+"""The newest reported version of each table. Tables that were committed together change in one transaction.
+`times` has the versions that an aligned cut may take, each with its source time; null for tables that are not
+aligned."""
 
 checkpoints = Table(
     "checkpoints",
@@ -169,8 +172,8 @@ checkpoints = Table(
     Column("looks", JSON),
     Index("checkpoints_by_state", "state", "number"),
 )
-"""`job` opened it; `cut_at_ms` is by that job's clock, `opened_ms` by the store's;
-`looks` are those that belong to its roots."""
+"""`job` opened it. `cut_at_ms` is by that job's clock, `opened_ms` by the store's. `looks` are the source
+observations of its roots."""
 
 checkpoint_jobs = Table(
     "checkpoint_jobs",
@@ -186,8 +189,7 @@ checkpoint_jobs = Table(
     Index("checkpoint_jobs_by_job", "job", "state", "checkpoint"),
 )
 """What each job of the topology did for a checkpoint; `state` is a `model.jobs.Part`, `waits_for` the job
-without whose tables it cannot go on. `held` are the definitions of the invariants that it found held, by
-name."""
+whose tables it needs to go on. `held` has by name the definitions of the invariants that held."""
 
 versions = Table(
     "versions",
@@ -204,11 +206,11 @@ versions = Table(
     Index("versions_by_table", "table_name", "from_checkpoint"),
     Index("versions_by_end", "to_checkpoint"),
 )
-"""A version of a table over an interval of checkpoints; no end: still current. `job` writes the table; for
-tables from outside it is empty.
+"""A version of a table over an interval of checkpoints; without an end it is the current one. `job` writes
+the table; for external tables it is empty.
 
-`confirmed` is the newest checkpoint for which the version was recorded: an interval without an end
-reaches over an open target before anybody has said that it holds there.
+`confirmed` is the newest checkpoint for which the version was recorded: an interval without an end also
+covers an open checkpoint for which no version of the table was recorded yet.
 """
 
 failures = Table(
@@ -269,7 +271,8 @@ registrations = Table(
     Column("role", String(10), primary_key=True),
     Column("registered_at_ms", BigInteger, nullable=False),
 )
-"""What jobs said they will read and write; invisible until they start. `role` is a `TableRole`."""
+"""Tables that jobs announced to read or write. They join the topology when the job starts. `role` is a
+`TableRole`."""
 
 revisions = Table(
     "revisions",
@@ -279,7 +282,7 @@ revisions = Table(
     Column("plan", JSON, nullable=False),
     Column("decided_at_ms", BigInteger, nullable=False),
 )
-"""A row is the decision: what it says is carried out, by whoever finds it."""
+"""Decided revisions. Any run of a job of the plan carries a decision out that is not done."""
 
 deliveries = Table(
     "deliveries",
@@ -302,5 +305,5 @@ deliveries = Table(
     Column("error", Text),
     Column("failed_at_ms", BigInteger),
 )
-"""What is known of each sink. `incarnation`, `checkpoint` and `versions` are what it showed when it was last
-asked; `intent` is a `model.sink.Intent` whose end is not known yet."""
+"""The state of each sink. `incarnation`, `checkpoint` and `versions` are what the sink showed when last
+read; `intent` is the `model.sink.Intent` of a transaction whose result is not known yet."""

@@ -61,26 +61,31 @@ class Checkpoints(Protocol):
         store: str | None = None,
         after: int = 0,
     ) -> Checkpoint:
-        """Record the cut: the next target of all jobs that belong together. Its number is above every
-        number ever given.
+        """Open a checkpoint for all jobs that share checkpoints with `job`. Its number is above every number
+        ever given.
 
         Args:
+            job: the job that opens it.
+            fence: the fence of the job's last takeover.
             roots: versions of the job's own roots, of the external tables that it read, and of
                 all clocks that the topology reads. Roots of other jobs are what they reported.
-            cut_at_ms: by the job's clock.
-            at_least: the lowest number that will do.
+            cut_at_ms: when the cut was taken, in epoch milliseconds of the job's clock.
+            at_least: the lowest number to give.
             observed_ms: when the job began to observe its roots, in epoch milliseconds of the store's clock.
             observations: see `Jobs.heartbeat`, for the versions in `roots`.
-            patience_ms: for how long, in milliseconds, the others wait for a job that is at work.
-            align_ms: the greatest skew of the cut in source time (`model.alignment`): of roots that are
-                further ahead an older version is taken, also of those in `roots`. None: any.
-            store: the incarnation of the store that the job was taken over in; None: it is not known.
+            patience_ms: for how many milliseconds the others wait for a job that has not done its part.
+            align_ms: the greatest distance of the roots in source time, in milliseconds (`model.alignment`).
+                Of roots that are further ahead an older version is taken, also of those in `roots`. None:
+                no bound.
+            store: the incarnation of the store that the job was taken over in; None when it is not known.
             after: the highest number that the caller was ever given. A store that never gave it is an older
                 copy.
 
-        Opening the very cut that the job has open already (a lost answer) gives the same checkpoint again.
+        Returns:
+            The open checkpoint. A repeated call with the same cut (a lost answer) returns the same one.
 
         Raises:
+            FencedError: a newer owner exists.
             MetaError: `META_STORE_REPLACED`;
                 `CHECKPOINT_ALREADY_OPEN`: finish or abort `next_for(job)` first;
                 `CHECKPOINT_HELD_BACK` (retryable): see `busy_jobs`, or a revision is not finished.
@@ -88,11 +93,11 @@ class Checkpoints(Protocol):
 
     @reads(wire="open_target")
     def next_for(self, job: str) -> Checkpoint | None:
-        """The checkpoint that the job has to do next; None when it has done all."""
+        """The checkpoint that the job has to do next; None when it did its part of all."""
 
     @writes(wire="take_target")
     def begin_next(self, job: str, fence: Fence) -> Checkpoint | None:
-        """As `next_for`, and the job begins it. It skips the older ones that it has not done.
+        """As `next_for`, and the job starts its part. It skips older checkpoints that it has not done.
 
         Raises:
             FencedError: a newer owner exists.
@@ -100,13 +105,19 @@ class Checkpoints(Protocol):
 
     @reads(wire="held_back_by")
     def busy_jobs(self, job: str, patience_ms: int = PATIENCE_MS) -> tuple[BusyJob, ...]:
-        """Who must finish, or lose its lease or the others' patience, before `job` may open a checkpoint."""
+        """The jobs for which `job` has to wait before it may open a checkpoint, by name.
+
+        A job is waited for until it does its part, its lease ends, or `patience_ms` milliseconds are over.
+        """
 
     @writes(wire="wait")
     def record_wait(self, job: str, fence: Fence, number: int, waits_for: str | None) -> None:
-        """The job cannot go on with its target without the tables of another one (None: it can again).
+        """The job cannot go on with checkpoint `number` without tables of another job.
 
-        Nobody waits for a job that waits for one that is away.
+        Others do not wait for a job that itself waits for one whose lease has ended.
+
+        Args:
+            waits_for: the name of the other job; None: the job no longer waits.
 
         Raises:
             FencedError: a newer owner exists.
@@ -124,13 +135,17 @@ class Checkpoints(Protocol):
         *,
         finished_at_ms: int | None = None,
     ) -> None:
-        """The dataset has `version` for checkpoint `number`. Saying it twice is saying it once.
+        """The dataset has `version` for checkpoint `number`. Repeatable.
 
         While the checkpoint is open another version replaces the first (a repeated refresh). For a
         published one it is a repair, allowed only where the dataset was recorded as failed.
 
+        Args:
+            refresh: how the version was computed.
+            finished_at_ms: when the refresh ended; None: now.
+
         Raises:
-            MetaError: unknown dataset, or the checkpoint may not be changed.
+            MetaError: `DATASET_NOT_FOUND`, or `CHECKPOINT_NOT_WRITABLE`.
             FencedError: a newer owner exists.
         """
 
@@ -146,9 +161,18 @@ class Checkpoints(Protocol):
         *,
         finished_at_ms: int | None = None,
     ) -> None:
-        """The dataset has no version for the open checkpoint `number`; `error` says why.
+        """The dataset has no version for the open checkpoint `number`.
 
         Datasets downstream are recorded the same way, as `WAITS_FOR_INPUT`.
+
+        Args:
+            error: why there is no version.
+            mode: the refresh mode that was tried; None when the failure came before a mode was chosen.
+            finished_at_ms: when the refresh failed; None: now.
+
+        Raises:
+            FencedError: a newer owner exists.
+            MetaError: `DATASET_NOT_FOUND`, or `CHECKPOINT_NOT_WRITABLE`.
         """
 
     @writes(wire_arguments={"passed_invariants": "held"})
@@ -162,33 +186,44 @@ class Checkpoints(Protocol):
         cpu_ms: int | None = None,
         passed_invariants: Mapping[str, str] | None = None,
     ) -> None:
-        """The job has done its part. When it is the last, the checkpoint becomes readable: one row changes.
-        Saying it again is a no-op.
+        """The job has done its part. When it is the last, the checkpoint is published. Repeatable.
 
         Args:
-            at_ms: epoch milliseconds of the job's clock.
-            cpu_ms: CPU time of the job's process, in milliseconds.
+            at_ms: the time of publication, in epoch milliseconds of the job's clock.
+            cpu_ms: CPU time that the job's process used, in milliseconds.
             passed_invariants: by name the definition of each invariant that holds at the checkpoint.
 
         Raises:
+            FencedError: a newer owner exists.
             MetaError: `CHECKPOINT_INCOMPLETE`, a dataset has neither a version nor a failure;
                 `CHECKPOINT_NOT_WRITABLE`, the job skipped the checkpoint.
         """
 
     @writes
     def abort(self, job: str, fence: Fence, number: int, *, broken: Iterable[BrokenInvariant] = ()) -> None:
-        """The job gives its part of an open checkpoint up; with the last one what was recorded for it is
-        forgotten. `broken` are the invariants that forbid it. Repeatable."""
+        """The job gives up its part of an open checkpoint. When all did, its versions are deleted.
+        Repeatable.
+
+        Args:
+            broken: the invariants that do not hold at the checkpoint.
+
+        Raises:
+            FencedError: a newer owner exists.
+        """
 
     @writes
     def revoke(self, job: str, fence: Fence, number: int) -> None:
-        """Take a published checkpoint back: readers pinned to it get an error class. Repeatable."""
+        """Take back a published checkpoint. Readers that have pinned it get `CHECKPOINT_REVOKED`. Repeatable.
+
+        Raises:
+            FencedError: a newer owner exists.
+        """
 
     @writes
     def expire(self, number: int) -> None:
-        """Mark a checkpoint expired; from here on nobody can resolve it. Repeatable.
+        """Mark a checkpoint expired: no read can resolve it any more. Repeatable.
 
-        Snapshots are deleted only afterwards, by what `retained_versions` leaves out.
+        Snapshots are deleted only afterwards: those that `Pins.retained_versions` does not name.
 
         Raises:
             MetaError: `CHECKPOINT_PINNED` by a reader, or `CHECKPOINT_NEEDED`: it is the newest
@@ -197,7 +232,11 @@ class Checkpoints(Protocol):
 
     @writes
     def forget_expired(self, job: str, kept: int = KEPT_UNREADABLE) -> int:
-        """Drop the rows of all but the newest `kept` expired and aborted checkpoints; answers how many."""
+        """Delete the rows of all but the newest `kept` expired and aborted checkpoints of the job.
+
+        Returns:
+            How many checkpoints were deleted.
+        """
 
     @reads(wire="standing")
     def unexpired(self, job: str) -> tuple[UnexpiredCheckpoint, ...]:
@@ -244,7 +283,7 @@ class Checkpoints(Protocol):
 
     @reads
     def cut_times(self, numbers: Iterable[int]) -> dict[int, int]:
-        """When the cuts of checkpoints were taken, for those that are still known."""
+        """When the cuts of checkpoints were taken, in epoch milliseconds, for those that are still known."""
 
     @reads(wire="checkpoint_states")
     def states(

@@ -19,7 +19,7 @@ __all__ = ["DatasetEntry", "DatasetStatus", "Datasets", "Lineage"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetStatus:
-    """Where one dataset stands.
+    """The status of one dataset.
 
     `checkpoint` is the newest checkpoint at which it is complete, `lag_ms` how much older
     that cut is than the job's newest cut (0 when it is up to date, None when it was never built), or what
@@ -67,7 +67,8 @@ class DatasetEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """Who reads what, around one table: direct neighbours, and everything behind them, clocks included."""
+    """The tables around one table: direct inputs and outputs, and all upstream and downstream, clocks
+    included."""
 
     table: TableName
     inputs: frozenset[TableName]
@@ -89,11 +90,11 @@ class Datasets(Protocol):
 
     @reads
     def lineage(self, table: TableName) -> Lineage:
-        """What `table` is made from and what is made from it, directly and through others."""
+        """The tables that `table` is computed from, and those computed from it, directly and indirectly."""
 
     @writes
     def describe(self, job: str, fence: Fence, details: Iterable[DatasetDetails]) -> None:
-        """Replace what is known of these datasets. Saying it twice is saying it once.
+        """Replace the details of these datasets. Repeatable.
 
         Raises:
             FencedError: a newer owner exists.
@@ -102,19 +103,19 @@ class Datasets(Protocol):
 
     @reads
     def details(self, dataset: TableName) -> DatasetDetails | None:
-        """What its job told of a dataset; None before that, or when nobody defines it."""
+        """The details that the dataset's job recorded; None before that, or for an unknown dataset."""
 
     @reads(wire="described")
     def details_of_job(self, job: str) -> dict[TableName, DatasetDetails]:
-        """What is known of all datasets of a job."""
+        """The details of all datasets of a job."""
 
     @writes(wire="note_skipped_files")
     def record_skipped_files(
         self, job: str, fence: Fence, dataset: TableName, flow: str, skipped: Iterable[SkippedFiles]
     ) -> None:
-        """Replace what is known of one flow into `dataset`. Saying it twice is saying it once.
+        """Replace the skipped files of one flow into `dataset`. Repeatable.
 
-        Files that went away before they were read stay known: nobody will meet them again.
+        Files that were deleted before they were read stay recorded, because no later read finds them.
 
         Raises:
             FencedError: a newer owner exists.
@@ -125,7 +126,7 @@ class Datasets(Protocol):
     def record_expectations(
         self, job: str, fence: Fence, dataset: TableName, expectations: Iterable[ExpectationCount]
     ) -> None:
-        """Replace what is known of the expectations of a dataset. Repeatable.
+        """Replace the counts of a dataset's expectations. Repeatable.
 
         Raises:
             FencedError: a newer owner exists.
@@ -134,15 +135,15 @@ class Datasets(Protocol):
 
     @reads
     def skipped_files(self, dataset: TableName) -> tuple[SkippedFiles, ...]:
-        """What is known of all flows into `dataset`; empty for a dataset that nobody has registered."""
+        """The skipped files of all flows into `dataset`; empty for an unknown dataset."""
 
     @reads
     def table_ids(self, job: str) -> dict[TableName, str]:
-        """What tells each of the job's tables from another one of its name, as far as it was recorded."""
+        """By table of the job its id in the lake, which tells it from another table of the same name."""
 
     @writes(wire="identify")
     def record_table_ids(self, job: str, fence: Fence, tables: Mapping[TableName, str]) -> None:
-        """Record what tells the job's tables; those that are left out are not known any more. Repeatable.
+        """Replace the recorded ids of the job's tables. Repeatable.
 
         Raises:
             FencedError: a newer owner exists.

@@ -22,10 +22,14 @@ class Deliveries(Protocol):
 
     @writes(wire="claim_sink")
     def claim(self, job: str, fence: Fence, declaration: SinkDeclaration, at_least: Fence) -> Fence:
-        """Become the only one who delivers to a sink; answers a fence above all earlier ones.
+        """Become the only owner of the deliveries to a sink.
 
         Args:
+            declaration: the sink as the pipeline defines it.
             at_least: the highest fence that the sink itself has seen.
+
+        Returns:
+            The fence of the deliveries, above all earlier ones.
 
         Raises:
             FencedError: a newer owner of the job exists.
@@ -35,12 +39,16 @@ class Deliveries(Protocol):
 
     @writes(wire="retire_sinks")
     def retire_others(self, job: str, fence: Fence, kept: Iterable[str]) -> None:
-        """The sinks of the job but for the `kept` ones hold no versions any more. Repeatable."""
+        """Sinks of the job that are not in `kept` no longer keep versions from retention. Repeatable.
+
+        Raises:
+            FencedError: a newer owner exists.
+        """
 
     @writes(wire="intend_delivery")
     def record_intent(self, job: str, fence: Fence, intent: Intent) -> None:
-        """Write down what a transaction is about to do, before the sink hears of it; and again, with its
-        chunks, when it is prepared.
+        """Record what a transaction will do, before the sink is called; and again, with its chunks, when
+        it is prepared.
 
         Raises:
             FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
@@ -48,13 +56,21 @@ class Deliveries(Protocol):
 
     @writes
     def end_intent(self, job: str, fence: Fence, sink: str, sink_fence: Fence) -> None:
-        """The transaction under way left nothing in the sink. Repeatable."""
+        """The pending transaction left nothing in the sink. Repeatable.
+
+        Raises:
+            FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
+        """
 
     @writes(wire="delivered")
     def record_delivered(
         self, job: str, fence: Fence, sink: str, sink_fence: Fence, published: Published
     ) -> None:
-        """The sink shows `published`; nothing is under way any more. Repeatable."""
+        """The sink shows `published`, and no transaction is pending. Repeatable.
+
+        Raises:
+            FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
+        """
 
     @writes(wire="delivery_failed")
     def record_failure(
@@ -69,17 +85,21 @@ class Deliveries(Protocol):
         skipped: int = 0,
         attention: bool = False,
     ) -> None:
-        """A try failed. Repeatable.
+        """A delivery failed. Repeatable.
 
         Args:
-            failures: failed tries since the last success, this one included.
-            skipped: how often the policy gave up waiting for the sink, ever.
-            attention: trying again cannot help.
+            error: the error's text.
+            failures: failed attempts since the last success, this one included.
+            skipped: how often in all the sink policy stopped waiting for the sink.
+            attention: a retry cannot help; an operator has to act.
+
+        Raises:
+            FencedError, SinkFencedError: a newer owner of the job, or of the sink, exists.
         """
 
     @writes(wire="forget_sink")
     def forget(self, sink: str) -> None:
-        """Drop all that is known of a sink, for an operator. The next delivery begins anew. Repeatable.
+        """Delete everything recorded of a sink, for an operator. The next delivery starts anew. Repeatable.
 
         Raises:
             MetaError: `SINK_NAME_TAKEN`, the job that delivers to it runs.

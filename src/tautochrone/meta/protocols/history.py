@@ -59,19 +59,19 @@ class History(Protocol):
 
     @reads(wire="history")
     def refreshes(self, dataset: TableName, limit: int = 50) -> tuple[RefreshRecord, ...]:
-        """Refreshes and failures of a dataset, newest first; those without data are left out."""
+        """The newest `limit` refreshes and failures of a dataset, newest first, without mode `no_data`."""
 
     @reads
     def refreshes_at(self, number: int) -> tuple[RefreshRecord, ...]:
-        """What was recorded for one checkpoint, in the order of recording; refreshes without data are not."""
+        """The refreshes and failures of one checkpoint, oldest first, without refreshes of mode `no_data`."""
 
     @reads
     def recent_refreshes(self, limit: int = 50) -> tuple[RefreshRecord, ...]:
-        """The newest refreshes and failures of all datasets, newest first."""
+        """The newest `limit` refreshes and failures of all datasets, newest first."""
 
     @reads
     def refreshes_after(self, last: int, limit: int) -> tuple[tuple[int, RefreshRecord], ...]:
-        """The next rows of the history after the one with id `last`, oldest first, with their ids."""
+        """At most `limit` rows of the history after the id `last`, oldest first, each with its id."""
 
     @reads(wire="newest_refresh")
     def newest_refresh_id(self) -> int:
@@ -79,7 +79,7 @@ class History(Protocol):
 
     @reads
     def timeline(self, limit: int = 50) -> tuple[CheckpointLine, ...]:
-        """The newest checkpoints in any state, newest first."""
+        """The newest `limit` checkpoints in any state, newest first."""
 
     @reads
     def delays(self) -> tuple[Delay, ...]:

@@ -15,7 +15,8 @@ __all__ = ["InvariantCheck", "Invariants"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantCheck:
-    """The newest checkpoint for which a job checked invariants, and the definitions of those that held."""
+    """The newest checkpoint for which a job checked invariants, and by name the definitions (fingerprints) of
+    those that held."""
 
     checkpoint: CheckpointNumber
     definitions: Mapping[str, str]
@@ -26,7 +27,7 @@ class Invariants(Protocol):
 
     @reads(wire="invariants")
     def entries(self, job: str | None = None) -> tuple[InvariantEntry, ...]:
-        """What one job checks, or all do, by name."""
+        """The invariants that one job checks, or all jobs, by name."""
 
     @reads(wire="held")
     def last_check(self, job: str) -> InvariantCheck | None:

@@ -19,8 +19,8 @@ __all__ = ["JobEntry", "Jobs"]
 class JobEntry:
     """A job as the topology knows it.
 
-    `fence` is None before its first start. `sources` and `sinks` are visible to everybody, `announced`
-    are tables of a job that has not started with them.
+    `fence` is None before its first start. `sources` and `sinks` are the tables that it reads and writes,
+    `announced` those that it registered and has not started with.
     """
 
     name: str
@@ -47,18 +47,21 @@ class Jobs(Protocol):
         lease_ms: int = JOB_LEASE_MS,
         lake: str | None = None,
     ) -> None:
-        """Register the job and refresh its topology and what it checks; datasets no longer defined are
-        retired.
+        """Register the job with its datasets and invariants. Datasets that it no longer defines are retired.
 
-        Called at the start of every run. With `fence` an older owner cannot put its topology back;
-        without it the call is for the very first run, before any takeover. With `claim` the job is this
-        run's from here on, so that nobody else changes its topology before the takeover. `lake` is where its
-        tables are.
+        Called at the start of every run.
+
+        Args:
+            pipeline: the name of the pipeline that the job belongs to.
+            fence: refuses an older owner that would restore its topology; None: before any takeover.
+            claim: reserves the job for this run, so that no other run changes its topology before the
+                takeover.
+            lease_ms: for how many milliseconds the claim holds.
+            lake: the address of the lake that has the job's tables.
 
         Raises:
-            MetaError: `JOB_RUNNING`, nothing was changed.
-            MetaError: another job writes one of the datasets; `TOPOLOGY_CYCLE` over several jobs;
-                `JOB_OF_ANOTHER_LAKE`.
+            MetaError: `JOB_RUNNING`, nothing was changed; `DATASET_OWNED_BY_ANOTHER_JOB`; `TOPOLOGY_CYCLE`
+                over several jobs; `JOB_OF_ANOTHER_LAKE`.
             FencedError: `fence` is outdated.
         """
 
@@ -73,12 +76,18 @@ class Jobs(Protocol):
         ingests: Collection[TableName] | None = None,
         claim: Claim | None = None,
     ) -> Fence:
-        """Raise the job's fence above the stored one and above `at_least`, and return it: the job runs.
+        """Raise the job's fence above the stored one and above `at_least`. From now on every write of an
+        older owner raises `FencedError`.
 
-        `at_least` is the highest fence seen in the lake: it matters when the store is younger than
-        the lake. From here on every write of an older owner raises `FencedError`. The lease is as in
-        `heartbeat`; `ingests` are the tables that the job brings in from outside (None: as before).
-        Without `claim` whoever runs the job is fenced off.
+        Args:
+            at_least: the highest fence seen in the lake. It matters when the store is younger than the lake.
+            owner: who takes the job over, for people.
+            lease_ms: as in `heartbeat`.
+            ingests: the tables that the job ingests from sources; None: as before.
+            claim: the run that takes the job over; None: any run of the job is fenced off.
+
+        Returns:
+            The new fence.
 
         Raises:
             MetaError: `JOB_RUNNING`, another run has the job and `claim` may not end it; nothing was changed.
@@ -100,11 +109,9 @@ class Jobs(Protocol):
         Args:
             lease_ms: milliseconds from now until other jobs no longer wait for this one.
             observed_ms: when the job last observed that its sources have nothing new, in epoch milliseconds
-                of
-                the store's clock.
-            observations: by table that the job ingests or reads from outside, a time of the store's clock:
-                all
-                that the source held then is in the version that the job reported or observed.
+                of the store's clock.
+            observations: by table that the job ingests or reads as an external one, an epoch millisecond of
+                the store's clock: all that the source held then is in the version that the job reported.
             checkpoint: the checkpoint that shows these versions; None: no checkpoint shows them yet.
 
         Raises:
@@ -113,7 +120,7 @@ class Jobs(Protocol):
 
     @writes
     def end_run(self, job: str, fence: Fence) -> None:
-        """The job ended in order: nobody waits for it until it runs again. Repeatable.
+        """The run ended normally: other jobs do not wait for this one until it runs again. Repeatable.
 
         Raises:
             FencedError: a newer owner exists.
@@ -125,7 +132,7 @@ class Jobs(Protocol):
 
     @reads
     def require_free(self, job: str, claim: Claim) -> None:
-        """Nobody runs the job, or `claim` may have it all the same. An unknown job is free.
+        """Require that no live run owns the job, or that `claim` may replace it. An unknown job is free.
 
         Raises:
             MetaError: `JOB_RUNNING` (retryable).
@@ -133,7 +140,7 @@ class Jobs(Protocol):
 
     @reads
     def owner_process(self, job: str) -> RunProcess | None:
-        """Who owns the job since the last takeover, as far as it said; None for an unknown job."""
+        """The process that took the job over last; None for an unknown job, or when it did not say."""
 
     @reads(wire="job_entries")
     def entries(self) -> tuple[JobEntry, ...]:
@@ -141,24 +148,36 @@ class Jobs(Protocol):
 
     @reads(wire="job_states")
     def states(self) -> tuple[JobStatus, ...]:
-        """Every job, by name."""
+        """The status of every job, by name."""
 
     @writes
     def become_copy(self, lake: str) -> str:
-        """This store was copied together with its lake, which is `lake` now: it gets an incarnation of its
-        own, no job of it is running, and nobody reads by it. Answers the incarnation."""
+        """This store was copied together with its lake. It has a new incarnation, no running job, no pins.
+
+        Args:
+            lake: the address of the copied lake.
+
+        Returns:
+            The new incarnation.
+        """
 
     @writes
     def move_lake(self, pipeline: str, lake: str) -> int:
-        """The lake of the pipeline's jobs is reached by another name now; answers how many jobs it has."""
+        """The lake of the pipeline's jobs has the address `lake` now.
+
+        Returns:
+            How many jobs the pipeline has.
+        """
 
     @writes
     def rename_pipeline(self, before: str, after: str) -> int:
-        """All jobs of pipeline `before` belong to `after`; the one that is called like the pipeline is called
-        like `after`, with everything that was recorded of it. Answers how many jobs moved: none when it was
-        done before.
+        """All jobs of pipeline `before` belong to `after`. A job with the pipeline's name is renamed too and
+        keeps its history. Repeatable.
+
+        Returns:
+            How many jobs moved; 0 when they moved before.
 
         Raises:
-            MetaError: `JOB_RUNNING`, a job of it is at work; `JOB_NAME_TAKEN`, `after` is a job of another
+            MetaError: `JOB_RUNNING`, a job of it is running; `JOB_NAME_TAKEN`, `after` is a job of another
                 pipeline, or has a history of its own.
         """

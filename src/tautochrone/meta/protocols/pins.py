@@ -19,21 +19,27 @@ class Pins(Protocol):
     def renew(
         self, pin: str, lease_ms: int, *, if_within_ms: int | None = None, principal: str | None = None
     ) -> None:
-        """Extend a lease to `lease_ms` from now.
+        """Extend a lease.
 
-        With `if_within_ms` nothing is written while more than that is left of it. With `principal` the pin
-        must have been made for that principal.
+        Args:
+            pin: the id of the pin.
+            lease_ms: milliseconds from now until the lease ends.
+            if_within_ms: write nothing while more than so many milliseconds are left of the lease.
+            principal: refuse a pin that was not made for this principal; None: any pin.
 
         Raises:
             AccessError: `PIN_NOT_YOURS`.
-            CheckpointUnavailableError: `PIN_EXPIRED`; what it held may be gone, resolve again.
-                `CHECKPOINT_REVOKED`; what it held is there until the lease ends, and wrong.
+            CheckpointUnavailableError: `PIN_EXPIRED`: its versions may be deleted, resolve again;
+                `CHECKPOINT_REVOKED`: its versions stay until the lease ends, but they are wrong.
         """
 
     @writes(for_readers=True, wire="release_pin")
     def release(self, pin: str, *, principal: str | None = None) -> None:
-        """Let go. Unknown and expired pins are fine. With `principal` the pin must have been
-        made for that principal.
+        """End a lease. Unknown and expired pins are no error.
+
+        Args:
+            pin: the id of the pin.
+            principal: refuse a pin that was not made for this principal; None: any pin.
 
         Raises:
             AccessError: `PIN_NOT_YOURS`.
@@ -41,18 +47,23 @@ class Pins(Protocol):
 
     @reads(wire="pins")
     def live(self) -> tuple[Pin, ...]:
-        """The live pins, those that end first coming first."""
+        """The pins whose lease has not ended, by the end of their leases."""
 
     @reads
     def pinned_checkpoints(self, now_ms: int | None = None) -> frozenset[CheckpointNumber]:
-        """Checkpoints that live pins hold."""
+        """The checkpoints of live pins.
+
+        Args:
+            now_ms: the time at which a lease counts as ended, in epoch milliseconds; None: now.
+        """
 
     @reads
     def retained_versions(
         self, without: Collection[CheckpointNumber] = ()
     ) -> dict[TableName, frozenset[Version]]:
-        """Versions that must stay readable: of live checkpoints, the newest of each, the pinned.
+        """By table the versions that must stay readable: those of unexpired checkpoints, the newest of each
+        table, and the pinned ones. Other versions older than the newest may be deleted from the lake.
 
-        What isn't in it (and is older than the newest version) may be deleted from the lake. `without`
-        asks what would be left if these checkpoints were expired.
+        Args:
+            without: answer as if these checkpoints were expired.
         """

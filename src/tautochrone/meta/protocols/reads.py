@@ -14,6 +14,7 @@ __all__ = ["DEFAULT_LEASE_MS", "Reads"]
 
 
 DEFAULT_LEASE_MS = 600_000
+"""How long, in milliseconds, a read is pinned when the caller does not say."""
 
 
 class Reads(Protocol):
@@ -41,15 +42,16 @@ class Reads(Protocol):
                 out of the answer: external tables are read at their newest version.
             checkpoint: an explicit published one, instead of the newest.
             at_least: strong reads must not be older than this (a session never goes backwards).
-            only_named: the tables asked for must be complete, whatever those are that belong to them.
-            after_ms: all that the sources of the tables held at this time, by the store's clock, must be in.
+            only_named: require completeness of the named tables only, not of related ones.
+            after_ms: the read must contain all that the sources of the tables held at this time, in epoch
+                milliseconds of the store's clock (a write token).
             owner: who reads, in the reader's own words, for people.
             principal: who reads, as a service knows it: others must not renew or release the pin.
 
         A strong read takes the newest checkpoint that is complete for every dataset *related* to one asked
         for (they share a root, directly or through others), so that separate queries agree: a dataset
-        that failed, or whose job is away, holds its relatives back. `behind` says who and why. What was
-        never built at all holds nobody back, for nobody can read it. `tables=None` asks for all datasets.
+        that failed, or whose job does not run, holds back the datasets related to it. `behind` says which and
+        why. A dataset that was never built holds nothing back. `tables=None` asks for all datasets.
 
         Raises:
             CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`, `_EXPIRED`, `_REVOKED`,
@@ -60,11 +62,11 @@ class Reads(Protocol):
 
     @reads(wire="why_absent")
     def missing_reason(self, table: TableName, number: int | None = None) -> str:
-        """A sentence's second half: why a known dataset has no version (at a checkpoint)."""
+        """Why a known dataset has no version (at checkpoint `number`), as the second half of a sentence."""
 
     @reads
     def published_versions(self, number: int) -> dict[TableName, Version]:
-        """All versions at a published checkpoint, without a pin (the caller holds one).
+        """All versions at a published checkpoint, without a new pin: the caller has one.
 
         Raises:
             CheckpointUnavailableError: see `resolve`.
@@ -76,7 +78,7 @@ class Reads(Protocol):
 
     @reads
     def knows(self, table: TableName) -> bool:
-        """Whether some pipeline of this store writes the table or reads it at its cuts."""
+        """Whether a job of this store writes the table, or reads it as an external table."""
 
     @reads(wire="missing", wire_arguments={"sources_as_of_ms": "after_ms"})
     def publication_blockers(

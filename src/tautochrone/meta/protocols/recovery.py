@@ -15,8 +15,8 @@ __all__ = ["Comparison", "Lake", "LakeVersion", "Reconciled", "Recovery", "Store
 
 
 class StoreRelation(StrEnum):
-    """What a store is to the lake's commit metadata: the one that they name, one without checkpoints, an
-    older copy of one that they name, another one."""
+    """How a store relates to the lake's commit metadata: it is the store that they name, one without
+    checkpoints, an older copy of the store that they name, or another one."""
 
     CURRENT = "current"
     EMPTY = "empty"
@@ -26,7 +26,7 @@ class StoreRelation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How the store stands to the lake; `table` and `reason` say by what that is seen."""
+    """How the store relates to the lake; `table` and `reason` say by which commit that was recognised."""
 
     relation: StoreRelation
     reason: str = ""
@@ -35,7 +35,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled:
-    """What became of the store. Numbers are of checkpoints; `last_number` is the highest that was given."""
+    """The result of `reconcile`. Numbers are those of checkpoints; `last_number` is the highest ever given,
+    `given_up` are open checkpoints that were aborted."""
 
     relation: StoreRelation
     reason: str
@@ -48,7 +49,7 @@ class Reconciled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeVersion:
-    """One commit of ours as the lake shows it; `commit_metadata` is None for a commit without one."""
+    """One commit of a table; `commit_metadata` is None for a commit that Tautochrone did not make."""
 
     version: Version
     commit_metadata: CommitMetadata | None
@@ -73,15 +74,17 @@ class Recovery(Protocol):
 
     @writes
     def rebuild(self, lake: Mapping[TableName, Sequence[LakeVersion]]) -> tuple[CheckpointNumber, ...]:
-        """Fill an empty store from the lake; returns the checkpoints published again.
+        """Fill an empty store from the lake's commit metadata.
 
-        Called when a run finds an empty store beside tables with commit metadata of ours. Filling it
-        again from the same lake while nothing else happened (a lost answer) gives the same checkpoints
-        again.
+        Called when a run finds an empty store and tables with commit metadata. A repeated call (a lost
+        answer) returns the same checkpoints, unless something was recorded in between.
 
         Args:
-            lake: for each table of ours, of all jobs that can be found, its commits, oldest first, newest
-                last. External tables are known from their readers' inputs.
+            lake: by table of all known jobs its commits, oldest first. Versions of external tables are read
+                from the inputs that these commits name.
+
+        Returns:
+            The numbers of the checkpoints that are published again, in order.
 
         Raises:
             MetaError: `META_STORE_NOT_EMPTY`.
@@ -89,21 +92,21 @@ class Recovery(Protocol):
 
     @reads
     def compare(self, job: str, lake: Lake) -> Comparison:
-        """Hold the store against the lake's commit metadata; changes nothing.
+        """Compare the store with the lake's commit metadata.
 
         Args:
-            job: who asks. Tables of other jobs count as far as those are known here.
-            lake: for each table of ours at least its newest commit metadata, as of `rebuild`.
+            job: the job that asks. Tables of other jobs count only if this store knows those jobs.
+            lake: as in `rebuild`, with at least the newest commit of each table.
         """
 
     @writes
     def reconcile(self, job: str, lake: Lake) -> Reconciled:
         """Bring a store that is an older copy, or another one, into agreement with the lake. Repeatable: a
-        store that is in agreement is left as it is.
+        store that agrees is not changed.
 
         Args:
-            job: as of `compare`.
-            lake: all commits of all tables, as of `rebuild`.
+            job: as in `compare`.
+            lake: as in `rebuild`, with all commits of all tables.
 
         Raises:
             MetaError: `JOB_NAME_TAKEN`, `DATASET_OWNED_BY_ANOTHER_JOB`; nothing was changed.

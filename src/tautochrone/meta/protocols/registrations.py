@@ -13,8 +13,8 @@ __all__ = ["REGISTERED", "Registrations", "TableRole"]
 
 
 REGISTERED = "(registered)"
-"""The pipeline of jobs that register themselves. No spec can have this name, so that neither can replace
-the topology of the other."""
+"""The pipeline of jobs that register themselves. No spec can have this name, so a pipeline's job and a
+registered one cannot replace each other's topology."""
 
 
 class TableRole(StrEnum):
@@ -37,18 +37,26 @@ class Registrations(Protocol):
 
     @writes
     def start(self, job: str, claim: Claim | None = None) -> Fence:
-        """The job runs now: what it announced becomes its topology. Older owners of it are refused.
+        """Start a registered job: the tables that it announced become its topology, older owners are fenced.
+
+        Args:
+            claim: the run that starts the job; None: any other run of it is fenced off.
+
+        Returns:
+            The job's new fence.
 
         Raises:
-            MetaError: `JOB_RUNNING`, another run has the job and `claim` may not end it.
-            MetaError: `JOB_NOT_FOUND`, nothing was announced; or what `register` raises.
+            MetaError: `JOB_RUNNING`, another run has the job and `claim` may not replace it;
+                `JOB_NOT_FOUND`, nothing was announced; or what `register` raises.
         """
 
     @writes
     def unregister(self, job: str, fence: Fence | None = None) -> None:
-        """The job ended: its relations are deleted, its open target is aborted, its fence rises.
+        """The job ended: its registrations are deleted, its open checkpoint is aborted, its fence is raised.
 
-        With `fence` a late word about an older run of the job changes nothing about the newer one.
+        Args:
+            fence: the fence of the run that ended, so that the end of an older run does not end a newer one;
+                None: whichever run is the newest.
 
         Raises:
             MetaError: `JOB_NOT_FOUND`.

@@ -17,13 +17,15 @@ class Revisions(Protocol):
 
     @writes
     def decide(self, revision: str, plan: RevisionPlan, fences: Mapping[str, Fence]) -> Revision:
-        """Write the decision down and revoke, in one transaction. Deciding it again is a no-op.
-
-        The plan that is written down names exactly the checkpoints that were revoked.
+        """Record the decision and revoke checkpoints, in one transaction. Repeatable.
 
         Args:
-            revision: its id, never used before.
-            fences: for each job of the plan the fence that the caller took it over with.
+            revision: a new id.
+            plan: what to do with each table.
+            fences: by job of the plan the fence with which the caller took it over.
+
+        Returns:
+            The decided revision. Its plan names exactly the checkpoints that were revoked.
 
         Raises:
             FencedError: a job was taken over meanwhile; nothing happened.
@@ -35,11 +37,11 @@ class Revisions(Protocol):
 
     @writes(wire="complete_revision")
     def complete(self, revision: str) -> None:
-        """All tables are taken back. Repeatable."""
+        """Record that all tables are taken back. Repeatable."""
 
     @writes(wire="confirm_revision")
     def confirm(self, revision: str) -> None:
-        """The tags are dropped. Repeatable."""
+        """Record that the revision's tags in the lake are deleted. Repeatable."""
 
     @reads(wire="revision")
     def get(self, revision: str) -> Revision:
@@ -63,7 +65,7 @@ class Revisions(Protocol):
 
     @reads
     def decided_after(self, at_ms: int) -> tuple[Revision, ...]:
-        """The revisions decided after that one, oldest first."""
+        """The revisions decided after `at_ms` (epoch milliseconds), oldest first."""
 
     @reads
     def published_after(self, number: int, jobs: Iterable[str]) -> tuple[CheckpointNumber, ...]:
@@ -77,5 +79,5 @@ class Revisions(Protocol):
     def last_complete(
         self, number: int, tables: Iterable[TableName]
     ) -> dict[TableName, tuple[CheckpointNumber, Version]]:
-        """Of each table the newest checkpoint up to `number` that shows it, and its version there; tables
-        that none shows are left out."""
+        """By table the newest checkpoint up to `number` that shows it, and its version there. Tables that no
+        checkpoint shows are left out."""

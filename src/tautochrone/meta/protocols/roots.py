@@ -15,7 +15,7 @@ __all__ = ["Report", "Roots"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The last unit that a job reported for a table."""
+    """When a job last reported a version of a table, in epoch milliseconds."""
 
     table: TableName
     job: str
@@ -27,9 +27,12 @@ class Roots(Protocol):
 
     @writes
     def report(self, job: str, fence: Fence, versions: Mapping[TableName, Version]) -> None:
-        """Record one unit: versions that one flow or one source transaction committed together.
+        """Record versions that one flow or one source transaction committed together.
 
-        A cut takes all of a unit or nothing of it, because it is one transaction here.
+        This is one transaction, so a cut takes all of these versions or none.
+
+        Raises:
+            FencedError: a newer owner exists.
         """
 
     @reads
@@ -44,10 +47,13 @@ class Roots(Protocol):
     def observe_external_table(
         self, job: str, fence: Fence, table: TableName, before: Version | None, now: Version
     ) -> Version:
-        """Somebody else's table moved from `before` to `now`; answers what counts.
+        """The job observed that an external table moved from `before` to `now`.
 
-        Jobs look at different moments. The report of one that looked earlier and comes later must not
-        turn the table back, so it counts only on top of what its reporter knew.
+        Jobs observe at different moments. An older observation that arrives later must not move the table
+        back, so it counts only if `before` is the version that the store has.
+
+        Returns:
+            The version that cuts take from now on.
 
         Raises:
             FencedError: a newer owner exists.
@@ -55,7 +61,7 @@ class Roots(Protocol):
 
     @reads(wire="observed")
     def external_versions(self) -> dict[TableName, Version]:
-        """What was last observed of the tables that no job writes."""
+        """The last observed version of each external table."""
 
     @reads(wire="foreign")
     def tables_of_other_jobs(self, job: str) -> dict[TableName, str]:
@@ -63,14 +69,17 @@ class Roots(Protocol):
 
     @reads
     def shared_clocks(self, job: str) -> frozenset[TableName]:
-        """The clocks that the jobs read which share checkpoints with `job`."""
+        """The clocks that are read by jobs which share checkpoints with `job`."""
 
     @writes(wire="tell_times")
     def report_source_times(
         self, job: str, fence: Fence, times: Mapping[TableName, tuple[SourceTime, ...]]
     ) -> None:
-        """The versions of the job's roots that a cut may take, from the last cut's to the newest. Roots that
-        are not named take no part in alignment. Repeatable.
+        """Report the source times of the job's roots. Roots that are not named are not aligned. Repeatable.
+
+        Args:
+            times: by root the versions that a cut may take, from the last cut's to the newest, each with its
+                source time in epoch milliseconds.
 
         Raises:
             FencedError: a newer owner exists.

@@ -33,7 +33,17 @@ class Store(Protocol):
     Every method is one transaction and may be called again with the same arguments when its answer was lost.
     Most calls then find their work done. A repeated `jobs.take_over` gives a higher fence (nobody holds the
     lost one), a repeated `reads.resolve` one more pin (the lost one ends with its lease), a repeated
-    `checkpoints.forget_expired` answers how many the first one left: none.
+    `checkpoints.forget_expired` returns 0.
+
+    Every method that takes a job's `fence` raises:
+
+    - `FencedError` (`JOB_FENCED`): a newer owner of the job exists.
+    - `MetaError` `JOB_NOT_FOUND`: the job was never registered.
+    - `MetaError` `FENCE_UNKNOWN`: another store gave the fence, or this store is an older copy.
+    - `MetaError` `META_STORE_REPLACED`: the job was taken over in a store of another incarnation.
+
+    Every method may raise `MetaError` `META_STORE_BUSY` (retryable) or `META_STORE_FAILED`. Times are in
+    epoch milliseconds of the store's clock where nothing else is said.
     """
 
     checkpoints: Checkpoints

@@ -1,5 +1,5 @@
-"""Aligned cuts in the store: jobs tell how far the sources of their roots have come, and what a cut of the
-whole topology takes is chosen from that. It must never know how source times are found."""
+"""Aligned cuts in the store: jobs report the source times of their roots, and the versions of a cut of the
+whole topology are chosen by them. It must never know how source times are read."""
 
 from __future__ import annotations
 

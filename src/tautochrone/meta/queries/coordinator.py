@@ -1,13 +1,13 @@
 """Which checkpoint a job does next, and when a new one may be opened.
 
-Jobs that belong together share their checkpoints. When a job asks, the answer is one of three:
+Connected jobs share their checkpoints. When a job asks, the answer is one of three:
 
 - *do checkpoint n*: the rendezvous if the job has not done it, else the newest. The rendezvous is the
-  oldest open checkpoint that no job has skipped. As everybody does it first, all meet there however
-  different their speeds are; what a job leaves behind by going to a newer one it has *skipped*.
-- *open a new one*: the job has done all, and so has everybody who is alive, or they have been at work
-  for longer than anybody's patience.
-- *wait*: somebody who is alive is still at work; the answer names who.
+  oldest open checkpoint that no job has skipped. All jobs do it first, so they complete it together however
+  different their speeds are. A job that goes to a newer checkpoint has *skipped* the ones before.
+- *open a new one*: the job has done its part of all, and so has every live job, or the others have been
+  working for longer than the patience.
+- *wait*: a live job is still working; the answer names it.
 
 Leases (by this store's clock) decide only for whom the others wait. Who may write is decided by fences.
 """
@@ -65,7 +65,7 @@ def busy_jobs_with(
         since = row.opened_ms if row.started_ms is None else row.started_ms
         if row.job not in alive or not {row.waits_for or row.job} <= alive:
             continue
-        # One that is late with anything isn't waited for, whatever else it has to do.
+        # A job that exceeds the patience for one checkpoint is not waited for at all.
         within_patience[row.job] = within_patience.get(row.job, True) and now - since <= patience_ms
         busy_by_job[row.job] = BusyJob(
             job=row.job, checkpoint=CheckpointNumber(row.checkpoint), since_ms=since
@@ -88,7 +88,7 @@ def assign_parts(
     """
     jobs = topology.jobs_sharing_with(opener)
     unchanged = _unchanged(connection, jobs - {opener}, roots, topology)
-    # Of a job that only ingests everything was said by the cut.
+    # The cut already names all versions of a job that only ingests.
     unchanged |= {
         job
         for job in jobs - {opener}
@@ -118,7 +118,7 @@ def skip_stale_parts(connection: Connection, jobs: Iterable[str], number: int, n
 
 
 def pending(connection: Connection, job: str) -> list[int]:
-    """The checkpoints that the job has still to do, the oldest first."""
+    """The checkpoints of which the job has not done its part yet, oldest first."""
     query = select(_P.checkpoint).where(_P.job == job, _P.state == Part.PENDING.value)
     return list(connection.execute(query.order_by(_P.checkpoint)).scalars())
 
@@ -145,7 +145,7 @@ def skip_before(connection: Connection, job: str, number: int) -> None:
 
 
 def skip(connection: Connection, job: str, number: int) -> None:
-    """The job will never do its part of the checkpoint."""
+    """Record that the job will not do its part of the checkpoint."""
     connection.execute(
         update(t.checkpoint_jobs)
         .where(_P.checkpoint == number, _P.job == job)
@@ -155,8 +155,8 @@ def skip(connection: Connection, job: str, number: int) -> None:
 
 
 def _skip_older(connection: Connection, job: str, number: int, now: int) -> None:
-    """Of a job's older checkpoints keep the one it is at work on and the rendezvous, or nothing when it
-    isn't alive: it will begin at the newest."""
+    """Skip a job's older checkpoints, except the one that it has started and the rendezvous. A job that is
+    not alive skips all: it will continue with the newest."""
     query = (
         select(_P.checkpoint, _P.started_ms)
         .where(_P.job == job, _P.state == Part.PENDING.value, _P.checkpoint < number)
@@ -179,7 +179,7 @@ def _skip_older(connection: Connection, job: str, number: int, now: int) -> None
 def _unchanged(
     connection: Connection, jobs: frozenset[str], roots: Mapping[str, str], topology: Topology
 ) -> set[str]:
-    """The jobs of which every input is what it was at their newest checkpoint, and nothing failed there."""
+    """The jobs whose inputs all have the versions of their newest checkpoint, where no dataset failed."""
     last: dict[str, int] = {}
     for job in jobs:
         query = (
@@ -188,7 +188,7 @@ def _unchanged(
             .where(_P.job == job, _P.state != Part.SKIPPED.value)
         )
         newest = connection.execute(query.order_by(_P.checkpoint.desc()).limit(1)).first()
-        # What was revoked is no longer what its tables are.
+        # The tables no longer have the versions of a revoked checkpoint.
         revoked = newest is not None and newest.checkpoint_state == CheckpointState.REVOKED
         if newest is not None and newest.state == Part.DONE and not revoked:
             last[job] = newest.checkpoint
@@ -213,7 +213,7 @@ def _unchanged(
 
 
 def is_alive(state: str, lease_until_ms: int | None, now: int) -> bool:
-    """Whether a job runs and its lease did not run out."""
+    """Whether a job runs and its lease has not ended."""
     return state == JobState.RUNNING and lease_until_ms is not None and lease_until_ms > now
 
 

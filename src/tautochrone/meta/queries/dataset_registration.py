@@ -1,6 +1,6 @@
-"""Topology and ownership: which job writes which datasets, who runs it, what it reported.
+"""Registering and retiring datasets: which job writes each, and from which inputs.
 
-It must never know checkpoints beyond the newest number: retiring a dataset ends its last interval.
+Of checkpoints it needs the newest number only, because retiring a dataset ends its last interval.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def register_dataset(connection: Connection, job: str, name: str, entry: Dataset
 
 
 def end_external_interval(connection: Connection, name: str) -> None:
-    """A table that others read before somebody registered it is what its job says of it from here on."""
+    """End the interval of a table that was external until now: from here on its job records its versions."""
     v = t.versions.c
     last = connection.execute(select(t.stores.c.last_number)).scalar_one()
     external = (v.job == EXTERNAL) & (v.table_name == name) & v.to_checkpoint.is_(None)
@@ -52,7 +52,7 @@ def end_external_interval(connection: Connection, name: str) -> None:
 
 
 def _transfer(connection: Connection, name: str, before: str, job: str) -> None:
-    """What was recorded for the table goes with it, and so does how far it is complete."""
+    """Move the recorded versions of a table to its new job, and up to which checkpoint they are complete."""
     p = t.checkpoint_jobs.c
     intervals.transfer(connection, name, job)
     connection.execute(update(t.reports).where(t.reports.c.table_name == name).values(job=job))
@@ -66,8 +66,8 @@ def _transfer(connection: Connection, name: str, before: str, job: str) -> None:
 
 
 def retire(connection: Connection, job: str, name: str) -> None:
-    """Nobody writes the dataset any more: its interval ends. An open target that did not reach it will not
-    contain it."""
+    """No job writes the dataset any more: its interval ends. An open checkpoint that has no version of it yet
+    will not contain it."""
     v = t.versions.c
     connection.execute(update(t.datasets).where(t.datasets.c.name == name).values(retired=True))
     connection.execute(delete(t.dataset_inputs).where(t.dataset_inputs.c.dataset == name))

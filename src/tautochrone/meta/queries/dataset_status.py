@@ -1,4 +1,4 @@
-"""Where every dataset stands now, in a few queries however many datasets there are."""
+"""The status of every dataset, in a number of queries that does not grow with the datasets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def statuses(connection: Connection) -> tuple[DatasetStatus, ...]:
     result = []
     for row in rows:
         key = (row.job, row.name)
-        # Nearly all are complete at the newest checkpoint that their job did; the others are searched for.
+        # Nearly all are complete at the newest checkpoint that their job did. Only the others need a query.
         complete = done[row.job] if key in complete_now else None
         if complete is None and key in versions:
             complete = _last_complete_checkpoint(connection, row)
@@ -114,8 +114,8 @@ def _readable_cuts(
     complete_now: Collection[tuple[str, str]],
     versions: Collection[tuple[str, str]],
 ) -> dict[str, _Cut]:
-    """By table the newest checkpoint at which strong readers see it. Tables that belong together are asked
-    for once, and only where something is late."""
+    """By table the newest checkpoint at which strong readers see it. Related tables share one query, and need
+    it only where one of them is late."""
     built = {row.name: row.job for row in rows if (row.job, row.name) in versions}
     topology, remaining = read_topology(connection), set(built)
     result: dict[str, _Cut] = {}
@@ -138,8 +138,8 @@ def _readable_cuts(
 
 
 def _kept_from_readers(connection: Connection) -> dict[str, tuple[str, int, int]]:
-    """By table that a broken invariant keeps from readers: the error, when the cut was taken that they don't
-    see of it, and when the one that they do."""
+    """By table that a broken invariant hides from readers: the error, the time of the cut that they do not
+    see, and the time of the cut that they see."""
     kept_back = held_back(connection)
     if not kept_back:
         return {}
@@ -155,7 +155,7 @@ def _kept_from_readers(connection: Connection) -> dict[str, tuple[str, int, int]
 
 
 def _newest_cuts(connection: Connection, *, done: bool = False) -> dict[str, _Cut]:
-    """By job its newest checkpoint that stands, or the newest of which it did its part."""
+    """By job its newest visible checkpoint; with `done` the newest of which it did its part."""
     parts = (
         select(_P.job, func.max(_C.number).label("number"))
         .join(t.checkpoints, _P.checkpoint == _C.number)

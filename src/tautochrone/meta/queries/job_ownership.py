@@ -1,7 +1,7 @@
-"""Two runs of one job: who may have it, and what the other one hears.
+"""Which of two runs may own a job, and the error that the other one gets.
 
 A claim is checked in the transaction that takes the job, with its row locked: of two runs that start at the
-same moment exactly one gets it. It must never know how one sees that a process is gone.
+same moment exactly one gets it. It must never know how to check that a process has ended.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _J, _D = t.jobs.c, t.datasets.c
 
 
 def require_free(connection: Connection, job: str, claim: Claim, now: int, *, lock: bool = False) -> None:
-    """See `Ownership.require_free`; with `lock` it stays so until the transaction ends."""
+    """See `Jobs.require_free`; with `lock` the job's row is locked until the transaction ends."""
     query = select(t.jobs).where(_J.name == job)
     row = connection.execute(query.with_for_update() if lock else query).first()
     if row is None or claim.takeover or not is_alive(row.state, row.lease_until_ms, now):
         return
     process = row.process or {}
-    # A repeated call of the very run that has it, or an owner that is no more.
+    # The run that owns the job repeats its call, or the owner has ended.
     if process and process["run"] in (claim.process.run, claim.ended_run):
         return
     raise _job_running_error(connection, row, process, now)

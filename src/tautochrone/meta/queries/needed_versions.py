@@ -17,6 +17,7 @@ _C, _V = t.checkpoints.c, t.versions.c
 
 
 def is_live(without: Collection[int] = ()) -> ColumnElement[bool]:
+    """The condition that a version is current, or that an unexpired checkpoint not in `without` shows it."""
     states = (*VISIBLE_STATES, CheckpointState.REVOKED.value)
     inside = (_C.number >= _V.from_checkpoint) & (_C.number <= _V.to_checkpoint)
     if without:
@@ -26,6 +27,7 @@ def is_live(without: Collection[int] = ()) -> ColumnElement[bool]:
 
 
 def has_newer() -> ColumnElement[bool]:
+    """The condition that the same table has a later version."""
     later = t.versions.alias()
     return (
         select(later.c.id)
@@ -40,7 +42,7 @@ def has_newer() -> ColumnElement[bool]:
 
 
 def is_needed(connection: Connection, number: int) -> bool:
-    """Whether no later checkpoint shows what this one is the last to show, of any job that did its part."""
+    """Whether the checkpoint is the newest one that shows some table of a job that did its part."""
     p = t.checkpoint_jobs.c
     parts = select(p.job).where(p.checkpoint == number, p.state == Part.DONE.value)
     return any(_is_needed_by(connection, number, job) for job in connection.execute(parts).scalars().all())
@@ -70,7 +72,8 @@ def _is_needed_by(connection: Connection, number: int, job: str) -> bool:
 
 
 def drop_unneeded(connection: Connection, number: int) -> None:
-    """Drop intervals around the expired checkpoint that serve no other and aren't the newest."""
+    """Delete the versions of an expired checkpoint that no other checkpoint shows and that are not the
+    newest."""
     around = (_V.from_checkpoint <= number) & (_V.to_checkpoint >= number)
     ids = select(_V.id).where(around, ~is_live(), has_newer())
     unneeded = connection.execute(ids).scalars().all()

@@ -1,7 +1,7 @@
 """Resolving a read: which checkpoint, which versions, and the pin, all in one transaction.
 
-Strong reads take the newest published checkpoint at which every asked table is complete; they never
-mix. It must never know who reads or how.
+A strong read takes the newest checkpoint at which every requested table is complete, and all versions from
+that one. It must never know who reads or how.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def newest_readable(connection: Connection, tables: set[str]) -> int | None:
 
 
 def requested_tables(connection: Connection, requested: set[str] | None) -> set[str]:
-    """The tables that must be complete: those asked for that the store knows, or all datasets."""
+    """The requested tables that the store knows, or all datasets."""
     if requested is None:
         alive = select(_D.name).where(_D.kind.in_(VERSIONED_KINDS), _D.retired.is_(False))
         return set(connection.execute(alive).scalars())
@@ -57,7 +57,7 @@ def requested_tables(connection: Connection, requested: set[str] | None) -> set[
 
 
 def missing_reasons(connection: Connection, number: int, tables: set[str]) -> dict[str, str]:
-    """Why each of the tables has no version at a checkpoint: some queries for each."""
+    """Why each of the tables has no version at a checkpoint. It takes some queries for each table."""
     return {name: missing_reason(connection, name, number) for name in tables}
 
 
@@ -79,14 +79,14 @@ def strong_versions(
             hidden = needed - (requested or set()) - _visible(connection, needed)
             if not hidden:
                 raise _no_checkpoint_error(behind)
-            # No checkpoint that still stands shows them: nobody can read them, so they hold nobody back.
+            # No visible checkpoint shows these tables, so they cannot be read and hold nothing back.
             needed, number = needed - hidden, None
             continue
         cut = cut_at(connection, candidate, only=None if requested is None else needed, done_only=True)
         incomplete = needed - cut.versions.keys()
-        # Told of the newest checkpoint alone, not at each step back.
+        # The reasons are those of the newest checkpoint, and read only once.
         behind = missing_reasons(connection, candidate, incomplete) if behind is None else behind
-        # One of which nobody did a part is no more than a number.
+        # Skip checkpoints of which no job did its part.
         if not incomplete and Part.DONE in cut.parts.values():
             if candidate < at_least:
                 _require_not_revoked(connection, at_least, candidate)
@@ -107,19 +107,19 @@ def strong_versions(
 def needed_tables(
     connection: Connection, requested: set[str] | None, *, only_named: bool
 ) -> tuple[set[str], set[str]]:
-    """What a strong read is about (see `requested_names`), and the datasets that must be complete for it."""
+    """The tables of a strong read (see `requested_tables`), and the datasets that must be complete for it."""
     requested_names = requested_tables(connection, requested)
     if requested is None:
         return requested_names, _ever_built(connection, requested_names)
     if only_named:
         return requested_names, requested_names
-    # A table that is asked for must be there, also one that was never built.
+    # A requested table must be complete even if it was never built; a related one only if it was.
     relatives = read_topology(connection).related(requested_names) - requested_names
     return requested_names, requested_names | _ever_built(connection, relatives)
 
 
 def _ever_built(connection: Connection, names: set[str]) -> set[str]:
-    """Those of which some version was ever recorded."""
+    """The tables of which a version was ever recorded."""
     if not names:
         return set()
     seen = select(_V.table_name).where(_V.table_name.in_(names)).distinct()
@@ -127,7 +127,7 @@ def _ever_built(connection: Connection, names: set[str]) -> set[str]:
 
 
 def _visible(connection: Connection, names: set[str]) -> set[str]:
-    """Those that some standing checkpoint shows."""
+    """The tables that a visible checkpoint shows."""
     p = t.checkpoint_jobs.c
     query = (
         select(_V.table_name)
@@ -141,7 +141,7 @@ def _visible(connection: Connection, names: set[str]) -> set[str]:
 
 
 def _require_not_revoked(connection: Connection, read: int, newest: int) -> None:
-    """A session that read what was taken back must hear of it, not that some table is late."""
+    """Tell a session that it read a revoked checkpoint, rather than that some table is late."""
     if connection.execute(select(_C.state).where(_C.number == read)).scalar() == _REVOKED:
         raise CheckpointUnavailableError(
             "CHECKPOINT_REVOKED",
@@ -154,8 +154,8 @@ def _require_not_revoked(connection: Connection, read: int, newest: int) -> None
 def _last_complete_checkpoint(connection: Connection, tables: set[str], below: int) -> int:
     """An upper bound of the checkpoints below at which all `tables` are complete.
 
-    Instead of trying every number: a table that is missing here is missing back to the end of its last
-    interval before, and to the last checkpoint of which its job did its part.
+    This saves trying every number: a table that is missing at `below` is also missing back to the end of its
+    previous interval, and back to the last checkpoint of which its job did its part.
     """
     p = t.checkpoint_jobs.c
     bound = below - 1
@@ -175,15 +175,15 @@ def _last_complete_checkpoint(connection: Connection, tables: set[str], below: i
 
 
 def newest_versions(connection: Connection, requested: set[str] | None) -> dict[str, str]:
-    """The newest version of each table: what was reported, else what was recorded last. What invariants
-    cover is not newer than what they were checked for."""
+    """The newest version of each table: the reported one, else the one recorded last. Tables under an
+    invariant show no version newer than the last one that was checked."""
     versions: dict[str, str] = {}
     bounds = visibility_limits(connection)
     inside = (_C.number >= _V.from_checkpoint) & (_C.number <= _V.to_checkpoint)
     not_shown = (_REVOKED, CheckpointState.ABORTED.value)
     shown = select(_C.number).where(inside, _C.state.not_in(not_shown)).correlate(t.versions).exists()
     taken_back = select(_C.number).where(inside, _C.state == _REVOKED).correlate(t.versions).exists()
-    # What only revoked checkpoints show is no longer what the table is.
+    # The table no longer has a version that only revoked checkpoints show.
     valid = _V.to_checkpoint.is_(None) | shown | ~taken_back
     for bound in {*bounds.values()}:
         names = [name for name, limit in bounds.items() if limit == bound]

@@ -1,7 +1,4 @@
-"""Whether readers see what a job has done, and which job keeps them from it.
-
-It must never know how long anybody waits for it.
-"""
+"""Which jobs keep a checkpoint from readers, and why. It must never know how long a run waits for them."""
 
 from __future__ import annotations
 
@@ -26,6 +23,7 @@ _C, _P, _J = t.checkpoints.c, t.checkpoint_jobs.c, t.jobs.c
 def unfinished_parts(
     connection: Connection, job: str, number: int, alive: set[str]
 ) -> Iterator[PublicationBlocker]:
+    """The other jobs that have not done their part of a checkpoint; none when it is published."""
     state = connection.execute(select(_C.state).where(_C.number == number)).scalar_one()
     if state == CheckpointState.PUBLISHED:
         return
@@ -73,12 +71,13 @@ def _broken(connection: Connection, number: int) -> list[tuple[str, str, str]]:
 def unobserved_sources(
     connection: Connection, job: str, number: int, alive: set[str], sources_as_of_ms: int
 ) -> Iterator[PublicationBlocker]:
+    """The live jobs that have not observed a source of the job's tables since `sources_as_of_ms`."""
     reported: set[str] = set()
     for name, observers in unobserved_roots(
         connection, number, read_topology(connection).datasets(job), sources_as_of_ms
     ):
         for observer in observers:
-            # Our own sources are in what we did; what nobody looks at is not there for anybody.
+            # The job has observed its own sources, and no live job observes the others.
             if observer == job or observer not in alive or job in observers or observer in reported:
                 continue
             reported.add(observer)

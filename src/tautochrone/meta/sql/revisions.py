@@ -162,10 +162,10 @@ def _require_whole(topology: Topology, plan: RevisionPlan) -> None:
     readers = sorted(name for name in topology.owner if topology.inputs.get(name, set()) & planned)
     unknown = [name for name in readers if name not in planned]
     if moved or unknown:
-        why = f"{moved[0]} has another job" if moved else f"{unknown[0]} reads one of the tables"
+        change = f"{moved[0]} has another job" if moved else f"{unknown[0]} reads one of the tables"
         raise ConflictError(
             "REVISION_PLAN_CHANGED",
-            f"{why} since they were listed; nothing was changed",
+            f"{change} since they were listed; nothing was changed",
             hint="look at the new list and accept it",
         )
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from tautochrone.errors import QueryError
 from tautochrone.meta import DatasetStatus, Store
-from tautochrone.metaservice.http.request_names import parsed_name
+from tautochrone.metaservice.http.request_names import parse_table_name
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.expectations import ExpectationCount, ViolationAction
 from tautochrone.model.names import TableName
@@ -137,7 +137,7 @@ def add(router: APIRouter, store: Store) -> None:
     @router.get("/datasets/{name}", tags=["datasets"])
     def dataset(name: str) -> DatasetDetail:
         """One dataset by its name."""
-        table = parsed_name(name)
+        table = parse_table_name(name)
         status = next((status for status in store.datasets.statuses() if status.dataset == table), None)
         entry = next((entry for entry in store.datasets.entries() if entry.name == table), None)
         if status is None or entry is None:
@@ -153,12 +153,12 @@ def add(router: APIRouter, store: Store) -> None:
     @router.get("/datasets/{name}/refreshes", tags=["datasets"])
     def refreshes(name: str, limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 50) -> list[RefreshEntry]:
         """Refreshes and failures, newest first, without those of the mode `no_data`."""
-        return [refresh_entry(record) for record in store.history.refreshes(parsed_name(name), limit)]
+        return [refresh_entry(record) for record in store.history.refreshes(parse_table_name(name), limit)]
 
     @router.get("/lineage/{name}", tags=["datasets"])
     def lineage(name: str) -> Lineage:
         """Upstream and downstream of any table that a job of this store reads or writes."""
-        return lineage_of(store, parsed_name(name))
+        return lineage_of(store, parse_table_name(name))
 
 
 def dataset_summaries(store: Store) -> list[DatasetSummary]:

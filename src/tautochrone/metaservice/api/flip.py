@@ -14,7 +14,7 @@ from tautochrone.errors import CheckpointUnavailableError, QueryError
 from tautochrone.meta import Store, TableRole
 from tautochrone.metaservice.api.write_tokens import WRITE_TOKEN, read_after, token_time_ms
 from tautochrone.metaservice.http.problems import PROBLEMS
-from tautochrone.metaservice.http.request_names import job_name, parsed_name, table_name
+from tautochrone.metaservice.http.request_names import parse_job_name, parse_table_name, table_of_path
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.names import Fence, TableName
@@ -129,18 +129,18 @@ def add_flip(app: FastAPI, store: Store) -> None:
 
 def _add_jobs(router: APIRouter, store: Store) -> None:
     def register(job: str, table: TableName, role: TableRole) -> Registration:
-        store.registrations.register(job_name(job), table, role)
+        store.registrations.register(parse_job_name(job), table, role)
         return Registration(job=job, table=str(table), role=role)
 
     @router.post("/register/source/{job}/{catalog}/{database}/{table}", tags=["jobs"])
     def register_source(job: str, catalog: str, database: str, table: str) -> Registration:
         """The job will read the table. Others see it when the job starts."""
-        return register(job, table_name(catalog, database, table), TableRole.SOURCE)
+        return register(job, table_of_path(catalog, database, table), TableRole.SOURCE)
 
     @router.post("/register/sink/{job}/{catalog}/{database}/{table}", tags=["jobs"])
     def register_sink(job: str, catalog: str, database: str, table: str) -> Registration:
         """The job will write the table. Refused when another job does, or when it would close a cycle."""
-        return register(job, table_name(catalog, database, table), TableRole.SINK)
+        return register(job, table_of_path(catalog, database, table), TableRole.SINK)
 
     @router.post("/start/{job}", tags=["jobs"])
     def start(
@@ -162,7 +162,7 @@ def _add_jobs(router: APIRouter, store: Store) -> None:
         Refused with `JOB_RUNNING` until the other run is unregistered or its lease ends.
         """
         process = RunProcess(run=run or uuid4().hex, host=owner or "outside")
-        fence = store.registrations.start(job_name(job), Claim(process=process, takeover=takeover))
+        fence = store.registrations.start(parse_job_name(job), Claim(process=process, takeover=takeover))
         sources = next(entry.sources for entry in store.jobs.entries() if entry.name == job)
         known = [table for table in sources if store.reads.knows(table)]
         try:
@@ -184,7 +184,7 @@ def _add_jobs(router: APIRouter, store: Store) -> None:
         fence: Annotated[int | None, Query(ge=0, le=BIGGEST, description="of the run that ended")] = None,
     ) -> UnregisteredJob:
         """End the job: its relations are removed, what it published stays readable."""
-        store.registrations.unregister(job_name(job), None if fence is None else Fence(fence))
+        store.registrations.unregister(parse_job_name(job), None if fence is None else Fence(fence))
         return UnregisteredJob(job=job)
 
 
@@ -203,7 +203,7 @@ def _add_versions(router: APIRouter, store: Store) -> None:
         wait_ms: Annotated[WaitMs, Query()] = 0,
     ) -> Response:
         """The version of one table, without a pin. Pin it to keep it while you read."""
-        name = table_name(catalog, database, table)
+        name = table_of_path(catalog, database, table)
         resolve = partial(
             resolve_versions,
             store,
@@ -218,7 +218,7 @@ def _add_versions(router: APIRouter, store: Store) -> None:
     @router.post("/version/{consistency}", tags=["versions"], response_model=Versions)
     async def versions(consistency: ConsistencyType, names: VersionsRequest) -> Response:
         """The versions of several tables, without a pin; `strong`: all at one checkpoint."""
-        tables = [parsed_name(name) for name in names.tables] or None
+        tables = [parse_table_name(name) for name in names.tables] or None
         resolve = partial(
             resolve_versions,
             store,

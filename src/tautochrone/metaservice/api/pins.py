@@ -18,7 +18,7 @@ from tautochrone.metaservice.http.pin_owners import (
     caller_of,
     checked_owner,
 )
-from tautochrone.metaservice.http.request_names import parsed_name
+from tautochrone.metaservice.http.request_names import parse_table_name
 from tautochrone.model.checkpoint import Consistency
 
 __all__ = ["Pin", "PinRequest", "add", "pins_of"]
@@ -94,7 +94,7 @@ def add(router: APIRouter, store: Store) -> None:
         resolve = partial(
             store.reads.resolve,
             Consistency(request.consistency),
-            [parsed_name(name) for name in request.tables] or None,
+            [parse_table_name(name) for name in request.tables] or None,
             request.checkpoint,
             lease_ms=request.lease_ms,
             only_named=request.only_named,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tautochrone.errors import QueryError
 from tautochrone.model.names import TableName
 
-__all__ = ["checked_text", "job_name", "parsed_name", "table_name"]
+__all__ = ["checked_text", "parse_job_name", "parse_table_name", "table_of_path"]
 
 _MAX_TABLE_NAME = 1_000
 _MAX_JOB_NAME = 255
@@ -24,11 +24,11 @@ def checked_text(text: str, label: str, max_length: int) -> str:
     return text
 
 
-def job_name(text: str) -> str:
+def parse_job_name(text: str) -> str:
     return checked_text(text, "A job's name", _MAX_JOB_NAME)
 
 
-def table_name(catalog: str, database: str, table: str) -> TableName:
+def table_of_path(catalog: str, database: str, table: str) -> TableName:
     """The table of a path's parts. `database` may have several levels, separated by dots.
 
     Raises:
@@ -36,10 +36,10 @@ def table_name(catalog: str, database: str, table: str) -> TableName:
     """
     if "." in catalog or "." in table:
         raise QueryError("NAME_INVALID", "The names of catalogs and tables hold no dots")
-    return parsed_name(f"{catalog}.{database}.{table}")
+    return parse_table_name(f"{catalog}.{database}.{table}")
 
 
-def parsed_name(text: str) -> TableName:
+def parse_table_name(text: str) -> TableName:
     """The table `catalog.database.table`.
 
     Raises:

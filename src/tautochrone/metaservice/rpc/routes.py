@@ -59,16 +59,16 @@ def add_store_routes(app: FastAPI, store: Store) -> None:
 
 
 def _answer(store: Store, method: str, arguments: dict[str, Any], caller: Caller) -> _Answer:
-    call, shown = remote_calls().get(method), method[:_MAX_ID]
+    call, method_name = remote_calls().get(method), method[:_MAX_ID]
     try:
         if call is None:
-            raise UnreadableError(f"this service has no method {shown}")
+            raise UnreadableError(f"this service has no method {method_name}")
         values = call.decode_arguments(arguments)
         check_arguments(values)
     except UnreadableError as error:
         unreadable = MetaError(
             "META_CALL_UNREADABLE",
-            f"The MetaService cannot read a call of {shown}: {str(error)[:_MAX_REASON]}",
+            f"The MetaService cannot read a call of {method_name}: {str(error)[:_MAX_REASON]}",
             hint="The job and the service are of different versions: install the same one.",
         )
         return 422, {"error": encode_error(unreadable)}

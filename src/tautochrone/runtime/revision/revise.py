@@ -151,7 +151,7 @@ def _decide(
 ) -> Revision:
     # Without `require_reconciled`: with the fences raised, every store looks newer than the lake.
     plan = _survey(job, request)
-    if not plan.same_work(accepted):
+    if not plan.has_same_actions(accepted):
         raise ConflictError(
             "REVISION_PLAN_CHANGED",
             "The plan changed since it was listed; nothing was changed",
