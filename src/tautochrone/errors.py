@@ -36,9 +36,10 @@ underlined, and the hint.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeVar
 
 from tautochrone.redaction import redacted, redacted_fields
 
@@ -70,6 +71,7 @@ __all__ = [
     "StateLostError",
     "TableMissingError",
     "TautochroneError",
+    "all_at_once",
 ]
 
 
@@ -151,6 +153,8 @@ class TautochroneError(Exception):
         self.retryable = self.default_retryable if retryable is None else retryable
         self.parameters: Mapping[str, str] = MappingProxyType(redacted_fields(dict(parameters or {})))
         self.excerpt = excerpt
+        self.others: tuple[TautochroneError, ...] = ()
+        """Errors that were found together with this one."""
 
     def __str__(self) -> str:
         sentence = self.message if self.message.endswith((".", "!", "?")) else f"{self.message}."
@@ -161,7 +165,21 @@ class TautochroneError(Exception):
         """What the command line prints: the message, the underlined line, the hint, each on its own line."""
         excerpt = self.excerpt.shown() if self.excerpt else ()
         hint = (f"  hint: {self.hint}",) if self.hint else ()
-        return "\n".join([str(self), *excerpt, *hint])
+        return "\n".join([str(self), *excerpt, *hint, *(other.render() for other in self.others)])
+
+
+_AnyError = TypeVar("_AnyError", bound=TautochroneError)
+
+
+def all_at_once(errors: Sequence[_AnyError]) -> _AnyError:
+    """The first of several errors, which carries the others.
+
+    Args:
+        errors: at least one.
+    """
+    first, *others = dict.fromkeys(errors)
+    first.others = (*first.others, *others)
+    return first
 
 
 class SpecError(TautochroneError):

@@ -26,7 +26,8 @@ __all__ = ["KINDS", "REPORTED", "Raised", "UnreadError", "document", "raised", "
 
 SOURCES = Path(__file__).parents[2] / "src" / "tautochrone"
 
-KINDS = [name for name in errors.__all__ if issubclass(getattr(errors, name), Exception)]
+CLASSES = {name: vars(errors)[name] for name in errors.__all__ if isinstance(vars(errors)[name], type)}
+KINDS = [name for name, kind in CLASSES.items() if issubclass(kind, Exception)]
 
 PASSED_ON = {"problem.error_class", "condition", "content['error_class']"}
 """Expressions that hold a class of Spark or of the service."""

@@ -117,7 +117,16 @@ MV = "CREATE MATERIALIZED VIEW"
             3,
             "string",
         ),
-        ("CREATE TEMPORARY VIEW v AS SELECT 1 a", "RUN_EMPTY_PIPELINE", None, "libraries"),
+        ("CREATE TEMPORARY VIEW v AS SELECT 1 a", "RUN_EMPTY_PIPELINE", None, "only temporary views (v)"),
+        ("-- nothing", "RUN_EMPTY_PIPELINE", None, "1 file that matches defines nothing"),
+        (
+            f"{MV} m AS SELECT 1 b, make_interval(1) a",
+            "UNSUPPORTED_COLUMN_TYPE",
+            1,
+            "no type for a (interval)",
+        ),
+        (f"{MV} orders AS SELECT * FROM order", "TABLE_OR_VIEW_NOT_FOUND", 1, "is called default.order."),
+        (f"{MV} m AS SELECT * FROM SRC", "TABLE_OR_VIEW_NOT_FOUND", 1, "only upper and lower case differ"),
         (
             f"SET spark.sql.catalogImplementation=hive;\n{MV} m AS SELECT 1 a",
             "CANNOT_MODIFY_STATIC_CONFIG",
@@ -136,6 +145,19 @@ def test_sql(
         assert error.location == f"defs/a.sql:{line}"
     assert words in error.render()
     assert "\n+-" not in error.message
+
+
+def test_all_errors_are_told_at_once(project: ProjectMaker) -> None:
+    files = {
+        "defs/a.sql": f"{MV} a AS SELECT nme FROM RANGE(3);\n{MV} b AS SELECT * FROM a;\n"
+        f"{MV} c AS SELECT * FROM nothing;\n{MV} d AS SELECT 1 x",
+    }
+    error = project.error(files)
+    # `b` only reads what has an error.
+    assert [error.location, *(other.location for other in error.others)] == ["defs/a.sql:1", "defs/a.sql:3"]
+    assert "nothing" in error.render()
+    error = project.error({"defs/a.sql": "SELECT 1", "defs/b.py": "x = undefined_name"})
+    assert [error.location, *(other.location for other in error.others)] == ["defs/a.sql:1", "defs/b.py:1"]
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,8 @@ _TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "column {column} of {table} was dropped and added again, or took another one's name"
     ),
     ReasonCode.TABLE_ROLLED_BACK: (
-        "{table} was rolled back or replaced: version {version} is not in its history"
+        "version {version} is not in the history of {table}: it was replaced, as when its columns change, "
+        "or rolled back"
     ),
     ReasonCode.VERSION_EXPIRED: "version {version} of {table} is gone: expired, or the table was replaced",
     ReasonCode.TIME_MOVED: "{clock} is another one",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tautochrone.errors import DefinitionError
+from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.iceberg.sessions.empty_catalog import EmptyCatalog
 from tautochrone.model.definitions import Dataset, DatasetKind
 from tautochrone.model.names import TableName, quoted
@@ -79,6 +80,10 @@ def analyse(
     return _Analysis(definitions, EmptyCatalog(base_session, catalog_name), external_schema).run()
 
 
+class _InputFailedError(Exception):
+    """A dataset cannot be resolved because of an error that is already known."""
+
+
 class _Analysis:
     """The analysis of one graph. `path` holds the datasets that are being resolved, outermost first."""
 
@@ -92,16 +97,21 @@ class _Analysis:
         self._schemas: dict[TableName, StructType] = {}
         self._order: list[TableName] = []
         self._external: set[TableName] = set()
+        self._errors: dict[TableName, DefinitionError] = {}
 
     def run(self) -> Graph:
         # Evaluating a flow sets the current database, which must exist.
         for flow in (*self._definitions.flows, *self._definitions.invariants):
             self._empty_catalog.ensure_namespace(flow.scope.namespace)
         for name in self._definitions.datasets:
-            self._dataset(name, ())
+            with suppress(_InputFailedError):
+                self._dataset(name, ())
         for flow in self._definitions.flows:
-            if flow.name not in self._resolved:  # flows into sinks
-                self._flow(flow, (flow.target,))
+            if flow.target not in self._definitions.datasets:  # flows into sinks
+                with suppress(_InputFailedError):
+                    self._collecting(flow.target, partial(self._flow, flow, (flow.target,)))
+        if self._errors:
+            raise all_at_once(list(self._errors.values()))
         check_event_times(self._definitions.datasets.values(), self._schemas)
         invariants = [self._invariant(flow) for flow in self._definitions.invariants]
         return Graph(
@@ -117,8 +127,25 @@ class _Analysis:
     def _dataset(self, name: TableName, path: tuple[TableName, ...]) -> None:
         if name in self._schemas:
             return
+        if name in self._errors:
+            raise _InputFailedError
         if name in path:
             raise circular(path[-1], name, str(self._definitions.datasets[path[-1]].location))
+        self._collecting(name, partial(self._resolve_dataset, name, path))
+
+    def _collecting(self, name: TableName, resolve: Callable[[], object]) -> None:
+        """Keep the error of a dataset, and go on with those that do not read it.
+
+        Raises:
+            _InputFailedError: it has an error, or what it reads has one.
+        """
+        try:
+            resolve()
+        except DefinitionError as error:
+            self._errors[name] = error
+            raise _InputFailedError from error
+
+    def _resolve_dataset(self, name: TableName, path: tuple[TableName, ...]) -> None:
         dataset = self._definitions.datasets[name]
         flows = self._definitions.flows_of(name)
         frames = [self._flow(flow, (*path, name)) for flow in flows]
@@ -216,8 +243,17 @@ class _Analysis:
 
     def _not_found(self, error: DefinitionError, parts: tuple[str, ...], flow: Flow) -> DefinitionError:
         name = flow.scope.find(parts) if parts else None
-        if name is not None:
-            error.hint = did_you_mean(name, self._definitions.datasets) or error.hint
+        if name is None:
+            return error
+        others = [known for known in self._definitions.datasets if known != flow.target]
+        lowered = TableName(name.catalog, tuple(map(str.lower, name.namespace)), name.table.lower())
+        if name != lowered and self._external_schema(lowered) is not None:
+            error.hint = f"The lake has {lowered.without_catalog}: only upper and lower case differ."
+        else:
+            error.hint = (
+                did_you_mean(name, others)
+                or f"No dataset of this pipeline and no table of the lake is called {name.without_catalog}."
+            )
         return error
 
     def _resolve(self, flow: Flow, frame: DataFrame) -> ResolvedFlow:
@@ -226,9 +262,9 @@ class _Analysis:
         streaming = bool(frame.isStreaming)
         state = stateful_node(plan) if streaming else None
         linear, linear_reason = linearity(plan, self._empty_catalog.catalog)
-        deterministic, deterministic_reason = determinism(plan)
         views = {self._definitions.view_named(view) for view in temp_views_of(plan)} - {None}
         known_views = frozenset(view for view in views if view is not None)
+        deterministic, deterministic_reason = determinism(plan)
         return ResolvedFlow(
             flow=flow,
             schema=frame.schema,

@@ -17,8 +17,11 @@ __all__ = ["CodePosition", "PositionFinder", "explain"]
 
 _HINTS = {
     "UNRESOLVED_COLUMN": "The inputs of the query have no such column; check spelling and aliases.",
-    "PARSE_SYNTAX_ERROR": "Spark's parser stops here; is a comma, keyword or bracket missing before it?",
-    "TABLE_OR_VIEW_NOT_FOUND": "No dataset of this pipeline and no table of the lake has this name.",
+    "PARSE_SYNTAX_ERROR": "Spark's parser does not expect this here, or misses something before it.",
+    "TABLE_OR_VIEW_NOT_FOUND": (
+        "While files are imported there are only tables that exist already; "
+        "read datasets of this pipeline in a query function."
+    ),
     "CANNOT_MODIFY_STATIC_CONFIG": "Static settings are given when Spark starts: use --conf, not the spec.",
     "CANNOT_MODIFY_CONFIG": "This setting is fixed when Spark starts: use --conf, not the spec.",
     "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION": "A query function must not run a query.",

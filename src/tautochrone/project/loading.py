@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.pipelines.graph_element_registry import graph_element_registration_context
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import DefinitionError
+from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.project.databricks.notebooks import magic_warnings
 from tautochrone.project.definitions import Definitions
@@ -66,12 +66,18 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
             use_session(session, None, None, spec.configuration),
             graph_element_registration_context(registry),
         ):
+            errors: list[DefinitionError] = []
             for file in files:
                 registry.warnings += magic_warnings(file, project.shown(file))
-                if file.suffix == ".py":
-                    _import(file, registry, project, scope, session)
-                else:
-                    registry.register_sql(file.read_text(encoding="utf-8"), Path(project.shown(file)))
+                try:
+                    if file.suffix == ".py":
+                        _import(file, registry, project, scope, session)
+                    else:
+                        registry.register_sql(file.read_text(encoding="utf-8"), Path(project.shown(file)))
+                except DefinitionError as error:
+                    errors.append(error)
+            if errors:
+                raise all_at_once(errors)
     except PySparkException as error:
         raise explain(error, lambda _, __: None, SourceLocation(project.shown(spec.path))) from error
     finally:
@@ -86,7 +92,7 @@ def load_definitions(spec: PipelineSpec, session: SparkSession, catalog: str = "
         warnings=tuple(registry.warnings),
         invariants=read_invariants(root, project, scope, dict(spec.configuration), session),
     )
-    validate(definitions)
+    validate(definitions, len(files))
     return definitions
 
 

@@ -14,8 +14,12 @@ from tautochrone.project.policy import check_policies
 __all__ = ["did_you_mean", "validate"]
 
 
-def validate(definitions: Definitions) -> None:
+def validate(definitions: Definitions, files: int) -> None:
     """Check targets and numbers of flows.
+
+    Args:
+        definitions: everything that the files define.
+        files: how many files match the globs of the spec.
 
     Raises:
         DefinitionError: a flow without target, a dataset without flow or with too many of them, a
@@ -30,7 +34,7 @@ def validate(definitions: Definitions) -> None:
             "views) but no non-temporary datasets were found in your pipeline.",
             sqlstate="42617",
             location=str(definitions.spec.path),
-            hint="Check the globs under `libraries` in the spec: do they match the definition files?",
+            hint=_why_empty(definitions, files),
         )
     for flow in definitions.flows:
         if flow.target not in datasets and flow.target not in definitions.sinks:
@@ -60,6 +64,17 @@ def validate(definitions: Definitions) -> None:
                 location=str(flows[1].location),
                 hint="Only streaming tables take several flows.",
             )
+
+
+def _why_empty(definitions: Definitions, files: int) -> str:
+    if definitions.datasets:
+        names = ", ".join(sorted(name.table for name in definitions.datasets))
+        return f"There are only temporary views ({names}), which store nothing: add a materialized view."
+    if files:
+        noun = "file that matches defines" if files == 1 else "files that match define"
+        return f"The {files} {noun} nothing: are the decorators of pyspark.pipelines on the functions?"
+    globs = ", ".join(definitions.spec.libraries)
+    return f"No file matches the globs under `libraries` in the spec: {globs}."
 
 
 def did_you_mean(name: TableName, known: Iterable[TableName]) -> str | None:

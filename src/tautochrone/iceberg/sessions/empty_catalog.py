@@ -6,14 +6,15 @@ Nothing is written to storage: the tables are metadata in memory and exist as lo
 from __future__ import annotations
 
 from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from tautochrone.errors import DefinitionError
 from tautochrone.iceberg.sessions.spark_sessions import empty_session
 from tautochrone.model.names import TableName, quoted
-from tautochrone.spark.jvm.errors import problem_of
+from tautochrone.spark.jvm.errors import SparkProblem, problem_of
 
 __all__ = ["EmptyCatalog"]
 
@@ -58,19 +59,38 @@ class EmptyCatalog:
                 f"TBLPROPERTIES ('format-version'='{_FORMAT_VERSION}')"
             )
         except PySparkException as error:
-            problem = problem_of(error)
-            unsupported = "Not a supported type" in problem.message or "Cannot convert" in problem.message
-            raise DefinitionError(
-                "UNSUPPORTED_COLUMN_TYPE" if unsupported else problem.error_class,
-                f"Table {name} cannot be stored in the lake: {problem.message}",
-                sqlstate="0A000" if unsupported else problem.sqlstate,
-                location=location,
-                hint="Cast the column to a type that Iceberg stores, such as STRING or BIGINT."
-                if unsupported
-                else None,
-            ) from error
+            raise self._refused(name, schema, problem_of(error), location) from error
         self.tables[name] = self.session.table(name.sql).schema
         return self.tables[name]
+
+    def _refused(
+        self, name: TableName, schema: StructType, problem: SparkProblem, location: str | None
+    ) -> DefinitionError:
+        columns = [field for field in schema.fields if not self._is_storable(field)]
+        if not columns:
+            return DefinitionError(
+                problem.error_class,
+                f"Table {name} cannot be stored in the lake: {problem.message}",
+                sqlstate=problem.sqlstate,
+                location=location,
+            )
+        types = ", ".join(f"{field.name} ({field.dataType.simpleString()})" for field in columns)
+        return DefinitionError(
+            "UNSUPPORTED_COLUMN_TYPE",
+            f"Table {name} cannot be stored in the lake: Iceberg has no type for {types}",
+            sqlstate="0A000",
+            location=location,
+            hint=f"Write CAST({columns[0].name} AS STRING), or another type that Iceberg stores.",
+        )
+
+    def _is_storable(self, field: StructField) -> bool:
+        jvm = self.session._jvm  # noqa: SLF001
+        assert jvm is not None
+        try:
+            jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(self._jvm_schema(StructType([field])))
+        except (PySparkException, Py4JJavaError):
+            return False
+        return True
 
     def _jvm_schema(self, schema: StructType) -> JavaObject:
         jvm = self.session._jvm  # noqa: SLF001
