@@ -1,12 +1,14 @@
-"""Refuses what SDP forbids in definition files, on the methods of a classic session.
+"""What methods of a classic session do in definition files: they behave as those of Spark Connect.
 
-Spark patches its Connect classes for this; a classic session has other classes with the same names.
+What SDP forbids is refused. Spark patches its Connect classes for this; a classic session has other classes
+with the same names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import GeneratorType
 from typing import Any, NoReturn
 
 from pyspark.errors import PySparkException
@@ -15,12 +17,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.catalog import Catalog
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.conf import RuntimeConfig
+from pyspark.sql.datasource import DataSource, DataSourceRegistration
 from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+from pyspark.sql.types import DataType, _parse_datatype_string
 from pyspark.sql.udf import UDFRegistration
 
 from tautochrone.errors import DefinitionError
 from tautochrone.project.databricks.auto_loader import METHODS
+from tautochrone.project.deferred_frames import evaluation_session, recorded_call, remember_option
+from tautochrone.project.local_rows import float_converter
 from tautochrone.spark.analysis.session_context import spark_sql_parser
 
 __all__ = ["Rule", "rules"]
@@ -39,6 +45,9 @@ _EXECUTING: tuple[tuple[type, tuple[str, ...]], ...] = (
     (DataFrameWriter, ("save", "saveAsTable", "insertInto", "parquet", "csv", "json", "orc", "text")),
     (DataStreamWriter, ("start", "toTable")),
 )  # fmt: skip
+_OPTIONS = ("format", "option", "options", "schema")
+_FILES = ("load", "csv", "json", "orc", "parquet", "text", "xml")
+_READERS = {DataFrameReader: (*_FILES, "jdbc"), DataStreamReader: _FILES}
 # The commands that Spark allows in spark.sql("…") of a pipeline: they change nothing.
 _READ_ONLY_COMMANDS = frozenset(
     {
@@ -57,20 +66,38 @@ class Rule:
     apply: Apply
 
 
-def rules(rewrite: Callable[[str], str], *, in_query: bool) -> list[Rule]:
-    """The rules for a definition file, or, with `in_query`, for a query function."""
-    result = [
+def rules(
+    rewrite: Callable[[str], str], data_sources: list[type[DataSource]], *, in_query: bool
+) -> list[Rule]:
+    """The rules for a definition file, or, with `in_query`, for a query function.
+
+    Args:
+        rewrite: see `NameScope.rewrite`.
+        data_sources: gets the data sources that the file registers.
+        in_query: see `user_code`.
+    """
+    # The last rule of a method is called, so that during an import calls of Auto Loader are recorded too.
+    result = [Rule(*method) for method in METHODS]
+    result += [
         Rule(_CLASSIC[entry["class"].__name__], entry["method"], _mutation(entry))
         for entry in BLOCKED_METHODS
         if entry["class"].__name__ in _CLASSIC
     ]
     if in_query:
         result += [Rule(owner, method, _execution) for owner, methods in _EXECUTING for method in methods]
+        result.append(Rule(DataSourceRegistration, "register", _execution))
+    else:
+        result.append(Rule(DataSourceRegistration, "register", _recorded_source(data_sources)))
+        result.append(Rule(SparkSession, "range", _recorded("range")))
+        for reader, reads in _READERS.items():
+            result += [Rule(reader, method, _remembered(method)) for method in _OPTIONS]
+            result += [Rule(reader, method, _recorded(method)) for method in reads]
+    result.append(Rule(SparkSession, "createDataFrame", _with_floats))
     result.append(Rule(SparkSession, "sql", _sql(rewrite)))
     result += [
         Rule(owner, "table", _renamed(rewrite)) for owner in (SparkSession, DataFrameReader, DataStreamReader)
     ]
-    return [*result, *(Rule(*method) for method in METHODS)]
+    return result
 
 
 def _mutation(entry: dict[str, Any]) -> Apply:
@@ -107,15 +134,63 @@ def _sql(rewrite: Callable[[str], str]) -> Apply:
                     f"'{kind}' is not supported in spark.sql(\"...\") API in Spark Declarative Pipeline.",
                     sqlstate="0A000",
                 )
+            if writes:
+                return original(session, rewrite(text), *args[1:], **kwargs)
+        if evaluation_session() is None:
+            return recorded_call(session, "sql", (text, *args[1:]), kwargs)
         return original(session, rewrite(text), *args[1:], **kwargs)
 
     return apply
+
+
+def _recorded(method: str) -> Apply:
+    def apply(original: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if evaluation_session() is None:
+            return recorded_call(owner, method, args, kwargs)
+        return original(owner, *args, **kwargs)
+
+    return apply
+
+
+def _remembered(method: str) -> Apply:
+    def apply(original: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        remember_option(owner, method, args, kwargs)
+        return original(owner, *args, **kwargs)
+
+    return apply
+
+
+def _recorded_source(data_sources: list[type[DataSource]]) -> Apply:
+    def apply(original: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # A registration belongs to one session, and query functions run in others.
+        data_sources.append(args[0] if args else kwargs["dataSource"])
+        return original(owner, *args, **kwargs)
+
+    return apply
+
+
+def _with_floats(
+    original: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if evaluation_session() is None:
+        return recorded_call(session, "createDataFrame", args, kwargs)
+    data, *rest = args or (kwargs.pop("data"),)
+    schema = rest[0] if rest else kwargs.get("schema")
+    if isinstance(schema, str):
+        schema = _parse_datatype_string(schema)
+    if isinstance(schema, DataType) and isinstance(data, (list, tuple, GeneratorType)):
+        # A single type is that of the only column.
+        convert = float_converter(schema)
+        data = [convert(row) for row in data] if convert is not None else data
+    return original(session, data, *rest, **kwargs)
 
 
 def _renamed(rewrite: Callable[[str], str]) -> Apply:
     def apply(original: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         key = "tableName" if "tableName" in kwargs else None
         name = kwargs.pop(key) if key else args[0]
+        if evaluation_session() is None:
+            return recorded_call(owner, "table", (name, *(args if key else args[1:])), kwargs)
         return original(owner, rewrite(name), *(args if key else args[1:]), **kwargs)
 
     return apply

@@ -148,7 +148,7 @@ def _import(
         module = importlib.util.module_from_spec(module_spec)
         vars(module)["spark"] = session
         registry.module = vars(module)
-        with user_code(project.root, project.imports, scope.rewrite, in_query=False):
+        with user_code(project.root, project.imports, scope.rewrite, project.data_sources, in_query=False):
             module_spec.loader.exec_module(module)
     except Exception as error:
         raise explain(error, project.position_of, location) from error

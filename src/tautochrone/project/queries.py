@@ -11,14 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaObject
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
 
 from tautochrone.errors import DefinitionError, Excerpt
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.project.databricks.files import FileSource, open_files
+from tautochrone.project.deferred_frames import evaluating, real_frame
 from tautochrone.project.definitions import QueryListener
 from tautochrone.project.explain_failure import CodePosition
 from tautochrone.project.names import NameScope
@@ -32,12 +35,26 @@ from tautochrone.spark.jvm.errors import SparkProblem
 __all__ = ["Project", "PythonQuery", "SqlQuery"]
 
 
+_registered: WeakKeyDictionary[SparkSession, set[type[DataSource]]] = WeakKeyDictionary()
+"""The data sources that each session knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Project:
     """The folders of the definition files: the spec's folder, and those with imported modules."""
 
     root: Path
     imports: tuple[Path, ...] = ()
+    data_sources: list[type[DataSource]] = field(default_factory=list)
+    """Registered while the files were imported."""
+
+    def register_data_sources(self, session: SparkSession) -> None:
+        """Register in `session` what the files registered in the session of the import."""
+        registered = _registered.setdefault(session, set())
+        for source in self.data_sources:
+            if source not in registered:
+                session.dataSource.register(source)
+                registered.add(source)
 
     def shown(self, file: str | Path) -> str:
         """A file as it is shown to people: relative to the spec when it is below it."""
@@ -170,11 +187,15 @@ class PythonQuery:
                     listener(query)
             return rewritten
 
+        self.project.register_data_sources(session)
         with (
-            user_code(self.project.root, self.project.imports, rewrite, in_query=True),
+            user_code(
+                self.project.root, self.project.imports, rewrite, self.project.data_sources, in_query=True
+            ),
             self.bindings.bound(session),
+            evaluating(session),
         ):
-            frame = self.function()
+            frame = real_frame(self.function())
         if not isinstance(frame, DataFrame):
             raise DefinitionError(
                 "FLOW_WITHOUT_DATAFRAME",

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from tautochrone.project.deferred_frames import recorded_text
+
 __all__ = ["source_text"]
 
 _SIMPLE = (str, bytes, int, float, bool, type(None))
@@ -84,6 +86,9 @@ def _source(item: Any, code: CodeType) -> str:
 
 
 def _value(value: Any) -> str | None:
+    recorded = recorded_text(value)
+    if recorded is not None:
+        return recorded
     if isinstance(value, _SIMPLE):
         return repr(value)
     if isinstance(value, (list, tuple)):

@@ -25,6 +25,7 @@ from types import CellType, ModuleType
 from typing import Any, TextIO
 
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from tautochrone.project.databricks.modules import databricks_modules
 from tautochrone.project.forbidden_calls import Rule, rules
@@ -114,7 +115,12 @@ def _cell(cell: CellType, value: Any, session: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def user_code(
-    folder: Path, imports: tuple[Path, ...], rewrite: Callable[[str], str], *, in_query: bool
+    folder: Path,
+    imports: tuple[Path, ...],
+    rewrite: Callable[[str], str],
+    data_sources: list[type[DataSource]],
+    *,
+    in_query: bool,
 ) -> Iterator[None]:
     """The environment in which user code runs, except for the session.
 
@@ -122,10 +128,11 @@ def user_code(
         folder: the project's; becomes the working directory.
         imports: folders that are searched first for imports.
         rewrite: see `NameScope.rewrite`.
+        data_sources: gets the data sources that the code registers.
         in_query: true inside a query function, where executing a query is forbidden too.
     """
     with evaluation_lock, contextlib.ExitStack() as stack:
-        stack.enter_context(_patched(rules(rewrite, in_query=in_query)))
+        stack.enter_context(_patched(rules(rewrite, data_sources, in_query=in_query)))
         stack.enter_context(_directory(folder))
         stack.enter_context(_import_path(imports))
         stack.enter_context(_stdout_to_stderr())

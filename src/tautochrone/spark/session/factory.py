@@ -32,6 +32,9 @@ __all__ = [
     "use_database",
 ]
 
+_log = logging.getLogger(__name__)
+
+_CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE")
 _LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _COMMAND_LINE = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions", "spark.executor.extraJavaOptions")
@@ -74,6 +77,7 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
     Raises:
         EnvironmentProblemError: Java or a jar is missing, or Spark refuses to start.
     """
+    _forget_spark_connect()
     java = find_java()
     jars = ",".join(str(path) for path in resolve(spark.artifacts, java))
     local = spark.conf.get("spark.master", spark.master).startswith("local")
@@ -100,6 +104,9 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
     conf["spark.jars"] = f"{jars},{user_jars}" if user_jars else jars
     conf.setdefault("spark.app.name", spark.app_name)
     conf.setdefault("spark.master", spark.master)
+    for key in ("spark.remote", "spark.api.mode"):
+        if conf.pop(key, "classic") != "classic":
+            _log.warning("%s is ignored: Spark runs in this process, at spark.master", key)
     secret = sorted(key for key, value in conf.items() if redacted(value) != value)
     if secret:
         _redact_in_spark(conf, secret)
@@ -114,6 +121,14 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
     # Py4J logs a stack trace to the root logger for each call to an ended JVM.
     logging.getLogger().addFilter(_not_from_py4j)
     return session
+
+
+def _forget_spark_connect() -> None:
+    """Take Spark Connect's variables out of the environment: with them PySpark's functions make objects that
+    a session of this process does not understand."""
+    for name in _CONNECT_VARIABLES:
+        if os.environ.pop(name, None) is not None:
+            _log.warning("%s is ignored: Spark runs in this process, at spark.master", name)
 
 
 def _not_from_py4j(record: logging.LogRecord) -> bool:

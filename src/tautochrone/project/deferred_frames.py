@@ -1,0 +1,232 @@
+"""DataFrames that a definition file makes while it is imported: `BASE = spark.read.table("orders")`.
+
+On Spark Connect such a DataFrame is an unresolved plan: the table may be a dataset of the same pipeline, and
+it is read when a query that uses `BASE` runs. A classic session would look for the table during the import,
+and would fix its version. So what is built on a table during the import is only recorded, and is built
+again in each session in which a query function runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, SparkSession, functions
+from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from tautochrone.errors import DefinitionError
+
+__all__ = [
+    "DeferredFrame",
+    "evaluating",
+    "evaluation_session",
+    "real_frame",
+    "recorded_call",
+    "recorded_text",
+    "remember_option",
+]
+
+_FRAME_METHODS = frozenset(
+    {
+        "select", "selectExpr", "filter", "where", "withColumn", "withColumns", "withColumnRenamed",
+        "withColumnsRenamed", "withMetadata", "withWatermark", "drop", "dropDuplicates", "drop_duplicates",
+        "dropDuplicatesWithinWatermark", "distinct", "join", "crossJoin", "lateralJoin", "union", "unionAll",
+        "unionByName", "intersect", "intersectAll", "subtract", "exceptAll", "limit", "offset", "orderBy",
+        "sort", "sortWithinPartitions", "repartition", "repartitionByRange", "coalesce", "alias", "hint",
+        "sample", "sampleBy", "fillna", "dropna", "replace", "agg", "toDF", "to", "unpivot", "melt",
+        "mapInPandas", "mapInArrow",
+    }
+)  # fmt: skip
+"""Methods that return another DataFrame and compute nothing."""
+
+_GROUPING_METHODS = frozenset({"groupBy", "groupby", "rollup", "cube", "groupingSets"})
+_OPTIONS = "_taut_options"
+"""The attribute of a reader that holds the calls which set its options."""
+
+_SUBQUERIES = frozenset({"scalar", "exists", "asTable"})
+
+
+class _Evaluation:
+    """Where recorded DataFrames are built; each is built once, so that its columns can be referred to."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        self.built: dict[int, Any] = {}
+
+
+_evaluations: list[_Evaluation] = []
+"""The innermost one is last. User code runs in one thread at a time (`usercode.evaluation_lock`)."""
+
+
+@contextmanager
+def evaluating(session: SparkSession) -> Iterator[None]:
+    """Inside the block recorded DataFrames are real ones of `session`."""
+    _evaluations.append(_Evaluation(session))
+    try:
+        yield
+    finally:
+        _evaluations.pop()
+
+
+def evaluation_session() -> SparkSession | None:
+    """The session of the block of `evaluating`, or None during an import."""
+    return _evaluations[-1].session if _evaluations else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Recorded:
+    """What was recorded: how to build it, the session of the import, and a text that is the same in every
+    process."""
+
+    build: Callable[[SparkSession], Any]
+    session: SparkSession
+    text: str
+
+    def built(self) -> Any:
+        """The real object in the session of the evaluation."""
+        evaluation = _evaluations[-1]
+        if id(self) not in evaluation.built:
+            evaluation.built[id(self)] = self.build(evaluation.session)
+        return evaluation.built[id(self)]
+
+    def method(self, name: str, wrap: Callable[[_Recorded], Any]) -> Callable[..., Any]:
+        """A method that records its call."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            def build(_: SparkSession) -> Any:
+                return getattr(self.built(), name)(*args, **kwargs)
+
+            values = [_text(arg) for arg in args]
+            values += [f"{key}={_text(value)}" for key, value in kwargs.items()]
+            return wrap(_Recorded(build, self.session, f"{self.text}.{name}({', '.join(values)})"))
+
+        return call
+
+
+class DeferredFrame(DataFrame):
+    """A DataFrame that is built in each session in which a query function uses it."""
+
+    _recorded: _Recorded
+
+    def __new__(cls, *_args: Any) -> DeferredFrame:
+        return object.__new__(cls)
+
+    def __init__(self, build: Callable[[SparkSession], DataFrame], session: SparkSession, text: str) -> None:
+        self._recorded = _Recorded(build, session, text)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "_recorded" or name.startswith("__"):
+            return object.__getattribute__(self, name)
+        recorded: _Recorded = object.__getattribute__(self, "_recorded")
+        if evaluation_session() is not None:
+            return getattr(recorded.built(), name)
+        if name in _FRAME_METHODS:
+            return recorded.method(name, _frame)
+        if name in _GROUPING_METHODS:
+            return recorded.method(name, _DeferredGroups)
+        if name == "transform":
+            return object.__getattribute__(self, name)
+        if name == "sparkSession":
+            return recorded.session
+        if name.startswith("_") or name in _SUBQUERIES:
+            raise _needs_a_session(recorded.text)
+        if not hasattr(DataFrame, name):
+            return functions.col(name)
+        # The file wants rows or columns now, for instance to loop over them.
+        with evaluating(recorded.session):
+            return getattr(recorded.built(), name)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def __getitem__(self, item: Any) -> Any:
+        if evaluation_session() is not None:
+            return self._recorded.built()[item]
+        if isinstance(item, str):
+            return functions.col(item)
+        return self.filter(item) if isinstance(item, Column) else self.select(*item)
+
+    def __repr__(self) -> str:
+        return f"DataFrame[{self._recorded.text}]"
+
+
+class _DeferredGroups:
+    """What `groupBy` of a recorded DataFrame returns."""
+
+    def __init__(self, recorded: _Recorded) -> None:
+        self._recorded = recorded
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if evaluation_session() is not None:
+            return getattr(self._recorded.built(), name)
+        return self._recorded.method(name, _DeferredGroups if name == "pivot" else _frame)
+
+
+def _frame(recorded: _Recorded) -> DeferredFrame:
+    return DeferredFrame(recorded.build, recorded.session, recorded.text)
+
+
+def recorded_call(owner: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DeferredFrame:
+    """The call of a method of a session or of a reader, which is made in each session of an evaluation.
+
+    >>> recorded_call(session, "table", ("orders",), {})  # doctest: +SKIP
+    DataFrame[spark.table('orders')]
+    """
+    options: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    session, kind = owner, "spark"
+    if not isinstance(owner, SparkSession):
+        session = owner._spark  # noqa: SLF001
+        kind = "readStream" if isinstance(owner, DataStreamReader) else "read"
+        options = list(vars(owner).get(_OPTIONS, ()))
+
+    def build(at: SparkSession) -> Any:
+        source = at if kind == "spark" else getattr(at, kind)
+        for name, values, named in options:
+            source = getattr(source, name)(*values, **named)
+        return getattr(source, method)(*args, **kwargs)
+
+    calls = [*options, (method, args, kwargs)]
+    text = ".".join(f"{name}({_text(values)}, {_text(named)})" for name, values, named in calls)
+    return DeferredFrame(build, session, f"{kind}.{text}")
+
+
+def remember_option(reader: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Remember a call that sets an option of a reader, for `recorded_call`."""
+    vars(reader).setdefault(_OPTIONS, []).append((method, args, kwargs))
+
+
+def real_frame(value: Any) -> Any:
+    """What a query function returned; a recorded DataFrame is built."""
+    return value._recorded.built() if isinstance(value, DeferredFrame) else value  # noqa: SLF001
+
+
+def recorded_text(value: Any) -> str | None:
+    """The text of what was recorded: a definition that uses it has changed when the text has."""
+    return value._recorded.text if isinstance(value, (DeferredFrame, _DeferredGroups)) else None  # noqa: SLF001
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_text(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_text(item)}' for key, item in value.items())}}}"
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        return f"{code.co_name} {code.co_code.hex()}"
+    if isinstance(value, (str, bytes, int, float, bool, type(None), Column)):
+        return repr(value)
+    return recorded_text(value) or type(value).__name__
+
+
+def _needs_a_session(text: str) -> DefinitionError:
+    return DefinitionError(
+        "FRAME_OF_IMPORT_COMBINED",
+        f"{text} is read when a query runs, but is used here, during the import, as if it were there already",
+        sqlstate="0A000",
+        hint="Move this line into the query function.",
+    )

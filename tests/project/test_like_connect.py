@@ -1,0 +1,176 @@
+"""Definition files see a classic session that behaves as Spark Connect does in `spark-pipelines`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    FloatType,
+    MapType,
+    Row,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from tautochrone.project.local_rows import float_converter
+from tautochrone.spark.session.factory import _forget_spark_connect
+from tautochrone.testing.harness import Pipeline
+
+from .conftest import ProjectMaker
+
+DEFINITIONS = """
+    import os
+    from pyspark import pipelines as dp
+    from pyspark.sql import SparkSession, functions as F
+    from pyspark.sql.datasource import DataSource, DataSourceReader
+    from pyspark.sql.types import DoubleType, FloatType, StructField, StructType
+
+    spark = SparkSession.builder.getOrCreate()
+    assert SparkSession.active() is spark is SparkSession.getActiveSession()
+
+    class Squares(DataSource):
+        @classmethod
+        def name(cls):
+            return "squares"
+
+        def schema(self):
+            return "n INT, square INT"
+
+        def reader(self, schema):
+            return SquaresReader()
+
+    class SquaresReader(DataSourceReader):
+        def read(self, partition):
+            yield from ((n, n * n) for n in range(3))
+
+    spark.dataSource.register(Squares)
+
+    # `a` is defined further down.
+    BASE = spark.read.table("a")
+    BIG = BASE.where(BASE["id"] > LIMIT)
+    COUNTS = BIG.groupBy(F.expr("id % 2").alias("odd")).count()
+    BY_SQL = spark.sql("SELECT max(id) AS id FROM a")
+    FILE = spark.read.option("header", True).csv("FOLDER/names.csv")
+    JOINED = BASE.join(FILE, BASE.id == FILE.key.cast("int"), "left").join(spark.range(2), "id", "semi")
+    # Rows that the file asks for while it is imported.
+    NAMES = [row.name for row in FILE.collect()]
+    assert FILE.columns == ["key", "name"]
+
+    @dp.table
+    def a():
+        lines = spark.readStream.schema("value STRING").text("FOLDER/in")
+        return lines.selectExpr("CAST(value AS BIGINT) id")
+
+    @dp.materialized_view
+    def base():
+        return BASE
+
+    @dp.materialized_view
+    def counts():
+        return COUNTS
+
+    @dp.materialized_view
+    def joined():
+        highest = BY_SQL.withColumnRenamed("id", "highest")
+        return JOINED.crossJoin(highest).withColumn("names", F.lit(str(NAMES)))
+
+    @dp.materialized_view
+    def same_frame():
+        assert BASE.sparkSession is spark
+        return BASE.join(FILE, BASE.id == FILE.key.cast("int")).select(BASE.id, FILE["name"])
+
+    @dp.materialized_view
+    def floats():
+        schema = StructType([StructField("d", DoubleType()), StructField("f", FloatType())])
+        rows = spark.createDataFrame([(1, 2), (3, None)], schema)
+        return rows.union(spark.createDataFrame([{"d": 4, "f": 5.5}], "d DOUBLE, f FLOAT"))
+
+    @dp.materialized_view
+    def squares():
+        return spark.read.format("squares").load()
+"""
+
+
+@pytest.mark.spark
+def test_definitions_behave_as_on_connect(pipeline: Pipeline) -> None:
+    text = DEFINITIONS.replace("FOLDER", str(pipeline.folder))
+    pipeline.write("definitions/all.py", text.replace("LIMIT", "1"))
+    pipeline.write("names.csv", "key,name\n1,one\n")
+    for number, ids in enumerate(("1\n2\n", "3\n")):
+        pipeline.write(f"in/{number}.txt", ids)
+        happened = pipeline.run()
+        assert happened.state == "COMPLETED", happened
+        pipeline.verify()
+    assert pipeline.query("SELECT id FROM base") == [(1,), (2,), (3,)]
+    assert pipeline.query("SELECT odd, count FROM counts") == [(0, 1), (1, 1)]
+    assert pipeline.query("SELECT * FROM joined") == [(1, "1", "one", 3, "['one']")]
+    assert pipeline.query("SELECT * FROM same_frame") == [(1, "one")]
+    assert sorted(map(str, pipeline.query("SELECT * FROM floats WHERE f IS NOT NULL"))) == [
+        "(1.0, 2.0)",
+        "(4.0, 5.5)",
+    ]
+    assert pipeline.query("SELECT * FROM squares") == [(0, 0), (1, 1), (2, 4)]
+    # A frame of the import belongs to the definitions that use it.
+    pipeline.write("definitions/all.py", text.replace("LIMIT", "2"))
+    assert pipeline.run().state == "COMPLETED"
+    assert pipeline.query("SELECT odd, count FROM counts") == [(1, 1)]
+
+
+@pytest.mark.spark
+def test_views_are_registered_anew_in_a_session(project: ProjectMaker) -> None:
+    text = """
+        from itertools import count
+        from pyspark import pipelines as dp
+        from pyspark.sql import functions as F
+
+        numbers = count()
+
+        @dp.temporary_view
+        def above():
+            return spark.table("below")
+
+        @dp.temporary_view
+        def below():
+            return spark.range(1).select(F.lit(next(numbers)).alias("number"))
+
+        @dp.materialized_view
+        def m():
+            return spark.table("above")
+    """
+    definitions = project.load({"defs/a.py": text})
+    session = project.spark.newSession()
+    for number in range(2):
+        definitions.prepare(session)
+        assert [session.table(view).head() for view in ("above", "below")] == [(number,), (number,)]
+
+
+def test_whole_numbers_of_float_columns_become_floats() -> None:
+    nested = StructType(
+        [
+            StructField("name", StringType()),
+            StructField("pairs", ArrayType(MapType(StringType(), DoubleType()))),
+            StructField("f", FloatType()),
+        ]
+    )
+    convert = float_converter(nested)
+    assert convert is not None
+    assert repr(convert(Row(name="1", pairs=[{"a": 1}, None], f=2))) == "('1', [{'a': 1.0}, None], 2.0)"
+    assert repr(convert({"f": 3, "name": 4})) == "{'f': 3.0, 'name': 4}"
+    assert convert(None) is None
+    assert repr(convert(("x", None, True))) == "('x', None, True)"
+    assert float_converter(StringType()) is None
+
+
+def test_variables_of_spark_connect_are_ignored(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        monkeypatch.setenv(name, "sc://elsewhere")
+    _forget_spark_connect()
+    assert "SPARK_REMOTE" not in os.environ
+    assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
+    assert "SPARK_REMOTE is ignored" in caplog.text
